@@ -1,5 +1,5 @@
 # Two commands do everything from a bare clone: `make demo` and `make test`.
-# REQUIRE=redis,rabbitmq,kafka,prometheus,postgres,mariadb turns a stand-in or a missing server into a failure; CI sets it.
+# REQUIRE=redis,rabbitmq,kafka,prometheus,postgres,mariadb,browser turns a stand-in or a missing server into a failure; CI sets it.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo test fuzz chaos chaos-mutations protocol bench check lint unit format servers luacheck lock clean
+.PHONY: help demo console test fuzz chaos chaos-mutations protocol bench check lint unit format servers luacheck lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 demo: $(VENV)/.demo ## install, then watch it work: two workers, one killed, a verdict
 	$(BIN)/delaybridge demo
+
+console: $(VENV)/.web ## install, then open the console on a load: http://127.0.0.1:8645/
+	$(BIN)/delaybridge demo --serve $(ARGS)
 
 PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
@@ -83,6 +86,10 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $@
 
+$(VENV)/.web: $(VENV)/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo,recurring,web]'
+	@touch $@
+
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.web

@@ -58,13 +58,13 @@ def _serve_empty(sock: socket.socket) -> None:
         runner.run(uvicorn.Server(config).serve(sockets=[sock]))
 
 
-def _serve_api(sock: socket.socket, settings: Settings) -> None:
+def serve_api(sock: socket.socket, settings: Settings) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(answer_on(sock, settings))
 
 
 @contextmanager
-def _serving(serve: object, *args: object) -> Iterator[tuple[BaseProcess, int]]:
+def serving(serve: object, *args: object) -> Iterator[tuple[BaseProcess, int]]:
     """A server in a process of its own, and its port."""
     with listener("127.0.0.1", 0) as sock:
         context = multiprocessing.get_context("spawn")
@@ -150,8 +150,8 @@ def main(seconds: int = 3, runs: int = 3, idle: int = 5000) -> None:
         given = {"redis": {"url": redis.url}, "namespace": f"bench-{time.time_ns():x}"}
         settings = Settings.load(overrides=given)
         with (
-            _serving(_serve_empty) as (empty, empty_port),
-            _serving(_serve_api, settings) as (api, api_port),
+            serving(_serve_empty) as (empty, empty_port),
+            serving(serve_api, settings) as (api, api_port),
         ):
             empties, posts = [], []
             for _ in range(runs):

@@ -34,6 +34,7 @@ _RFC3339 = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9])"
     r"(?:\.([0-9]{1,9}))?([Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])?"
 )
+_ROUND_MS = ((86_395_000, 3_600_000), (595_000, 60_000), (10_000, 1000), (1000, 100))
 _DELAY_HINT = "write a number with a unit, as 500ms, 15s, 15m, 1h30m, 7d or PT15M"
 _TIME_HINT = "write RFC 3339 with a zone, as 2030-01-31T09:00:00Z"
 
@@ -179,3 +180,23 @@ def _accepted(exact: Decimal | Fraction, field: str) -> int:
     if exact >= YEAR_3000_MS:
         raise DelayOutOfRange("too_far", field, "the delay reaches beyond the year 3000")
     return math.ceil(exact)
+
+
+def offset_ms(text: str, *, field: str = "by") -> int:
+    """A span with a sign, as `+10m` or `-1h`, in milliseconds. MessageError."""
+    sign, rest = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("+", text)
+    if not rest or rest[:1] in ("+", "-"):
+        raise MessageError("bad_time", field, f"got {shown(text)}; write +10m or -1h")
+    span_ms = delay_ms(rest, field=field)
+    return -span_ms if sign == "-" else span_ms
+
+
+def in_time(wait_ms: int) -> str:
+    """`in 15m`, or `41ms ago`."""
+    return f"in {roughly(wait_ms)}" if wait_ms >= 0 else f"{roughly(-wait_ms)} ago"
+
+
+def roughly(ms: int) -> str:
+    """A rounded duration: 41ms, 2.3s, 42s, 4m12s, 15m, 3h05m, 6d23h."""
+    step_ms = next((step for least, step in _ROUND_MS if ms >= least), 1)
+    return format_duration((ms + step_ms // 2) // step_ms * step_ms)

@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.servers.clock",
     "tests.servers.rabbitmq",
     "tests.servers.kafka",
+    "tests.servers.browser",
     "tests.servers.clients",
     "tests.servers.prometheus",
     "tests.servers.postgres",

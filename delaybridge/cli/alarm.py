@@ -9,7 +9,7 @@ import click
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.grammar import Group, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import FAIL, OK
+from delaybridge.doctor.finding import FAIL, OK
 from delaybridge.store import setbacks
 
 

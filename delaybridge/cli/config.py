@@ -10,7 +10,7 @@ import click
 
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import OK, WARN
+from delaybridge.doctor.finding import OK, WARN
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.stored import show_message, show_page
+from delaybridge.cli.stored import page_of, show_message, show_page
 from delaybridge.cli.targets import Targets, target_options
 from delaybridge.store.described import moment
 
@@ -27,12 +27,16 @@ def dead() -> None:
 
 @dead.command("ls")
 @option("--by-reason", "Count them by reason instead.")
+@grammar.destination_option
+@grammar.reason_option
+@grammar.id_prefix_option
+@grammar.record_options
 @grammar.page_options
 @pass_call
 def ls(call: Invocation, by_reason: bool, **query: Any) -> int:
     """List dead messages, the oldest on top."""
     if by_reason:
-        _show_reasons(call)
+        _show_reasons(call, query)
         return Exit.DONE
     query["state"] = delaybridge.State.DEAD
     columns = ("DEAD SINCE", "ID", "DESTINATION", ">TRY", "REASON")
@@ -75,17 +79,22 @@ def discard(call: Invocation, **given: Any) -> int:
     return perform(call, targets, "discard", delaybridge.Client.discard_many, _NOT_DEAD)
 
 
-def _show_reasons(call: Invocation) -> None:
-    from delaybridge.store.troubles import first_word
+def _show_reasons(call: Invocation, query: dict[str, Any]) -> None:
+    from delaybridge.store.burials import Burials
 
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    found = Burials()
     with call.client() as client:
-        for item in _all_dead(client):
-            example, place = item.reason or "?", item.destination or "?"
-            group = {"reason": first_word(example), "destination": place, "count": 0}
-            group |= {"oldest_ms": item.dead_ms or 0, "example": example}
-            groups.setdefault((first_word(example), place), group)["count"] += 1
-    largest_first = sorted(groups.values(), key=lambda group: -group["count"])
+        found.add(_all_dead(client, query))
+    largest_first = [
+        {
+            "reason": group.reason,
+            "destination": group.destination,
+            "count": group.messages,
+            "oldest_ms": group.oldest_ms,
+            "example": group.example,
+        }
+        for group in found.groups()
+    ]
     if not call.output.table(largest_first, _reason_row, spare=("OLDEST", "EXAMPLE")):
         call.note("no dead messages")
 
@@ -100,10 +109,11 @@ def _reason_row(group: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _all_dead(client: delaybridge.Client) -> Iterator[delaybridge.Stored]:
-    cursor = None
+def _all_dead(client: delaybridge.Client, query: Mapping[str, Any]) -> Iterator[delaybridge.Stored]:
+    asked = {**query, "state": delaybridge.State.DEAD, "limit": grammar.PAGE_LIMIT}
     while True:
-        page = client.dead(limit=grammar.PAGE_LIMIT, cursor=cursor)
+        page = client.run(lambda calls: page_of(calls, **asked))
         yield from page.items
-        if (cursor := page.cursor) is None:
+        if page.cursor is None:
             return
+        asked["cursor"] = page.cursor

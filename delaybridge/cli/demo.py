@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import click
 
+from delaybridge.cli.failure import refused
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
+from delaybridge.cli.serve import has_web
 
+_MESSAGES_DEFAULT, _SECONDS_DEFAULT = 300, 10
+_PORT = click.IntRange(0, 65_535)
 _MESSAGES, _SECONDS = click.IntRange(10, 1_000_000), click.IntRange(1, 600)
 
 
 @click.command("demo", cls=Command)
 @option("--broker URL", "A real broker; else an embedded Kafka.")
 @option("--redis URL", "A Redis, in a namespace that is deleted at the end; else a private one.")
-@option("--messages N", "How many to schedule.", type=_MESSAGES, default=300)
-@option("--seconds N", "Over how long they fall due.", type=_SECONDS, default=10)
+@option("--messages N", "How many to schedule.", type=_MESSAGES, default=_MESSAGES_DEFAULT)
+@option("--seconds N", "Over how long they fall due.", type=_SECONDS, default=_SECONDS_DEFAULT)
 @option("--no-kill", "Leave both workers alive.")
+@option("--serve", "Open the console on a load without end; Ctrl-C ends it with a verdict.")
+@option("--port PORT", "Of the console. [default: 8645, or any free one]", type=_PORT)
+@option("--no-browser", "With --serve: only print the console's address.")
 @pass_call
 def demo(
     call: Invocation,
@@ -24,6 +31,9 @@ def demo(
     messages: int,
     seconds: int,
     no_kill: bool,
+    serve: bool,
+    port: int | None,
+    no_browser: bool,
 ) -> int:
     """Watch it work: two workers, one of them killed, a verdict.
 
@@ -31,7 +41,21 @@ def demo(
     code 0 only if everything due arrived, and nothing early. Uses no broker and no Redis but those
     you name here.
     """
+    if serve and not has_web():
+        raise refused("--serve", 'it needs: pip install "delaybridge[demo,web]"', "config")
+    if serve and (messages, seconds) != (_MESSAGES_DEFAULT, _SECONDS_DEFAULT):
+        what = "its load has no end; leave out --messages and --seconds"
+        raise refused("--serve", what, "usage")
     from delaybridge.demo import Plan, run
 
     plan = Plan(messages=messages, seconds=seconds, kill=not no_kill)
-    return run(plan, broker, redis or call.redis, color=call.output.color)
+    place = redis or call.redis
+    return run(
+        plan,
+        broker,
+        place,
+        color=call.output.color,
+        port=port,
+        serve=serve,
+        browser=not no_browser,
+    )

@@ -14,9 +14,10 @@ from delaybridge.cli.bulk import perform
 from delaybridge.cli.failure import Exit, refused
 from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, moment_and_wait, roughly, tally_text
+from delaybridge.cli.output import Row, moment_and_wait
 from delaybridge.cli.targets import PENDING_STATES, Targets
-from delaybridge.store.described import error_of, place_data, rule_data
+from delaybridge.store.described import error_of, place_data, rule_data, tally_text
+from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge.store.destinations import Place, Places

@@ -48,11 +48,13 @@ class Exit(IntEnum):
     INTERRUPTED = 130, "interrupted"
 
 
+_NOT_FOUND = ("unknown_worker", "unknown_broker")
 # The first match counts.
 _ERRORS: dict[type[Exception], tuple[str, Exit]] = {
     errors.ConfigError: ("config", Exit.REFUSED),
     errors.NotDrained: ("not_drained", Exit.FAILED),
     errors.NotDurable: ("not_durable", Exit.UNREACHABLE),
+    errors.LedgerUnavailable: ("ledger_unavailable", Exit.UNREACHABLE),
     errors.StoreUnavailable: ("store_unavailable", Exit.UNREACHABLE),
     errors.StoreFull: ("store_full", Exit.UNREACHABLE),
     errors.StoreWiped: ("store_wiped", Exit.UNREACHABLE),
@@ -106,6 +108,7 @@ def failure_of(exc: Exception) -> Failure:
         return _usage(exc)
     if isinstance(exc, errors.MessageError):
         exit = Exit.CONFLICT if isinstance(exc, errors.MessageConflict) else Exit.REFUSED
+        exit = Exit.NOT_FOUND if exc.code in _NOT_FOUND else exit
         field = _FLAG_OF_FIELD.get(exc.field, exc.field)
         return Failure(exit, exc.code, field, f"{exc.detail} ({exc.code})")
     for kind, (code, exit) in _ERRORS.items():

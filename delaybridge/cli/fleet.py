@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.cli.grammar import Group, pass_call
+from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.grammar import DURATION, Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, roughly, tally_text
+from delaybridge.cli.output import Row
+from delaybridge.doctor.sources import number_text, sources_of
+from delaybridge.store.described import tally_text
+from delaybridge.times import format_duration, in_time, roughly
 
 if TYPE_CHECKING:
+    import delaybridge
     from delaybridge import Stats
     from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
     from delaybridge.store.held import Paused
     from delaybridge.store.stats import BucketStats
     from delaybridge.store.troubles import Retrying
+
+_LOOK_AGAIN_S = 0.2
 
 
 @click.group(cls=Group)
@@ -28,13 +36,65 @@ def worker() -> None:
 def worker_ls(call: Invocation) -> int:
     """List the workers and their buckets, and the ingest processes and their sources."""
     found = _stats(call)
-    spare = ("HOST", "VERSION", ">PID", "STARTED")
+    spare = (">PUBLISHED/S", "HOST", "VERSION", ">PID", "STARTED")
     if not call.output.table(found.workers, lambda each: _worker_row(each, found), spare=spare):
         call.note("no worker runs; start one: delaybridge scan")
     if found.ingests:
         call.note("")
         show_sources(call, found)
     return call.say_unseen(found.unseen)
+
+
+@worker.command("drain")
+@click.argument("name")
+@option(
+    "--timeout",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="How long to wait until its buckets are given back; 0s: only ask.",
+)
+@pass_call
+def worker_drain(call: Invocation, name: str, timeout: int) -> int:
+    """Have a worker give its buckets back and end, as SIGTERM does.
+
+    Other workers take its buckets at once. Whatever supervises the process may start it again: to
+    stop it for good, stop it there. Exit code 1: it still has buckets after the time-out.
+    """
+    with call.client() as client:
+        asked = client.run(lambda calls: calls.drain(name))
+        until_s = time.monotonic() + timeout / 1000
+        while not (left := _has_left(client, asked)) and time.monotonic() < until_s:
+            time.sleep(_LOOK_AGAIN_S)
+    if timeout and not left:
+        why = f"{name} was asked, and still works after {format_duration(timeout)}; ask again"
+        raise Failure(Exit.FAILED, "not_drained", None, why)
+    data = {"worker": name, "drained": left}
+    call.output.result(data, f"{'drained' if left else 'asked'} {name}")
+    return Exit.DONE
+
+
+def _has_left(client: delaybridge.Client, asked: WorkerInfo) -> bool:
+    """Whether this process holds nothing any more; another of its name may."""
+    found = client.stats()
+    of_its_name = [each.instance for each in found.workers if each.name == asked.name]
+    if of_its_name:
+        return asked.instance not in of_its_name
+    return all(bucket.owner != asked.name for bucket in found.buckets)
+
+
+@worker.command("reconnect")
+@click.argument("broker")
+@pass_call
+def worker_reconnect(call: Invocation, broker: str) -> None:
+    """Have all workers connect to a broker again, for example after its address has moved.
+
+    Nothing is lost: buckets stay where they are, and what the broker has not confirmed may still be
+    confirmed on the old connection.
+    """
+    with call.client() as client:
+        asked = client.run(lambda calls: calls.reconnect(broker))
+    call.output.result({"broker": broker, "workers": asked}, f"asked {', '.join(asked)}")
 
 
 @click.group(cls=Group)
@@ -54,30 +114,6 @@ def bucket_ls(call: Invocation) -> int:
 def _stats(call: Invocation) -> Stats:
     with call.client() as client:
         return client.stats()
-
-
-def sources_of(found: Stats) -> list[tuple[SourceInfo, IngestInfo]]:
-    """The sources of all ingest processes, each with its process."""
-    return [(source, process) for process in found.ingests for source in process.sources]
-
-
-def failing_text(each: Retrying, found: Stats) -> str:
-    """`12 messages to rabbitmq:orders failing for 5m: unroutable: 312 NO_ROUTE`."""
-    row = retrying_row(each, found)
-    noun = "message" if row[">RETRYING"] == "1" else "messages"
-    lasting = f"failing for {row['FAILING FOR']}"
-    return f"{row['>RETRYING']} {noun} to {each.destination} {lasting}: {each.example}"
-
-
-def ingest_numbers(source: SourceInfo) -> str:
-    """`lag 12, 100/s, 0 quarantined`."""
-    rate, quarantined = _number(source.rate), _number(source.quarantined)
-    return f"lag {_number(source.lag)}, {rate}/s, {quarantined} quarantined"
-
-
-def _number(count: float | None) -> str:
-    """`?` for a number that an ingest process of another version does not report."""
-    return "?" if count is None else f"{count:,.0f}"
 
 
 def retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
@@ -101,12 +137,6 @@ def paused_row(each: Paused, now_ms: int) -> dict[str, str]:
     }
 
 
-def paused_text(each: Paused, now_ms: int) -> str:
-    """`rabbitmq:orders is paused since 2h05m, 1,234 messages wait`."""
-    since = "" if each.since_ms is None else f" for {roughly(max(0, now_ms - each.since_ms))}"
-    return f"{each.place} is paused{since}, {tally_text(each.waiting)} messages wait"
-
-
 def _rules_text(each: WorkerInfo, found: Stats) -> str | None:
     if not found.rules.by_place or each.said.paused is None:
         return "ignored" if found.rules.by_place else None
@@ -124,6 +154,7 @@ def _worker_row(each: WorkerInfo, found: Stats) -> Row:
         "STARTED": "?" if started_ms is None else in_time(started_ms - found.now_ms),
         "EXPIRES IN": roughly(each.expires_ms - found.now_ms),
         "RULES": _rules_text(each, found),
+        ">PUBLISHED/S": number_text(each.pace.published_s),
     }
 
 
@@ -171,9 +202,9 @@ def _source_row(source: SourceInfo, process: IngestInfo) -> dict[str, str]:
         "INGEST": process.name,
         "SOURCE": source.source,
         "TARGET": source.target,
-        ">LAG": _number(source.lag),
-        ">RATE": f"{_number(source.rate)}/s",
-        ">TAKEN": _number(source.total),
-        ">QUARANTINED": _number(source.quarantined),
+        ">LAG": number_text(source.lag),
+        ">RATE": f"{number_text(source.rate)}/s",
+        ">TAKEN": number_text(source.total),
+        ">QUARANTINED": number_text(source.quarantined),
         "STATE": source.state,
     }

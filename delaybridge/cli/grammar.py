@@ -92,6 +92,12 @@ def _duration_ms(text: str, flag: str) -> int:
     return delay_ms(text, field=flag)
 
 
+def _offset_ms(text: str, flag: str) -> int:
+    from delaybridge.times import offset_ms
+
+    return offset_ms(text, field=flag)
+
+
 def _time_ms(text: str, flag: str) -> int:
     from delaybridge.times import at_ms
 
@@ -115,6 +121,7 @@ def cursor_of(text: str, flag: str = "--cursor") -> tuple[float, str]:
 
 
 DURATION = Value("DURATION", _duration_ms)  # `15m`, in ms
+OFFSET = Value("OFFSET", _offset_ms)  # `+10m` or `-1h`, in ms
 TIME = Value("TIME", _time_ms)  # RFC 3339, in epoch ms
 KEY = Value("KEY", lambda text, _: os.fsencode(text))
 NAME = Value("W", _name)
@@ -149,6 +156,9 @@ def options(*each: Decorator) -> Decorator:
 
 in_option = option("--in DURATION", "How long from now, as 15m or 1h30m.", to="delay")
 at_option = option("--at TIME", "When, as 2030-01-31T09:00:00Z.")
+by_option = option(
+    "--by", "How much later or earlier than now due, as +10m or -1h.", to="by_ms", type=OFFSET
+)
 _KEY_HELP = "Search only the bucket of this key. [default: all buckets]"
 key_option = option("-k --key", _KEY_HELP, type=KEY)
 destination_option = option("--destination D", "Only messages to exactly this destination.")
@@ -157,6 +167,12 @@ due_options = options(
     option("--due-to", "Only messages due at this time or earlier.", to="due_to_ms", type=TIME),
 )
 _COUNT = click.IntRange(min=1)
+reason_option = option("--reason R", "Only messages that failed for this reason, as unroutable.")
+id_prefix_option = option("--id-prefix TEXT", "Only messages whose id begins with this.")
+record_options = options(
+    option("--header NAME[=VALUE]", "Only messages with this header."),
+    option("--attempts N", "Only messages that failed at least this often.", type=_COUNT),
+)
 page_options = options(
     option("--limit N", f"How many to list, {PAGE_LIMIT} at most.", type=_COUNT, default=50),
     option("--cursor", "Continue a list: the cursor printed at its end.", type=CURSOR),

@@ -8,21 +8,20 @@ from collections.abc import Iterator, Sequence
 import click
 
 import delaybridge
-from delaybridge.cli.checks import (
+from delaybridge.cli.failure import Exit
+from delaybridge.cli.grammar import DURATION, Command, option, pass_call
+from delaybridge.cli.invocation import Invocation
+from delaybridge.doctor.checks import (
     RULES,
     STORE,
-    Finding,
     definitions_of,
     problems,
     recurring_definitions,
 )
-from delaybridge.cli.durability import durability
-from delaybridge.cli.failure import Exit
-from delaybridge.cli.fleet import failing_text, paused_text
-from delaybridge.cli.grammar import DURATION, Command, option, pass_call
-from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import FAIL, OK
+from delaybridge.doctor.durability import durability
+from delaybridge.doctor.finding import FAIL, OK, Finding
 from delaybridge.store import gate
+from delaybridge.store.alerts import failing_text, paused_text
 from delaybridge.store.described import unowned
 from delaybridge.store.unseen import numbers
 

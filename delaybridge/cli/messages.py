@@ -16,6 +16,7 @@ from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.stored import show_message, show_page
 from delaybridge.cli.targets import PENDING_STATES, Targets, target_options
 
+_MOVABLE = ("delayed", "parked")  # those in flight may be handed over at any moment
 _NOT_PENDING = "no such message is pending"
 _COLUMNS = ("DUE", ">IN", "ID", "DESTINATION", ">TRY", ">BYTES", "HEADERS", "FIRST DUE", "REASON")
 _STATES = click.Choice([*PENDING_STATES, "dead"])
@@ -30,11 +31,18 @@ def message() -> None:
 @message.command("ls")
 @grammar.destination_option
 @option("--state", "Only messages in this state.", type=_STATES, default="delayed")
+@grammar.reason_option
+@grammar.id_prefix_option
+@grammar.record_options
 @grammar.due_options
 @grammar.page_options
 @pass_call
 def ls(call: Invocation, state: str, **query: Any) -> int:
-    """List messages, the one due first on top."""
+    """List messages, the one due first on top.
+
+    With --reason, --id-prefix, --header or --attempts about 20,000 messages are looked at: a list
+    may then be short, or empty, and say how to continue.
+    """
     query["state"] = delaybridge.State(state)
     return show_page(call, query, _COLUMNS, _SPARE)
 
@@ -68,20 +76,36 @@ def cancel(call: Invocation, **given: Any) -> int:
 @target_options(over=True)
 @grammar.in_option
 @grammar.at_option
+@grammar.by_option
 @pass_call
-def reschedule(call: Invocation, delay: str | None, at: str | None, **given: Any) -> int:
+def reschedule(
+    call: Invocation, delay: str | None, at: str | None, by_ms: int | None, **given: Any
+) -> int:
     """Give messages another due time.
 
     Give ids or filters. Messages that match all filters are counted first, then moved once you
-    confirm (or with --yes). `rescheduled`: it is not delivered before that time.
-    `rescheduled_maybe_delivered`: but an earlier attempt, whose outcome is unknown, may have
+    confirm (or with --yes). With --by, each is due so much later or earlier than it was; filters
+    then leave out messages that a worker holds. `rescheduled`: it is not delivered before that
+    time. `rescheduled_maybe_delivered`: but an earlier attempt, whose outcome is unknown, may have
     arrived.
     """
-    if (delay is None) == (at is None):
-        code = "time_required" if delay is None else "time_ambiguous"
-        raise refused("--in", "give either --in DURATION or --at TIME", code)
-    verb = partial(delaybridge.Client.reschedule_many, delay=delay, at=at)
-    return perform(call, Targets(**given), "reschedule", verb, _NOT_PENDING)
+    times = [each for each in (delay, at, by_ms) if each is not None]
+    if len(times) != 1:
+        code = "time_ambiguous" if times else "time_required"
+        raise refused("--in", "give one of --in DURATION, --at TIME and --by OFFSET", code)
+    if by_ms is None:
+        verb = partial(delaybridge.Client.reschedule_many, delay=delay, at=at)
+        return perform(call, Targets(**given), "reschedule", verb, _NOT_PENDING)
+    if given["over"]:
+        raise refused(
+            "--over", "given together with --by, which keeps them as far apart as they are"
+        )
+    moving = Targets(**given, default_states=_MOVABLE)
+    return perform(call, moving, "move", partial(_moved, by_ms=by_ms), _NOT_PENDING)
+
+
+def _moved(client: delaybridge.Client, some: Any, *, by_ms: int, key: bytes | None) -> Any:
+    return client.move_many(some, by_ms=by_ms, key=key)
 
 
 @message.command("publish-now")

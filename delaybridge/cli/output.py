@@ -12,21 +12,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
+from delaybridge.doctor.finding import FAIL, OK, WARN
 from delaybridge.errors import printable
 from delaybridge.store.described import moment, plain
 
-if TYPE_CHECKING:
-    from delaybridge import Tally
-
 T = TypeVar("T")
 Row = Mapping[str, str | int | None]
-# Durations of at least the first are rounded to the second.
-_STEPS_MS = ((86_395_000, 3_600_000), (595_000, 60_000), (10_000, 1000), (1000, 100))
-OK, WARN, FAIL = "ok", "WARN", "FAIL"
 _LEVEL_COLORS = {OK: "green", WARN: "yellow", FAIL: "red"}
 _LEVEL_WIDTH = 4
 
@@ -159,24 +154,6 @@ def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def in_time(wait_ms: int) -> str:
-    """`in 15m`, or `41ms ago`."""
-    return f"in {roughly(wait_ms)}" if wait_ms >= 0 else f"{roughly(-wait_ms)} ago"
-
-
-def roughly(ms: int) -> str:
-    """A rounded duration: 41ms, 2.3s, 42s, 4m12s, 15m, 3h05m, 6d23h."""
-    from delaybridge.times import format_duration
-
-    step_ms = next((step for least, step in _STEPS_MS if ms >= least), 1)
-    return format_duration((ms + step_ms // 2) // step_ms * step_ms)
-
-
-def tally_text(count: Tally) -> str:
-    """`1,234`, or `~1,234` for an estimate."""
-    return f"{'~' if count.error else ''}{count.messages:,}"
-
-
 def rate_text(per_s: float) -> str:
     """`1,902`, `0.2`, `<0.1`; `0` for nothing at all."""
     if 0 < per_s < 0.05:
@@ -186,4 +163,6 @@ def rate_text(per_s: float) -> str:
 
 def moment_and_wait(at_ms: int | None, now_ms: int) -> str | None:
     """`2030-01-31T09:00:00.000Z  in 15m`, or None."""
+    from delaybridge.times import in_time
+
     return None if at_ms is None else f"{moment(at_ms)}  {in_time(at_ms - now_ms)}"

@@ -14,12 +14,12 @@ from delaybridge.cli import grammar
 from delaybridge.cli.failure import Exit, Failure
 from delaybridge.cli.grammar import Group, option, options, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Row, in_time, moment_and_wait
+from delaybridge.cli.output import Row, moment_and_wait
 from delaybridge.cli.schedule import described, pairs_of, properties_of, stdin_body
 from delaybridge.cli.schedule import warn_without_workers as warn
 from delaybridge.errors import shown
 from delaybridge.store.described import moment
-from delaybridge.times import format_duration
+from delaybridge.times import format_duration, in_time
 
 if TYPE_CHECKING:
     from delaybridge.client.recurring import Preview

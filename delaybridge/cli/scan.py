@@ -185,7 +185,7 @@ def _banner(
     call: Invocation, settings: Settings, role: str, name: str | None, routes: Sequence[Route]
 ) -> Iterator[str]:
     """The lines that a process prints when it starts: its store, brokers, sources and settings."""
-    from delaybridge.cli.checks import measured, server_name
+    from delaybridge.doctor.checks import measured, server_name
     from delaybridge.store import registry
     from delaybridge.times import format_duration
 

@@ -18,8 +18,8 @@ from delaybridge.cli import grammar
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import Command, option, pass_call, text_or_bytes
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import in_time
 from delaybridge.store.described import moment
+from delaybridge.times import in_time
 
 # AMQP properties that are numbers; all others are text.
 _NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")

@@ -11,8 +11,13 @@ from delaybridge.cli.failure import refused
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 
-_NEEDED = ("starlette", "uvicorn", "httptools")
+_NEEDED = ("starlette", "uvicorn", "httptools", "jinja2")
 _DIALECTS = ("mykit", "youzan", "delay-queue")
+
+
+def has_web() -> bool:
+    """Whether everything that it needs is installed."""
+    return all(importlib.util.find_spec(name) for name in _NEEDED)
 
 
 @click.command("serve", cls=Command)
@@ -24,6 +29,7 @@ _DIALECTS = ("mykit", "youzan", "delay-queue")
 )
 @option("--base-path PATH", "What stands before each path. [default: serve.base_path, /]")
 @option("--token-file FILE", "One token a line: TOKEN [read|write|admin [NAME]].")
+@option("--env-label TEXT", "A word at the top of every page of the console, as PROD.")
 @option("--read-only", "Change nothing, whatever a token allows.")
 @option(
     "--compat DIALECT",
@@ -37,12 +43,12 @@ _DIALECTS = ("mykit", "youzan", "delay-queue")
 )
 @pass_call
 def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
-    """Serve the HTTP API, its page (/docs) and its description (/openapi.json).
+    """Serve the console (/), the HTTP API, its page (/docs) and its description (/openapi.json).
 
     Start as many as you like, on as many hosts. SIGTERM and Ctrl-C drain: what is under way is
     answered first.
     """
-    if not all(importlib.util.find_spec(name) for name in _NEEDED):
+    if not has_web():
         raise refused("serve", 'it needs: pip install "delaybridge[web]"', "config")
     settings = call.load({"serve": {**given, "read_only": read_only or None}})
     from delaybridge.cli.logs import configure

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from delaybridge.cli.checks import definitions_of
 from delaybridge.cli.failure import Exit, failure_of
 from delaybridge.cli.fleet import paused_row, retrying_row, show_buckets, show_sources
 from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import in_time, rate_text, roughly, stdout_is_closed
+from delaybridge.cli.output import rate_text, stdout_is_closed
+from delaybridge.doctor.checks import definitions_of
 from delaybridge.store.announcements import LedgerDrift
 from delaybridge.store.described import (
     moment,
@@ -25,6 +25,7 @@ from delaybridge.store.described import (
 )
 from delaybridge.store.setbacks import told
 from delaybridge.store.unseen import numbers
+from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Client, Rates, Recent, Recurring, Stats

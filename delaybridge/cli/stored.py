@@ -14,8 +14,9 @@ from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.grammar import PAGE_LIMIT
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.life import described_life, life_of, show_life
-from delaybridge.cli.output import Row, in_time, moment_and_wait
+from delaybridge.cli.output import Row, moment_and_wait
 from delaybridge.store.described import moment, plain
+from delaybridge.times import in_time
 
 if TYPE_CHECKING:
     from delaybridge.backoff import RetryPlan
@@ -44,7 +45,7 @@ def show_page(
         call.note(f"--limit is capped to {PAGE_LIMIT}; continue with --cursor")
         query["limit"] = PAGE_LIMIT
     with call.client() as client:
-        page = client.run(lambda calls: _partial(calls, **query))
+        page = client.run(lambda calls: page_of(calls, **query, partial=True))
         now_ms, kinds = call.now_ms(client), client.kinds
     output = call.output
 
@@ -64,7 +65,7 @@ def show_page(
     return call.say_unseen(page.unseen)
 
 
-def _partial(
+def page_of(
     calls: Calls,
     *,
     state: delaybridge.State,
@@ -73,11 +74,19 @@ def _partial(
     due_from_ms: int | None = None,
     due_to_ms: int | None = None,
     cursor: Cursor | None = None,
+    partial: bool = False,
+    **conditions: Any,
 ) -> Steps[delaybridge.Page]:
-    from delaybridge.client.requests import Requests
+    """A page of the messages that fit what options ask for; those not given are None.
 
-    span_ms = (due_from_ms, due_to_ms)
-    return Requests(calls).page(state, destination, span_ms, limit, cursor, partial=True)
+    partial: without buckets whose server does not answer, instead of StoreUnavailable.
+    """
+    from delaybridge.client.requests import Requests
+    from delaybridge.store.conditions import Conditions
+
+    fitting = Conditions(**{name: value for name, value in conditions.items() if value is not None})
+    asked = state, destination, (due_from_ms, due_to_ms), limit, cursor
+    return Requests(calls).page(*asked, partial=partial, conditions=fitting)
 
 
 def _why_none(query: Mapping[str, Any], kinds: Mapping[str, str]) -> str:

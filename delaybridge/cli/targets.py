@@ -69,8 +69,6 @@ _STATE_HELP = "Only messages in this state; once for each state. [default: all t
 _STATE_CHOICE = click.Choice(PENDING_STATES)
 _STATES = option("--state", _STATE_HELP, to="states", type=_STATE_CHOICE, multiple=True)
 _ALL = option("--all", "All dead messages.", to="everything")
-_REASON = option("--reason R", "Only messages that failed for this reason, as unroutable.")
-_ID_PREFIX = option("--id-prefix TEXT", "Only messages whose id begins with this.")
 _OVER_HELP = "Spread them evenly over this span, in their order."
 _OVER = option("--over", _OVER_HELP, type=grammar.DURATION)
 _DRY_RUN = option("--dry-run", "Only count the messages that match.")
@@ -85,8 +83,9 @@ def target_options(*, dead: bool = False, over: bool = False) -> Decorator:
         grammar.destination_option,
         _EXCHANGE,
         _ALL if dead else _STATES,
-        _REASON,
-        _ID_PREFIX,
+        grammar.reason_option,
+        grammar.id_prefix_option,
+        grammar.record_options,
         grammar.due_options,
         *([_OVER] if over else []),
         _DRY_RUN,

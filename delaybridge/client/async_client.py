@@ -298,6 +298,12 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
             self._requests.reschedule_many(messages, delay, at, spread_ms, key)
         )
 
+    async def move_many(
+        self, messages: Iterable[str | Selected], *, by_ms: int, key: Key = None
+    ) -> list[Answer]:
+        """Move the due times of many messages by a span; as `Client.move_many`."""
+        return await self._store.complete(self._requests.move_many(messages, by_ms, key))
+
     async def kick_many(
         self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
     ) -> list[Answer]:

@@ -71,6 +71,27 @@ class Many(OfClient):
             self._requests.reschedule_many(messages, delay, at, spread_ms, key)
         )
 
+    def move_many(
+        self, messages: Iterable[str | Selected], *, by_ms: int, key: Key = None
+    ) -> list[Answer]:
+        """Move the due times of many messages at once, each by the same span.
+
+        Args:
+            messages: ids, whose due times are looked up first; or what `select` found. A message
+                that `select` found in flight is not moved.
+            by_ms: how much later each is due than it was when it was found; negative: earlier. A
+                time in the past means now.
+            key: of the messages named by id, as for `cancel`.
+
+        Returns:
+            The answer of `reschedule` for each. A message that somebody else reschedules after it
+            was found, and before it is moved, gets the due time of this call.
+
+        Raises:
+            DelayOutOfRange: a message would be due later than the limits allow; none is moved.
+        """
+        return self._store.complete(self._requests.move_many(messages, by_ms, key))
+
     def kick_many(
         self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
     ) -> list[Answer]:

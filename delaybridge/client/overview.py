@@ -10,7 +10,7 @@ from delaybridge.store.command import Steps
 from delaybridge.store.horizon import Horizon, check_cells
 from delaybridge.store.series import STEPS, Recent, Series
 from delaybridge.store.tally import DestinationCounts
-from delaybridge.times import Delay, delay_ms, format_duration
+from delaybridge.times import YEAR_3000_MS, Delay, delay_ms, format_duration
 
 _STEPS = 60  # cells, unless a step is given
 
@@ -52,7 +52,12 @@ class Overview(OfClient):
         return self._store.complete(self._requests.calls.recent())
 
     def horizon(
-        self, span: Delay = "1h", step: Delay = None, *, destination: str | None = None
+        self,
+        span: Delay = "1h",
+        step: Delay = None,
+        *,
+        destination: str | None = None,
+        from_ms: int | None = None,
     ) -> Horizon:
         """How many messages fall due in each part of the coming time, as Redis counts them.
 
@@ -63,11 +68,12 @@ class Overview(OfClient):
             destination: only of this destination, exchange (`rabbitmq:orders`) or broker. If
                 thousands are pending, the numbers are estimated from some thousand of them, and
                 each cell says by how much it may be wrong.
+            from_ms: where the span begins, in epoch milliseconds; by default now.
 
         Raises:
             MessageError: an argument is wrong, or there were more than 1000 cells.
         """
-        return self._store.complete(_horizon(self._requests, span, step, destination))
+        return self._store.complete(_horizon(self._requests, span, step, destination, from_ms))
 
 
 class AsyncOverview(OfAsyncClient):
@@ -86,10 +92,17 @@ class AsyncOverview(OfAsyncClient):
         return await self._store.complete(self._requests.calls.recent())
 
     async def horizon(
-        self, span: Delay = "1h", step: Delay = None, *, destination: str | None = None
+        self,
+        span: Delay = "1h",
+        step: Delay = None,
+        *,
+        destination: str | None = None,
+        from_ms: int | None = None,
     ) -> Horizon:
         """How many messages fall due in each part of the coming time; as `Client.horizon`."""
-        return await self._store.complete(_horizon(self._requests, span, step, destination))
+        return await self._store.complete(
+            _horizon(self._requests, span, step, destination, from_ms)
+        )
 
 
 def _counts(requests: Requests, by: str) -> Steps[list[DestinationCounts]]:
@@ -105,7 +118,7 @@ def _series(requests: Requests, step: str) -> Steps[Series]:
 
 
 def _horizon(
-    requests: Requests, span: Delay, step: Delay, destination: str | None
+    requests: Requests, span: Delay, step: Delay, destination: str | None, from_ms: int | None
 ) -> Steps[Horizon]:
     span_ms = _length_ms(span, "span")
     step_ms = max(1, span_ms // _STEPS) if step is None else _length_ms(step, "step")
@@ -115,7 +128,9 @@ def _horizon(
     check_cells(span_ms, step_ms)
     if not isinstance(destination, str | None):
         raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
-    return requests.calls.horizon(span_ms, step_ms, destination)
+    if from_ms is not None and not 0 <= from_ms <= YEAR_3000_MS:
+        raise MessageError("bad_time", "from_ms", f"got {shown(from_ms)}; give epoch ms")
+    return requests.calls.horizon(span_ms, step_ms, destination, from_ms)
 
 
 def _length_ms(value: Delay, field: str) -> int:

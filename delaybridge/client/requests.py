@@ -5,16 +5,18 @@ Both clients use them. Every check comes before any I/O.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delaybridge.accept.accept import Accepted, check_id, check_key, when
+from delaybridge.accept.accept import Accepted, check_delay, check_id, check_key, when
 from delaybridge.accept.draft import Draft, Drafting
 from delaybridge.client.spans import ScheduleSpan, changing
 from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
+from delaybridge.store.conditions import ANY, Conditions
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.selection import Selected
 from delaybridge.store.store import AsyncStore, Store
@@ -110,6 +112,7 @@ class Requests:
         cursor: Cursor | None,
         *,
         partial: bool = False,
+        conditions: Conditions = ANY,
     ) -> Steps[Page]:
         if state not in [*State]:
             raise MessageError("bad_state", "state", f"got {shown(state)}; see State")
@@ -124,7 +127,8 @@ class Requests:
         if cursor is not None and not _is_cursor(cursor):
             raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
         limit = max(1, min(limit, _MAX_PAGE_MESSAGES))
-        return self.calls.page(State(state), destination, span_ms, limit, cursor, partial)
+        asked = State(state), destination, span_ms, limit, cursor
+        return self.calls.page(*asked, partial, conditions)
 
     def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
         named = self._named(messages)
@@ -139,6 +143,31 @@ class Requests:
         dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
         steps = self.calls.reschedule_many(named, dues, check_key(key))
         return changing("reschedule", named, steps, due)
+
+    def move_many(self, messages: Iterable[Named], by_ms: int, key: Key) -> Steps[list[Answer]]:
+        named = self._named(messages)
+        return changing("reschedule", named, self._move(named, by_ms, check_key(key)))
+
+    def _move(self, named: Sequence[Named], by_ms: int, key: bytes | None) -> Steps[list[Answer]]:
+        """Look up the due times that are not known, then move all in one pipeline."""
+        found: list[Selected | Answer] = []
+        for each in named:
+            one = (yield from self._found(each, key)) if isinstance(each, str) else each
+            found.append(_movable(one))
+        moved = [one for one in found if isinstance(one, Selected)]
+        dues = [str(max(0, (one.due_ms or 0) + by_ms)) for one in moved]
+        if dues and by_ms > 0:
+            latest_ms = max(map(int, dues))
+            check_delay(latest_ms - time.time_ns() // 1_000_000, self.calls.limits, "by")
+        given = iter((yield from self.calls.reschedule_many([*moved], dues, None)) if moved else [])
+        return [one if isinstance(one, Answer) else next(given) for one in found]
+
+    def _found(self, id: str, key: bytes | None) -> Steps[Selected | None]:
+        found = yield from self.calls.get(id, key)
+        if found is None:
+            return None
+        due_ms = None if found.state is State.DEAD else found.due_ms
+        return Selected(found.id, found.bucket, found.state, due_ms)
 
     def kick_many(
         self, messages: Iterable[Named], spread_ms: Spread, key: Key
@@ -222,6 +251,15 @@ def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
         what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
         raise MessageError("bad_time", "spread_ms", what)
     return spread_ms
+
+
+def _movable(one: Selected | None) -> Selected | Answer:
+    """The message if its due time is known; else why it cannot be moved."""
+    if one is None:
+        return Answer.UNKNOWN
+    if one.due_ms is None:
+        return Answer.DEAD if one.state is State.DEAD else Answer.IN_FLIGHT
+    return one
 
 
 def _is_number(value: object) -> bool:

@@ -1,5 +1,7 @@
 """`delaybridge demo`: the whole bridge on one screen, one of its workers killed, and a verdict.
 
+With `--serve` the load has no end, and the console shows it (`showcase.py`).
+
 Runs a private Redis unless one is given, two `delaybridge scan` processes, and a consumer that
 imports only its client library. However the demo ends, no process and no queue or topic is left
 behind.
@@ -9,7 +11,10 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 
 from delaybridge import __version__
 from delaybridge.client import Client
@@ -19,7 +24,8 @@ from delaybridge.demo.play import Plan, Play
 from delaybridge.demo.result import POISON, RunResult
 from delaybridge.demo.screen import Screen
 from delaybridge.demo.servers import Process, environment, python
-from delaybridge.demo.stores import place_at
+from delaybridge.demo.showcase import Showcase, free_port, open_in_browser, until_serving
+from delaybridge.demo.stores import DemoStore, place_at
 from delaybridge.worker.interrupts import interrupts
 
 __all__ = ["Plan", "run"]
@@ -37,22 +43,30 @@ _SETTINGS = {
 }
 
 
-def run(plan: Plan, broker: str | None, redis: str | None = None, *, color: bool = False) -> int:
+def run(
+    plan: Plan,
+    broker: str | None,
+    redis: str | None = None,
+    *,
+    color: bool = False,
+    port: int | None = None,
+    serve: bool = False,
+    browser: bool = True,
+) -> int:
     """Run the demo; 0 if the verdict is PASS, else 1.
 
     broker: an amqp:// or kafka:// URL; None for a stand-in for Kafka. redis: the URL of a store;
-    None for a private one. color: whether to colour if stdout is a terminal. ConfigError,
-    StoreError, PublishUnavailable: the demo cannot start. Ctrl-C raises.
+    None for a private one. color: whether to colour if stdout is a terminal. serve: keep a load up
+    until Ctrl-C, with the console on this port. browser: open it there. ConfigError, StoreError,
+    PublishUnavailable: the demo cannot start. Without `serve` Ctrl-C raises.
     """
     ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with interrupts(*ends) as check, ExitStack() as stack:
         screen = stack.enter_context(Screen(color=color))
         screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", style="bold")
         try:
-            place, play = _set_up(stack, screen, plan, broker, redis)
-            result = RunResult(play.run(check))
-            screen.results(result, is_stand_in=place.is_stand_in)
-            faults = result.faults()
+            site = _site(stack, screen, broker, redis)
+            faults = site.show(port, check, plan.kill, browser) if serve else site.play(plan, check)
         except Failed as failure:
             faults = [str(failure)]
         screen.show_live()
@@ -63,10 +77,8 @@ def run(plan: Plan, broker: str | None, redis: str | None = None, *, color: bool
         return 1 if faults else 0
 
 
-def _set_up(
-    stack: ExitStack, screen: Screen, plan: Plan, broker: str | None, redis: str | None
-) -> tuple[Target, Play]:
-    """Start everything and show it; it ends with the stack."""
+def _site(stack: ExitStack, screen: Screen, broker: str | None, redis: str | None) -> _Site:
+    """Open broker and store, and show them; they end with the stack."""
     place = stack.enter_context(target(broker))
     stored = stack.enter_context(place_at(redis))
     for line in f"store     {stored.about}".splitlines():
@@ -81,18 +93,67 @@ def _set_up(
         REDIS__TIMEOUT_S=0.5,
         **{f"BROKERS__{place.kind.upper()}": place.url},
     )
-    scan = python("-m", "delaybridge", "--json", "scan", "--name")
-    workers = [stack.enter_context(Process(n, [*scan, n], settings)) for n in _WORKERS]
-    source = {"SOURCE": json.dumps(place.consume)}
-    consumer = Process("consumer", python(str(plan.consumer)), environment() | source)
-    stack.enter_context(consumer)
-    brokers, buckets = {place.kind: place.url}, _SETTINGS["BUCKETS"]
-    url, namespace = stored.url, stored.namespace
-    client = Client(url, namespace=namespace, brokers=brokers, buckets=buckets, timeout_s=5.0)
-    stack.enter_context(client)
-    _introduce(screen, plan, workers, consumer, _LIBRARIES[place.kind])
-    observer = Observer(screen, client, workers, consumer, bin_ms=plan.seconds * 100)
-    return place, Play(plan, observer, client, place)
+    return _Site(stack, screen, place, stored, settings)
+
+
+@dataclass
+class _Site:
+    """What both kinds of demo run on."""
+
+    stack: ExitStack
+    screen: Screen
+    place: Target
+    stored: DemoStore
+    settings: dict[str, str]
+
+    def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
+        """The run with a verdict; its faults."""
+        workers = [self.stack.enter_context(self._worker(name)) for name in _WORKERS]
+        consumer, client = self._consumer(plan.consumer), self._client()
+        _introduce(self.screen, plan, workers, consumer, _LIBRARIES[self.place.kind])
+        observer = Observer(self.screen, client, workers, consumer, bin_ms=plan.seconds * 100)
+        result = RunResult(Play(plan, observer, client, self.place).run(check))
+        self.screen.results(result, is_stand_in=self.place.is_stand_in)
+        return result.faults()
+
+    def show(
+        self, port: int | None, check: Callable[[], None], kill: bool, browser: bool
+    ) -> list[str]:
+        """The load without end; its faults."""
+        port = free_port(port)
+        # Longer than in the other demo, so that a takeover can be watched.
+        lease = {"DELAYBRIDGE_LEASE__TTL_MS": "3000", "DELAYBRIDGE_LEASE__RENEW_MS": "1000"}
+        self.settings |= lease
+        command = python("-m", "delaybridge", "--json", "serve", "--port", str(port))
+        serving = self.stack.enter_context(Process("serve", command, self.settings))
+        until_serving(serving)
+        self.screen.line(f"console   http://127.0.0.1:{port}/", style="bold")
+        if browser:
+            open_in_browser(f"http://127.0.0.1:{port}/")
+        killed = "; a worker is killed every minute" if kill else ""
+        self.screen.line(f"plan      60 messages a second{killed}")
+        show = Showcase(self.screen, self._client(), self.place, self.stack, self._worker)
+        show.kills = kill
+        return show.run(self._consumer(Plan().consumer), serving, check)
+
+    def _worker(self, name: str) -> Process:
+        scan = python("-m", "delaybridge", "--json", "scan", "--name", name)
+        return Process(name, scan, self.settings)
+
+    def _consumer(self, program: Path) -> Process:
+        source = {"SOURCE": json.dumps(self.place.consume)}
+        process = Process("consumer", python(str(program)), environment() | source)
+        return self.stack.enter_context(process)
+
+    def _client(self) -> Client:
+        client = Client(
+            self.stored.url,
+            namespace=self.stored.namespace,
+            brokers={self.place.kind: self.place.url},
+            buckets=_SETTINGS["BUCKETS"],
+            timeout_s=5.0,
+        )
+        return self.stack.enter_context(client)
 
 
 def _introduce(

@@ -58,6 +58,16 @@ class StoreClock:
         """The store's time in ms, rounded down; at most a round trip behind."""
         return int((self.monotonic() + self._offset()) * 1000)
 
+    def ahead_ms(self, wall_s: float) -> int:
+        """How far this clock (s since the epoch) is ahead of the store's, at least; < 0: behind.
+
+        0 if no reading contradicts it.
+        """
+        store_s = self.monotonic() + self._offset()
+        unsure_s = max(0.0, min(upper for _, upper in self._bounds_s) - self._offset())
+        ahead_s = min(0.0, wall_s - store_s) + max(0.0, wall_s - store_s - unsure_s)
+        return round(ahead_s * 1000)
+
     def monotonic_at(self, store_ms: int) -> float:
         """The first monotonic instant at which `now_ms` is at least `store_ms`."""
         return store_ms / 1000 - self._offset() + 1e-6

@@ -9,6 +9,7 @@ depend on any of this: every script that an owner calls compares the lease's tok
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -69,6 +70,11 @@ class Membership:
         self.left = asyncio.Event()
         self.share: set[int] | None = None
         self.beat_s = self._clock.monotonic()  # when the last round began, for the watchdog
+
+    @property
+    def ahead_ms(self) -> int | None:
+        """How far this host's clock is ahead of Redis', at least; None if that is not known yet."""
+        return self._clock.ahead_ms(time.time()) if self._clock.is_set else None
 
     def changed(self) -> None:
         """Shares may have changed: make a round at once."""

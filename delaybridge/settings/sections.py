@@ -15,7 +15,7 @@ from delaybridge.message import Limits
 from delaybridge.settings import password_file
 from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
-from delaybridge.settings.values import delay, number, switch, texts, whole
+from delaybridge.settings.values import delay, number, printable, switch, texts, whole
 
 _LIMITS = Limits()
 _KIB, _MIB = 2**10, 2**20
@@ -283,13 +283,18 @@ class ServeSettings(Section):
     rate: Annotated[float, number(0, 1_000_000)] = 0.0
     """The most requests a second of one token to one process; 0: no limit."""
     allowed_hosts: Texts = ()
-    """The names that requests may use for this server, as ["delay.example.com"]; []: any."""
+    """The names that requests may use for this server, as ["delay.example.com"]; []: any with a
+    token_file, else only this host's own."""
     read_only: Switch = False
     """Change nothing, whatever a token allows."""
     compat: Annotated[str, Field(pattern=r"^(|mykit|youzan|delay-queue)$")] = ""
     """Also speak the HTTP of another delay queue: mykit, youzan or delay-queue."""
     compat_destination: Annotated[str, Field(max_length=1000)] = "pull:{topic}"
     """Where the messages of its topics go, as kafka:{topic} or rabbitmq:{topic}/{subtopic}."""
+    env_label: Annotated[str, printable(20)] = ""
+    """A word at the top of every page of the console, as PROD; up to 20 characters."""
+    trace_url: Annotated[str, Field(max_length=1000, pattern=r"^(|https?://\S+)$")] = ""
+    """Where the console's link to a message's trace leads, as https://jaeger/trace/{trace_id}."""
     processes: Annotated[int, whole(1, 256)] = 1
     """Processes that share the port; at most one per core is useful."""
     connections: Annotated[int, whole(1, 1_000_000)] = 10_000

@@ -59,6 +59,17 @@ def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def printable(length: int) -> BeforeValidator:
+    """A text of at most `length` printable characters."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or len(value) > length or not value.isprintable():
+            raise ValueError(f"at most {length} printable characters")
+        return value
+
+    return BeforeValidator(check)
+
+
 def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
     """A list of texts that all match `pattern`; a single text is split at its commas."""
     item = re.compile(pattern)

@@ -38,6 +38,22 @@ class LedgerDrift(NamedTuple):
     mended: int = 0
 
 
+class WorkerPace(NamedTuple):
+    """How fast a worker is, of the last seconds; None, or a broker left out: it did not say.
+
+    published_s, claims_s: a second. claimed: messages of a claim. ahead_ms: of its host's clock
+    against Redis', at least; below 0: behind. By broker: confirm_ms: within how many ms 99 % were
+    confirmed; unconfirmed: messages that the broker has not answered yet.
+    """
+
+    published_s: float | None = None
+    claims_s: float | None = None
+    claimed: float | None = None
+    ahead_ms: int | None = None
+    confirm_ms: Mapping[str, float] = {}
+    unconfirmed: Mapping[str, int] = {}
+
+
 class WorkerInfo(NamedTuple):
     """One living worker, as it announced itself.
 
@@ -45,6 +61,8 @@ class WorkerInfo(NamedTuple):
     said: why messages do not go out (the name is public: `worker ls --json` prints it).
     damaged: bucket -> the damage that keeps it waiting. failing: what it cannot do, each with the
     reason: `series` (report what it counted), and other parts of its pulse. ledger: None without.
+    instance: differs from every earlier worker of that name; empty: it did not say, and cannot
+    be asked for anything.
     """
 
     name: str
@@ -58,6 +76,8 @@ class WorkerInfo(NamedTuple):
     damaged: Mapping[str, Any] = {}
     failing: Mapping[str, Any] = {}
     ledger: LedgerDrift | None = None
+    instance: str = ""
+    pace: WorkerPace = WorkerPace()
 
     @property
     def obeys_rules(self) -> bool:
@@ -115,6 +135,8 @@ def workers(
             damaged=_texts(of, "damaged") or {},
             failing=_texts(of, "failing") or {},
             ledger=_drift(of.get("ledger")),
+            instance=_instance(of),
+            pace=_pace(of.get("pace")),
         )
         for name, of, expires_ms in _living(replies, now_ms)
     ]
@@ -143,6 +165,23 @@ def _drift(value: object) -> LedgerDrift | None:
         return None
     numbers = {name: _whole(value, name) or 0 for name in LedgerDrift._fields[1:]}
     return LedgerDrift(printable(str(value.get("silent") or "")[:_CHARS]), **numbers)
+
+
+def _instance(of: Mapping[str, Any]) -> str:
+    value = of.get("instance")
+    return value if isinstance(value, str) and value.isalnum() and len(value) <= _CHARS else ""
+
+
+def _pace(of: object) -> WorkerPace:
+    if not isinstance(of, dict):
+        return WorkerPace()
+    published_s, claims_s, claimed = (
+        _number(of, f) for f in ("published_s", "claims_s", "claimed")
+    )
+    confirm_ms, unconfirmed = (_numbers(of.get(f)) for f in ("confirm_ms", "unconfirmed"))
+    waiting = {broker: int(count) for broker, count in unconfirmed.items()}
+    ahead_ms = _whole(of, "ahead_ms")
+    return WorkerPace(published_s, claims_s, claimed, ahead_ms, confirm_ms, waiting)
 
 
 def drift_of(living: Sequence[WorkerInfo]) -> LedgerDrift | None:
@@ -215,6 +254,12 @@ def _whole(of: Mapping[str, Any], field: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _MOST:
         return None
     return value
+
+
+def _numbers(of: object) -> dict[str, float]:
+    """An object of numbers; without whatever else it holds."""
+    found = {} if not isinstance(of, dict) else {name: _number(of, name) for name in of}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _number(of: Mapping[str, Any], field: str) -> float | None:

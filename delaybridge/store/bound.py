@@ -23,13 +23,20 @@ class BoundSlice(NamedTuple):
 
 
 def bound(
-    bucket: Bucket, state: State, *, limit: int, after: tuple[float, str | bytes] | None = None
+    bucket: Bucket,
+    state: State,
+    *,
+    limit: int,
+    after: tuple[float, str | bytes] | None = None,
+    low: float | None = None,
+    high: float | None = None,
 ) -> RedisCommand[BoundSlice]:
-    """Read messages in one state in order of (score, id), after one.
+    """Read messages in one state in order of (score, id), after one. low, high: of the score.
 
     At most `limit`, fewer if they are large, at least one if there is one.
     """
-    page = bucket.page(state, limit=limit, after=after, max_bytes=limit * _EACH_BYTES)
+    page = bucket.page(state, limit=limit, after=after, low=low, high=high,
+                       max_bytes=limit * _EACH_BYTES)  # fmt: skip
     return RedisCommand(page.name, page.keys, (*page.args[:-1], 1), _read)
 
 

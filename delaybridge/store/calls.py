@@ -9,13 +9,18 @@ from __future__ import annotations
 from delaybridge.store.changes import Changes
 from delaybridge.store.definitions import Definitions
 from delaybridge.store.destinations import Controls
+from delaybridge.store.facts import Inspection
 from delaybridge.store.horizon import Outlook
 from delaybridge.store.pulling import Pulling
+from delaybridge.store.remote import RemoteControl
 from delaybridge.store.series import History
 from delaybridge.store.stats import Counting
 from delaybridge.store.tally import Tallying
 from delaybridge.store.views import Views
 
 
-class Calls(Definitions, Changes, Views, Counting, Outlook, Tallying, Controls, History, Pulling):
+class Calls(
+    Inspection, Definitions, Changes, Views, Counting, Outlook, Tallying, Controls, RemoteControl,
+    History, Pulling,
+):  # fmt: skip
     """The calls of one namespace."""

@@ -249,7 +249,9 @@ def _place(entry: Sequence[Any]) -> tuple[float, bytes]:
 
 def _tallied(reply: list[Any], cold: Sequence[LedgerRow], listed: int) -> list[Any]:
     """The tally of both: the one that was read in smaller part decides how much counts."""
-    size, read = reply[0], reply[1]
+    if not cold:  # the count is older than the rows
+        return reply
+    size, read, listed = reply[0], reply[1], max(listed, len(cold))
     share = min(read / size if size else 1.0, len(cold) / listed)
     counts: dict[bytes, list[float]] = {}
     for i in range(2, len(reply), 3):
@@ -268,6 +270,9 @@ def _tallied(reply: list[Any], cold: Sequence[LedgerRow], listed: int) -> list[A
 
 def _sampled(reply: list[Any], cold: Sequence[LedgerRow], listed: int, most: int) -> list[Any]:
     """The sample of both: as many of each as they have messages, in proportion."""
+    if not cold:
+        return reply
+    listed = max(listed, len(cold))
     hot = [reply[i : i + 3] for i in range(1, len(reply), 3)]
     share = min(len(hot) / reply[0] if reply[0] else 1.0, len(cold) / listed)
     found = hot[: max(1, round(share * reply[0]))] if hot else []

@@ -36,6 +36,11 @@ def moment(at_ms: int | None) -> str | None:
     return None if at_ms is None else format_time(at_ms)
 
 
+def tally_text(count: Tally) -> str:
+    """`1,234`, or `~1,234` for an estimate."""
+    return f"{'~' if count.error else ''}{count.messages:,}"
+
+
 def stats_data(
     found: Stats, definitions: Sequence[Recurring] | None, recent: Recent
 ) -> dict[str, object]:

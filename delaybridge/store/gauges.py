@@ -61,8 +61,8 @@ def read_gauges(
     """Read them; writes nothing, and does not create the namespace.
 
     Takes up to seven round trips. destinations: as read before; None: they are read again, with
-    the round trips of `tallied`, 32 if 16 buckets are held. kinds: broker -> its kind. A damaged
-    key counts as empty. StoreUnavailable, StoreDenied: nothing can be read.
+    the round trips of `tallied`, up to 30 if 16 buckets are held. kinds: broker -> its kind. A
+    damaged key counts as empty. StoreUnavailable, StoreDenied: nothing can be read.
     """
     birth, now_us, known = yield from _record(namespace, placement)
     if birth is None or isinstance(birth, StoreError):

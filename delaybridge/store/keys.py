@@ -164,6 +164,8 @@ jobs = _of_namespace("jobs")
 """Hash: id -> the progress of a bulk verb over HTTP, JSON."""
 audit = _of_namespace("audit")
 """Stream: who did what over HTTP that cannot be undone; the last 10,000 records or so."""
+session_secret = _of_namespace("session_secret")
+"""String: signs the sessions of browsers; all servers share it."""
 idempotency = _of_namespace("idempotency")
 """Zset: `token:bucket` of a source for one HTTP request -> when it is forgotten, in epoch ms."""
 recurring = _of_namespace("recurring")

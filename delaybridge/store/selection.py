@@ -15,10 +15,12 @@ from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreErr
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.bound import BoundSlice, bound
 from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.conditions import Conditions
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Row
 from delaybridge.store.rules import place_of, places_of
+from delaybridge.store.stored import stored
 from delaybridge.store.troubles import first_word
 from delaybridge.store.verbs import Bucket
 
@@ -38,7 +40,8 @@ class Selection:
     topic, stream or queue. reason: the first word of why it is dead or how its last publish failed:
     `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest quarantined.
     id_prefix: how the id begins. due_from_ms, due_to_ms: the earliest and the latest due time, in
-    epoch milliseconds, both included.
+    epoch milliseconds, both included. header: `name=value`, or `name` for any value. attempts: at
+    least so many have failed.
     """
 
     states: tuple[State, ...] = PENDING
@@ -49,14 +52,20 @@ class Selection:
     place: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
+    header: str | None = None
+    attempts: int = 0
 
 
 class Selected(NamedTuple):
-    """A message that a selection found, its bucket and state."""
+    """A message that a selection found, its bucket and state.
+
+    due_ms: when it was due, in epoch milliseconds; None unless it was delayed or parked.
+    """
 
     id: str
     bucket: int
     state: State
+    due_ms: int | None = None
 
 
 class Walk:
@@ -70,7 +79,12 @@ class Walk:
         _check(selection)
         self._namespace, self._selection = namespace, selection
         self._span_ms = (selection.due_from_ms, selection.due_to_ms)
-        self._is_brief = selection.reason is None and self._span_ms == (None, None)
+        self._conditions = Conditions(header=selection.header, attempts=selection.attempts)
+        self._is_brief = (
+            selection.reason is None
+            and self._span_ms == (None, None)
+            and not self._conditions.are_any
+        )
         self._bound: dict[str, bool] = {}  # destination -> whether it fits
         self._destinations = DestinationCache()
         self._wanted = self._written(selection.destination)
@@ -98,11 +112,15 @@ class Walk:
         if isinstance(reply, StoreError):
             yield from self._damaged(bucket, reply)
             reply = BoundSlice([], more=False)
-        ids, after = self._found(reply)
-        ids = [id for id in ids if id not in self._seen]
-        self._seen.update(ids)
+        found, after = self._found(reply)
+        found = [(id, score) for id, score in found if id not in self._seen]
+        self._seen.update(id for id, _ in found)
         self._advance(after)
-        return [Selected(id, bucket.number, state) for id in ids]
+        is_timed = state in _BY_DUE_TIME
+        return [
+            Selected(id, bucket.number, state, int(score) if is_timed else None)
+            for id, score in found
+        ]
 
     def _command(self, bucket: Bucket, state: State) -> RedisCommand[Any]:
         """Reads a page: records only if more than the destination must be known."""
@@ -119,16 +137,17 @@ class Walk:
 
     def _found(
         self, page: BoundSlice | tuple[list[Row], bool]
-    ) -> tuple[list[str], tuple[float, str | bytes] | None]:
-        """The ids that fit, and what the next page begins after."""
+    ) -> tuple[list[tuple[str, float]], tuple[float, str | bytes] | None]:
+        """The ids that fit with their scores, and what the next page begins after."""
         if isinstance(page, BoundSlice):
             bound_for = page.messages
-            fitting = (id.decode(errors="replace") for _, id, to in bound_for if self._is_bound(to))
-            ids = [id for id in fitting if id.startswith(self._selection.id_prefix)]
-            return ids, bound_for[-1][:2] if page.more else None
+            fitting = ((id.decode(errors="replace"), score) for score, id, to in bound_for
+                       if self._is_bound(to))  # fmt: skip
+            found = [each for each in fitting if each[0].startswith(self._selection.id_prefix)]
+            return found, bound_for[-1][:2] if page.more else None
         rows, more = page
-        ids = [row.id for row in rows if self._fits(row)]
-        return ids, (rows[-1].score, rows[-1].id) if more else None
+        found = [(row.id, row.score) for row in rows if self._fits(row)]
+        return found, (rows[-1].score, rows[-1].id) if more else None
 
     def _advance(self, after: tuple[float, str | bytes] | None) -> None:
         """To the next page; after the last one to the next state or bucket."""
@@ -144,6 +163,8 @@ class Walk:
     def _fits(self, row: Row) -> bool:
         wanted = self._selection
         if not row.id.startswith(wanted.id_prefix):
+            return False
+        if self._conditions.are_any and not self._conditions.fit(stored(row, 0), {}):
             return False
         if wanted.reason is not None:
             word = first_word(row.reason)
@@ -212,6 +233,7 @@ def _check(selection: Selection) -> None:
     texts += (selection.reason, selection.id_prefix)
     if not all(isinstance(text, str | None) for text in texts):
         raise MessageError("bad_selection", "selection", "its fields are text; see Selection")
+    Conditions(header=selection.header, attempts=selection.attempts)
     for due_ms in (selection.due_from_ms, selection.due_to_ms):
         if due_ms is not None and not (isinstance(due_ms, int | float) and abs(due_ms) < 2**63):
             raise MessageError("bad_time", "due", f"got {shown(due_ms)}; give epoch ms")

@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.message import State
-from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
+from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
 from delaybridge.store.rules import label_of, places_of
 from delaybridge.store.verbs import Bucket
 
 _READ, _LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
-_AT_ONCE, _MOST_PIPELINES = 300, 32  # messages in a pipeline; pipelines for each state
+_AT_ONCE, _MOST_PIPELINES = 300, 128  # messages in a pipeline; pipelines
+_OF_A_CALL = 4  # it costs as much as so many messages
+_KEYS = ("due", "mirror", "parked", "dead")  # of STATES
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 MOST_DESTINATIONS = 200
 OTHER, UNREADABLE = "other", "(unreadable)"
@@ -80,16 +82,33 @@ def tallied(buckets: Sequence[Bucket]) -> Steps[list[list[Any]]]:
     Redis answers others between two pipelines, of about two milliseconds each. Raises an error
     that concerns the whole store.
     """
-    found: list[list[Any]] = []
-    size = max(1, _AT_ONCE // _limit(buckets), len(buckets) // _MOST_PIPELINES)
-    for state in STATES:
-        commands, of_state = tallies_of(buckets, state), list[Any]()
-        for first in range(0, len(commands), size):
-            of_state += yield Each(commands[first : first + size])
-            if (error := store_wide_error(of_state)) is not None:
-                raise error  # each of the others might wait as long
-        found.append(of_state)
-    return found
+    if not buckets:
+        return [[] for _ in STATES]
+    found: list[Any] = []
+    sizes = yield Each([plain("ZCARD", b.key(k), parse=int) for k in _KEYS for b in buckets])
+    if (error := store_wide_error(sizes)) is not None:
+        raise error  # each of the others might wait as long
+    commands = [command for state in STATES for command in tallies_of(buckets, state)]
+    for some in _pipelines(commands, sizes, _limit(buckets)):
+        found += yield Each(some)
+        if (error := store_wide_error(found)) is not None:
+            raise error
+    count = len(buckets)
+    return [found[first : first + count] for first in range(0, len(found), count)]
+
+
+def _pipelines(
+    commands: Sequence[RedisCommand[Any]], sizes: Sequence[Any], limit: int
+) -> Iterator[Sequence[RedisCommand[Any]]]:
+    """The commands in parts that keep Redis equally busy. sizes: of what each reads, or errors."""
+    costs = [_OF_A_CALL + (min(limit, n) if isinstance(n, int) else limit) for n in sizes]
+    most, first, sum_ = max(_AT_ONCE, sum(costs) // _MOST_PIPELINES), 0, 0
+    for number, cost in enumerate(costs):
+        if sum_ and sum_ + cost > most:
+            yield commands[first:number]
+            first, sum_ = number, 0
+        sum_ += cost
+    yield commands[first:]
 
 
 def by_destination(

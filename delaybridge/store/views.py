@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,10 +12,11 @@ from delaybridge.message import State
 from delaybridge.store import announcements, registry, rules
 from delaybridge.store.changes import asked_for
 from delaybridge.store.command import Each, Steps, store_wide_error
+from delaybridge.store.conditions import ANY, Conditions
 from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Row
-from delaybridge.store.rules import Rules, places_of
+from delaybridge.store.rules import Rules, place_of, places_of
 from delaybridge.store.selection import span_scores, within
 from delaybridge.store.stored import Stored, stored
 from delaybridge.store.troubles import WorkerTroubles
@@ -22,6 +24,8 @@ from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
 Cursor = tuple[float, str]
+_LOOKED = 20_000  # records
+_LEAST, _GROWN = 16, 128  # records of each bucket: at first, and as long as too few fit
 
 
 class Page(NamedTuple):
@@ -63,35 +67,71 @@ class Views(Namespace):
         limit: int,
         cursor: Cursor | None,
         partial: bool = False,
+        conditions: Conditions = ANY,
     ) -> Steps[Page]:
         """One page, merged from all buckets by (score, id).
 
-        partial: without buckets whose server does not answer, instead of StoreUnavailable.
+        partial: without buckets whose server does not answer, instead of StoreUnavailable. With
+        conditions a page may have fewer messages than `limit`, or none, and still a cursor: it ends
+        when about 20,000 records were looked at.
         """
-        buckets = yield from self.open()
+        if conditions.place is not None:
+            conditions = replace(conditions, place=place_of(conditions.place, self.kinds))
+        buckets: Sequence[Bucket] = yield from self.open()
         unseen: list[Unseen] = []
-        low, high = span_scores(state, span_ms)
+        read, most = 0, _LOOKED if conditions.are_any else sys.maxsize
+        # Of each bucket more than its share, which is rarely too little: the rest follows then.
+        each, span = max(_LEAST, 2 * limit // len(buckets)), span_scores(state, span_ms)
         items: list[Stored] = []
-        while True:
-            pages = yield Each(
-                bucket.page(state, limit=limit, after=cursor, low=low, high=high)
-                for bucket in buckets
+        is_full, more = False, True
+        while more and not is_full and len(items) < limit and read < most:
+            buckets, pages = yield from self._pages(
+                state, each, span, buckets, cursor, unseen, partial
             )
-            if partial:
-                buckets, pages, lost = self._seen(buckets, pages)
-                unseen += lost
-            yield from self.check(buckets, pages)
+            each = max(each, min(2 * each, _GROWN))  # few fit, it seems
+            read += sum(len(page_rows) for page_rows, _ in pages)
             rows, more = _merged(buckets, pages)
             for score, _, number, row in rows:
                 # One id may have the same score under several keys. A cursor cannot point between
                 # those, so they stay on one page.
-                if len(items) >= limit and cursor != (score, row.id):
-                    return Page((yield from self._with_reasons(items)), cursor, tuple(unseen))
+                is_full = len(items) >= limit and cursor != (score, row.id)
+                if is_full:
+                    break
                 cursor = (score, row.id)
-                items += _fitting(stored(row, number), destination, span_ms)
-            if not more or len(items) >= limit:
-                found = yield from self._with_reasons(items)
-                return Page(found, cursor if more else None, tuple(unseen))
+                items += self._fitting(stored(row, number), destination, span_ms, conditions)
+        found = yield from self._with_reasons(items)
+        return Page(found, cursor if more or is_full else None, tuple(unseen))
+
+    def _pages(
+        self,
+        state: State,
+        limit: int,
+        span: tuple[float | None, float | None],
+        buckets: Sequence[Bucket],
+        cursor: Cursor | None,
+        unseen: list[Unseen],
+        partial: bool,
+    ) -> Steps[tuple[Sequence[Bucket], Sequence[Any]]]:
+        """The next rows of each bucket; of those whose server answers, if `partial`."""
+        low, high = span
+        pages: Sequence[Any] = yield Each(
+            bucket.page(state, limit=limit, after=cursor, low=low, high=high) for bucket in buckets
+        )
+        if partial:
+            buckets, pages, lost = self._seen(buckets, pages)
+            unseen += lost
+        yield from self.check(buckets, pages)
+        return buckets, pages
+
+    def _fitting(
+        self,
+        item: Stored,
+        destination: str | None,
+        span_ms: tuple[int | None, int | None],
+        conditions: Conditions,
+    ) -> list[Stored]:
+        fits = destination in (None, item.destination) and within(item.due_ms, span_ms)
+        return [item] if fits and conditions.fit(item, self.kinds) else []
 
     def _seen(
         self, buckets: Sequence[Bucket], pages: Sequence[Any]
@@ -137,13 +177,6 @@ class Views(Namespace):
             replace(item, reason=why(item)) if item.state is State.PARKED else item
             for item in items
         ]
-
-
-def _fitting(
-    item: Stored, destination: str | None, span_ms: tuple[int | None, int | None]
-) -> list[Stored]:
-    fits = destination in (None, item.destination) and within(item.due_ms, span_ms)
-    return [item] if fits else []
 
 
 def _why_paused(places: Iterable[str], known: Rules) -> str:

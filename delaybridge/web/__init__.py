@@ -1,5 +1,28 @@
-"""The HTTP API: a table of endpoints, each of which is answered by a function of a call.
+"""The HTTP API and the console: a table of endpoints, each answered by a function of a call.
 
-`app` finds the endpoint, checks access and reads the request; `table` lists them. Every answer is
-JSON, every error a problem of RFC 9457.
+`application.py` finds the endpoint, checks access and reads the request; `table.py` lists them.
+Every answer of the API is JSON, every error a problem of RFC 9457.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from delaybridge.settings.settings import Settings
+    from delaybridge.web.mounting import MountedApp
+
+__all__ = ["app"]
+
+
+def app(settings: Settings | None = None, *, trusted: bool = False) -> MountedApp:
+    """The API and the console as an ASGI application, to be mounted in another one.
+
+    settings: by default those of the environment and the settings file. trusted: without tokens
+    everybody who reaches it may do everything; True says that your application checks who asks.
+    ConfigError: neither tokens nor `trusted`.
+    """
+    from delaybridge.settings.settings import Settings
+    from delaybridge.web.mounting import MountedApp
+
+    return MountedApp(settings or Settings.load(), trusted=trusted)

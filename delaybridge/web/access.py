@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 
 from delaybridge.errors import printable
-from delaybridge.settings.sections import ServeSettings
+from delaybridge.settings.settings import Settings
 from delaybridge.web.endpoint import Endpoint, Scope
 from delaybridge.web.problems import Problem
+from delaybridge.web.sessions import Sessions, check_guard
 from delaybridge.web.throttle import Failures, Pace
 from delaybridge.web.tokens import Token, TokenFile
 
@@ -26,9 +27,11 @@ _NOBODY = Token(b"", Scope.OPEN, "")
 class Access:
     """Decides for each request whether its token allows it. Without a token file everything is."""
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, all_settings: Settings) -> None:
         """ConfigError: the token file cannot be used."""
+        settings = all_settings.serve
         self._file = TokenFile(settings.token_file) if settings.token_file else None
+        self.sessions = Sessions(all_settings)
         self._read_only = settings.read_only
         self._failures, self._pace = Failures(), Pace(settings.rate)
 
@@ -42,7 +45,7 @@ class Access:
         needed = endpoint.scope
         if needed is Scope.OPEN and "authorization" not in headers:
             return _ANYONE if self._file is None else _NOBODY
-        who = self._who(headers, address)
+        who = self._who(endpoint.method, headers, address)
         if _ORDER.index(who.scope) < _ORDER.index(needed):
             what = f"this token may only {who.scope}; it needs {needed}"
             raise Problem(403, "forbidden", what)
@@ -52,10 +55,31 @@ class Access:
             raise _too_many(wait_s, "more requests than serve.rate allows a token")
         return who
 
-    def _who(self, headers: Mapping[str, str], address: str) -> Token:
+    def asks_tokens(self) -> bool:
+        """Whether there is a token file."""
+        return self._file is not None
+
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether the session or token of a request that was allowed still is one."""
+        if self._file is None:
+            return True
+        kind, _, text = headers.get("authorization", "").partition(" ")
+        if kind:
+            return kind.lower() == "bearer" and self._file.find(text.strip()) is not None
+        return self.sessions.find(headers, self._file) is not None
+
+    def log_in(self, text: str, address: str) -> str:
+        """The cookie of a new session for this token; Problem 401 or 429."""
+        headers = {"authorization": f"Bearer {text}"}
+        return self.sessions.value(self._who("GET", headers, address))
+
+    def _who(self, method: str, headers: Mapping[str, str], address: str) -> Token:
         """A right token counts whatever its address did: others may share that address."""
         if self._file is None:
             return _ANYONE
+        if "authorization" not in headers and (own := self.sessions.find(headers, self._file)):
+            check_guard(method, headers)
+            return own
         kind, _, text = headers.get("authorization", "").partition(" ")
         is_bearer = kind.lower() == "bearer"
         if is_bearer and (found := self._file.find(text.strip())):

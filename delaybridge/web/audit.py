@@ -62,10 +62,10 @@ class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
     cursor: str = ""
 
 
-async def audited(call: Call, handler: Handler, what: str, address: str) -> Reply | ASGIApp:
+async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     """What the handler gives, noted before and after. DelayBridgeError: it was not begun."""
     asked = _text(_outline(msgspec.to_builtins(call.body))) if call.body is not None else ""
-    record = {"who": call.who, "what": what, "from": address, "asked": asked}
+    record = {"who": call.who, "what": what, "from": call.address, "asked": asked}
     act = await call.site.client.run(lambda calls: _write(calls, record))
     problem: Problem | None = None
     try:

@@ -19,16 +19,18 @@ from delaybridge.web import jobs
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.jobs import Named, Verb
 from delaybridge.web.problems import Problem
-from delaybridge.web.shapes import Due
+from delaybridge.web.shapes import Due, NewDue
 
 _MOST_IDS = 1000
+_MOVABLE = (State.PARKED, State.DELAYED)  # the others have no due time that can change
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
     """Messages that fit every field given. destination: also an exchange or a broker.
 
     reason: the first word of why it is dead or failed last. state: delayed, in_flight or parked;
-    all three if it is not given. due_from_ms, due_to_ms: included.
+    all three if it is not given. due_from_ms, due_to_ms: included. header: `name=value`, or `name`.
+    attempts: at least so many failed.
     """
 
     destination: str | None = None
@@ -37,6 +39,8 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     reason: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
+    header: str | None = None
+    attempts: int = 0
 
 
 class Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -51,11 +55,12 @@ class Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class BulkDue(Bulk, kw_only=True):
-    """The same, and the new due time: one of the three."""
+    """The same, and the new due time: one of the four. by: so much later, as `+10m`, or `-1h`."""
 
     delay: str | None = None
     due: str | None = None
     due_ms: int | None = None
+    by: str | None = None
 
 
 class BulkOver(Bulk, kw_only=True):
@@ -79,31 +84,38 @@ class JobList(msgspec.Struct):
 
 async def cancel(call: Call) -> Reply:
     """Cancel many messages."""
-    return await _bulk(call, "cancel", PENDING, call.site.client.cancel_many)
+    return await _bulk(call, "cancel", PENDING, call.site.patient.cancel_many)
 
 
 async def reschedule(call: Call) -> Reply:
-    """Give many messages the same new due time."""
+    """Give many messages the same new due time; with `by`, move each by the same span."""
     wanted: BulkDue = call.body
+    if wanted.by is not None:
+        by_ms = NewDue(
+            delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms, by=wanted.by
+        ).by_ms()  # fmt: skip
+        return await _bulk(
+            call, "move", _MOVABLE, partial(call.site.patient.move_many, by_ms=by_ms)
+        )
     due = Due(delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms)
-    verb = partial(call.site.client.reschedule_many, delay=due.delay, at=due.at())
+    verb = partial(call.site.patient.reschedule_many, delay=due.delay, at=due.at())
     return await _bulk(call, "reschedule", PENDING, verb)
 
 
 async def publish(call: Call) -> Reply:
     """Make many messages due now, or spread over a span."""
-    verb = partial(call.site.client.reschedule_many, delay=0)
+    verb = partial(call.site.patient.reschedule_many, delay=0)
     return await _bulk(call, "publish", PENDING, verb)
 
 
 async def kick(call: Call) -> Reply:
     """Take many messages out of the dead set, due now or spread over a span."""
-    return await _bulk(call, "kick", (State.DEAD,), call.site.client.kick_many)
+    return await _bulk(call, "kick", (State.DEAD,), call.site.patient.kick_many)
 
 
 async def discard(call: Call) -> Reply:
     """Delete many messages from the dead set for good."""
-    return await _bulk(call, "discard", (State.DEAD,), call.site.client.discard_many)
+    return await _bulk(call, "discard", (State.DEAD,), call.site.patient.discard_many)
 
 
 async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> Reply:
@@ -126,7 +138,7 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
             by_state = await _count(call, selection, counted)
         if wanted.dry_run:
             return Reply(Matched(by_state.total(), by_state))
-        pages = call.site.client.select(selection)
+        pages = call.site.patient.select(selection)
     do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
     return Reply(await jobs.start(call, word, pages, do), 202)
 
@@ -151,19 +163,21 @@ def _selection(wanted: Filter, states: tuple[State, ...]) -> Selection:
         id_prefix=wanted.id_prefix,
         due_from_ms=wanted.due_from_ms,
         due_to_ms=wanted.due_to_ms,
+        header=wanted.header,
+        attempts=wanted.attempts,
     )
 
 
 async def _count(call: Call, selection: Selection, counted: Counter[int | None]) -> Counter[str]:
     """The messages by state; in `counted` by bucket."""
     by_state = Counter[str]()
-    async for page in call.site.client.select(selection):
+    async for page in call.site.patient.select(selection):
         counted.update(one.bucket for one in page)
         by_state.update(one.state.value for one in page)
     return by_state
 
 
-async def _one_page(ids: Sequence[Named]) -> AsyncIterator[Sequence[Named]]:
+async def _one_page(ids: Sequence[str]) -> AsyncIterator[Sequence[Named]]:
     yield ids
 
 

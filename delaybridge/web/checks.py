@@ -15,6 +15,7 @@ from delaybridge.web.problems import Problem
 
 _JSON = re.compile(r"application/(?:json|[a-z0-9.+-]+\+json)", re.IGNORECASE)
 _OTHER_CHARSET = re.compile(r";\s*charset\s*=\s*(?!\"?utf-?8\b)", re.IGNORECASE)
+_PORT = re.compile(r":[0-9]*$")
 _ACCEPTED = re.compile(
     r"\*/\*|application/(?:\*|json|problem\+json|openmetrics-text)|text/(?:\*|plain|event-stream)",
     re.IGNORECASE,
@@ -26,9 +27,9 @@ def check_request(
     method: str, headers: Mapping[str, str], endpoint: Endpoint, hosts: Collection[str]
 ) -> None:
     """Problem 403, 406, 415 or 421. hosts: the names that this server has; empty: any."""
-    if hosts and headers.get("host", "").rpartition(":")[0] not in hosts:
-        if headers.get("host", "") not in hosts:
-            raise Problem(421, "wrong_host", "this server has another name: serve.allowed_hosts")
+    if hosts and _PORT.sub("", headers.get("host", "")) not in hosts:
+        what = "this server has another name; its names are in serve.allowed_hosts"
+        raise Problem(421, "wrong_host", what)
     if "origin" in headers and method in _CHANGING:
         _check_origin(headers)
     accept = headers.get("accept")

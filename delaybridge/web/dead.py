@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from delaybridge.message import Answer, State
+from delaybridge.store.burials import Burials, DeadGroup
 from delaybridge.store.stored import Stored
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.messages import OfKey, listed
@@ -10,10 +13,37 @@ from delaybridge.web.paging import PageQuery
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import ChangedMessage, MessagePage, StoredMessage, shape_of
 
+_MOST = 5000
+
+
+class DeadSummary(msgspec.Struct):
+    """The largest group first. looked: how many messages were counted; more: there are others."""
+
+    items: list[DeadGroup]
+    looked: int
+    more: bool
+
 
 async def pages(call: Call) -> Reply:
     """A page of dead messages by time of burial, with the reasons."""
     return await listed(call, State.DEAD)
+
+
+async def summary(call: Call) -> Reply:
+    """The dead messages by reason and destination. Of many, the oldest 5,000 are counted."""
+    return Reply(await summarized(call))
+
+
+async def summarized(call: Call) -> DeadSummary:
+    """The groups."""
+    burials, looked, cursor = Burials(), 0, None
+    while looked < _MOST:
+        page = await call.site.client.dead(limit=1000, cursor=cursor)
+        burials.add(page.items)
+        looked, cursor = looked + len(page.items), page.cursor
+        if cursor is None:
+            break
+    return DeadSummary(burials.groups(), looked, cursor is not None)
 
 
 async def show(call: Call) -> Reply:
@@ -59,6 +89,10 @@ def _not_dead(id: str) -> Problem:
 
 _ONE = "/v1/dead/{id}"
 ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/dead:summary", scope=Scope.READ, handler=summary,
+        summary="Count dead messages by reason", answers={200: DeadSummary},
+    ),
     Endpoint(
         method="GET", path="/v1/dead", scope=Scope.READ, handler=pages,
         summary="List dead messages", query=PageQuery, answers={200: MessagePage},

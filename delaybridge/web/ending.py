@@ -1,8 +1,12 @@
-"""The end of a connection, told to whoever waits on it."""
+"""The end of a connection, told to whoever waits on it; the end of tasks."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+_AGAIN_S = 5.0  # longer than what a cancelled task may still write
 
 
 class Ending:
@@ -23,3 +27,16 @@ class Ending:
         """Wake whoever waits."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until all have ended: a library may swallow a cancellation. What they raise is
+    dropped."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        done, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.web.site import Site
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+    from delaybridge.web.problems import Problem
+    from delaybridge.web.site import Site
 
 
 class Scope(StrEnum):
@@ -27,7 +28,9 @@ class Call(NamedTuple):
 
     path: the parameters in the path. query, body: instances of the endpoint's types, None if it
     has none. headers: by name in lower case. who: the name of the token, and may: its scope; empty
-    and OPEN if nobody knows. media: the content type of the body, without parameters.
+    and OPEN if nobody knows. media: the content type of the body, without parameters. base: what
+    stands before the paths of this server, as /delay; empty if nothing does. asked: path and query
+    as they were sent. address: the client's.
     """
 
     site: Site
@@ -38,6 +41,9 @@ class Call(NamedTuple):
     who: str
     may: Scope
     media: str
+    base: str
+    asked: str
+    address: str
 
     @property
     def may_read_bodies(self) -> bool:
@@ -68,6 +74,7 @@ class Endpoint:
     the body of a request with these headers is not JSON; then the handler gets its bytes.
     is_audited: noted before and after in the audit; if that is impossible, not done. is_safe: it
     changes nothing, although it needs more than READ. The method does not tell: dialects use GET.
+    refusal: how a problem is shown, unless as JSON; its call has neither query nor body.
     """
 
     method: str
@@ -82,3 +89,4 @@ class Endpoint:
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
     is_audited: bool = False
     is_safe: bool = False
+    refusal: Callable[[Call, Problem], Reply] | None = None

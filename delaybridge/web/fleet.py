@@ -31,6 +31,19 @@ class Buckets(msgspec.Struct):
     unseen: list[int]
 
 
+class AskedWorker(msgspec.Struct):
+    """The worker that was asked. It leaves the list of workers once it drains."""
+
+    worker: str
+
+
+class AskedWorkers(msgspec.Struct):
+    """broker: whose connections are replaced. workers: those that were asked."""
+
+    broker: str
+    workers: list[str]
+
+
 class AlarmAnswer(msgspec.Struct):
     """alarm: what happened, in words; null if nothing did."""
 
@@ -48,6 +61,23 @@ async def workers(call: Call) -> Reply:
     """The running workers and ingest processes."""
     found = await call.site.client.stats()
     return Reply({"items": plain(found.workers), "ingests": plain(found.ingests)})
+
+
+async def drain(call: Call) -> Reply:
+    """Ask a worker to give its buckets back and to end, as SIGTERM does.
+
+    Others take its buckets at once. Whatever supervises it may start it again.
+    """
+    name = call.path["worker"]
+    await call.site.client.run(lambda calls: calls.drain(name))
+    return Reply(AskedWorker(name), 202)
+
+
+async def reconnect(call: Call) -> Reply:
+    """Ask all workers to replace their connections to a broker; nothing is lost."""
+    name = call.path["broker"]
+    asked = await call.site.client.run(lambda calls: calls.reconnect(name))
+    return Reply(AskedWorkers(name, asked), 202)
 
 
 async def buckets(call: Call) -> Reply:
@@ -82,6 +112,16 @@ ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/workers", scope=Scope.READ, handler=workers,
         summary="List workers and ingest processes", answers={200: Workers},
+    ),
+    Endpoint(
+        method="POST", path="/v1/workers/{worker}:drain", scope=Scope.ADMIN, handler=drain,
+        is_audited=True,
+        summary="Drain a worker", answers={202: AskedWorker, 404: None, 409: None},
+    ),
+    Endpoint(
+        method="POST", path="/v1/brokers/{broker}:reconnect", scope=Scope.ADMIN, handler=reconnect,
+        is_audited=True,
+        summary="Reconnect to a broker", answers={202: AskedWorkers, 404: None},
     ),
     Endpoint(
         method="GET", path="/v1/buckets", scope=Scope.READ, handler=buckets,

@@ -17,7 +17,7 @@ from delaybridge.store import keys
 from delaybridge.store.beats import Beat, read
 from delaybridge.store.store import AsyncStore
 from delaybridge.times import format_time
-from delaybridge.web.ending import Ending
+from delaybridge.web.ending import Ending, end_all
 
 _KEPT = 10_000  # events
 _ALIVE_S = 15.0  # between comments that keep a quiet connection open
@@ -87,9 +87,7 @@ class EventHub:
     async def close(self) -> None:
         """End all streams."""
         self.is_closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         self._wake()
 
     async def _listen(self) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from delaybridge.client.requests import Requests
 from delaybridge.message import Answer, State
+from delaybridge.web.csv_pages import csv_reply
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.idempotency import HEADER, schedule_once
 from delaybridge.web.ledger import shown
@@ -14,8 +15,8 @@ from delaybridge.web.problems import Problem
 from delaybridge.web.raw import is_raw, raw_message
 from delaybridge.web.shapes import (
     ChangedMessage,
-    Due,
     MessagePage,
+    NewDue,
     NewMessage,
     ScheduledMessage,
     StoredMessage,
@@ -74,22 +75,32 @@ async def in_flight(call: Call) -> Reply:
 
 async def listed(call: Call, state: State) -> Reply:
     """A page of the messages in a state. Those on a Redis server that is silent are `unseen`."""
-    query: PageQuery = call.query
-    low, high = query.span_ms()
-    asked = state, query.destination, (low, high), query.most(), query.after(state)
-    page = await call.site.client.run(lambda calls: Requests(calls).page(*asked, partial=True))
+    found = await found_page(call, call.query, state)
+    if call.query.format == "csv":
+        return csv_reply(found)
+    return Reply(found)
+
+
+async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
+    """What fits a query, in its order. MessageError."""
+    asked = state, None, query.span_ms(), query.most(), query.after(state)
+    fitting = query.conditions()
+    page = await call.site.client.run(
+        lambda calls: Requests(calls).page(*asked, partial=True, conditions=fitting)
+    )
     items = [shape_of(each, with_body=False) for each in page.items]
     unseen = sorted(number for each in page.unseen for number in each.buckets)
-    return Reply(MessagePage(items, query.following(page.cursor, state), unseen))
+    return MessagePage(items, query.following(page.cursor, state), unseen)
 
 
 async def reschedule(call: Call) -> Reply:
-    """Give a message another due time."""
-    due: Due = call.body
-    at = due.at()
-    id, key = call.path["id"], call.query.key
-    answer = await call.site.client.reschedule(id, delay=due.delay, at=at, key=key)
-    return Reply(changed(id, answer))
+    """Give a message another due time; with `by`, so much later or earlier than it was."""
+    due: NewDue = call.body
+    id, key, client = call.path["id"], call.query.key, call.site.client
+    if due.by is None:
+        answer = await client.reschedule(id, delay=due.delay, at=due.at(), key=key)
+        return Reply(changed(id, answer))
+    return Reply(changed(id, (await client.move_many([id], by_ms=due.by_ms(), key=key))[0]))
 
 
 async def cancel(call: Call) -> Reply:
@@ -147,7 +158,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="PATCH", path="/v1/messages/{id}", scope=Scope.WRITE, handler=reschedule,
-        summary="Reschedule a message", body=Due, query=OfKey, answers=_BY_ID,
+        summary="Reschedule a message", body=NewDue, query=OfKey, answers=_BY_ID,
     ),
     Endpoint(
         method="DELETE", path="/v1/messages/{id}", scope=Scope.WRITE, handler=cancel,

@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.store.definitions import Recurring
 from delaybridge.store.described import moment, plain, stats_data
 from delaybridge.store.horizon import Horizon
 from delaybridge.store.series import Series
+from delaybridge.times import YEAR_3000_MS
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.typed import object_of
 
@@ -44,11 +45,34 @@ class SeriesQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HorizonQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"span": "for"}):
-    """How far to look ahead, in which steps."""
+    """How far to look ahead, in which steps. from_ms: from then on instead of now."""
 
     span: str = "1h"
     step: str | None = None
     destination: str | None = None
+    from_ms: int | None = None
+
+
+class SpanQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A span of due times, in epoch ms; the end is not included."""
+
+    from_ms: int
+    to_ms: int
+
+
+class DueFor(msgspec.Struct):
+    """error: by how much the number may be wrong; 0 if the messages were counted."""
+
+    destination: str
+    messages: int
+    error: int
+
+
+class DueForList(msgspec.Struct):
+    """Exchanges and topics, the one with the most messages first. messages: of all together."""
+
+    items: list[DueFor]
+    messages: int
 
 
 class Load(msgspec.Struct):
@@ -94,10 +118,22 @@ async def series(call: Call) -> Reply:
 async def horizon(call: Call) -> Reply:
     """How many messages fall due in each part of the coming time."""
     query: HorizonQuery = call.query
-    found = await call.site.client.horizon(query.span, query.step, destination=query.destination)
+    found = await call.site.client.horizon(
+        query.span, query.step, destination=query.destination, from_ms=query.from_ms
+    )
     return Reply(
         plain(found) | {"estimated": found.is_estimated, "next_due": moment(found.next_due_ms)}
     )
+
+
+async def due_for(call: Call) -> Reply:
+    """Which exchanges and topics the delayed messages of a span are for. Many are estimated."""
+    query: SpanQuery = call.query
+    if not 0 <= query.from_ms < query.to_ms <= YEAR_3000_MS:
+        raise MessageError("bad_time", "to_ms", "give a from_ms and a later to_ms, in epoch ms")
+    found = await call.site.client.run(lambda calls: calls.due_for(query.from_ms, query.to_ms))
+    items = [DueFor(destination, *tally) for destination, tally in found]
+    return Reply(DueForList(items, sum(each.messages for each in items)))
 
 
 async def scaling(call: Call) -> Reply:
@@ -131,6 +167,10 @@ ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/horizon", scope=Scope.READ, handler=horizon,
         summary="Show what falls due", query=HorizonQuery, answers={200: object_of(Horizon)},
+    ),
+    Endpoint(
+        method="GET", path="/v1/horizon:destinations", scope=Scope.READ, handler=due_for,
+        summary="Show what a span is due for", query=SpanQuery, answers={200: DueForList},
     ),
     Endpoint(
         method="GET", path="/v1/scaling", scope=Scope.READ, handler=scaling,

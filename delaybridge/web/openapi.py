@@ -95,6 +95,8 @@ def _responses(
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if kind is not None:
             response["content"] = {"application/json": {"schema": schema_of[id(kind)]}}
+            if "format" in getattr(endpoint.query, "__struct_fields__", ()):
+                response["content"]["text/csv"] = {"schema": {"type": "string"}}
         elif status >= HTTPStatus.BAD_REQUEST:
             response["content"] = problem
         yield str(status), response

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+from typing import Literal
 from zlib import crc32
 
 import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import State
+from delaybridge.store.conditions import Conditions
 from delaybridge.store.views import Cursor
 from delaybridge.times import at_ms
 
@@ -16,14 +18,23 @@ _MOST = 500  # messages of a page
 
 
 class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages. due_from, due_to: RFC 3339, or with `_ms` in epoch ms; both included."""
+    """Which messages. destination: also an exchange or a broker. header: `name=value`, or `name`.
+
+    attempts: at least so many. reason: the first word of why it is dead, or of its last error.
+    due_from, due_to: RFC 3339, or with `_ms` in epoch ms; both included.
+    """
 
     destination: str | None = None
+    id_prefix: str = ""
+    header: str | None = None
+    attempts: int = 0
+    reason: str | None = None
     due_from: str | None = None
     due_to: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
     limit: int = 100
+    format: Literal["json", "csv"] = "json"
     cursor: str | None = None
 
     def span_ms(self) -> tuple[int | None, int | None]:
@@ -31,6 +42,13 @@ class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         low = self.due_from_ms if self.due_from is None else at_ms(self.due_from, field="due_from")
         high = self.due_to_ms if self.due_to is None else at_ms(self.due_to, field="due_to")
         return low, high
+
+    def conditions(self) -> Conditions:
+        """What must be true of each message. MessageError."""
+        return Conditions(
+            place=self.destination or None, id_prefix=self.id_prefix, header=self.header or None,
+            attempts=self.attempts, reason=self.reason or None,
+        )  # fmt: skip
 
     def most(self) -> int:
         """The limit. MessageError."""
@@ -60,7 +78,8 @@ class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def _digest(self, state: State) -> int:
         """Of all filters."""
-        return crc32(msgspec.msgpack.encode((state, self.destination, *self.span_ms())))
+        asked = (self.destination, self.id_prefix, self.header, self.attempts, self.reason)
+        return crc32(msgspec.msgpack.encode((state, *asked, *self.span_ms())))
 
 
 class PageOfState(PageQuery, kw_only=True):

@@ -28,6 +28,9 @@ _STATUS_OF_CODE = {
     "conflict": 409,
     "idempotency_conflict": 409,
     "in_flight": 409,
+    "unknown_worker": 404,
+    "unknown_broker": 404,
+    "worker_too_old": 409,
     "body_too_large": 413,
     "message_too_large": 413,
     "batch_too_large": 413,
@@ -36,6 +39,7 @@ _STATUS_OF_CODE = {
 _STORE_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.StoreFull, 507, "store_full"),
     (errors.NotDurable, 503, "not_durable"),
+    (errors.LedgerUnavailable, 503, "ledger_unavailable"),
     (errors.StoreUnavailable, 503, "store_unavailable"),
     (errors.StoreWiped, 503, "store_wiped"),
     (errors.StoreError, 503, "store_error"),

@@ -47,7 +47,7 @@ def decoded(raw: bytes, wanted: type[T]) -> T:
     raw = raw.removeprefix(_BOM)
     if not raw.strip():
         raise Problem(400, "bad_json", "the body is empty; send a JSON object")
-    _check_depth(raw)
+    check_depth(raw)
     try:
         _check_once(raw)
         return msgspec.json.decode(raw, type=wanted)
@@ -89,7 +89,10 @@ def segment(text: str, at: str) -> str:
 
 
 def query_of(text: bytes, wanted: type[T]) -> T:
-    """The query as this struct, whose fields are text, numbers or booleans; Problem 422."""
+    """The query as this struct, whose fields are text, numbers or booleans; Problem 422.
+
+    `sort-TABLE` is skipped: how the browser shows a table of the console.
+    """
     try:
         if _BAD_ESCAPE.search(text):
             raise ValueError("a per cent sign without two hexadecimal digits")
@@ -98,6 +101,7 @@ def query_of(text: bytes, wanted: type[T]) -> T:
         )
     except ValueError as exc:
         raise Problem(400, "bad_query", f"{exc}; write name=value, percent-encoded") from None
+    pairs = [pair for pair in pairs if not pair[0].startswith("sort-")]
     found = dict(pairs)
     if len(found) < len(pairs):
         raise Problem(422, "bad_query", "a parameter is given twice")
@@ -117,7 +121,8 @@ def _too_large(limit: int) -> Problem:
     return Problem(413, "body_too_large", f"the request may have {limit:,} bytes at most")
 
 
-def _check_depth(raw: bytes) -> None:
+def check_depth(raw: bytes) -> None:
+    """Problem 400 if JSON is nested more deeply than any message needs."""
     if raw.count(b"[") + raw.count(b"{") <= _DEPTH:
         return
     depth = 0

@@ -14,7 +14,7 @@ from delaybridge.message import PULL
 from delaybridge.settings.settings import Settings
 from delaybridge.store import keys
 from delaybridge.store.store import AsyncStore
-from delaybridge.web.ending import Ending
+from delaybridge.web.ending import Ending, end_all
 
 
 class ReadyHub:
@@ -52,8 +52,7 @@ class ReadyHub:
         """Wake all for good: the server stops."""
         self.is_closed = True
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await end_all([self._listening])
         self._heard.set()
         self._wake_all()
 

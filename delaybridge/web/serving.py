@@ -19,8 +19,10 @@ from delaybridge.ledger import open_ledger
 from delaybridge.settings.durability import Keeping
 from delaybridge.settings.settings import Settings
 from delaybridge.web.access import Access
-from delaybridge.web.app import App
+from delaybridge.web.application import App
+from delaybridge.web.console.look import Looks
 from delaybridge.web.dialects import DIALECTS
+from delaybridge.web.doctor import Doctor
 from delaybridge.web.hub import EventHub
 from delaybridge.web.processes import serve_together
 from delaybridge.web.ready import ReadyHub
@@ -34,7 +36,8 @@ from delaybridge.worker.service import loop_factory
 _BACKLOG = 2048
 _DRAIN_S = 20
 _KEEP_ALIVE_S = 60
-_REDIS_S = 1.8
+_REDIS_S, _PAGE_S = 1.8, 5.0
+_OWN_NAMES = ("localhost", "127.0.0.1", "[::1]", "")  # "": HTTP/1.0
 
 
 def serve(settings: Settings, prepare: Callable[[], None]) -> None:
@@ -42,7 +45,7 @@ def serve(settings: Settings, prepare: Callable[[], None]) -> None:
 
     ConfigError: the port or the tokens cannot be used, or the ledger's tables.
     """
-    Access(settings.serve)
+    Access(settings)
     _check_ledger(settings)
     host = settings.serve.host
     with listener(host, settings.serve.port) as sock:
@@ -82,11 +85,11 @@ async def answer_on(
 
     redis_s: the longest that a request waits for Redis. limits: of `transport.bounded`.
     """
-    settings = _answering_within(settings, redis_s)
+    looks, settings = looks_of(settings), answering_within(_within_host(settings), redis_s)
     async with AsyncClient.from_settings(settings) as client:
-        site = Site(settings, client, EventHub(settings), ReadyHub(settings))
+        site = site_of(settings, client, looks)
         config = uvicorn.Config(
-            App(site, Access(settings.serve), (*ENDPOINTS, *DIALECTS[settings.serve.compat])),
+            api_of(site),
             http=bounded(settings.serve.connections, **limits),
             ws="none",
             lifespan="off",
@@ -112,11 +115,38 @@ async def answer_on(
             await site.close()
 
 
-def _answering_within(settings: Settings, redis_s: float) -> Settings:
+def looks_of(settings: Settings) -> Looks:
+    """For the console, which rather shows a slow Redis' numbers late than none."""
+    return Looks(AsyncClient.from_settings(answering_within(settings, _PAGE_S)))
+
+
+def site_of(settings: Settings, client: AsyncClient, looks: Looks) -> Site:
+    """What all requests share. ConfigError: the tokens cannot be used."""
+    hubs = EventHub(settings), ReadyHub(settings)
+    return Site(settings, client, *hubs, Access(settings), looks, Doctor(settings))
+
+
+def api_of(site: Site) -> App:
+    """The application with all endpoints."""
+    return App(site, (*ENDPOINTS, *DIALECTS[site.settings.serve.compat]))
+
+
+def answering_within(settings: Settings, redis_s: float) -> Settings:
     """The same, but no request waits longer for Redis than clients wait for us."""
     timeout_s = min(settings.redis.timeout_s, redis_s)
     redis = settings.redis.model_copy(update={"timeout_s": timeout_s})
     return settings.model_copy(update={"redis": redis})
+
+
+def _within_host(settings: Settings) -> Settings:
+    """Without tokens it has the names of this host only: a page of another site may have its own
+    name lead here, and then it is of the same origin."""
+    serve = settings.serve
+    if serve.token_file or serve.allowed_hosts:
+        return settings
+    return settings.model_copy(
+        update={"serve": serve.model_copy(update={"allowed_hosts": (*_OWN_NAMES, serve.host)})}
+    )
 
 
 class SiteServer(uvicorn.Server):

@@ -16,7 +16,7 @@ from delaybridge.message import Message, OnConflict
 from delaybridge.store.lives import RecordedLife
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored
-from delaybridge.times import epoch_ms, format_time
+from delaybridge.times import epoch_ms, format_time, offset_ms
 from delaybridge.web.problems import Problem
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,6 +39,18 @@ class Due(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if self.due_ms is None:
             return self.due
         return _EPOCH + timedelta(milliseconds=epoch_ms(self.due_ms, field="due_ms"))
+
+
+class NewDue(Due, kw_only=True):
+    """When, or by how much later: `by` as `+10m` or `-1h`."""
+
+    by: str | None = None
+
+    def by_ms(self) -> int:
+        """`by` in milliseconds. MessageError."""
+        if any(each is not None for each in (self.delay, self.due, self.due_ms)):
+            raise MessageError("time_ambiguous", "by", "give one of delay, due, due_ms and by")
+        return offset_ms(self.by or "")
 
 
 class NewMessage(Due, kw_only=True):

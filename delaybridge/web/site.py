@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from starlette.types import Scope
+
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.settings.settings import Settings
+from delaybridge.web.access import Access
+from delaybridge.web.console.look import Looks
+from delaybridge.web.doctor import Doctor
+from delaybridge.web.ending import end_all
 from delaybridge.web.hub import EventHub
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.traffic import Traffic
@@ -15,7 +21,8 @@ from delaybridge.web.traffic import Traffic
 @dataclass(slots=True)
 class Site:
     """The client, and the settings it was made with. events: of the fleet, as they happen.
-    ready: wakes consumers of topics.
+    ready: wakes consumers of topics. access: who may do what. looks: for the console.
+    doctor: checks what the deployment needs.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
@@ -26,10 +33,22 @@ class Site:
     client: AsyncClient
     events: EventHub
     ready: ReadyHub
+    access: Access
+    looks: Looks
+    doctor: Doctor
     is_draining: bool = False
     alone_since_s: dict[int, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    @property
+    def patient(self) -> AsyncClient:
+        """A client that waits longer for Redis: for people, and for jobs, which nobody repeats."""
+        return self.looks.client
+
+    def base(self, scope: Scope) -> str:
+        """What stands before each path, as the client sees it; without the last slash."""
+        return f"{scope.get('root_path', '')}{self.settings.serve.base_path.rstrip('/')}"
 
     async def drain(self) -> None:
         """It was told to stop: end what only waits."""
@@ -39,6 +58,5 @@ class Site:
 
     async def close(self) -> None:
         """End all tasks."""
-        for task in self.tasks.values():
-            task.cancel()
-        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await end_all(self.tasks.values())
+        await self.looks.close()

@@ -13,11 +13,11 @@ from starlette.types import Scope as Connection
 from delaybridge.store.beats import is_of
 from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call, Endpoint, Scope
-from delaybridge.web.hub import EventHub, Kept
+from delaybridge.web.hub import Kept
 from delaybridge.web.problems import Problem
 
 _RETRY_MS = 3000
-_HEADERS = [
+STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
@@ -32,13 +32,16 @@ class EventQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Stream:
-    """One client: an ASGI application that sends what fits, until one of both ends it."""
+    """One client: an ASGI application that sends what fits, until one of both ends it, or its token
+    does."""
 
-    def __init__(self, hub: EventHub, query: EventQuery, last_id: str | None) -> None:
+    def __init__(self, call: Call) -> None:
+        hub, query = call.site.events, call.query
         self._hub, self._place = hub, query.destination
+        self._access, self._headers = call.site.access, call.headers
         self._wanted = frozenset(query.event.split(",")) if query.event else None
         self._number, self._gap = hub.count, None
-        if last_id:
+        if last_id := call.headers.get("last-event-id"):
             self._number, self._gap = hub.place_of(last_id)
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -47,10 +50,10 @@ class Stream:
         hub.clients += 1
         ending: Ending = scope["extensions"]["connection"]["ending"]
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")
             await _part(send, first)
-            while not (hub.is_closed or ending.has_ended):
+            while not (hub.is_closed or ending.has_ended) and self._access.knows(self._headers):
                 while (text := self._next()) is not None:
                     await _part(send, text)
                 if not ending.has_ended:
@@ -93,7 +96,7 @@ async def events(call: Call) -> Stream:
     if hub.clients >= call.site.settings.serve.connections:
         raise Problem(503, "too_many_clients", "too many streams; try again", headers=_LATER)
     hub.start()
-    return Stream(hub, call.query, call.headers.get("last-event-id"))
+    return Stream(call)
 
 
 _LATER = {"Retry-After": "3"}

@@ -6,20 +6,24 @@ from delaybridge.web import (
     audit,
     batch,
     bulk,
+    configuration,
     dead,
     definitions,
     destinations,
+    doctor,
     fleet,
     health,
     ledger,
     messages,
     numbers,
     recurring,
+    storefacts,
     stream,
     topics,
     topology,
 )
 from delaybridge.web.about import endpoints_about
+from delaybridge.web.console import pages
 from delaybridge.web.endpoint import Endpoint
 
 _DESCRIBED: tuple[Endpoint, ...] = (
@@ -33,10 +37,13 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *fleet.ENDPOINTS,
     *numbers.ENDPOINTS,
     *definitions.ENDPOINTS,
+    *configuration.ENDPOINTS,
+    *storefacts.ENDPOINTS,
+    *doctor.ENDPOINTS,
     *topology.ENDPOINTS,
     *topics.ENDPOINTS,
     *stream.ENDPOINTS,
     *audit.ENDPOINTS,
     *health.ENDPOINTS,
 )
-ENDPOINTS = (*_DESCRIBED, *endpoints_about(_DESCRIBED))
+ENDPOINTS = (*_DESCRIBED, *endpoints_about(_DESCRIBED), *pages.ENDPOINTS)

@@ -45,13 +45,17 @@ class TokenFile:
 
     def find(self, text: str) -> Token | None:
         """The token that reads so, as the file is now."""
+        digest = hashlib.sha256(text.encode("latin-1", "replace")).digest()
+        # All are compared: how long it takes does not say which one was nearly right.
+        found = [each for each in self.all() if hmac.compare_digest(each.digest, digest)]
+        return found[0] if found else None
+
+    def all(self) -> list[Token]:
+        """The tokens, as the file is now."""
         if (seen := self._look()) != self._seen:
             self._seen = seen
             self._reread()
-        digest = hashlib.sha256(text.encode("latin-1", "replace")).digest()
-        # All are compared: how long it takes does not say which one was nearly right.
-        found = [each for each in self._tokens if hmac.compare_digest(each.digest, digest)]
-        return found[0] if found else None
+        return self._tokens
 
     def _look(self) -> tuple[int, ...]:
         try:

@@ -15,12 +15,13 @@ from delaybridge.publish import PublishOptions
 from delaybridge.scan.fleet import Membership
 from delaybridge.scan.lease import LeaseOwner
 from delaybridge.settings.urls import kinds_of
-from delaybridge.store import keys
+from delaybridge.store import keys, remote
 from delaybridge.store.calls import Calls
 from delaybridge.store.rules import Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.pace import CountedPace
 from delaybridge.worker.pulse import Part, Pulse
 from delaybridge.worker.reconciling import reconciling_of
 from delaybridge.worker.recurring import RecurringRuns
@@ -54,6 +55,7 @@ class ScanRun:
         parts: list[Part] = [self._destinations, worker.broadcast, self._recurring, worker.sampler]
         parts.append(worker.past)  # after the sampler, whose marks it takes
         self.pulse = Pulse(store, parts)
+        self._pace = CountedPace(worker.emit.counts)
         lease, who = self._settings.lease, worker.identity
         self._reconciling = reconciling_of(store, who.name)
         dedup_ms = round(self._settings.publish.dedup_window_s * 1000)
@@ -168,10 +170,19 @@ class ScanRun:
         rules = self._destinations.rules.by_place
         paused = (place for place, rule in rules.items() if rule.paused)
         about |= {"brokers": self._brokers.announced(), "paused": [*islice(paused, _ANNOUNCED)]}
+        about |= {"instance": self._worker.identity.instance, "pace": self._pace_announced()}
         if self._reconciling is not None:
             about["ledger"] = self._reconciling.announced()
         about |= self._shifts.announced() | {"failing": self.pulse.announced()}
         return json.dumps(about).encode()
+
+    def _pace_announced(self) -> dict[str, Any]:
+        waiting = self._shifts.reported()["unconfirmed"]
+        unconfirmed = {name: waiting[name] for name in islice(self._brokers.configured, _ANNOUNCED)}
+        return self._pace.announced() | {
+            "ahead_ms": self._fleet.ahead_ms,
+            "unconfirmed": unconfirmed,
+        }
 
     def reported(self) -> dict[str, Any]:
         """The fields of this worker's report that tell of its scanner."""
@@ -212,6 +223,18 @@ class ScanRun:
                 self._fleet.changed()
             elif (found := wake_up(text)) is not None:
                 self._shifts.wake(*found)
+            else:
+                self._asked(*text.partition(" ")[::2])
+
+    def _asked(self, verb: str, of: str) -> None:
+        """Obey `store/remote.py`; anything else is of another version, and not for this one."""
+        worker = self._worker
+        if verb == remote.DRAIN and of == worker.identity.instance and not worker.stopping.is_set():
+            say(logging.INFO, "draining", hint="an operator asked for it")
+            worker.stopping.set()
+        elif verb == remote.RECONNECT and of in self._brokers.configured:
+            say(logging.INFO, "reconnecting", broker=of, hint="an operator asked for it")
+            self.change_brokers({of})
 
     async def _follow_rules(self) -> None:
         """Read the rules of destinations whenever they change; the pulse does it each second."""

@@ -30,6 +30,7 @@ from delaybridge.message import Answer
 from delaybridge.store import registry
 from delaybridge.store.command import plain
 from delaybridge.store.store import Store
+from tests.rigs.tmux import Tmux
 from tests.rigs.waiting import wait_until
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import accepts
@@ -170,6 +171,21 @@ def test_interrupted_it_leaves_nothing_behind(
     assert demo.send(number) == code
     assert "Traceback" not in demo.printed
     wait_until(lambda: not demo.left_behind(), 5, "all its processes are gone")
+
+
+def test_with_a_window_to_open_it_in_the_console_is_opened(tmp_path: Path) -> None:
+    """Told by the program that the environment names as the browser."""
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
+    browser.chmod(0o755)
+    windows = ["env", "DISPLAY=:99", f"BROWSER={browser}"]
+    with Tmux() as terminal:
+        terminal.start([*windows, *DEMO, "--serve", "--port", "0"])
+        wait_until(opened.exists, 40, lambda: terminal.screen)
+        found = re.search(r"console +(http://[0-9.:]+/)", terminal.screen)
+        assert found is not None and opened.read_text() == f"{found[1]}\n"
+        terminal.press("C-c")
+        wait_until(lambda: "ended-0" in terminal.screen, 40, lambda: terminal.screen)
 
 
 def test_a_reader_that_has_enough_ends_the_demo_without_an_error(demo: Demo) -> None:

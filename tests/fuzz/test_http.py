@@ -26,7 +26,12 @@ ENDLESS = {"/v1/events"}
 
 def _document() -> dict[str, Any]:
     """The description without tokens, which have tests of their own."""
-    found = description(each for each in ENDPOINTS if each.path not in ENDLESS)
+    found = description(
+        # Pages for people are no part of the API.
+        each
+        for each in ENDPOINTS
+        if each.path not in ENDLESS and each.refusal is None and not each.path.startswith("/static")
+    )
     for operation in (one for path in found["paths"].values() for one in path.values()):
         del operation["security"]
     return found

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from delaybridge import Client, StoreUnavailable
-from delaybridge.cli.servers import Inspected, _clocks
+from delaybridge.doctor.servers import Inspected, _clocks
 from delaybridge.metrics.reader import Reader
 from delaybridge.store import keys
 from tests.rigs.command_line import Result, Run, runner

@@ -79,6 +79,8 @@ CALLS: list[tuple[str, str]] = [
     ("scripts load", ""),
     ("config show", "[redis]"),
     ("config check", "ok"),
+    ("worker reconnect file", "asked w"),
+    ("worker drain w2", "drained w2"),
 ]
 ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "scan": "here, by the fleet",

@@ -69,6 +69,18 @@ async def test_h24_another_host_is_refused(
         assert answer.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:1", 200), ("localhost:8645", 200), ("evil.example:8645", 421), ("evil", 421)],
+)
+async def test_without_tokens_no_other_site_s_name_leads_here(
+    redis_url: str, namespace: str, host: str, status: int
+) -> None:
+    async with api(redis_url, namespace) as http:
+        for path in ("/v1/messages", "/"):
+            assert (await http.get(path, headers={"Host": host})).status_code == status
+
+
 async def test_h25_a_forwarded_address_is_not_believed(
     redis_url: str, namespace: str, tmp_path: Any
 ) -> None:

@@ -108,7 +108,11 @@ async def test_while_the_ledger_is_silent_what_redis_has_is_shown(
         found = (await http.get("/v1/messages/a")).json()
         assert found["state"] == "delayed" and "life" not in found
         unknown = await http.get("/v1/messages/b")
-        assert (unknown.status_code, unknown.json()["code"]) == (503, "store_unavailable")
+        assert (unknown.status_code, unknown.json()["code"]) == (503, "ledger_unavailable")
+        page = await http.get("/messages/b")
+        assert page.status_code == 503 and "<h1>The ledger does not answer</h1>" in page.text
+        assert "Redis does not answer" not in page.text and "no such table" in page.text
+        assert (await http.get("/messages/a")).status_code == 200
         failed = await finished(http, {})
         assert failed["state"] == "failed" and "ledger" in failed["error"]
 

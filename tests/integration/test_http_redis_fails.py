@@ -54,6 +54,40 @@ async def test_h62_a_redis_that_is_away_is_503_soon(
         await wait_until_async(is_back, 10.0, "it answers again")
 
 
+async def test_a_page_waits_longer_for_redis_than_programs_do(
+    proxy: FaultProxy, namespace: str
+) -> None:
+    async with api(redis_url_of(proxy.port), namespace, transport={"redis_s": 1.0}) as http:
+        for path in ("/messages", "/v1/messages"):  # connected, and the scripts are known
+            assert (await http.get(path)).status_code == 200
+        proxy.delay_s = 0.35
+        assert (await http.get("/v1/messages")).status_code == 503
+        assert (await http.get("/messages")).status_code == 200
+
+
+async def test_a_job_goes_on_through_a_pause_of_redis(proxy: FaultProxy, namespace: str) -> None:
+    async with api(redis_url_of(proxy.port), namespace, transport={"redis_s": 1.0}) as http:
+        messages = [MESSAGE | {"id": f"m{n}"} for n in range(1000)]
+        for first in range(0, len(messages), 500):
+            some = {"messages": messages[first : first + 500]}
+            assert (await http.post("/v1/messages:batch", json=some)).status_code == 207
+        wanted = {"ids": [each["id"] for each in messages]}
+        proxy.delay_s = 0.1  # each of its batches takes at least 0.2 s
+        answer = await http.post("/v1/messages:cancel", json=wanted)
+        assert answer.status_code == 202, answer.text
+        job = answer.json()
+        proxy.mode = "hold_down"
+        await asyncio.sleep(0.8)  # a pause has a length, and requests wait 0.5 s
+        proxy.mode, proxy.delay_s = "pass", 0.0
+
+        async def ended() -> object:
+            found = (await http.get(f"/v1/jobs/{job['id']}")).json()
+            return None if found.get("state", "running") == "running" else found
+
+        found = await wait_until_async(ended, 20, "the job ends")
+        assert found["state"] == "done" and found["answers"] == {"cancelled": 1000}, found
+
+
 async def test_a_server_starts_while_redis_is_away(proxy: FaultProxy, namespace: str) -> None:
     proxy.mode = "refuse"
     async with api(redis_url_of(proxy.port), namespace, transport={"redis_s": 1.8}) as http:

@@ -94,7 +94,8 @@ async def test_h4_a_token_may_no_more_than_its_scope(
     for scope in order[: order.index(endpoint.scope)]:
         headers = bearer(TOKENS[scope]) if scope is not Scope.OPEN else {}
         answer = await http.request(endpoint.method, path, headers=headers)
-        assert answer.status_code == (401 if scope is Scope.OPEN else 403), answer.text
+        unknown = 303 if endpoint.refusal else 401  # a page leads to the login
+        assert answer.status_code == (unknown if scope is Scope.OPEN else 403), answer.text
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: f"{each.method} {each.path}")
@@ -108,7 +109,7 @@ def test_s30_what_cannot_be_undone_is_for_admins_or_audited(endpoint: Any) -> No
     ("row", "method", "path", "status"),
     [
         ("H-7", "GET", "/v1/nothing", 404),
-        ("H-7", "POST", "/", 404),
+        ("H-8", "POST", "/", 405),
         ("H-8", "PUT", "/v1/messages", 405),
         ("H-8", "POST", "/openapi.json", 405),
     ],
@@ -250,7 +251,7 @@ async def test_read_only_changes_nothing(redis_url: str, namespace: str, token_f
     async with api(redis_url, namespace, token_file=token_file, read_only=True) as http:
         for endpoint in ENDPOINTS:
             path = endpoint.path.replace("{", "").replace("}", "")
-            if endpoint.method != "GET":
+            if endpoint.method != "GET" and endpoint.scope is not Scope.OPEN:
                 answer = await http.request(endpoint.method, path, headers=bearer(ADMIN))
                 assert answer.json()["code"] == "read_only", endpoint
         for path in ("/v1/definitions", "/v1/audit"):
@@ -334,7 +335,7 @@ async def test_s8_no_answer_and_no_log_has_a_secret(
     caplog.set_level(logging.DEBUG)
     gone = "redis://:S3CR3T-CANARY-pw@127.0.0.1:1/0"
     brokers = {"rabbitmq": "amqp://u:S3CR3T-CANARY-mq@127.0.0.1:1/"}
-    asked = [each for each in ENDPOINTS if each.path != "/v1/events"]
+    asked = [each for each in ENDPOINTS if each.path not in ("/v1/events", "/live")]
     async with api(gone, namespace, token_file=token_file, brokers=brokers) as http:
 
         async def ask(each: Any, token: str, **given: Any) -> httpx.Response:

@@ -47,12 +47,12 @@ async def site(redis_url: str, namespace: str) -> AsyncIterator[Site]:
 
 
 def get(path: bytes = b"/health/live", *headers: bytes) -> bytes:
-    lines = [b"GET " + path + b" HTTP/1.1", b"Host: x", *headers, b"Connection: close"]
+    lines = [b"GET " + path + b" HTTP/1.1", b"Host: 127.0.0.1", *headers, b"Connection: close"]
     return b"\r\n".join([*lines, b"", b""])
 
 
 def post(*headers: bytes, body: bytes = BODY, length: bool = True) -> bytes:
-    lines = [b"POST /v1/messages HTTP/1.1", b"Host: x", b"Connection: close", *headers]
+    lines = [b"POST /v1/messages HTTP/1.1", b"Host: 127.0.0.1", b"Connection: close", *headers]
     lines.append(b"Content-Type: application/json")
     if length:
         lines.append(b"Content-Length: %d" % len(body))
@@ -121,13 +121,13 @@ async def test_h17_the_longest_idle_connection_makes_room(redis_url: str, namesp
         site = site_of(client)
         kept = [await site.connect() for _ in range(3)]
         for reader, writer in kept:
-            writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             await asyncio.wait_for(reader.readuntil(b"}"), DEADLINE_S)
         answer = await site.send(get())
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert await asyncio.wait_for(kept[0][0].read(), DEADLINE_S) == b""
         for reader, writer in kept[1:]:
-            writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"}"), DEADLINE_S)
         for _, writer in kept:
             writer.close()
@@ -138,7 +138,7 @@ async def test_h17_connections_that_are_busy_are_not_closed(redis_url: str, name
         site = site_of(client)
         streams = [await site.connect() for _ in range(2)]
         for reader, writer in streams:
-            writer.write(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             await asyncio.wait_for(reader.readuntil(b"retry"), DEADLINE_S)
         answer = await site.send(get())
         assert answer.startswith(b"HTTP/1.1 503 ")
@@ -165,7 +165,7 @@ async def test_h6_a_body_of_a_get_is_ignored(site: Site) -> None:
 
 
 async def test_requests_in_a_row_are_all_answered(site: Site) -> None:
-    one = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    one = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     answer = await site.send(one * 200 + get())
     assert answer.count(b"HTTP/1.1 200 OK") == 201
 
@@ -174,7 +174,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(redis_url: str, namespace:
     async with api(redis_url, namespace, transport={"write_s": 0.5}) as client:
         reader, writer = await site_of(client).connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         lost = asyncio.get_running_loop().time() + DEADLINE_S
         with pytest.raises((ConnectionError, BrokenPipeError)):
             while asyncio.get_running_loop().time() < lost:

@@ -173,3 +173,25 @@ def test_tail_names_the_right_that_it_lacks_and_does_not_try_for_ever(
     guarded.change("operator", "-subscribe")
     assert cli.main(["--redis", guarded.url("operator"), "--namespace", NS, "tail"]) == 5
     assert "grant +subscribe" in capsys.readouterr().err
+
+
+async def test_what_an_operator_may_not_ask_of_redis_is_left_out_with_the_reason(
+    guarded: Guarded,
+) -> None:
+    """And the rights beyond the least, as the page names them, show it."""
+    (optional,) = re.findall(r"The console's page Store says more with `([^`]+)`", PAGE)
+    guarded.redis.config_set("slowlog-log-slower-than", 0)
+    with Client(guarded.url("operator"), namespace=NS) as client:
+        client.schedule("pull:x", b"S3CR3T-CANARY", delay=3600, id="a", key="b")
+        guarded.redis.config_set("slowlog-log-slower-than", 10_000)
+        least = client.run(lambda calls: calls.facts())
+        guarded.change("operator", *optional.split())
+        more = client.run(lambda calls: calls.facts())
+    assert least.size_bytes is None and "memory" in least.missing.lower()
+    (server,) = least.servers
+    assert server.slow is None and "slowlog" in server.slow_missing.lower()
+    assert server.info["role"] == "master" and server.scripts is not None
+    assert more.size_bytes and more.missing == ""
+    (server,) = more.servers
+    assert server.slow and "schedule" in {each.what for each in server.slow}
+    assert "CANARY" not in str(more)

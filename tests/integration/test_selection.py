@@ -10,7 +10,7 @@ import redis
 
 from delaybridge import AsyncClient, Client, Message, MessageError, Selection, cli
 from delaybridge.message import Answer, State
-from delaybridge.store import keys, registry, selection
+from delaybridge.store import keys, selection
 from delaybridge.store.store import Store
 from tests.rigs.bucket import World
 
@@ -37,13 +37,6 @@ def client(redis_url: str, namespace: str) -> Iterator[Client]:
 def found(client: Client, **fields: Any) -> list[str]:
     """The ids that a selection finds, sorted."""
     return sorted(one.id for page in client.select(Selection(**fields)) for one in page)
-
-
-def bucket_of_x(store: Store, redis_url: str, namespace: str) -> World:
-    """The bucket of key `x`, for the verbs of its owner."""
-    birth, now_us = store.run([registry.read_birth(namespace), registry.store_time()])
-    number = keys.bucket_of(b"x", birth[0])
-    return World(redis_url, namespace, now_us // 1000, number=number, birth=birth[1])
 
 
 PLACES = ("rabbitmq:orders/a", "rabbitmq:orders/b", "eu:orders/a", "rabbitmq:/q", "kafka:orders")
@@ -127,7 +120,7 @@ def test_each_answer_is_true_even_if_the_message_has_moved_on(
     for number in range(5):
         client.schedule("kafka:t", b"", delay=0, id=f"m{number}", key="x", priority=9 - number)
     client.schedule("kafka:t", b"", delay=60, id="m5", key="x")
-    with bucket_of_x(store, redis_url, namespace) as world:
+    with World.of_key(store, redis_url, namespace, b"x") as world:
         owner = world.owner()
         copies = owner.claim()
         owner.park(copies[0])
@@ -152,7 +145,7 @@ def test_dead_messages_are_found_by_their_reason(
 ) -> None:
     for id in ("a", "b"):
         client.schedule("kafka:t", b"", delay=0, id=id, key="x")
-    with bucket_of_x(store, redis_url, namespace) as world:
+    with World.of_key(store, redis_url, namespace, b"x") as world:
         owner = world.owner()
         for copy in owner.claim():
             owner.bury(copy, counted=False)
@@ -171,7 +164,7 @@ def test_messages_that_are_tried_again_are_found_by_their_last_error(
 ) -> None:
     for id in ("a", "b"):
         client.schedule("kafka:t", b"", delay=0, id=id, key="x")
-    with bucket_of_x(store, redis_url, namespace) as world:
+    with World.of_key(store, redis_url, namespace, b"x") as world:
         owner = world.owner()
         copies = owner.claim()
         owner.fire(copies[-1].score)

@@ -9,7 +9,7 @@ import redis
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
-from delaybridge.store import keys
+from delaybridge.store import keys, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.record import split_record
 from delaybridge.store.replies import Claim, Fired
@@ -38,6 +38,13 @@ class World:
         self.now_ms = now_ms
         self._stamps = 0
         self._owners = 0
+
+    @classmethod
+    def of_key(cls, store: Store, url: str, namespace: str, key: bytes) -> Self:
+        """The bucket of a key in a namespace that clients use, too, at Redis' time."""
+        birth, now_us = store.run([registry.read_birth(namespace), registry.store_time()])
+        number = keys.bucket_of(key, birth[0])
+        return cls(url, namespace, now_us // 1000, number=number, birth=birth[1])
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,17 @@ import subprocess
 import sys
 import time
 
-from tests.servers import clients, debian, kafka, mariadb, postgres, prometheus, rabbitmq, redis
+from tests.servers import (
+    browser,
+    clients,
+    debian,
+    kafka,
+    mariadb,
+    postgres,
+    prometheus,
+    rabbitmq,
+    redis,
+)
 from tests.servers.plugin import SOURCES
 from tests.servers.process import ServerFailed
 
@@ -19,6 +29,7 @@ INSTALL = {
     "rabbitmq": rabbitmq.install,
     "kafka": kafka.install,
     "clients": clients.install,
+    "browser": browser.install,
     "prometheus": prometheus.install,
     "postgres": postgres.install,
     "mariadb": mariadb.install,
@@ -30,6 +41,7 @@ REMEDIES = {
     "kafka": "install Java and Maven here and run this again, put kafka-server-start.sh on PATH, "
     "start Docker, or set DELAYBRIDGE_TEST_KAFKA_URL",
     "clients": "install Node and npm here and run this again",
+    "browser": "run this as root on Debian, or put chromium on PATH",
     "prometheus": "run this on Debian",
     "postgres": "run this as root on Debian, or set DELAYBRIDGE_TEST_POSTGRES_URL",
     "mariadb": "run this as root on Debian, or set DELAYBRIDGE_TEST_MARIADB_URL",

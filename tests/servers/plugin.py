@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from tests.servers import clients, kafka, mariadb, postgres, prometheus, rabbitmq, redis
+from tests.servers import browser, clients, kafka, mariadb, postgres, prometheus, rabbitmq, redis
 from tests.servers.sources import NoServer, Source
 
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
@@ -14,6 +14,7 @@ SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
     "rabbitmq": rabbitmq.sources,
     "kafka": kafka.sources,
     "clients": clients.sources,
+    "browser": browser.sources,
     "prometheus": prometheus.sources,
     "postgres": postgres.sources,
     "mariadb": mariadb.sources,

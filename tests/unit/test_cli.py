@@ -24,15 +24,17 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import cli
-from delaybridge.cli import bulk, doctor, health, layout, lines, output, servers
+from delaybridge.cli import bulk, health, layout, lines, output
 from delaybridge.cli import stored as stored_page
-from delaybridge.cli.checks import problems
 from delaybridge.cli.failure import Exit, Failure, failure_of
 from delaybridge.cli.grammar import cursor_of
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.logs import FIELD_CHARS, LINE_CHARS, JsonFormatter, TextFormatter, shown
+from delaybridge.doctor import findings, servers, sources
+from delaybridge.doctor.checks import problems
 from delaybridge.errors import (
     ConfigError,
+    LedgerUnavailable,
     MessageConflict,
     MessageError,
     NotDurable,
@@ -49,6 +51,7 @@ from delaybridge.store.scheduling import Receipt
 from delaybridge.store.selection import Selected, Selection
 from delaybridge.store.stats import BucketStats, Stats
 from delaybridge.store.stored import Stored
+from delaybridge.times import in_time
 from delaybridge.worker.interrupts import interrupts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -322,8 +325,12 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     (("message", "publish-now", "--exchange", "x", "--over", "5"), "--over", "with a unit"),
     (("message", "publish-now", "a", "--over", "-5s"), "--over", "below zero"),
     (("destination", "purge", "a", "--confirm", "b"), "--confirm", "nothing was done"),
-    (("message", "reschedule", "a"), "--in", "give either --in DURATION or --at TIME"),
-    (("message", "reschedule", "a", *WHEN, "--at", "x"), "--in", "give either"),
+    (("message", "reschedule", "a"), "--in", "give one of --in DURATION, --at TIME and"),
+    (("message", "reschedule", "a", *WHEN, "--at", "x"), "--in", "give one of"),
+    (("message", "reschedule", "a", *WHEN, "--by", "+1h"), "--in", "give one of"),
+    (("message", "reschedule", "a", "--by", "-"), "--by", "write +10m or -1h"),
+    (("message", "reschedule", "a", "--by", "+1h", "--over", "1m"), "--over", "together with --by"),
+    (("message", "ls", "--attempts", "0"), "--attempts", "not in the range"),
     (("message", "ls", "--limit", "-1"), "--limit", "not in the range"),
     (("message", "ls", "--limit", "0"), "--limit", "not in the range"),
     (("message", "ls", "--limit", "x"), "--limit", "not a valid integer"),
@@ -1021,7 +1028,7 @@ def test_a_verdict_is_wrapped_on_a_terminal(
     ],
 )
 def test_times_are_rounded_as_people_round_them(ms: int, text: str) -> None:
-    assert output.in_time(ms) == text
+    assert in_time(ms) == text
 
 
 def test_an_empty_table_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -1093,6 +1100,7 @@ def test_a_traceback_in_the_log_is_bounded() -> None:
         (MessageError("bad_id", "id", "x"), 2, "bad_id"),
         (MessageConflict("conflict", "id", "x"), 4, "conflict"),
         (StoreUnavailable("redis: x"), 5, "store_unavailable"),
+        (LedgerUnavailable("ledger: x"), 5, "ledger_unavailable"),
         (NotDurable(), 5, "not_durable"),
         (StoreFull(), 5, "store_full"),
         (StoreWiped(), 5, "store_wiped"),
@@ -1376,14 +1384,14 @@ def test_health_and_doctor_check_that_sources_are_read(
     assert json.loads(result.out)["faults"] == ([fault] if fault else [])
     assert result.code == bool(fault)
     listed = problems(found, Settings.load(), alone=(), max_overdue_ms=0)
-    levels = {finding.level for finding in [*listed, *doctor._reading(found)]}
+    levels = {finding.level for finding in [*listed, *sources.reading(found)]}
     assert ("FAIL" in levels) is ("is not read" in fault)
     assert ("WARN" in levels) is (fault == UNREAD)
 
 
 def test_doctor_names_the_changes_that_producers_should_make() -> None:
     found = ingesting("reading", without_id=3, refused=2)
-    told = [finding.text for finding in doctor._reading(found) if finding.level == "WARN"]
+    told = [finding.text for finding in sources.reading(found) if finding.level == "WARN"]
     assert "3 messages without an id" in told[0]
     assert "2 cancels or reschedules" in told[1]
 
@@ -1438,7 +1446,7 @@ def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: st
 def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
     store: Any = FakeStore()
     store.ahead_us = ahead_ms * 1000
-    (found,) = [f for f in doctor._clock(store) if f.about == "clock"]
+    (found,) = [f for f in findings._clock(store) if f.about == "clock"]
     assert found.level == level
     assert ("behind" if ahead_ms > 0 else "ahead of") in found.text or ahead_ms == 0
 
@@ -1491,6 +1499,6 @@ def test_invalid_names_are_refused_before_anything_starts(
     ],
 )
 def test_doctor_knows_which_servers_have_holes_in_lua(name: str, fixed: str | None) -> None:
-    from delaybridge.cli.servers import lua_fixed_in
+    from delaybridge.doctor.servers import lua_fixed_in
 
     assert lua_fixed_in(name) == fixed

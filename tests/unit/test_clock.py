@@ -152,3 +152,23 @@ def test_the_instant_of_a_store_time_is_neither_before_it_nor_noticeably_after(
     assert world.clock.now_ms() == store_ms
     world.now_us -= 3
     assert world.clock.now_ms() == store_ms - 1
+
+
+@given(reading=READINGS, ahead_us=st.integers(-5_000_000, 5_000_000))
+def test_a_wall_clock_is_never_said_to_differ_by_more_than_it_does(
+    reading: list[tuple[int, int, int]], ahead_us: int
+) -> None:
+    world = World()
+    for later_us, there_us, back_us in reading:
+        world.now_us += later_us
+        world.read(there_us, back_us)
+    said_ms = world.clock.ahead_ms((world.store_us + ahead_us) / 1e6)
+    assert min(0, ahead_us / 1000) - 0.6 <= said_ms <= max(0, ahead_us / 1000) + 0.6
+
+
+def test_a_wall_clock_that_differs_is_found_but_for_the_round_trip() -> None:
+    world = World()
+    world.read(300, 700)
+    wall_s = world.store_us / 1e6
+    said = [world.clock.ahead_ms(wall_s + ahead_s) for ahead_s in (-2.0, 0.0, 2.0)]
+    assert said == [-1999, 0, 2000] or said == [-2000, 0, 1999]

@@ -16,7 +16,8 @@ ROOMS = (
     *("errors", "events", "times", "backoff", "message", "sql_connection"),
     *("failpoints", "tracing", "recurring"),
     *("amqp", "accept", "settings", "ledger", "store", "dedup", "metrics", "publish", "client"),
-    *("outbox", "intercept", "scan", "ingest", "worker", "web", "demo", "cli", "__main__"),
+    *("outbox", "intercept", "scan", "ingest", "worker", "doctor"),
+    *("web", "demo", "cli", "__main__"),
 )
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 LEVEL["demo"] = LEVEL["cli"]  # `demo` is one of the commands, and prints as they do
@@ -47,7 +48,7 @@ WITHOUT_IO = {
     "publish/rabbitmq/channel.py",
 }
 NO_IO = {"asyncio", "socket", "threading", *CLIENT_LIBRARIES}
-READ_ALL_SETTINGS = {"settings", "client", "worker", "web", "demo", "cli"}
+READ_ALL_SETTINGS = {"settings", "client", "worker", "doctor", "web", "demo", "cli"}
 TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -30,7 +30,7 @@ def test_redis_answers_others_between_two_parts(buckets: int, most_read: int) ->
     numbers = range(buckets)
     steps = tallied([Bucket("ns", number, "birth") for number in numbers])
     asked: list[str] = []
-    commands = next(steps)
+    commands = steps.send([10_000 for _ in next(steps)])
     try:
         while True:
             assert sum(int(command.args[0]) for command in commands) <= most_read
@@ -40,6 +40,17 @@ def test_redis_answers_others_between_two_parts(buckets: int, most_read: int) ->
         assert [len(of_state) for of_state in end.value] == [buckets] * len(STATES)
         assert sum(end.value, []) == asked
         assert len(set(asked)) == buckets * len(STATES)
+
+
+def test_what_is_empty_is_read_at_once() -> None:
+    """Each round trip counts where Redis is far away: there were 32 of them."""
+    steps = tallied([Bucket("ns", number, "birth") for number in range(16)])
+    sizes = [300 if "due" in command.args[0] else 0 for command in next(steps)]
+    commands, trips = steps.send(sizes), 1
+    with pytest.raises(StopIteration):
+        while True:
+            commands, trips = steps.send([None for _ in commands]), trips + 1
+    assert trips <= 9
 
 
 @pytest.mark.parametrize("share", [0.5, 0.05, 0.004])

@@ -9,11 +9,13 @@ from rich.text import Text
 
 from delaybridge.cli.fleet import bucket_row
 from delaybridge.cli.layout import table
-from delaybridge.cli.output import in_time, rate_text, tally_text
+from delaybridge.cli.output import rate_text
 from delaybridge.cli.top.controls import DESTINATIONS, View
 from delaybridge.cli.top.picture import Picture
 from delaybridge.errors import printable
+from delaybridge.store.described import tally_text
 from delaybridge.store.destinations import FLOWING, Place
+from delaybridge.times import in_time
 
 if TYPE_CHECKING:
     from delaybridge import Stats

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from delaybridge.cli.fleet import failing_text
 from delaybridge.cli.layout import shortened
-from delaybridge.cli.output import in_time, is_utf, roughly
+from delaybridge.cli.output import is_utf
 from delaybridge.cli.top.controls import HELP, TABS, View
 from delaybridge.cli.top.lists import listed
 from delaybridge.cli.top.picture import Picture
 from delaybridge.cli.top.rates import rate_lines
 from delaybridge.errors import printable
+from delaybridge.store.alerts import ERROR, SEVERE, WARNING, alerts
 from delaybridge.store.described import moment, unowned
+from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Horizon, Stats
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 10
-_LATE_MS = 5000
+_STYLES = {SEVERE: "bold red", ERROR: "red", WARNING: "yellow"}
 _TROUBLES = 4
 _SECONDS = 60
 _MOST_ROWS = 5
@@ -109,45 +110,13 @@ def _away(picture: Picture, about: str) -> Iterator[Text]:
 
 def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
     """What is wrong, the worst first; the rest is a number."""
-    found = list(_faults(stats, picture))
-    for style, what in found[:_TROUBLES]:
-        yield Text(f"! {printable(what)}", style=style)
+    found = list(alerts(stats, picture.places))
+    for level, what in found[:_TROUBLES]:
+        yield Text(f"! {printable(what)}", style=_STYLES[level])
     if len(found) > _TROUBLES:
         yield Text(f"! and {len(found) - _TROUBLES} more: delaybridge health", style="red")
     if not found:
         yield Text("well: every bucket has its worker, nothing is late", style="green")
-
-
-def _faults(stats: Stats, picture: Picture) -> Iterator[tuple[str, str]]:
-    for one in [*stats.all_damage, *stats.odd_rules]:
-        yield "bold red", f"damaged: {one}"
-    if alone := unowned(stats.buckets):
-        yield "bold red", f"{len(alone)} of {len(stats.buckets)} buckets have no worker"
-    if stats.overdue_ms > _LATE_MS:
-        yield "bold red", f"the oldest waiting message is {roughly(stats.overdue_ms)} overdue"
-    if stats.recurring_late_ms:
-        yield "red", f"no recurring message was made for {roughly(stats.recurring_late_ms)}"
-    for (destination, reason), workers in _by_trouble(stats).items():
-        who = f"{workers[0]} parks" if len(workers) == 1 else f"{len(workers)} workers park"
-        yield "red", f"{who} messages to {destination} {reason}"
-    for retrying in stats.retrying:
-        yield "yellow", failing_text(retrying, stats)
-    if picture.places is None:
-        return
-    for place in picture.places.places:
-        if place.rule.paused:
-            yield "yellow", f"paused: {place.place}"
-    for odd, what in picture.places.odd.items():
-        yield "yellow", f"rule of {odd}: {what}"
-    for name in picture.places.ignoring:
-        yield "yellow", f"{name} is too old to obey rules of destinations"
-
-
-def _by_trouble(stats: Stats) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
-    for each in stats.troubles:
-        found.setdefault((each.destination, each.reason), []).append(each.worker)
-    return found
 
 
 def _states(stats: Stats) -> Iterator[Text]:

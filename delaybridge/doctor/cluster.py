@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from delaybridge.cli.checks import Finding
-from delaybridge.cli.output import FAIL, OK, WARN
+from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.errors import StoreError
 from delaybridge.store.command import plain
 from delaybridge.store.placement import at

@@ -8,8 +8,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from delaybridge.cli.checks import Finding
-from delaybridge.cli.output import FAIL, OK, WARN
+from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.errors import StoreError
 from delaybridge.store.command import Each, Steps, plain
 from delaybridge.store.gate import Shortfall

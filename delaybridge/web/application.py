@@ -11,7 +11,6 @@ from starlette import routing
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from delaybridge.web.access import Access
 from delaybridge.web.audit import audited
 from delaybridge.web.checks import check_request
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
@@ -27,31 +26,34 @@ _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 class App:
     """The ASGI application of one process."""
 
-    def __init__(self, site: Site, access: Access, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(self, site: Site, endpoints: Iterable[Endpoint]) -> None:
         by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         # Without a parameter a path needs no search, and the busiest have none.
         self._fixed = {
-            path: Resource(site, access, methods)
-            for path, methods in by_path.items()
-            if "{" not in path
+            path: Resource(site, methods) for path, methods in by_path.items() if "{" not in path
         }
         table = [
             # Other methods of `/{id}:verb` are meant for an id that ends so.
             routing.Route(
-                path, Resource(site, access, methods), methods=[*methods] if "}:" in path else None
+                path, Resource(site, methods), methods=[*methods] if "}:" in path else None
             )
             for path, methods in by_path.items()
             if path not in self._fixed
         ]
         self._router = routing.Router(table, redirect_slashes=False, default=_not_found)
+        self._site = site
         self._base = site.settings.serve.base_path.rstrip("/")
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
         # As it was sent: in an id `/` is written `%2F`, and the router must not see it decoded.
         path = scope["raw_path"].decode("ascii", "replace").partition("?")[0]
+        if path == self._base:
+            there = {"Location": f"{self._site.base(scope)}/"}
+            await _send(Reply(None, 308, there), send, "GET")
+            return
         if not path.startswith(f"{self._base}/"):
             await _not_found(scope, receive, send)
             return
@@ -60,15 +62,16 @@ class App:
             scope["path_params"] = {}
             await resource(scope, receive, send)
             return
-        scope["path"] = path
+        # The router takes the root off again. Parameters of a host application are not ours.
+        scope["path"], scope["path_params"] = scope.get("root_path", "") + path, {}
         await self._router(scope, receive, send)
 
 
 class Resource:
     """The methods of one path, as an ASGI application."""
 
-    def __init__(self, site: Site, access: Access, methods: Mapping[str, Endpoint]) -> None:
-        self._site, self._access, self._methods = site, access, dict(methods)
+    def __init__(self, site: Site, methods: Mapping[str, Endpoint]) -> None:
+        self._site, self._access, self._methods = site, site.access, dict(methods)
         self._path = next(iter(methods.values())).path
         if "GET" in methods and methods["GET"].scope in (Scope.OPEN, Scope.READ):
             self._methods["HEAD"] = methods["GET"]  # those of some dialects change something
@@ -82,7 +85,7 @@ class Resource:
         try:
             reply = await self._answer(scope, receive)
         except Exception as exc:
-            reply = _refusal(problem_of(exc))
+            reply = self._refused(scope, problem_of(exc))
         method = scope["method"]
         counted = method if method in self._methods else "other"
         if isinstance(reply, Reply):
@@ -93,27 +96,44 @@ class Resource:
             self._site.traffic.count(counted, self._path, 200, None)
             await reply(scope, receive, send)
 
-    async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
+    def _refused(self, scope: Connection, problem: Problem) -> Reply:
         endpoint = self._methods.get(scope["method"])
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        if endpoint is None or endpoint.refusal is None:
+            return _refusal(problem)
+        return endpoint.refusal(self._call(scope, _headers(scope)), problem)
+
+    async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
+        endpoint, site = self._methods.get(scope["method"]), self._site
+        headers = _headers(scope)
         if endpoint is None:
             raise _not_allowed(self._methods)
         if len(headers) < len(scope["headers"]):
             refuse_repeated(name for name, _ in scope["headers"])
-        if self._site.is_draining and endpoint.scope is not Scope.OPEN:
+        if site.is_draining and endpoint.scope is not Scope.OPEN:
             what = "this server is told to stop; send it again"
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
-        address = scope["client"][0] if scope.get("client") else ""
-        who = self._access.check(endpoint, headers, scope["query_string"], address)
-        check_request(scope["method"], headers, endpoint, self._site.settings.serve.allowed_hosts)
+        call = self._call(scope, headers)
+        if "cookie" in headers and self._access.asks_tokens():
+            await self._access.sessions.prepare(site.client)
+        who = self._access.check(endpoint, headers, scope["query_string"], call.address)
+        check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body = None if endpoint.body is None else await self._body(endpoint, headers, receive)
-        media = headers.get("content-type", "").partition(";")[0].strip().lower()
-        call = Call(self._site, path, query, body, headers, who.name, who.scope, media)
+        call = call._replace(path=path, query=query, body=body, who=who.name, may=who.scope)
         if endpoint.is_audited:
-            return await audited(call, endpoint.handler, _shown(scope), address)
+            return await audited(call, endpoint.handler, f"{scope['method']} {call.asked}")
         return await endpoint.handler(call)
+
+    def _call(self, scope: Connection, headers: Mapping[str, str]) -> Call:
+        """The request as far as it is known before it is checked."""
+        media = headers.get("content-type", "").partition(";")[0].strip().lower()
+        query = scope["query_string"]
+        asked = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
+        base, address = self._site.base(scope), scope["client"][0] if scope.get("client") else ""
+        shown = scope.get("root_path", "") + asked.decode("ascii", "replace")
+        nobody = ("", Scope.OPEN)
+        return Call(self._site, {}, None, None, headers, *nobody, media, base, shown, address)
 
     async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
         raw = await body_of(receive, headers, endpoint.most_bytes or self._most)
@@ -122,11 +142,8 @@ class Resource:
         return decoded(raw, endpoint.body)
 
 
-def _shown(scope: Connection) -> str:
-    """The request in one line."""
-    query = scope["query_string"]
-    asked = scope["raw_path"].partition(b"?")[0] + (b"?" + query if query else b"")
-    return f"{scope['method']} {asked.decode('ascii', 'replace')}"
+def _headers(scope: Connection) -> dict[str, str]:
+    return {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
 
 
 async def _send(reply: Reply, send: Send, method: str) -> None:
@@ -137,7 +154,8 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
     if content:
         media = reply.headers.get("Content-Type")
         headers.append((b"content-type", media.encode() if media else _JSON))
-    if method == "GET":  # what browsers show and keep
+    if method == "GET" or reply.headers.get("Content-Type", "").startswith("text/html"):
+        # what browsers show and keep
         headers.append((b"x-content-type-options", b"nosniff"))
         if "Cache-Control" not in reply.headers:
             headers.append((b"cache-control", b"no-store"))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import errors
-from delaybridge.cli.checks import Finding, check, server_name
-from delaybridge.cli.cluster import whole
-from delaybridge.cli.output import FAIL, OK, WARN
+from delaybridge.doctor.checks import server_name
+from delaybridge.doctor.cluster import whole
+from delaybridge.doctor.finding import FAIL, OK, WARN, Finding, check
 from delaybridge.settings.redis_servers import Mode, RedisServers, name_of
 from delaybridge.store import registry
 from delaybridge.store.command import RedisCommand

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from delaybridge.cli.fleet import failing_text, sources_of
-from delaybridge.cli.output import FAIL, OK, WARN, roughly
+from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.doctor.sources import is_stalled, sources_of, unread
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store import registry, setbacks
+from delaybridge.store.alerts import failing_text
+from delaybridge.times import roughly
 
 if TYPE_CHECKING:
     from delaybridge import Client, Recurring, Stats
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.announcements import IngestInfo, LedgerDrift, SourceInfo
+    from delaybridge.store.announcements import LedgerDrift
     from delaybridge.store.store import Store
 
 _PINGS = 5
 _NAMED = 5  # failing definitions that are shown one by one
-_IDLE = "idle: "
-_READING = ("reading", "?")  # `?`: a process of a version that does not report it
-_START_MS = 60_000
 # What a finding may be about: no reason to restart a worker, which knows the rules.
 RULES = "rules"
 STORE = "store"
@@ -30,25 +29,6 @@ _EFFECTS = {  # of a failing part of the pulse
     "series": "no rates are recorded",
     "destinations": "rules of destinations are not read",
 }
-
-
-class Finding(NamedTuple):
-    """The result of one check. about: `redis`, `clock`, `broker NAME`, ..."""
-
-    level: str
-    about: str
-    what: str
-    remedy: str = ""
-
-    @property
-    def text(self) -> str:
-        """The fault or fact that was found, and the remedy."""
-        return f"{self.what}. {self.remedy}" if self.remedy else self.what
-
-
-def check(about: str, is_well: bool, fact: str, fault: str, *, level: str = FAIL) -> Finding:
-    """The fact alone if all is well, else the fact and its fault."""
-    return Finding(OK, about, fact) if is_well else Finding(level, about, f"{fact}: {fault}")
 
 
 def problems(
@@ -70,7 +50,7 @@ def problems(
     for each in found.retrying:
         remedy = "See: delaybridge message ls, delaybridge stats"
         yield Finding(WARN, "retrying", failing_text(each, found), remedy)
-    for name in _unread(found, settings):
+    for name in unread(found, settings):
         remedy = "Start: delaybridge ingest, or scan --with-ingest"
         yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
     for source, process in sources_of(found):
@@ -132,28 +112,6 @@ def _failing_parts(found: Stats) -> Iterator[Finding]:
     for (part, reason), names in failing.items():
         what = f"{_EFFECTS.get(part, f'{part} fails')}: {reason} ({', '.join(names[:_NAMED])})"
         yield Finding(WARN, RULES if part == "destinations" else "workers", what)
-
-
-def is_stalled(source: SourceInfo, process: IngestInfo, now_ms: int) -> bool:
-    """Whether a process fails to read a source that it should; it has a minute to start."""
-    if source.state == "starting":
-        return now_ms - (process.started_ms or 0) > _START_MS
-    return source.state not in _READING and not source.state.startswith(_IDLE)
-
-
-def _unread(found: Stats, settings: Settings) -> list[str]:
-    """The delay exchanges and topics that the settings name and that no process reads."""
-    from delaybridge.errors import ConfigError
-    from delaybridge.worker.ingester import routes_of
-
-    if not settings.ingest.exchanges and all("*" in topic for topic in settings.ingest.topics):
-        return []
-    announced = {source.source for source, _ in sources_of(found)}
-    try:
-        routes = [str(route) for route in routes_of(settings) if not route.is_pattern]
-    except ConfigError:  # this host need not have the brokers of the ingest processes
-        return []
-    return [route for route in routes if route not in announced]
 
 
 def measured(store: Store) -> tuple[float, float]:

@@ -1,0 +1,1 @@
+"""Checks of everything a deployment needs: what was found, and what to change."""

@@ -1,0 +1,103 @@
+"""What `doctor` says of the brokers: whether they answer, their limits, their delay exchanges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from delaybridge import errors
+from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
+
+if TYPE_CHECKING:
+    from delaybridge.settings.routes import Route
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.announcements import SourceInfo
+
+_CONNECT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 1.0
+_PROPERTIES_BYTES = 4096  # about the most that properties take in a frame
+
+
+async def brokers(settings: Settings) -> list[Finding]:
+    """Every broker, tried at the same time."""
+    tried = [_broker(name, url, settings) for name, url in settings.brokers.items()]
+    return [finding for each in await asyncio.gather(*tried) for finding in each]
+
+
+async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
+    from delaybridge import publish
+
+    options, about = publish.PublishOptions.of(settings.publish, settings.http), f"broker {name}"
+    nothing: Any = lambda *_: None  # noqa: E731
+    try:
+        publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
+    except errors.ConfigError as exc:
+        return [Finding(FAIL, about, str(exc).removeprefix(f"brokers.{name}: "))]
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            await publisher.connect()
+            asked = getattr(publisher, "limits", None)  # not every kind of broker has limits
+            limits = {} if asked is None else await asked()
+        return [Finding(OK, about, publisher.describe()), *_too_small(limits, settings, about)]
+    except TimeoutError:
+        what = f"no answer within {_CONNECT_TIMEOUT_S:.0f} s ({url})"
+        return [Finding(FAIL, about, what, "Check host, port and firewall")]
+    except errors.PublishError as exc:
+        return [Finding(FAIL, about, f"{str(exc).removeprefix(f'{name}: ')} ({url})")]
+    finally:
+        await publisher.close(_CLOSE_TIMEOUT_S)
+
+
+def _too_small(limits: Mapping[str, int], settings: Settings, about: str) -> Iterator[Finding]:
+    """A broker's limits below ours: it would refuse messages that we accept, when they are due."""
+    ours = settings.limits
+    whole, headers = ours.body_bytes + ours.headers_bytes, ours.headers_bytes + _PROPERTIES_BYTES
+    if limits.get("record", whole) < whole:
+        what = f"it takes records of up to {limits['record']:,} bytes, limits.body_bytes and "
+        what += f"headers_bytes allow {whole:,}"
+        yield Finding(WARN, about, what, "Lower them, or raise message.max.bytes")
+    if 0 < limits.get("frame", 0) < headers:
+        what = f"its frame_max is {limits['frame']:,} bytes, headers and properties may take "
+        what += f"{headers:,}"
+        yield Finding(WARN, about, what, "Raise frame_max, or lower limits.headers_bytes")
+
+
+def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
+    """Whether queues are bound to a delay exchange: they would get its messages undelayed.
+
+    Checks the exchanges that the settings name, and those that ingest processes read.
+    """
+    try:
+        routes = _exchange_routes(settings, announced)
+    except errors.ConfigError as exc:
+        yield Finding(FAIL, "ingest", str(exc))
+        return
+    if not routes:
+        return
+    from delaybridge.ingest.rabbitmq.ingest import look_for_others
+    from delaybridge.worker.ingester import options_of
+
+    for route, others, why in asyncio.run(look_for_others(options_of(settings, routes).values())):
+        if others:
+            yield Finding(FAIL, "ingest", f"{route}: {others}")
+        elif why:
+            what = f"{route}: cannot list its bindings: {why}"
+            yield Finding(WARN, "ingest", what, "Set: ingest.management")
+        else:
+            yield Finding(OK, "ingest", f"{route}: nothing else is bound to {route.source}")
+
+
+def _exchange_routes(settings: Settings, announced: list[SourceInfo]) -> list[Route]:
+    """The delay exchanges that the settings name, and those that are read at their brokers."""
+    from delaybridge.settings.routes import Route, parse_routes
+    from delaybridge.settings.urls import kinds_of
+
+    kinds = kinds_of(settings.brokers)
+    routes = {str(r): r for r in parse_routes(settings.ingest.exchanges, kinds, "rabbitmq")}
+    for source in announced:
+        broker, _, exchange = source.source.partition(":")
+        if kinds.get(broker) == "rabbitmq":
+            target = source.target.removeprefix(f"{broker}:")
+            routes.setdefault(source.source, Route(broker, "rabbitmq", exchange, target))
+    return list(routes.values())

@@ -1,0 +1,56 @@
+"""The stream of ticks: once a second, the numbers that every open page shows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.web.ending import Ending
+from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.problems import Problem
+from delaybridge.web.stream import STREAM_HEADERS
+
+_EVERY_S = 1.0
+
+
+class TickStream:
+    """One open page: an ASGI application that sends ticks until one of both ends it, or its session
+    does."""
+
+    def __init__(self, call: Call) -> None:
+        self._site, self._headers = call.site, call.headers
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Send a tick every second."""
+        site = self._site
+        site.events.clients += 1
+        ending: Ending = scope["extensions"]["connection"]["ending"]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            while not (site.is_draining or ending.has_ended) and site.access.knows(self._headers):
+                text = await site.looks.tick()
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+                ending.waiter = asyncio.get_running_loop().create_future()
+                if not ending.has_ended:
+                    await asyncio.wait([ending.waiter], timeout=_EVERY_S)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            site.events.clients -= 1
+
+
+async def live(call: Call) -> TickStream:
+    """The numbers of the frame once a second, as server-sent events."""
+    site = call.site
+    if site.events.clients >= site.settings.serve.connections:
+        raise Problem(503, "too_many_clients", "too many streams; try again")
+    return TickStream(call)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/live", scope=Scope.READ, handler=live,
+        summary="Follow the numbers of the console",
+    ),
+)  # fmt: skip

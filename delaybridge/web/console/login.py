@@ -1,0 +1,80 @@
+"""Login: a token becomes a session of the browser."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from delaybridge.errors import DelayBridgeError
+from delaybridge.web.console.look import Look
+from delaybridge.web.console.page import refusal, shown
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.problems import Problem, problem_of
+from delaybridge.web.sessions import KEPT_S
+
+_MOST_BYTES = 4096
+
+
+async def form(call: Call) -> Reply:
+    """The page that asks for a token."""
+    if not call.site.access.asks_tokens():
+        return _to(call, "/")
+    return _form(call, _next(call.asked.partition("?")[2]))
+
+
+async def log_in(call: Call) -> Reply:
+    """Begin a session. The cookie goes to this server only, over TLS or within this host."""
+    given = parse_qs(call.body.decode("utf-8", "replace"))
+    after = own_path(given.get("next", ["/"])[0])
+    access = call.site.access
+    if not access.asks_tokens():
+        return _to(call, after)
+    try:
+        await access.sessions.prepare(call.site.client)
+        value = access.log_in(given.get("token", [""])[0].strip(), call.address)
+    except (Problem, DelayBridgeError) as exc:
+        return _form(call, after, problem_of(exc))
+    return _to(call, after, f"{access.sessions.cookie}={value}; Max-Age={KEPT_S}")
+
+
+async def log_out(call: Call) -> Reply:
+    """End the session of this browser."""
+    return _to(call, "/login", f"{call.site.access.sessions.cookie}=; Max-Age=0")
+
+
+def _form(call: Call, after: str, problem: Problem | None = None) -> Reply:
+    data: dict[str, Any] = {"problem": problem, "after": after, "look": Look(), "page": None}
+    return shown(call, "login.html", data, problem.status if problem else 200)
+
+
+def _to(call: Call, path: str, cookie: str = "") -> Reply:
+    headers = {"Location": f"{call.base}{path}", "Cache-Control": "no-store"}
+    if cookie:
+        headers["Set-Cookie"] = f"{cookie}; Path=/; HttpOnly; Secure; SameSite=Strict"
+    return Reply(None, 303, headers)
+
+
+def _next(query: str) -> str:
+    return own_path(parse_qs(query).get("next", ["/"])[0])
+
+
+def own_path(text: str) -> str:
+    """A path of this server, never another one: `//host` would lead away."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
+    return text if is_own and text.isascii() else "/"
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/login", scope=Scope.OPEN, handler=form,
+        summary="Log in", refusal=refusal,
+    ),
+    Endpoint(
+        method="POST", path="/login", scope=Scope.OPEN, handler=log_in,
+        summary="Begin a session", body=bytes, most_bytes=_MOST_BYTES, refusal=refusal,
+    ),
+    Endpoint(
+        method="POST", path="/logout", scope=Scope.OPEN, handler=log_out,
+        summary="End a session", body=bytes, most_bytes=_MOST_BYTES, refusal=refusal,
+    ),
+)  # fmt: skip

@@ -1,0 +1,216 @@
+"""A look at the whole namespace: what the frame of every page shows, and what is streamed to them.
+
+However many pages are open, one process looks once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from delaybridge.client.async_client import AsyncClient
+from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
+from delaybridge.settings.urls import redact_text
+from delaybridge.store.alerts import Alert, alerts
+from delaybridge.store.announcements import WorkerInfo
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Steps, together
+from delaybridge.store.described import plain, unowned
+from delaybridge.store.horizon import Horizon
+from delaybridge.store.series import Point, Recent, Series
+from delaybridge.store.stats import Stats
+from delaybridge.web.ending import end_all
+
+_FRESH_S = 0.9
+_PATIENCE_S = 0.5  # a page waits so long for a look, if there is an older one
+_KEPT_S = 15.0  # so long an older one stands in for one that takes longer, or fails
+_OLD_S = 3.0  # and then pages say so
+_SLOW = StoreUnavailable("redis: it has not answered yet")
+_SPAN_MS = 60_000
+_STEPS_S = (1, 2, 3, 5, 10, 15, 30, 60)  # bars of the coming minute
+_COUNTS = 4096  # of all buckets in a look: about 5 ms of Redis' time
+_POINTS = 5  # seconds that a tick repeats, for one that came late
+_ALERTS = 8
+_LATE_MS = 1000
+_GONE_MS = 600_000  # for how long a worker that vanished is remembered
+_GONE = 100
+_RATES = 60
+
+
+class Look(NamedTuple):
+    """What was seen last. error: why it is not as it is now, or why nothing was seen; then the rest
+    is None. age_s: how long ago it was seen."""
+
+    stats: Stats | None = None
+    recent: Recent | None = None
+    series: Series | None = None
+    minute: Horizon | None = None
+    error: str = ""
+    age_s: float = 0.0
+    took_ms: float = 0.0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether pages have to say so."""
+        return self.age_s > _OLD_S
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """What is wrong, the worst first."""
+        return [] if self.stats is None else list(alerts(self.stats))
+
+    def tick(self) -> dict[str, Any]:
+        """The numbers that change, for the pages that are open."""
+        s = self.stats
+        if s is None or self.is_old:
+            return {"error": self.error, "age_s": round(self.age_s)}
+        alone = len(unowned(s.buckets))
+        rate = self.recent.rates[0] if self.recent else None
+        return {
+            "now_ms": s.now_ms,
+            "delayed": s.delayed,
+            "in_flight": s.in_flight,
+            "parked": s.parked,
+            "dead": s.dead,
+            "overdue_ms": s.overdue_ms,
+            "next_due_ms": s.next_due_ms,
+            "due_1m": self.minute.messages if self.minute else None,
+            "minute": _bars(self.minute) if self.minute else None,
+            "published": rate.per_s.get("published", 0.0) if rate and rate.covered_s else 0.0,
+            "scheduled": rate.per_s.get("scheduled", 0.0) if rate and rate.covered_s else 0.0,
+            "workers": len(s.workers),
+            "owned": len(s.buckets) - alone,
+            "buckets": len(s.buckets),
+            "owners": [each.owner for each in s.buckets],
+            "sizes": [each.delayed + each.in_flight + each.parked for each in s.buckets],
+            "late": [each.bucket for each in s.buckets if each.overdue_ms > _LATE_MS],
+            "points": plain(_latest(self.series)) if self.series else [],
+            "alerts": [each._asdict() for each in self.alerts[:_ALERTS]],
+            "took_ms": round(self.took_ms, 1),
+        }
+
+
+class Gone(NamedTuple):
+    """A worker that was seen, and is not there any more. seen_ms: when it was seen last."""
+
+    worker: WorkerInfo
+    seen_ms: int
+
+
+class Looks:
+    """The looks of one process: shared by all who ask within a second. Close it at the end.
+
+    It remembers for ten minutes which workers it saw, and how many messages a second the living
+    ones published whenever it looked.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        """client: it may wait for Redis longer than those of programs: people rather wait than see
+        an error."""
+        self.client = client
+        self._last, self._at_s = Look(), -1e9
+        self._under_way: asyncio.Task[Look] | None = None
+        self._error: Exception = _SLOW  # of the last look, if it failed
+        self._seen: dict[str, Gone] = {}
+        self.rates: dict[str, deque[float]] = {}  # of the last looks, by worker
+
+    async def look(self) -> Look:
+        """How it is now, at most a second ago; or as it was a few seconds ago, if Redis is slow.
+
+        DelayBridgeError: Redis does not answer.
+        """
+        age_s = time.monotonic() - self._at_s
+        if age_s <= _FRESH_S:
+            return self._last
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self._again())
+        under_way, is_kept = self._under_way, age_s <= _KEPT_S
+        # One that gives up does not end it for the others.
+        await asyncio.wait([under_way], timeout=_PATIENCE_S if is_kept else None)
+        error = under_way.exception() if under_way.done() else self._error
+        if error is None:
+            return under_way.result()
+        if is_kept and isinstance(error, DelayBridgeError):
+            return self._last._replace(error=_told(error), age_s=time.monotonic() - self._at_s)
+        raise error
+
+    async def tick(self) -> bytes:
+        """The same as a server-sent event; also that Redis does not answer."""
+        try:
+            look = await self.look()
+        except DelayBridgeError as exc:
+            look = Look(error=_told(exc))
+        return b"event: tick\ndata: %s\n\n" % msgspec.json.encode(look.tick())
+
+    async def close(self) -> None:
+        """End a look that is under way, and close the client."""
+        await end_all([self._under_way] if self._under_way else [])
+        await self.client.close()
+
+    def gone(self) -> list[Gone]:
+        """The workers that vanished lately, the latest first. Others may have vanished unseen."""
+        living = {each.name for each in self._last.stats.workers} if self._last.stats else set()
+        lost = [one for name, one in self._seen.items() if name not in living]
+        return sorted(lost, key=lambda one: -one.seen_ms)[:_GONE]
+
+    def _note(self, stats: Stats) -> None:
+        for worker in stats.workers:
+            self._seen[worker.name] = Gone(worker, stats.now_ms)
+            rates = self.rates.setdefault(worker.name, deque(maxlen=_RATES))
+            rates.append(worker.pace.published_s or 0.0)
+        for name in [n for n, one in self._seen.items() if one.seen_ms < stats.now_ms - _GONE_MS]:
+            del self._seen[name]
+        self.rates = {w.name: self.rates[w.name] for w in stats.workers}
+
+    async def _again(self) -> Look:
+        began_s = time.monotonic()
+        try:
+            found = await self.client.run(_look)
+        except DelayBridgeError as exc:
+            self._error = exc
+            raise
+        self._error = _SLOW
+        self._at_s = time.monotonic()
+        if found.stats is not None:
+            self._note(found.stats)
+        self._last = found._replace(took_ms=(self._at_s - began_s) * 1e3)
+        return self._last
+
+
+def _told(error: DelayBridgeError) -> str:
+    return printable(redact_text(str(error)))[:500]
+
+
+def _look(calls: Calls) -> Steps[Look]:
+    """Everything at once: the parts travel together. What fails beside the counts is left out."""
+    buckets = yield from calls.open()
+    step_s = next(each for each in _STEPS_S if 60 // each * len(buckets) <= _COUNTS or each == 60)
+    parts: list[Steps[Any]] = [
+        calls.stats(),
+        calls.recent(),
+        calls.series("1s"),
+        calls.horizon(_SPAN_MS, 1000 * step_s, None),
+    ]
+    stats, *others = yield from together(parts)
+    if isinstance(stats, Exception):
+        raise stats
+    seen: list[Any] = [None if isinstance(each, Exception) else each for each in others]
+    return Look(stats, *seen)
+
+
+def _latest(series: Series) -> Sequence[Point]:
+    return [point for point in series.points[-_POINTS:] if point is not None]
+
+
+def _bars(minute: Horizon) -> list[int]:
+    """The messages of each part of the coming minute; all parts are equally long."""
+    longest_ms = max(cell.to_ms - cell.from_ms for cell in minute.cells)
+    counts = [0] * (_SPAN_MS // longest_ms)
+    for number, cell in enumerate(minute.cells):
+        counts[min(number, len(counts) - 1)] += cell.messages
+    return counts

@@ -1,0 +1,116 @@
+"""Rendering: templates, and how they write numbers and times. Everything is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from delaybridge import __version__
+from delaybridge.errors import printable
+from delaybridge.times import format_time, roughly
+from delaybridge.web.console.assets import asset
+from delaybridge.web.console.words import LANGUAGES, words
+
+SAFE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def render(template: str, language: str, data: Mapping[str, Any]) -> str:
+    """A template with its data."""
+    return _environment(language).get_template(template).render(data)
+
+
+@cache
+def _environment(language: str) -> Environment:
+    made = Environment(
+        loader=PackageLoader("delaybridge.web.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    known = words(language)
+
+    def in_words(text: str, /, **values: object) -> str:
+        said = known.get(text, text)
+        return said.format(**values) if values else said
+
+    made.globals.update(
+        _=in_words, asset=asset, version=__version__, languages=LANGUAGES, link=link
+    )
+    made.filters.update(
+        number=number, rate=rate, duration=roughly, moment=format_time, ago=ago, short=short,
+        bytes=size, printable=printable, segment=segment, has_words=lambda text: text in known,
+    )  # fmt: skip
+    return made
+
+
+def number(value: float | None) -> str:
+    """`1,234,567`; a dash for what is unknown."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def short(at_ms: int) -> str:
+    """`11-23 22:09:00`, in UTC."""
+    return format_time(at_ms)[5:19].replace("T", " ")
+
+
+def rate(value: float | None) -> str:
+    """A number per second: `1,902`, `0.2`."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 9.95 or not value else f"{value:.1f}"
+
+
+def size(count: int | None) -> str:
+    """`213 B`, `1.4 KB`, `2.0 MB`."""
+    if count is None:
+        return "–"
+    value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def spark(values: Sequence[float], points: int = 60) -> str:
+    """The points of a polyline 120 wide and 20 high, from zero to the highest; the last at its end.
+
+    points: how many fill the width.
+    """
+    most = max([1, *values])
+    step, first = 120 / (points - 1), points - len(values)
+    at = ((first + i, 19 - value * 18 / most) for i, value in enumerate(values))
+    return " ".join(f"{number * step:.0f},{height:.1f}" for number, height in at)
+
+
+def ago(at_ms: int | None, now_ms: int) -> Markup:
+    """A time that pages keep counting: `in 15m`, with the time itself on hover."""
+    if at_ms is None:
+        return Markup("–")
+    wait_ms = at_ms - now_ms
+    text = f"in {roughly(wait_ms)}" if wait_ms >= 0 else f"{roughly(-wait_ms)} ago"
+    at = format_time(at_ms)
+    return Markup('<time datetime="{}" title="{}" data-at="{}">{}</time>').format(
+        at, at, at_ms, text
+    )
+
+
+def segment(text: str) -> str:
+    """A text as one segment of a path."""
+    return quote(text, safe="").replace("~", "%7E")
+
+
+def link(path: str, /, **query: object) -> str:
+    """A path with those parameters that are set."""
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,182 @@
+// Charts: what a page marks with data-chart, drawn by uPlot in the colours of the page.
+// Other scripts register further kinds: charts.kinds[name] = element => chart.
+"use strict";
+const charts = (() => {
+  const root = document.documentElement, base = root.dataset.base;
+  const color = name => getComputedStyle(root).getPropertyValue(name).trim();
+  const made = new Map(), kinds = {}, REPEATED = 5;  // seconds that each tick has
+
+  const brief = value => {
+    if (value == null) return "";
+    const size = Math.abs(value);
+    if (size >= 1e9) return +(value / 1e9).toPrecision(3) + "G";
+    if (size >= 1e6) return +(value / 1e6).toPrecision(3) + "M";
+    if (size >= 1e4) return +(value / 1e3).toPrecision(3) + "k";
+    return String(+value.toPrecision(3));
+  };
+
+  const iso = s => new Date(s * 1000).toISOString();
+  const moments = (_, all, __, ___, step) => all.map(s => step < 60 ? iso(s).slice(11, 19) : step < 86400 ? iso(s).slice(11, 16) : iso(s).slice(5, 10));
+
+  const axis = (more = {}) => ({
+    stroke: color("--soft"), font: `12px ${getComputedStyle(document.body).fontFamily}`,
+    grid: { stroke: color("--faint"), width: 1 }, ticks: { show: false }, ...more,
+  });
+
+  const height = element => element.matches(".tall") ? 280 : element.matches(".short") ? 120 : 165;
+  const options = (element, own) => ({
+    width: element.clientWidth, height: height(element), padding: [8, 12, 0, 0], tzDate: s => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
+    cursor: { y: false, points: { size: 6 } }, legend: { show: true, live: true },
+    ...own,
+    axes: own.axes ?? [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, values: (_, all) => all.map(brief) })],
+  });
+
+  const line = (label, name, more = {}) => ({
+    label, stroke: color(name), width: 1.5, points: { show: false }, spanGaps: false,
+    value: (_, value) => value == null ? "–" : brief(value), ...more,
+  });
+
+  const bars = (label, name, more = {}) => line(label, name, {
+    fill: color(name), width: 0, paths: uPlot.paths.bars({ size: [0.86, 60], align: 1 }), ...more,
+  });
+
+  const draw = (element, own, data) => {
+    made.get(element)?.destroy();
+    element.replaceChildren();
+    const plot = new uPlot(options(element, own), data, element);
+    made.set(element, plot);
+    return plot;
+  };
+
+  const get = async path => {
+    const answer = await fetch(base + path, { headers: { accept: "application/json" } });
+    if (!answer.ok) throw new Error((await answer.json()).detail ?? answer.status);
+    return answer.json();
+  };
+
+  // a series of the past: points by second, minute or half hour, with the newest added by ticks
+  const series = new Map();
+  const past = (step, points) => {
+    if (!series.has(step)) series.set(step, get(`/v1/series?step=${step}`).catch(problem => { series.delete(step); throw problem; }));
+    return series.get(step).then(found => {
+      found.points = found.points.slice(-60);
+      return { ...found, points: found.points.slice(-points) };
+    });
+  };
+  const times = found => {
+    const last = Math.floor(found.now_ms / found.step_ms) * found.step_ms;
+    return found.points.map((point, i) => (last - (found.points.length - i) * found.step_ms) / 1000);
+  };
+  const perSecond = (found, name) => found.points.map(p => p && (p.counts[name] ?? 0) / (found.step_ms / 1000));
+
+  const lines = (element, shown) => past(element.dataset.step, +element.dataset.points).then(found => {
+    const { data, series: list, ...own } = shown(found);
+    const before = made.get(element);
+    if (before && before.series.length === data.length) before.setData(data);
+    else draw(element, { series: [{ value: "{HH}:{mm}:{ss}" }, ...list], ...own }, data);
+  });
+
+  kinds.rates = element => lines(element, found => ({
+    data: [times(found), ...["scheduled", "published", "retried", "buried"].map(n => perSecond(found, n))],
+    series: [line(t("scheduled"), "--c2"), line(t("published"), "--c1", { width: 2 }), line(t("retried"), "--c4"), line(t("buried"), "--c3")],
+  }));
+
+  const powers = (_, all) => all.map(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
+  kinds.lateness = element => lines(element, found => ({
+    data: [times(found), ...["p50_ms", "p99_ms", "max_ms"].map(n => found.points.map(p => p?.lateness ? Math.max(p.lateness[n], 0.1) : null))],
+    series: [line("p50", "--c1", { width: 2 }), line("p99", "--c4"), line("max", "--c2")],
+    scales: { y: { distr: 3, range: (_, low, high) => [0.1, Math.max(100, high ?? 0) * 1.5] } },
+    axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
+  }));
+
+  // Back from what is pending now, by what came and went. It ends where nobody reported.
+  kinds.pending = element => lines(element, found => {
+    let left = now.pending, begun = false;
+    const values = [...found.points].reverse().map(point => {
+      if (left == null || !point) { if (begun) left = null; return null; }
+      begun = true;
+      const value = Math.max(0, left), c = point.counts;
+      left += (c.published ?? 0) + (c.cancelled ?? 0) + (c.buried ?? 0) + (c.dropped ?? 0) + (c.dead_lettered ?? 0) - (c.scheduled ?? 0);
+      return value;
+    }).reverse();
+    return { data: [times(found), values], series: [line(t("pending"), "--c1", { width: 2, fill: color("--faint") })] };
+  });
+
+  kinds.minute = element => {
+    const counts = now.minute ?? [], x = counts.map((_, i) => i * 60 / counts.length);
+    const before = made.get(element);
+    if (before) return before.setData([x, counts]);
+    return draw(element, {
+      legend: { show: false }, scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      axes: [axis({ size: 30, values: (_, all) => all.map(v => v + " s") }), axis({ size: 46, values: (_, all) => all.map(v => Number.isInteger(v) ? brief(v) : "") })],
+      series: [{}, bars(t("due"), "--c1")],
+    }, [x, counts]);
+  };
+
+  // One count of the past in bars; data-destination: of this exchange, topic or broker only.
+  kinds.counted = element => lines(element, found => {
+    const { count, destination, label } = element.dataset;
+    const isOf = name => name === destination || name.startsWith(`${destination}:`) && !destination.includes(":");
+    const sum = p => Object.entries(p.destinations).reduce((all, [name, counts]) => all + (isOf(name) && counts[count] || 0), 0);
+    const values = found.points.map(p => p && (destination ? sum(p) : p.counts[count] ?? 0));
+    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, count === "buried" ? "--c3" : "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+  });
+
+  // What falls due for one destination in the coming hour.
+  kinds.ahead = async element => {
+    const { destination, label } = element.dataset;
+    if (Date.now() - (element.dataset.drawn ?? 0) < 5000) return;
+    element.dataset.drawn = Date.now();
+    const found = await get(`/v1/horizon?for=1h&step=1m&destination=${encodeURIComponent(destination)}`);
+    const cells = found.cells.slice(1), data = [cells.map(c => c.from_ms / 1000), cells.map(c => c.messages)];
+    const before = made.get(element);
+    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, data);
+  };
+
+  const words = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
+  const t = name => words[name] ?? name;
+  const now = { pending: null, minute: null };
+
+  // A chart that cannot be brought up to date stays as it is.
+  const redraw = async element => {
+    try { await kinds[element.dataset.chart]?.(element); }
+    catch (problem) {
+      delete element.dataset.drawn;
+      if (!made.has(element)) element.textContent = problem.message;
+    }
+  };
+  const all = () => document.querySelectorAll("[data-chart]");
+  const anew = () => {
+    for (const [element, plot] of made) { plot.destroy(); made.delete(element); delete element.dataset.drawn; }
+    all().forEach(redraw);
+  };
+
+  // the newest points of the past, and the numbers of now
+  const tick = async data => {
+    now.at = data;
+    now.pending = data.delayed + data.in_flight + data.parked;
+    now.minute = data.minute;
+    const seconds = series.has("1s") && await series.get("1s").catch(() => null);
+    if (seconds) {
+      const at = ms => Math.floor(ms / 1000), moved = at(data.now_ms) - at(seconds.now_ms);
+      if (moved > REPEATED) series.delete("1s");  // the page was hidden, or Redis away
+      for (let i = 0; i < Math.min(moved, 60); i++) seconds.points.push(null);
+      seconds.now_ms = Math.max(seconds.now_ms, data.now_ms);
+      for (const point of data.points) {
+        const index = seconds.points.length - (at(seconds.now_ms) - at(point.from_ms));
+        if (index >= 0 && index < seconds.points.length) seconds.points[index] = point;
+      }
+      seconds.points = seconds.points.slice(-60);
+    }
+    for (const element of all()) if (!element.dataset.step || element.dataset.step === "1s") redraw(element);
+    if (data.now_ms - last > 30000) { last = data.now_ms; for (const step of ["1m", "30m"]) { series.delete(step); all().forEach(e => e.dataset.step === step && redraw(e)); } }
+  };
+  let last = 0;
+
+  addEventListener("resize", () => {
+    for (const [element, plot] of made) plot.setSize({ width: element.clientWidth, height: height(element) });
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", anew);
+  document.addEventListener("DOMContentLoaded", () => all().forEach(redraw));
+  return { kinds, made, draw, line, bars, axis, moments, color, brief, get, tick, anew, redraw, now, t };
+})();

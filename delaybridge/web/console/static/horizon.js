@@ -1,0 +1,79 @@
+// The bars of the horizon: drag to zoom, click for the messages.
+"use strict";
+(() => {
+  const cells = () => JSON.parse(document.getElementById("cells").textContent);
+  const query = given => new URLSearchParams(Object.entries(given).filter(([, value]) => value !== "" && value != null));
+  let dragging = false, drawn = "", going;
+
+  charts.kinds.horizon = element => {
+    if (dragging) return;
+    const text = document.getElementById("cells").textContent, before = charts.made.get(element);
+    if (before && text === drawn) return;
+    drawn = text;
+    const all = cells(), data = [all.map((c, i) => (i ? c[0] : c[1] - element.dataset.width) / 1000), all.map(c => c[2])];
+    if (before) return before.setData(data);
+    const label = element.dataset.label;
+    const plot = charts.draw(element, {
+      legend: { show: true }, cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
+      scales: { x: { range: () => { const now = cells(); return [now[0][0] / 1000, now.at(-1)[1] / 1000]; } }, y: { range: (_, low, high) => [0, Math.max(1, high ?? 1)] } },
+      series: [{ value: (_, s) => s == null ? "–" : new Date(s * 1000).toISOString().slice(0, 19).replace("T", " ") }, charts.bars(label, "--c1", {
+        value: (_, value, __, i) => value == null || i == null ? "–" : `${cells()[i]?.[3] ? "~" : ""}${value.toLocaleString("en-US")} · ${new Date(cells()[i][0]).toISOString().slice(0, 19).replace("T", " ")}`,
+      })],
+    }, data);
+    let from = null;
+    plot.over.addEventListener("mousedown", event => { if (!event.button) { from = event.offsetX; dragging = true; } });
+    // A double click leads out: a click waits that long for its second.
+    plot.over.addEventListener("dblclick", () => { clearTimeout(going); page.find("[data-hotkey='-']").click(); });
+    addEventListener("mouseup", event => {
+      if (from == null) return;
+      const rect = plot.over.getBoundingClientRect(), to = Math.min(Math.max(event.clientX - rect.left, 0), rect.width), start = from;
+      from = null;
+      dragging = false;
+      const at = x => Math.round(plot.posToVal(x, "x") * 1000);
+      const destination = element.dataset.destination;
+      if (Math.abs(to - start) >= 5) {
+        const [low, high] = [at(Math.min(start, to)), at(Math.max(start, to))];
+        location.href = `${element.dataset.page}?${query({ from_ms: low, to_ms: Math.max(high, low + 1000), destination })}`;
+        return;
+      }
+      const cell = cells().find(c => c[0] <= at(to) && at(to) < c[1]);
+      clearTimeout(going);
+      if (cell) going = setTimeout(() => { location.href = `${element.dataset.link}?${query({ due_from_ms: cell[0], due_to_ms: cell[1] - 1, destination })}`; }, 300);
+    });
+    return plot;
+  };
+
+  // Per second on both sides of now: what was published, and what is due.
+  charts.kinds.expected = async element => {
+    const found = await charts.get(`/v1/series?step=${element.dataset.step}`), step = found.step_ms / 1000, { destination } = element.dataset;
+    const last = Math.floor(found.now_ms / found.step_ms) * found.step_ms / 1000, count = found.points.length;
+    const past = found.points.map((p, i) => [last - (count - i) * step, p && ((destination ? p.destinations[destination] : p.counts)?.published ?? 0) / step, null]);
+    const future = cells().map(c => [c[0] / 1000, null, c[2] / Math.max(1, (c[1] - c[0]) / 1000)]);
+    const rows = [...past.filter(row => row[0] < future[0][0]), ...future], data = [0, 1, 2].map(i => rows.map(row => row[i]));
+    const before = charts.made.get(element);
+    if (before) return before.setData(data);
+    const steps = uPlot.paths.stepped({ align: 1 });
+    return charts.draw(element, {
+      scales: { y: { range: (_, low, high) => [0, (high ?? 0) * 1.05 || 1] } },
+      series: [{}, charts.line(element.dataset.actual, "--c5", { width: 2 }), charts.line(element.dataset.expected, "--c1", { paths: steps, fill: charts.color("--faint") })],
+      hooks: { draw: [plot => {
+        const x = Math.round(plot.valToPos(page.now() / 1000, "x", true)), { ctx, bbox } = plot;
+        ctx.save();
+        ctx.strokeStyle = charts.color("--soft");
+        ctx.setLineDash([3, 3]);
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+        ctx.restore();
+      }] },
+    }, data);
+  };
+
+  // What is moved is the span that is shown, also when that has gone on with the time.
+  document.addEventListener("htmx:after:swap", () => {
+    const move = document.getElementById("move");
+    if (move) move.dataset.filter = document.getElementById("cells").dataset.filter;
+    document.querySelectorAll("[data-chart=horizon], [data-chart=expected]").forEach(charts.redraw);
+  });
+})();

@@ -1,0 +1,118 @@
+"""The store, the settings, and the form that publishes."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+
+from delaybridge.settings.urls import redact_text
+from delaybridge.web.configuration import settings_in_force
+from delaybridge.web.console.message import noted
+from delaybridge.web.console.page import ConsolePage
+from delaybridge.web.doctor import checked
+from delaybridge.web.endpoint import Call, Scope
+from delaybridge.web.shapes import StoredMessage, shape_of
+from delaybridge.web.storefacts import facts_of
+
+SHOWN = {
+    "Version": ("redis_version",),
+    "Version of Valkey": ("valkey_version",),
+    "Role": ("role",),
+    "Memory used": ("used_memory_human",),
+    "Memory limit": ("maxmemory_human",),
+    "When full": ("maxmemory_policy",),
+    "Append-only file": ("aof_enabled",),
+    "Last write to it": ("aof_last_write_status",),
+    "Last snapshot": ("rdb_last_bgsave_status",),
+    "Replicas": ("connected_slaves",),
+    "Clients": ("connected_clients",),
+    "Operations/s": ("instantaneous_ops_per_sec",),
+    "Up for": ("uptime_in_seconds",),
+}
+"""Label -> fields of INFO."""
+
+
+class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
+    """destination: what the form begins with. from, key: of a message that it copies."""
+
+    destination: str = ""
+    source: str = ""
+    key: str | None = None
+
+
+async def store(call: Call) -> dict[str, Any]:
+    """Redis as it is now."""
+    look = await call.site.looks.look()
+    assert look.stats is not None
+    return {
+        "api": "/v1/store",
+        "facts": await facts_of(call),
+        "shown": SHOWN,
+        "redis": redact_text(call.site.settings.redis.url),
+        "durability": call.site.settings.durability,
+        "ledger": look.stats.ledger,
+        "cautions": [c for c in call.site.settings.cautions() if c.startswith(("redis", "ledger"))],
+    }
+
+
+async def checks(call: Call) -> dict[str, Any]:
+    """What `delaybridge doctor` finds."""
+    found = checked(await call.site.doctor.findings())
+    return {"api": "/v1/checks", "found": found, "at_ms": time.time_ns() // 1_000_000}
+
+
+async def settings(call: Call) -> dict[str, Any]:
+    """All settings, and versions."""
+    return {"api": "/v1/settings", "found": settings_in_force(call.site.settings)}
+
+
+async def publish(call: Call) -> dict[str, Any]:
+    """A form, filled from a message if one is named."""
+    query: PublishQuery = call.query
+    client = call.site.client
+    found = await client.get(query.source, key=query.key) if query.source else None
+    one = shape_of(found, with_body=call.may_read_bodies) if found else None
+    if one is not None:
+        await noted(call, one)
+    places = await client.destinations()
+    return {
+        "api": "/v1/messages",
+        "places": [each.place for each in places.places if ":" in each.place],
+        "source": query.source,
+        "filled": _filled(one),
+        "destination": found.destination if found else query.destination,
+    }
+
+
+def _filled(one: StoredMessage | None) -> dict[str, str]:
+    """The fields of the form."""
+    empty = {"body": "", "body_base64": "", "headers": "", "properties": "", "key": ""}
+    if one is None:
+        return empty
+    return {
+        "body": one.body if isinstance(one.body, str) else "",
+        "body_base64": one.body_base64 if isinstance(one.body_base64, str) else "",
+        "headers": json.dumps(one.headers, ensure_ascii=False) if one.headers else "",
+        "properties": json.dumps(one.properties, ensure_ascii=False) if one.properties else "",
+        "key": one.key or "",
+    }
+
+
+PAGES = (
+    ConsolePage(path="/store", name="store", title="Store", data=store),
+    ConsolePage(
+        path="/store/checks", name="checks", title="Checks", data=checks, scope=Scope.ADMIN,
+        is_blind=True,
+    ),
+    ConsolePage(
+        path="/publish", name="publish", title="Publish", data=publish, query=PublishQuery,
+        scope=Scope.WRITE,
+    ),
+    ConsolePage(
+        path="/settings", name="settings", title="Settings", data=settings, scope=Scope.ADMIN,
+        is_safe=True,
+    ),
+)  # fmt: skip

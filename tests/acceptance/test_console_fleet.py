@@ -1,0 +1,155 @@
+"""The console's fleet, recurring messages and tail in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.rigs.api import api
+from tests.rigs.browser import browser
+from tests.rigs.fleet import Fleet
+from tests.rigs.waiting import wait_until_async
+
+LONG = 20_000  # ms
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
+    with Fleet(tmp_path, redis_url, namespace) as made:
+        yield made
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace, brokers={"file": "memory://"}) as client:
+        yield client
+
+
+@pytest.fixture
+async def page(http: httpx.AsyncClient, chromium: str) -> AsyncIterator[Page]:
+    async with browser(str(http.base_url), chromium) as opened:
+        yield opened
+
+
+async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Fleet) -> None:
+    fleet.schedule(40, seconds=3600, first_s=600)
+    first = fleet.start("first")
+    second = fleet.start("second")
+    fleet.wait_shared("first", "second")
+    await page.goto("/workers")
+    await expect(page.locator("#t-workers tbody tr")).to_have_count(2)
+    color = await page.locator("#t-workers [data-owner=second]").get_attribute("class")
+    await page.goto("/buckets")
+    of_first = page.locator('#cells button[aria-label*=": first,"]')
+    of_second = page.locator('#cells button[aria-label*=": second,"]')
+    await expect(of_first).to_have_count(8)
+    await expect(page.locator("#legend")).to_contain_text("first 8")
+    mark = await of_second.first.locator("i").get_attribute("class")
+    assert color == f"dot {mark}"
+    first.kill()
+    await expect(of_second).to_have_count(16, timeout=LONG)
+    await expect(page.locator("#changed")).not_to_have_text("0")
+    await expect(page.locator("#changes")).to_contain_text("second")
+    await of_second.first.focus()
+    await page.keyboard.press("ArrowRight")
+    await expect(page.locator("#about")).to_contain_text("bucket 1: second")
+    await expect(page.locator("#about")).to_contain_text("lease ends in")
+    await page.goto("/workers")
+    await expect(page.locator("#t-workers tbody tr")).to_have_count(1, timeout=LONG)
+    await expect(page.locator("#t-gone")).to_contain_text("first")
+
+    await page.goto("/brokers")
+    await page.get_by_role("button", name="Reconnect").click()
+    await page.locator("#ask .go").click()
+    connected = "broker_connected name=file "
+    await wait_until_async(
+        lambda: second.log.count(connected) == 2, LONG / 1000, "it connects again"
+    )
+    assert set(fleet.owners().values()) == {"second"}
+    await page.goto("/workers")
+    await page.get_by_role("button", name="Drain").click()
+    await page.locator("#ask .go").click()
+    await expect(page.locator("#t-gone")).to_contain_text("second", timeout=LONG)
+    assert await asyncio.to_thread(second.wait) == 0
+    assert fleet.owners() == {}
+
+
+async def test_a_recurring_message_from_its_preview_to_its_end(
+    page: Page, http: httpx.AsyncClient
+) -> None:
+    await page.goto("/recurring")
+    await page.get_by_role("link", name="New").click()
+    await page.get_by_label("Name", exact=True).fill("report")
+    await page.get_by_label("Destination", exact=True).fill("file:q")
+    await page.get_by_label("Cron").fill("0 3 * * *")
+    await page.get_by_label("Time zone").fill("Europe/Berlin")
+    await expect(page.locator("#preview .words")).to_have_text("At 03:00 every day")
+    await expect(page.locator("#preview li")).to_have_count(5)
+    await expect(page.locator("#preview li").first).to_contain_text("T03:00:00+0")
+    await page.locator("#definition textarea").fill("it is ${due}")
+    await page.get_by_role("button", name="Create").click()
+    await page.wait_for_url("**/recurring")
+    row = page.locator("#t-recurring tbody tr")
+    await expect(row).to_contain_text("At 03:00 every day")
+    made = (await http.get("/v1/recurring/report")).json()["definition"]
+    assert made["body"] == "it is ${due}" and made["tz"] == "Europe/Berlin"
+
+    await row.get_by_role("button", name="Pause").click()
+    await page.locator("#ask .go").click()
+    await expect(row.locator(".state")).to_have_text("paused")
+    assert (await http.get("/v1/recurring/report")).json()["state"] == "paused"
+    await row.get_by_role("button", name="Resume").click()
+    await expect(row.locator(".state")).to_have_text("active")
+    await row.get_by_role("button", name="Run now").click()
+    await page.locator("#ask .go").click()
+    await expect(page.locator("#ask")).to_be_hidden()
+    assert (await http.get("/v1/stats")).json()["delayed"] == 1
+
+    await row.get_by_role("link", name="report").click()
+    await page.get_by_label("Cron").fill("30 4 * * *")
+    await page.get_by_role("button", name="Save").click()
+    await page.locator("#ask .go").click()
+    await page.wait_for_url("**/recurring")
+    await expect(row).to_contain_text("At 04:30 every day")
+    changed = (await http.get("/v1/recurring/report")).json()["definition"]
+    assert changed == {**made, "cron": "30 4 * * *"}
+
+    await row.get_by_role("link", name="report").click()
+    since = datetime.now(UTC) - timedelta(days=3)
+    await page.locator("#backfill [name=start]").fill(since.isoformat())
+    await page.get_by_role("button", name="Backfill").click()
+    await page.locator("#ask .go").click()
+    await expect(page.locator("#ask")).to_be_hidden()
+    assert (await http.get("/v1/stats")).json()["delayed"] == 4
+    await page.get_by_role("button", name="Delete").click()
+    await expect(page.locator("#ask .go")).to_be_disabled()
+    await page.locator("#ask .typed input").fill("report")
+    await page.locator("#ask .go").click()
+    await page.wait_for_url("**/recurring")
+    assert (await http.get("/v1/recurring/report")).status_code == 404
+
+
+async def test_the_tail_shows_events_pauses_and_filters(page: Page, fleet: Fleet) -> None:
+    fleet.start("worker")
+    await page.goto("/tail?event=published")
+    rows = page.locator("#t-tail tbody tr")
+    fleet.schedule(40, seconds=4)
+    published = rows.filter(has_text="destination=file:q")
+    await expect(published.first).to_be_visible(timeout=LONG)
+    await page.get_by_role("button", name="Pause").click()
+    before = await rows.count()
+    fleet.schedule(60, seconds=4, first_s=1)
+    await expect(page.locator("#held")).to_have_text(re.compile(r"\d+ waiting"), timeout=LONG)
+    assert await rows.count() == before
+    await page.get_by_role("button", name="Go on").click()
+    await expect(page.locator("#held")).to_have_text("")
+    assert await rows.count() > before
+    events = set(await rows.locator("td:nth-child(3)").all_inner_texts())
+    assert events <= {"published", "gap"}

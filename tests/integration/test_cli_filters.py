@@ -1,0 +1,101 @@
+"""Commands that list and move messages: filters by header and attempts, and moves by an offset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from delaybridge import Client
+from delaybridge.store.store import Store
+from tests.rigs.bucket import World
+from tests.rigs.command_line import Run
+
+AT = "2035-01-01T00:00:00Z"
+START_MS = 2_051_222_400_000
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def client(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client in the same namespace, with a few messages."""
+    with Client(redis_url, namespace=namespace) as client:
+        for number, tenant in enumerate(("blue", "red", "blue")):
+            headers = {"tenant": tenant, "n": str(number)}
+            client.schedule("kafka:t", b"x", id=f"m{number}", at=AT, headers=headers)
+        client.schedule("kafka:t", b"x", id="other", at=AT)
+        yield client
+
+
+def due_ms(client: Client, id: str) -> int:
+    found = client.get(id)
+    assert found is not None
+    return found.due_ms - START_MS
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (("--header", "tenant"), ["m0", "m1", "m2"]),
+        (("--header", "tenant=blue"), ["m0", "m2"]),
+        (("--header", "tenant=blue", "--id-prefix", "m2"), ["m2"]),
+        (("--id-prefix", "oth"), ["other"]),
+        (("--attempts", "1"), []),
+        (("--reason", "unroutable"), []),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("client")
+def test_a_list_shows_the_messages_that_fit_and_a_bulk_verb_counts_them(
+    run: Run, filters: tuple[str, ...], expected: list[str]
+) -> None:
+    shown = run("--json", "message", "ls", *filters)
+    assert [json.loads(line)["id"] for line in shown.out.splitlines()] == expected
+    counted = run("--json", "message", "cancel", *filters, "--dry-run")
+    assert json.loads(counted.out)["matched"] == len(expected)
+
+
+@pytest.mark.usefixtures("client")
+def test_a_header_without_a_name_is_refused(run: Run) -> None:
+    for command in (("message", "ls"), ("dead", "ls"), ("message", "cancel", "--yes")):
+        refused = run(*command, "--header", "=x")
+        assert refused.code == 2 and "NAME=VALUE" in refused.err
+
+
+def test_messages_are_moved_by_an_offset(run: Run, client: Client) -> None:
+    assert run("message", "reschedule", "m0", "--by", "-1h").out == "m0  rescheduled\n"
+    assert due_ms(client, "m0") == -HOUR_MS
+    several = run("message", "reschedule", "m0", "nothing", "m1", "--by", "90s")
+    assert several.code == 6
+    assert several.out == "m0  rescheduled\nnothing  unknown\nm1  rescheduled\n"
+    assert (due_ms(client, "m0"), due_ms(client, "m1")) == (90_000 - HOUR_MS, 90_000)
+    moved = run("message", "reschedule", "--header", "tenant=blue", "--by", "+10m", "--yes")
+    assert (moved.code, moved.err) == (0, "2 rescheduled\n")
+    assert due_ms(client, "m2") == 600_000
+    assert (due_ms(client, "m1"), due_ms(client, "other")) == (90_000, 0)
+    assert run("message", "reschedule", "nothing", "--by", "+1h").code == 3
+
+
+def test_dead_messages_are_listed_and_counted_by_what_fits(
+    run: Run, redis_url: str, namespace: str, store: Store
+) -> None:
+    why = {"a": "unroutable: gone", "b": "unroutable: lost", "c": "expired: late"}
+    with Client(redis_url, namespace=namespace) as client:
+        for id in why:
+            client.schedule("kafka:t", b"x", id=id, key="x", delay=0, headers={"h": id})
+    with World.of_key(store, redis_url, namespace, b"x") as world:
+        owner = world.owner()
+        items = [(copy.item, True, False, why[copy.id]) for copy in owner.claim()]
+        assert world.run(owner.bucket.bury(owner.token, 60_000, items)) is not None
+        for filters, expected in (
+            (("--reason", "unroutable"), ["a", "b"]),
+            (("--header", "h=c"), ["c"]),
+            (("--attempts", "2"), []),
+            (("--destination", "kafka:u"), []),
+        ):
+            shown = run("--json", "dead", "ls", *filters)
+            assert sorted(json.loads(line)["id"] for line in shown.out.splitlines()) == expected
+        groups = run("--json", "dead", "ls", "--by-reason", "--reason", "unroutable")
+        (group,) = [json.loads(line) for line in groups.out.splitlines()]
+        assert (group["reason"], group["count"]) == ("unroutable", 2)

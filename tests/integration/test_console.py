@@ -1,0 +1,353 @@
+"""The console over HTTP: its frame, its sessions, its files, and how it shows problems."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from delaybridge.store import setbacks
+from delaybridge.store.setbacks import Setback
+from delaybridge.store.store import AsyncStore
+from delaybridge.web import hub, sessions
+from delaybridge.web.console import look
+from delaybridge.web.console.pages import PAGES
+from tests.rigs.api import api
+from tests.rigs.sessions import TOKENS, log_in, token_file_in
+from tests.rigs.waiting import wait_until_async
+from tests.servers.redis import RedisServer
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+PLAIN = sorted(page.path for page in PAGES if "{" not in page.path)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    return token_file_in(tmp_path)
+
+
+@pytest.mark.parametrize("path", PLAIN)
+async def test_every_page_is_html_with_a_strict_policy(
+    redis_url: str, namespace: str, path: str
+) -> None:
+    async with api(redis_url, namespace) as client:
+        answer = await client.get(path)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "curl -sS" in answer.text and 'aria-current="page"' in answer.text
+
+
+async def test_pages_and_their_files_are_below_the_base_path(
+    redis_url: str, namespace: str
+) -> None:
+    async with api(redis_url, namespace, base_path="/delay") as client:
+        assert (await client.get("/delay")).headers["location"] == "/delay/"
+        text = (await client.get("/delay/")).text
+        links = re.findall(r'(?:href|src|action)="([^"#?][^"]*)"', text)
+        assert links and all(link.startswith("/delay/") for link in links)
+        for link in links:
+            if "/static/" in link:
+                answer = await client.get(link)
+                assert answer.status_code == 200
+                assert "immutable" in answer.headers["cache-control"]
+                other = "/".join([*link.split("/")[:-2], "0", link.split("/")[-1]])
+                assert (await client.get(other)).headers["cache-control"] == "no-store"
+        assert (await client.get("/")).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["..%2Flook.py", "vendor.json", "nothing.js", "%2e%2e"])
+async def test_no_other_file_is_served(redis_url: str, namespace: str, name: str) -> None:
+    async with api(redis_url, namespace) as client:
+        assert (await client.get(f"/static/0/{name}")).status_code == 404
+
+
+async def test_without_a_session_a_page_leads_to_the_login_and_back(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        answer = await client.get("/?range=1h")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/login?next=%2F%3Frange%3D1h"
+        form = await client.get(answer.headers["location"])
+        assert 'name="next" value="/?range=1h"' in form.text
+        headers = await log_in(client, "read", "/?range=1h")
+        assert (await client.get("/?range=1h", headers=headers)).status_code == 200
+        assert (await client.get("/v1/stats", headers=headers)).status_code == 200
+
+
+async def test_a_session_is_known_to_other_servers_and_ends_with_its_token(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    serve = {"token_file": str(token_file)}
+    async with (
+        api(redis_url, namespace, **serve) as one,
+        api(redis_url, namespace, **serve) as other,
+    ):
+        headers = await log_in(one, "admin")
+        assert (await other.get("/v1/stats", headers=headers)).status_code == 200
+        rest = [line for line in token_file.read_text().splitlines() if " admin" not in line]
+        token_file.write_text("\n".join(rest))
+        assert (await other.get("/v1/stats", headers=headers)).status_code == 401
+
+
+@pytest.mark.parametrize("what", ["signature", "time", "name", "empty"])
+async def test_a_cookie_that_was_changed_is_no_session(
+    redis_url: str, namespace: str, token_file: Path, what: str
+) -> None:
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        cookie = (await log_in(client, "read"))["cookie"]
+        label, _, value = cookie.partition("=")
+        name, ends, signature = value.split(".")
+        changed = {
+            "signature": f"{name}.{ends}.{'0' * 64}",
+            "time": f"{name}.{int(ends) + 1}.{signature}",
+            "name": f"{'0' * 16}.{ends}.{signature}",
+            "empty": "",
+        }[what]
+        answer = await client.get("/v1/stats", headers={"cookie": f"{label}={changed}"})
+        assert answer.status_code == 401
+
+
+async def test_a_session_changes_something_only_from_a_page_of_the_console(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    message = {"id": "a", "destination": "pull:x", "body": "1", "delay": "1h"}
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        cookie = await log_in(client, "write")
+        own = {**cookie, "x-delaybridge-console": "1"}
+        for headers in (
+            cookie,
+            {**own, "sec-fetch-site": "cross-site"},
+            {**own, "sec-fetch-site": "same-site"},
+            {**own, "origin": "https://evil.example"},
+        ):
+            answer = await client.post("/v1/messages", json=message, headers=headers)
+            assert answer.status_code == 403, headers
+        headers = {**own, "sec-fetch-site": "same-origin", "origin": str(client.base_url)}
+        answer = await client.post("/v1/messages", json=message, headers=headers)
+        assert answer.status_code == 201
+        viewer = {**(await log_in(client, "read")), "x-delaybridge-console": "1"}
+        assert (await client.delete("/v1/messages/a", headers=viewer)).status_code == 403
+
+
+async def test_two_servers_on_one_host_do_not_share_a_cookie(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    """Of the same namespace, but of another Redis. Cookies do not know ports."""
+    serve = {"token_file": str(token_file)}
+    with RedisServer() as redis:
+        async with (
+            api(redis_url, namespace, **serve) as one,
+            api(redis.url, namespace, **serve) as other,
+        ):
+            cookies = [await log_in(each, "read") for each in (one, other)]
+            assert len({each["cookie"].partition("=")[0] for each in cookies}) == 2
+            both = {"cookie": "; ".join(each["cookie"] for each in cookies)}
+            for each in (one, other):
+                assert (await each.get("/v1/stats", headers=both)).status_code == 200
+
+
+async def test_sessions_outlive_a_redis_that_comes_back_empty(
+    namespace: str, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its servers agree on a secret again, also with one that is new."""
+    monkeypatch.setattr(sessions, "_READ_AGAIN_S", 0.0)
+    serve = {"token_file": str(token_file)}
+    with RedisServer() as redis:
+        async with api(redis.url, namespace, **serve) as one:
+            cookie = await log_in(one, "read")
+            redis.restart()
+
+            async def is_there() -> bool:
+                return (await one.get("/v1/stats", headers=cookie)).status_code == 200
+
+            await wait_until_async(is_there, 10, "the session goes on")
+            async with api(redis.url, namespace, **serve) as other:
+                assert (await other.get("/v1/stats", headers=cookie)).status_code == 200
+
+
+async def test_the_alarm_of_a_redis_that_went_back_is_cleared_on_the_page_store(
+    redis_url: str, namespace: str
+) -> None:
+    noted = setbacks.note(namespace, Setback(1_800_000_000_000, "w", 3, 9, 4, 2))
+    store = AsyncStore(redis_url)
+    await store.run_one(noted)
+    await store.close()
+    async with api(redis_url, namespace) as client:
+        assert "Redis went back to an older state" in (await client.get("/")).text
+        assert 'data-path="/v1/alarm"' in (await client.get("/store")).text
+        assert (await client.delete("/v1/alarm")).json() == {"cleared": True}
+
+
+async def test_who_copies_a_body_into_the_form_is_in_the_audit(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    message = {"id": "a", "destination": "pull:x", "body": "hello", "delay": "1h"}
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        admin = {"authorization": f"Bearer {TOKENS['admin']}"}
+        answer = await client.post("/v1/messages", json=message, headers=admin)
+        assert answer.status_code == 201
+        writer = await log_in(client, "write")
+        assert "hello" in (await client.get("/publish?from=a", headers=writer)).text
+        assert "read the body of a" in (await client.get("/v1/audit", headers=admin)).text
+
+
+async def test_wrong_tokens_are_refused_and_counted(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        seen = [
+            (await client.post("/login", content=f"token=wrong-{i}")).status_code for i in range(12)
+        ]
+        assert seen[0] == 401 and seen[-1] == 429
+        again = await client.post("/login", content="token=x")
+        assert 'role="alert"' in again.text and again.headers["x-content-type-options"] == "nosniff"
+        await log_in(client, "admin")  # a right token still counts
+
+
+async def test_a_log_out_ends_the_session_of_the_browser(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        answer = await client.post("/logout", headers=await log_in(client, "read"))
+        assert answer.status_code == 303 and "Max-Age=0" in answer.headers["set-cookie"]
+
+
+async def test_a_viewer_and_a_read_only_server_see_no_buttons(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    brokers = {"brokers": {"kafka": "kafka://127.0.0.1:1"}}
+    serve = {"token_file": str(token_file), **brokers}
+    async with api(redis_url, namespace, **serve) as client:
+        admin = (await client.get("/", headers=await log_in(client, "admin"))).text
+        viewer = (await client.get("/", headers=await log_in(client, "read"))).text
+        assert "data-act" in admin and "data-act" not in viewer
+        assert "/publish" in admin and "/publish" not in viewer
+        assert "/settings" in admin and "/settings" not in viewer
+    async with api(redis_url, namespace, read_only=True, **brokers) as client:
+        assert "data-act" not in (await client.get("/")).text
+        assert (await client.get("/settings")).status_code == 200
+
+
+async def test_a_page_in_chinese(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as client:
+        text = (await client.get("/", headers={"accept-language": "zh-CN"})).text
+        assert '<html lang="zh-CN"' in text and ">Overview<" not in text
+
+
+@pytest.mark.parametrize("path", PLAIN)
+async def test_the_order_of_a_table_may_be_in_the_address(
+    redis_url: str, namespace: str, path: str
+) -> None:
+    async with api(redis_url, namespace) as client:
+        assert (await client.get(f"{path}?sort-t-x=-due")).status_code == 200
+
+
+async def test_a_wrong_query_is_a_page_that_says_so(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as client:
+        answer = await client.get("/?range=<script>alert(1)</script>")
+        assert answer.status_code == 422 and "<script>alert" not in answer.text
+        assert answer.headers["content-type"].startswith("text/html")
+
+
+async def test_without_redis_a_page_says_what_to_look_at(namespace: str, token_file: Path) -> None:
+    nowhere = "redis://:secret@127.0.0.1:1/0"
+    async with api(nowhere, namespace, transport={"redis_s": 0.5}) as client:
+        answer = await client.get("/")
+        assert answer.status_code == 503 and "127.0.0.1:1" in answer.text
+        assert "data-heal" in answer.text and "secret" not in answer.text
+    async with api(
+        nowhere, namespace, token_file=str(token_file), transport={"redis_s": 0.5}
+    ) as client:
+        cookie = {"cookie": "__Host-delaybridge-00000000=x"}
+        answer = await client.get("/", headers=cookie)  # who asks cannot be known
+        assert answer.status_code == 503 and "127.0.0.1:1" not in answer.text
+
+
+async def test_a_redis_that_is_slow_is_shown_as_it_was(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer() as redis:
+        async with api(redis.url, namespace) as client:
+
+            async def alarm() -> tuple[int, bool]:
+                answer = await client.get("/")
+                shown, _, _ = answer.text.partition('id="words"')
+                return answer.status_code, "these numbers are" in shown
+
+            assert await alarm() == (200, False)
+            redis.pause()
+
+            async def is_old() -> bool:
+                status, is_said = await alarm()
+                assert status == 200
+                return is_said
+
+            await wait_until_async(is_old, 12, "the page says that it is old")
+            monkeypatch.setattr(look, "_KEPT_S", 0.0)
+            assert (await client.get("/")).status_code == 503  # too old to be of use
+            redis.resume()
+
+            async def is_there() -> bool:
+                return await alarm() == (200, False)
+
+            await wait_until_async(is_there, 12, "it is as it is now")
+
+
+async def test_ticks_are_streamed_and_end_with_the_client(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as client:
+        async with client.stream("GET", "/live") as answer:
+            assert answer.headers["content-type"] == "text/event-stream"
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "event: tick"
+            assert '"delayed":0' in await anext(lines)
+            await anext(lines)
+            assert await anext(lines) == "event: tick"
+
+
+@pytest.mark.parametrize("path", ["/live", "/v1/events"])
+async def test_a_stream_ends_with_its_token(
+    redis_url: str, namespace: str, token_file: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(hub, "_ALIVE_S", 0.5)
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        headers = await log_in(client, "read")
+        async with asyncio.timeout(15), client.stream("GET", path, headers=headers) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            rest = [line for line in token_file.read_text().splitlines() if " read" not in line]
+            token_file.write_text("\n".join(rest))
+            async for _ in lines:
+                pass  # until it ends
+
+
+async def test_a_message_is_copied_into_the_form(redis_url: str, namespace: str) -> None:
+    message = {
+        "id": "a", "key": "k", "destination": "pull:x", "body": "<b>", "delay": "1h",
+        "headers": {"kind": "order"},
+    }  # fmt: skip
+    async with api(redis_url, namespace) as client:
+        assert (await client.post("/v1/messages", json=message)).status_code == 201
+        text = (await client.get("/publish?from=a&key=k")).text
+        assert 'name="destination" value="pull:x"' in text and "&lt;b&gt;</textarea>" in text
+        assert 'name="key" value="k"' in text and "order" in text
+
+
+async def test_the_store_and_the_settings_are_shown_without_secrets(
+    redis_url: str, namespace: str
+) -> None:
+    brokers = {"rabbitmq": "amqp://user:S3CR3T@127.0.0.1:1/"}
+    async with api(redis_url, namespace, brokers=brokers) as client:
+        store, settings = await client.get("/store"), await client.get("/settings")
+        assert "noeviction" in store.text and store.status_code == 200
+        assert "brokers.rabbitmq" in settings.text and "S3CR3T" not in settings.text
+        found = (await client.get("/v1/store")).json()
+        assert found["keys"]["due"] == 0 and found["servers"][0]["info"]["role"] == "master"

@@ -1,0 +1,167 @@
+"""The console's dead messages, destinations and brokers over HTTP."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from delaybridge.store.store import Store
+from tests.rigs.api import api
+from tests.rigs.burials import buried
+from tests.rigs.crew import Crew
+from tests.rigs.sessions import log_in, token_file_in
+from tests.rigs.waiting import wait_until_async
+
+BROKERS = {"rabbitmq": "amqp://user:secret@h", "kafka": "kafka://h", "memory": "memory://"}
+HOSTILE = "<script>alert(1)</script>"
+BURIED = [
+    ("d0", "kafka:t", "unroutable: no such topic"),
+    ("d1", "kafka:t", "unroutable: gone"),
+    ("d2", "rabbitmq:orders/a b", "unroutable: no queue"),
+    (HOSTILE, "kafka:t", f"refused: {HOSTILE}"),
+]
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace, brokers=BROKERS) as client:
+        yield client
+
+
+@pytest.fixture
+def dead(redis_url: str, namespace: str, store: Store) -> Iterator[None]:
+    with buried(store, redis_url, namespace, BROKERS, BURIED):
+        yield
+
+
+def rows(text: str, table: str) -> list[str]:
+    """The rows of a table as text, without tags, blanks folded."""
+    body = text.split(f'id="{table}"')[1].split("<tbody>")[1].split("</tbody>")[0]
+    return [
+        " ".join(html.unescape(re.sub(r"<[^>]*>", " ", row)).split())
+        for row in body.split("<tr>")[1:]
+    ]
+
+
+def values(text: str) -> dict[str, str]:
+    """The filled fields of the forms."""
+    found = re.findall(r'<input name="([^"]*)"[^>]* value="([^"]*)"', text)
+    return {name: html.unescape(value) for name, value in found if value}
+
+
+async def test_nothing_dead_says_when_something_comes(http: httpx.AsyncClient) -> None:
+    text = (await http.get("/dead")).text
+    assert "Nothing was given up" in text and "data-act" not in text.split("<main")[1]
+
+
+@pytest.mark.usefixtures("dead")
+async def test_dead_messages_by_reason_and_filtered(http: httpx.AsyncClient) -> None:
+    text = (await http.get("/dead")).text
+    assert HOSTILE not in text
+    groups = rows(text, "t-groups")
+    assert groups[0].startswith("unroutable kafka:t 2 ")
+    assert {group.split()[0] for group in groups} == {"unroutable", "refused"}
+    assert len(rows(text, "t-dead")) == 4
+    assert f'/messages/{quote(HOSTILE, safe="")}"' in text
+    link = html.unescape(re.findall(r'<td><a href="(/dead\?[^"]*orders[^"]*)"', text)[0])
+    only = (await http.get(link)).text
+    assert [row.split()[0] for row in rows(only, "t-dead")] == ["d2"]
+    assert '"destination": "rabbitmq:orders/a b"' in html.unescape(only)
+    assert "No message matches" in (await http.get("/dead?reason=nothing")).text
+
+
+@pytest.mark.usefixtures("dead")
+async def test_dead_messages_page_by_page(http: httpx.AsyncClient) -> None:
+    found, path = [], "/dead?limit=3"
+    while path:
+        text = (await http.get(path)).text
+        found += rows(text, "t-dead")
+        following = re.findall(r'rel="next" href="([^"]*)"', text)
+        path = "/dead" + html.unescape(following[0]) if following else ""
+    assert len(found) == len({*found}) == 4
+    assert 'rel="prev"' in text
+
+
+@pytest.mark.usefixtures("dead")
+async def test_actions_are_for_those_who_may(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    token_file = str(token_file_in(tmp_path))
+    async with api(redis_url, namespace, token_file=token_file, brokers=BROKERS) as client:
+        for path in ("/dead", "/destinations", "/destinations/kafka%3At", "/brokers"):
+            for scope in ("read", "write"):
+                session = await log_in(client, scope)
+                main = (await client.get(path, headers=session)).text.split("<main")[1]
+                for word in ("discard", "pause", "purge", 'data-act="PUT"', "data-filter"):
+                    assert word not in main, (path, scope, word)
+                assert ("data-act" in main) == ((path, scope) == ("/dead", "write"))
+        session = await log_in(client, "admin")
+        assert "v1/dead:discard" in (await client.get("/dead", headers=session)).text
+
+
+async def test_the_form_of_a_rule_has_exactly_what_is_set(http: httpx.AsyncClient) -> None:
+    of_rabbitmq = {"rate": 7.5, "retry": {"max_ms": 3000}}
+    assert (await http.put("/v1/destinations/rabbitmq", json=of_rabbitmq)).status_code == 200
+    rule = {
+        "spread": "630500ms", "retry": {"base_ms": 1000, "factor": 2, "max_attempts": 5},
+        "dead_letter": "",
+    }  # fmt: skip
+    path = "/v1/destinations/" + quote("rabbitmq:orders/a b", safe="")
+    assert (await http.put(path, json=rule)).status_code == 200
+    text = (await http.get(path.removeprefix("/v1"))).text
+    assert values(text) == {
+        "spread": "630500ms", "retry.base_ms": "1000", "retry.factor": "2.0",
+        "retry.max_attempts": "5",
+    }  # fmt: skip
+    assert re.search(r'<input type="checkbox" name="dead_letter"[^>]* checked>', text)
+    facts = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+    assert "rate 7.5 rabbitmq retry" not in facts and "rate 7.5 rabbitmq" in facts
+    assert "dead_letter the dead set rabbitmq:orders/a b" in facts
+    assert "retry.max_ms 3000 rabbitmq " in facts
+    assert "retry.jitter 0.2 none: the settings" in facts
+    assert "Attempts wait for: 1s, 2s, 3s, 3s Dead letters" in facts.replace("Rule ", "")
+    other = (await http.get("/destinations/kafka%3At")).text
+    assert values(other) == {} and "1s, 2s, 4s, 8s, 16s, 32s, 1m04s, 2m08s …" in other
+
+
+async def test_destinations_and_what_steers_them(http: httpx.AsyncClient) -> None:
+    assert "delaybridge schedule" in (await http.get("/destinations")).text
+    messages = [
+        {"destination": place, "body": "x", "delay": "1h"}
+        for place in ("kafka:t", "kafka:t", f"rabbitmq:{quote(HOSTILE, safe='')}/key")
+    ]
+    assert (await http.post("/v1/messages:batch", json={"messages": messages})).status_code == 207
+    await http.post("/v1/destinations/kafka:pause")
+    text = (await http.get("/destinations")).text
+    assert HOSTILE not in text
+    of_kafka = next(row for row in rows(text, "t-places") if row.startswith("kafka:t"))
+    assert of_kafka.startswith("kafka:t paused 2 0 0 0 in ")
+    text = (await http.get("/destinations/kafka%3At")).text
+    assert "paused by the rule of kafka since 20" in text
+    assert "/v1/messages?destination=kafka%3At" in text
+    assert (await http.get("/destinations/kafka%3A")).status_code == 422
+
+
+async def test_brokers_tell_no_secret_and_what_workers_say(
+    redis_url: str, namespace: str, http: httpx.AsyncClient
+) -> None:
+    text = (await http.get("/brokers")).text
+    assert "secret" not in text and "amqp://" in text
+    states = {row.split()[0]: row for row in rows(text, "t-brokers")}
+    assert "no worker publishes to it" in states["rabbitmq"]
+    async with Crew(redis_url, namespace) as crew:
+        crew.start("one")
+        await crew.shared("one")
+
+        async def is_seen() -> bool:
+            text = (await http.get("/brokers")).text
+            return "memory memory:// available 1" in rows(text, "t-brokers")[2]
+
+        await wait_until_async(is_seen, 10.0, "the worker has said it")
+        assert "As each worker sees it" in (await http.get("/brokers")).text

@@ -1,0 +1,93 @@
+"""The console's workers, buckets, recurring messages and tail over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.api import api
+from tests.rigs.crew import Crew
+from tests.rigs.sessions import TOKENS, log_in
+from tests.rigs.waiting import wait_until_async
+
+NIGHTLY = {
+    "name": "nightly", "destination": "kafka:orders", "body": "secret <b>", "cron": "0 3 * * *",
+    "tz": "Europe/Berlin", "headers": {"h": "<i>"}, "ttl": "10m", "start": "2050-01-01T00:00:00Z",
+}  # fmt: skip
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens"
+    file.write_text("".join(f"{text} {scope} {scope}\n" for scope, text in TOKENS.items()))
+    return file
+
+
+async def test_empty_pages_say_what_to_run(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as client:
+        assert "delaybridge scan" in (await client.get("/workers")).text
+        assert "delaybridge recurring add" in (await client.get("/recurring")).text
+        assert "delaybridge tail" in (await client.get("/tail")).text
+        assert (await client.get("/buckets")).text.count('class="alone"') == 16
+
+
+async def test_a_definition_is_in_the_list_and_in_its_form(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as client:
+        assert (await client.post("/v1/recurring", json=NIGHTLY)).status_code == 201
+        text = (await client.get("/recurring")).text
+        assert "At 03:00 every day" in text and "Europe/Berlin" in text
+        text = (await client.get("/recurring?edit=nightly")).text
+        assert "secret &lt;b&gt;" in text and "secret <b>" not in text
+        assert 'value="600000ms"' in text and 'value="2050-01-01T00:00:00.000Z"' in text
+        assert "nightly" not in (await client.get("/recurring?find=daily")).text
+        assert (await client.get("/recurring?edit=nothing")).status_code == 404
+
+
+async def test_a_viewer_sees_no_form_no_body_and_no_buttons(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    async with api(redis_url, namespace, token_file=str(token_file)) as client:
+        writer = {**await log_in(client, "write"), "x-delaybridge-console": "1"}
+        await client.post("/v1/recurring", json=NIGHTLY, headers=writer)
+        viewer = await log_in(client, "read")
+        for path in ("/recurring", "/recurring?edit=nightly", "/recurring?new=true"):
+            text = (await client.get(path, headers=viewer)).text
+            assert "nightly" in text and "data-act" not in text and "secret" not in text
+
+
+@pytest.mark.parametrize("path", ["/tail", "/recurring?find="])
+async def test_what_is_in_the_url_is_escaped(redis_url: str, namespace: str, path: str) -> None:
+    hostile = "<script>alert(1)</script>"
+    async with api(redis_url, namespace) as client:
+        if path == "/tail":
+            path = f"/tail?destination={hostile}&event="
+        text = (await client.get(f"{path}{hostile}")).text
+        assert hostile not in text
+
+
+async def test_the_tail_asks_for_what_is_in_its_url(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as client:
+        text = (await client.get("/tail?destination=kafka:orders&event=published,+odd")).text
+        assert 'data-path="/v1/events?destination=kafka%3Aorders&amp;event=published%2Codd"' in text
+        assert "odd," in text and "lease_acquired" in text
+
+
+async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namespace: str) -> None:
+    async with Crew(redis_url, namespace) as crew, api(redis_url, namespace) as client:
+        crew.start("one")
+        await crew.shared("one")
+        text = (await client.get("/workers")).text
+        assert 'data-owner="one"' in text and 'id="t-gone"' not in text
+        assert (await client.get("/buckets")).text.count('data-owner="one"') == 16
+        await crew.stop("one")
+
+        async def is_gone() -> bool:
+            return 'id="t-gone"' in (await client.get("/workers")).text
+
+        await wait_until_async(is_gone, 10.0, "the worker is among those that vanished")
+        text = (await client.get("/workers")).text
+        assert 'id="t-workers"' not in text and 'data-owner="one"' in text
+        # A server that never saw it says nothing of it.
+        async with api(redis_url, namespace) as other:
+            assert 'id="t-gone"' not in (await other.get("/workers")).text

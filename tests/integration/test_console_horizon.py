@@ -1,0 +1,95 @@
+"""The console's horizon over HTTP: what it counts, its spans, and who may move them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.rigs.api import api
+
+HOSTILE = "rabbitmq:<script>alert(1)"
+HOUR_MS = 3_600_000
+
+
+async def schedule(http: httpx.AsyncClient, destination: str, delays: list[str]) -> None:
+    some = [{"destination": destination, "body": "x", "delay": each} for each in delays]
+    answer = await http.post("/v1/messages:batch", json={"messages": some})
+    assert all(each["status"] == 201 for each in answer.json()["items"]), answer.text
+
+
+def cells(text: str) -> list[list[int]]:
+    found = re.search(r'id="cells"[^>]*>(.*?)</script>', text)
+    assert found
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of the destinations."""
+    rows = re.findall(
+        r"<tr>(<td>.*?)</tr>", text.partition('id="t-due"')[2].partition("</table>")[0]
+    )
+    return [[re.sub("<.*?>", "", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+
+
+async def test_the_bars_and_destinations_of_a_span(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, brokers={"rabbitmq": "amqp://127.0.0.1:1"}) as http:
+        await schedule(http, f"{HOSTILE}/key", ["30m"] * 3)
+        await schedule(http, "pull:b", ["40m", "5h"])
+        text = (await http.get("/horizon")).text
+        assert sum(cell[2] for cell in cells(text)) == 4
+        assert table(text) == [
+            ["rabbitmq:%3Cscript%3Ealert%281%29", "3", "0", "75.0 %"],
+            ["pull:b", "1", "0", "25.0 %"],
+        ]
+        assert "<script>alert" not in text
+        only = (await http.get("/horizon", params={"destination": "pull:b", "range": "1d"})).text
+        assert sum(cell[2] for cell in cells(only)) == 2
+
+
+@pytest.mark.parametrize(
+    "length_ms", [1000, 60_000, 17 * 60_000, HOUR_MS, 5 * HOUR_MS, 47 * HOUR_MS, 2000 * HOUR_MS]
+)
+async def test_a_chosen_span_has_some_60_to_200_bars(
+    redis_url: str, namespace: str, length_ms: int
+) -> None:
+    async with api(redis_url, namespace) as http:
+        low = int(time.time() * 1000)
+        found = cells((await http.get(f"/horizon?from_ms={low}&to_ms={low + length_ms}")).text)
+        assert (found[0][0], found[-1][1]) == (low, low + length_ms)
+        assert 60 <= len(found) <= 200
+
+
+@pytest.mark.parametrize("query", ["from_ms=9&to_ms=8", "from_ms=-1", "range=2h", "from_ms=x"])
+async def test_a_span_that_is_none_is_refused(redis_url: str, namespace: str, query: str) -> None:
+    async with api(redis_url, namespace) as http:
+        answer = await http.get(f"/horizon?{query}")
+        assert answer.status_code == 422
+        assert answer.headers["content-type"].startswith("text/html")
+
+
+async def test_the_calendar_shows_the_day_and_leads_to_it(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace) as http:
+        await schedule(http, "pull:a", ["10d"])
+        text = (await http.get("/horizon")).text
+        full = re.findall(r'href="([^"]*)"[^>]*><title>([^<]*)</title><rect class="l[1-4]"', text)
+        assert len(full) == 1 and full[0][1].endswith(": 1")
+        assert len(re.findall(r'<rect class="l\d"', text)) == 92  # 91 times 24 hours end in a 92nd
+        day = (await http.get(full[0][0].replace("&amp;", "&"))).text
+        assert sum(cell[2] for cell in cells(day)) == 1
+
+
+async def test_who_may_not_administer_sees_no_move(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    scopes = {"admin": True, "write": False, "read": False}
+    file = tmp_path / "tokens"
+    file.write_text("".join(f"{each}-0123456789abcdef {each} {each}\n" for each in scopes))
+    async with api(redis_url, namespace, token_file=str(file)) as http:
+        for scope, sees in scopes.items():
+            headers = {"authorization": f"Bearer {scope}-0123456789abcdef"}
+            assert ('id="move"' in (await http.get("/horizon", headers=headers)).text) is sees

@@ -1,0 +1,295 @@
+"""The console's lists of messages, one message, what is in flight and jobs, over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+
+from tests.rigs.api import api
+from tests.rigs.crew import BUCKETS, Arrived, Crew
+from tests.rigs.ledgers import made
+from tests.rigs.waiting import wait_until_async
+
+TO = "memory:q"
+BROKERS = {"memory": "memory://"}
+TOKENS = {scope: f"{scope}-0123456789abcdef" for scope in ("read", "write", "admin")}
+HOSTILE = ["<script>alert(1)</script>", "'\"><img src=x>", "a/b?c#d%2F~", "{{7*7}}", "中\u202e文"]
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace, brokers=BROKERS) as client:
+        yield client
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    file = tmp_path / "tokens"
+    file.write_text("".join(f"{text} {scope} {scope}\n" for scope, text in TOKENS.items()))
+    return str(file)
+
+
+def bearer(scope: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {TOKENS[scope]}"}
+
+
+async def schedule(http: httpx.AsyncClient, id: str, **fields: Any) -> None:
+    message = {"destination": TO, "body": "x", "delay": "30m", "id": id, **fields}
+    headers = fields.pop("_headers", bearer("write"))
+    answer = await http.post("/v1/messages", json=message, headers=headers)
+    assert answer.status_code == 201, answer.text
+
+
+def shown(text: str) -> list[str]:
+    """The ids of the rows."""
+    return [html.unescape(id) for id in re.findall(r'<td class="id" title="([^"]*)">', text)]
+
+
+async def listed(http: httpx.AsyncClient, query: str) -> list[str]:
+    answer = await http.get(f"/messages?{query}")
+    assert answer.status_code == 200, answer.text
+    return shown(answer.text)
+
+
+async def test_messages_are_found_by_every_filter(http: httpx.AsyncClient) -> None:
+    await schedule(http, "a-1", delay="5m", headers={"tenant": "acme", "n": "1"})
+    await schedule(http, "a-2", delay="2h")
+    await schedule(http, "b-1", destination="memory:other", delay="3h")
+    assert await listed(http, "") == ["a-1", "a-2", "b-1"]
+    assert await listed(http, "destination=memory:other") == ["b-1"]
+    assert await listed(http, "id_prefix=a-") == ["a-1", "a-2"]
+    assert await listed(http, "header=tenant%3Dacme") == ["a-1"]
+    assert await listed(http, "due_to=1h") == ["a-1"]
+    assert await listed(http, "due_from=1h&due_to=150m") == ["a-2"]
+    assert await listed(http, "attempts=1") == []
+    assert await listed(http, "state=dead") == []
+    page = (await http.get("/messages?destination=memory:other&due_from=now")).text
+    api_path = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.json"', page)[0])
+    assert [each["id"] for each in (await http.get(api_path)).json()["items"]] == ["b-1"]
+    csv = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.csv"', page)[0])
+    assert (await http.get(csv)).text.splitlines()[1].startswith("b-1,memory:other,")
+
+
+async def test_a_wrong_filter_is_a_page_that_says_so(http: httpx.AsyncClient) -> None:
+    for query in ("due_from=tomorrow", "limit=0", "cursor=x", "state=lost", "attempts=many"):
+        answer = await http.get(f"/messages?{query}")
+        assert answer.status_code == 422 and "text/html" in answer.headers["content-type"], query
+
+
+async def test_pages_lead_through_all_messages_and_back(http: httpx.AsyncClient) -> None:
+    ids = [f"m-{number:02}" for number in range(60)]
+    for number, id in enumerate(ids):
+        await schedule(http, id, delay=f"{100 + number}m")
+    path, seen = "/messages?limit=25&due_from=1m", []
+    back = ""
+    while path:
+        text = (await http.get(path)).text
+        seen.append(shown(text))
+        (back,) = re.findall(r'rel="prev" href="([^"]*)"', text) or [""]
+        (path,) = re.findall(r'rel="next" href="([^"]*)"', text) or [""]
+        path, back = html.unescape(path), html.unescape(back)
+    assert sum(seen, []) == ids and [len(page) for page in seen] == [25, 25, 10]
+    text = (await http.get(back)).text
+    assert shown(text) == seen[1]
+    first = html.unescape(re.findall(r'rel="prev" href="([^"]*)"', text)[0])
+    assert shown((await http.get(first)).text) == seen[0]
+
+
+async def test_the_search_leads_to_a_message_a_destination_or_ids(http: httpx.AsyncClient) -> None:
+    await schedule(http, "a/b c")
+    for asked, path in (
+        ("a/b c", "/messages/a%2Fb%20c"),
+        ("memory:q", "/messages?destination=memory%3Aq"),
+        ("memory", "/messages?destination=memory"),
+        ("kafka:orders", "/messages?destination=kafka%3Aorders"),
+        ("a/", "/messages?id_prefix=a%2F"),
+        ("//evil.example", "/messages?id_prefix=%2F%2Fevil.example"),
+    ):
+        answer = await http.get(f"/messages?q={quote(asked, safe='')}")
+        assert (answer.status_code, answer.headers["location"]) == (303, path)
+    assert (await http.get("/messages/a%2Fb%20c")).status_code == 200
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_hostile_text_is_only_text(http: httpx.AsyncClient, text: str) -> None:
+    name = text.replace("\u202e", "")
+    await schedule(http, name, destination=TO, headers={"h": text}, body=text)
+    page = (await http.get("/messages")).text
+    path = html.unescape(re.findall(r'<td class="id" title="[^"]*"><a href="([^"]*)"', page)[0])
+    one = await http.get(path)
+    assert one.status_code == 200
+    for shown_page in (page, one.text):
+        assert "<script>alert" not in shown_page and "<img" not in shown_page
+    assert html.unescape(one.text).count(name) >= 3
+
+
+async def test_a_message_shows_all_that_is_known(http: httpx.AsyncClient) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"tenant": "acme", "traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    body = b'{"order":42}'
+    await schedule(http, "a", body=body.decode(), headers=headers, priority=3, ttl="1h")
+    text = html.unescape((await http.get("/messages/a")).text)
+    for part in ("acme", trace, '"order": 42', hashlib.sha256(body).hexdigest(), "12 B", TO):
+        assert part in text
+    assert "delaybridge message cancel -- a" in text
+    assert '<a href="?as=json#body" aria-current="true">' in text
+    assert "7b 22 6f 72" in (await http.get("/messages/a?as=hex")).text
+    saved = await http.get("/messages/a/body")
+    assert saved.content == body and saved.headers["content-type"] == "application/octet-stream"
+    assert saved.headers["content-disposition"] == "attachment; filename=body.bin"
+    assert saved.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_trace_leads_to_where_the_setting_says(redis_url: str, namespace: str) -> None:
+    given = {"trace_url": "https://jaeger.example/trace/{trace_id}", "brokers": BROKERS}
+    async with api(redis_url, namespace, **given) as http:
+        header = {"traceparent": f"00-{'ab' * 16}-b7ad6b7169203331-01"}
+        await schedule(http, "a", headers=header)
+        text = (await http.get("/messages/a")).text
+        assert f'href="https://jaeger.example/trace/{"ab" * 16}"' in text
+        await schedule(http, "b", headers={"traceparent": "javascript:alert(1)"})
+        assert "jaeger" not in (await http.get("/messages/b")).text
+
+
+async def test_msgpack_is_shown_as_json(http: httpx.AsyncClient) -> None:
+    body = msgspec.msgpack.encode({"order": 42})
+    message = {"destination": TO, "delay": "1h", "id": "a",
+               "body_base64": msgspec.json.encode(body).decode().strip('"')}  # fmt: skip
+    assert (await http.post("/v1/messages", json=message)).status_code == 201
+    text = html.unescape((await http.get("/messages/a")).text)
+    assert '"order": 42' in text and '<a href="?as=msgpack#body" aria-current="true">' in text
+
+
+async def test_one_id_under_two_keys_is_two_messages(http: httpx.AsyncClient) -> None:
+    await schedule(http, "a", key="one", body="first")
+    await schedule(http, "a", key="two", body="second")
+    text = (await http.get("/messages")).text
+    links = [html.unescape(link) for link in re.findall(r'<a href="(/messages/a[^"]*)"', text)]
+    assert sorted(links) == ["/messages/a?key=one", "/messages/a?key=two"]
+    text = (await http.get("/messages/a?key=two")).text
+    assert "second" in text and 'data-path="/v1/messages/a:publish?key=two"' in text
+
+
+async def test_a_message_that_is_not_there_says_what_may_have_happened(
+    http: httpx.AsyncClient,
+) -> None:
+    for id in ("gone", "x" * 300, "%00"):
+        answer = await http.get(f"/messages/{id}")
+        assert answer.status_code in (400, 404) and "text/html" in answer.headers["content-type"]
+    text = (await http.get("/messages/gone")).text
+    assert "delivered" in text and "Without a ledger" in text
+
+
+async def test_a_viewer_sees_neither_bodies_nor_buttons(
+    redis_url: str, namespace: str, token_file: str
+) -> None:
+    async with api(redis_url, namespace, brokers=BROKERS, token_file=token_file) as http:
+        await schedule(http, "a", body="a secret")
+        digest = hashlib.sha256(b"a secret").hexdigest()
+        for path in ("/messages", "/messages/a", "/messages/a?as=text", "/jobs", "/in-flight"):
+            text = (await http.get(path, headers=bearer("read"))).text
+            assert "a secret" not in text and "data-act=" not in text, path
+            assert (digest in text) == ("/a" in path)
+        saved = await http.get("/messages/a/body", headers=bearer("read"))
+        assert saved.status_code == 403 and "a secret" not in saved.text
+        text = (await http.get("/messages", headers=bearer("write"))).text
+        assert "data-ids" in text and "data-filter=" not in text  # a filter is for administrators
+        assert "data-filter=" in (await http.get("/messages", headers=bearer("admin"))).text
+
+
+async def test_the_audit_says_who_read_a_body(
+    redis_url: str, namespace: str, token_file: str
+) -> None:
+    async with api(redis_url, namespace, brokers=BROKERS, token_file=token_file) as http:
+        await schedule(http, "a", body="a secret")
+        assert "a secret" in (await http.get("/messages/a", headers=bearer("write"))).text
+        await http.get("/messages/a/body", headers=bearer("admin"))
+        await http.get("/messages/a", headers=bearer("read"))
+        again = (await http.get("/messages/a?as=none", headers=bearer("write"))).text
+        assert "a secret" not in again  # as a page refreshes itself
+        records = (await http.get("/v1/audit", headers=bearer("admin"))).json()["items"]
+        assert [(each["who"], each["what"]) for each in records] == [
+            ("admin", "read the body of a"), ("write", "read the body of a"),
+        ]  # fmt: skip
+        text = (await http.get("/jobs", headers=bearer("admin"))).text
+        assert text.count("read the body of a") == 2
+        assert "read the body" not in (await http.get("/jobs", headers=bearer("write"))).text
+
+
+async def test_jobs_are_listed_with_what_they_did(http: httpx.AsyncClient) -> None:
+    assert "No bulk verb ran" in (await http.get("/jobs")).text
+    for number in range(3):
+        await schedule(http, f"m-{number}")
+    job = (await http.post("/v1/messages:cancel", json={"filter": {"id_prefix": "m-"}})).json()
+
+    async def is_over() -> bool:
+        return bool((await http.get(f"/v1/jobs/{job['id']}")).json()["state"] == "done")
+
+    await wait_until_async(is_over, 10.0, "the job ends")
+    text = (await http.get("/jobs")).text
+    assert "cancelled 3" in text and "POST /v1/messages:cancel" in text
+
+
+@pytest.fixture
+async def crew(redis_url: str, namespace: str) -> AsyncIterator[Crew]:
+    made_crew = Crew(redis_url, namespace)
+    yield made_crew
+    await made_crew.close()
+
+
+async def test_what_workers_hold_is_shown_with_its_owner(
+    redis_url: str, namespace: str, crew: Crew
+) -> None:
+    given = {"brokers": BROKERS, "top": {"buckets": BUCKETS}}
+    async with api(redis_url, namespace, **given) as http:
+        assert "No worker runs" in (await http.get("/in-flight")).text
+        crew.start()
+        await crew.shared("w")
+        await schedule(http, "soon", delay="2500ms")
+
+        async def row() -> str:
+            text = (await http.get("/in-flight")).text
+            has_owner = '<td class="wide">w</td>' in text
+            return text if shown(text) == ["soon"] and has_owner else ""
+
+        text = await wait_until_async(row, 5.0, "it is claimed")
+        assert "on the wheel" in text or "fired" in text
+        await crew.stop()
+
+
+async def test_the_life_of_a_published_message_is_told_by_the_ledger(
+    redis_url: str, namespace: str, tmp_path: Path, arrived: Arrived
+) -> None:
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    crew = Crew(redis_url, namespace, ledger=url)
+    given: dict[str, Any] = {
+        "top": {"durability": "ledger", "buckets": BUCKETS}, "ledger": {"url": url},
+    }  # fmt: skip
+    try:
+        crew.start()
+        (id,) = await crew.schedule(1, seconds=0.1)
+        await arrived.all([id])
+        async with api(redis_url, namespace, brokers=BROKERS, **given) as http:
+
+            async def page() -> str:
+                text = (await http.get(f"/messages/{id}")).text
+                return text if "w, bucket" in text else ""
+
+            text = await wait_until_async(page, 10.0, "the ledger knows")
+            steps = re.findall(r'<i class="dot \w+"></i> (.*?)</td>', text)
+            # A slow database may have the message only after its due time.
+            assert sorted(steps[:-1]) == ["due", "scheduled"] and steps[-1] == "published"
+            assert 'class="strip"' in text and "message show" in text
+            assert "data-act=" not in text  # it is over
+        await crew.stop()
+    finally:
+        await crew.close()

@@ -1,0 +1,197 @@
+"""Remote control: workers are asked to drain, and to reconnect; what they say of their pace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaybridge.errors import MessageError
+from delaybridge.store import keys, registry
+from delaybridge.store.alerts import alerts
+from delaybridge.store.announcements import WorkerInfo, WorkerPace
+from tests.rigs.api import api
+from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.fleet import Fleet
+from tests.rigs.waiting import wait_until_async
+from tests.servers.redis import ON_EVERY_REDIS
+
+
+async def announce(crew: Crew, name: str, **about: Any) -> None:
+    """As a worker does that is not there."""
+    info = json.dumps({"host": "h", "brokers": {"memory": None}, **about}).encode()
+    await crew.store.run([registry.announce(crew.namespace, name, f"{name}0", 60_000, info)])
+
+
+async def told(crew: Crew, name: str = "w") -> WorkerInfo:
+    return next(each for each in (await crew.client.stats()).workers if each.name == name)
+
+
+@ON_EVERY_REDIS
+async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
+    crew: Crew, arrived: Arrived
+) -> None:
+    leaving = crew.start("a")
+    crew.start("b")
+    await crew.shared("a", "b")
+    ids = await crew.schedule(400, seconds=2)
+    await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "under load")
+    asked = await crew.client.run(lambda calls: calls.drain("a"))
+    assert asked.name == "a"
+    await leaving
+    await crew.shared("b")
+    await arrived.all(ids)
+    assert arrived.twice == []
+    await crew.settled()
+
+
+async def test_the_next_worker_of_that_name_is_not_the_one_that_was_asked(crew: Crew) -> None:
+    crew.start()
+    await crew.shared("w")
+    before = (await told(crew)).instance
+    await crew.stop()
+    task = crew.start()
+    await crew.shared("w")
+    channel = keys.wake(crew.namespace)
+    for text in (f"drain {before}", "drain", "drain ", "reconnect", "reconnect x", "later 1", ""):
+        await crew.store.redis.publish(channel, text)
+    held = (await crew.schedule(5, seconds=0.1), await crew.settled())[0]
+    assert len(held) == 5 and not task.done()
+    await crew.stop()
+
+
+async def test_nobody_is_asked_who_is_unknown_or_too_old(crew: Crew) -> None:
+    await announce(crew, "old")
+    for name, code in (("old", "worker_too_old"), ("w", "unknown_worker"), ("", "unknown_worker")):
+        with pytest.raises(MessageError) as refused:
+            await crew.client.run(lambda calls, name=name: calls.drain(name))  # type: ignore[misc]
+        assert refused.value.code == code
+    with pytest.raises(MessageError) as refused:
+        await crew.client.run(lambda calls: calls.reconnect("memory"))
+    assert refused.value.code == "unknown_broker"
+    await announce(crew, "new", instance="0a1b")
+    assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["new"]
+
+
+async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
+    crew: Crew, arrived: Arrived
+) -> None:
+    crew.start()
+    await crew.shared("w")
+    before = (await crew.client.stats()).buckets
+    ids = await crew.schedule(400, seconds=1.5)
+    for replaced in range(1, 4):
+        assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["w"]
+        await wait_until_async(
+            lambda: len(arrived.brokers) == 1 + replaced,  # noqa: B023
+            DEADLINE_S,
+            "another connection is made",
+        )
+    await arrived.all(ids)
+    assert arrived.twice == []
+    after = (await crew.client.stats()).buckets
+    assert [each.owner for each in after] == [each.owner for each in before] == ["w"] * 16
+    await crew.stop()
+
+
+async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
+    leaving = crew.start("a b/c")
+    await crew.shared("a b/c")
+    broker = {"memory": "memory://"}
+    async with api(crew.url, crew.namespace, brokers=broker) as http:
+        answer = await http.post("/v1/brokers/memory:reconnect")
+        assert (answer.status_code, answer.json()) == (
+            202,
+            {"broker": "memory", "workers": ["a b/c"]},
+        )
+        await wait_until_async(lambda: len(arrived.brokers) == 2, DEADLINE_S, "it connects again")
+        for path, code in (
+            ("/v1/brokers/nowhere:reconnect", "unknown_broker"),
+            ("/v1/workers/nobody:drain", "unknown_worker"),
+        ):
+            refused = await http.post(path)
+            assert (refused.status_code, refused.json()["code"]) == (404, code)
+        answer = await http.post("/v1/workers/a%20b%2Fc:drain")
+        assert (answer.status_code, answer.json()) == (202, {"worker": "a b/c"})
+        await leaving
+        acts = (await http.get("/v1/audit")).json()["items"]
+        assert any("POST /v1/workers/a%20b%2Fc:drain" in each["what"] for each in acts), acts
+        await announce(crew, "old")
+        answer = await http.post("/v1/workers/old:drain")
+        assert (answer.status_code, answer.json()["code"]) == (409, "worker_too_old")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
+    with Fleet(tmp_path, redis_url, namespace) as made:
+        yield made
+
+
+def test_a_process_of_several_drains_alone_and_is_not_replaced(
+    fleet: Fleet, run: Callable[..., Any]
+) -> None:
+    parent = fleet.start("p", "--processes", "2", settled=False)
+    fleet.wait_shared("p-0", "p-1")
+    ids = fleet.schedule(300, seconds=1)
+    drained = run("worker", "drain", "p-0")
+    assert (drained.code, drained.out) == (0, "drained p-0\n")
+    fleet.wait_shared("p-1")
+    fleet.wait_published(ids)
+    assert fleet.twice() == [] and "worker_died" not in parent.log
+    gone = run("worker", "drain", "p-0")
+    assert (gone.code, "worker ls" in gone.err) == (3, True)
+    assert "asked p-1\n" == run("worker", "reconnect", "file").out
+    (last,) = parent.children()
+    os.kill(last, signal.SIGSTOP)  # it does not hear what it is asked
+    try:
+        late = run("worker", "drain", "p-1", "--timeout", "300ms")
+        assert (late.code, "ask again" in late.err) == (1, True)
+    finally:
+        os.kill(last, signal.SIGCONT)
+    assert parent.wait() == 0  # it heard it late, and was the last
+    assert fleet.owners() == {}
+
+
+async def test_a_worker_tells_its_pace(crew: Crew, arrived: Arrived) -> None:
+    crew.start()
+    await crew.shared("w")
+    await arrived.all(await crew.schedule(200, seconds=2))
+
+    async def said() -> bool:
+        pace = (await told(crew)).pace
+        return bool(pace.published_s and pace.claims_s and pace.claimed)
+
+    await wait_until_async(said, DEADLINE_S, "it has counted")
+    pace = (await told(crew)).pace
+    assert pace.ahead_ms == 0  # Redis runs on this host
+    assert pace.unconfirmed == {"memory": 0}
+    await crew.stop()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [],
+        "x",
+        {"published_s": "1", "ahead_ms": 1.5, "confirm_ms": [], "unconfirmed": {"a": {}}},
+    ],
+)
+async def test_a_pace_that_makes_no_sense_is_none(crew: Crew, said: object) -> None:
+    await announce(crew, "odd", pace=said, instance=["x"])
+    found = await told(crew, "odd")
+    assert (found.pace, found.instance) == (WorkerPace(), "")
+
+
+async def test_a_clock_that_differs_is_an_alert(crew: Crew) -> None:
+    for name, ahead_ms in (("fast", 51), ("slow", -1200), ("right", 50)):
+        await announce(crew, name, pace={"ahead_ms": ahead_ms})
+    texts = [each.text for each in alerts(await crew.client.stats())]
+    assert "the clock of fast is 51 ms ahead of Redis'" in texts
+    assert "the clock of slow is 1200 ms behind Redis'" in texts
+    assert not any("right" in text for text in texts)
