@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from statistics import median
@@ -92,29 +93,26 @@ async def _ask(port: int, request: bytes, stop_s: float) -> int:
     return count
 
 
-def _load(port: int, request: bytes, seconds: float, counted: object) -> None:
-    """In a process of its own: ask for so long, and tell how often it was answered."""
+def _load(port: int, request: bytes, seconds: float) -> int:
+    """In a process of its own: ask for so long, and return how often it was answered."""
 
     async def run() -> int:
         stop_s = time.monotonic() + seconds
         return sum(await asyncio.gather(*(_ask(port, request, stop_s) for _ in range(CONNECTIONS))))
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        counted.put(runner.run(run()))  # type: ignore[attr-defined]
+        return runner.run(run())
 
 
 def measure(process: BaseProcess, port: int, path: bytes, body: bytes, seconds: float) -> Rate:
     """What a server does under load."""
-    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" % path
+    head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" % path
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     context = multiprocessing.get_context("spawn")
-    counted = context.Queue()
-    load = context.Process(target=_load, args=(port, request, seconds, counted))
     server = psutil.Process(process.pid)
     before = server.cpu_times()
-    load.start()
-    count = counted.get()
-    load.join()
+    with ProcessPoolExecutor(1, mp_context=context) as load:
+        count = load.submit(_load, port, request, seconds).result()
     after = server.cpu_times()
     cpu_s = after.user + after.system - before.user - before.system
     return Rate(count / seconds, cpu_s / count * 1e6)
@@ -124,7 +122,7 @@ async def hold(port: int, count: int, process: BaseProcess, path: bytes) -> floa
     """The memory of the server for each client that waits, in kB."""
     server = psutil.Process(process.pid)
     before = server.memory_info().rss
-    request = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path
+    request = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path
     kept = []
     for first in range(0, count, _PIPELINED):
         some = range(first, min(first + _PIPELINED, count))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -18,7 +17,7 @@ from redis.crc import key_slot
 from tests.rigs.certificates import Certificates
 from tests.rigs.waiting import wait_s, wait_until
 from tests.servers.network import Network
-from tests.servers.process import FIRST_PORT, LOOPBACK, ServerFailed, free_port
+from tests.servers.process import FIRST_PORT, LOOPBACK, ServerFailed, free_port, take_port
 from tests.servers.redis import default_binary
 from tests.servers.redis_node import FOLLOWED_S, NOBODY, QUIET, Login, RedisNode, wait_in_sync
 
@@ -327,18 +326,9 @@ def _port_with_bus() -> int:
     for _ in range(PORT_ATTEMPTS):
         bus = free_port()
         port = bus - BUS_DISTANCE
-        if port >= FIRST_PORT and _is_free(port):
+        if port >= FIRST_PORT and take_port(port):
             return port
     raise ServerFailed("no free pair of ports for a node of a Cluster")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ LOG_TAIL_CHARACTERS = 2_000
 # and lives as long as the interpreter.
 _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-launcher")
 _open: set[ServerProcess] = set()
+_given: set[int] = set()  # ports: a server binds its own long after it was given
 _owner_pid = os.getpid()
 
 
@@ -179,10 +180,19 @@ def free_port() -> int:
     for _ in range(PORT_ATTEMPTS):
         # The seedable generator would give two runs with one seed the same ports.
         port = random.SystemRandom().randint(min(FIRST_PORT, last_port), last_port)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
+        if take_port(port):
             return port
     raise ServerFailed(f"no free port between {FIRST_PORT} and {last_port}")
+
+
+def take_port(port: int) -> bool:
+    """Take a port for a server of this process; False if it is in use, or was given before."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind((LOOPBACK, port))
+        is_new = port not in _given
+        _given.add(port)
+        return is_new
+    return False
 
 
 def accepts(port: int) -> bool:
