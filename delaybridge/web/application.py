@@ -73,8 +73,9 @@ class Resource:
     def __init__(self, site: Site, methods: Mapping[str, Endpoint]) -> None:
         self._site, self._access, self._methods = site, site.access, dict(methods)
         self._path = next(iter(methods.values())).path
-        if "GET" in methods and methods["GET"].scope in (Scope.OPEN, Scope.READ):
-            self._methods["HEAD"] = methods["GET"]  # those of some dialects change something
+        get = methods.get("GET")
+        if get and (get.is_safe or get.scope in (Scope.OPEN, Scope.READ)):
+            self._methods["HEAD"] = get  # those of some dialects change something
         limits = site.settings.limits
         # JSON writes a byte as up to six characters.
         self._most = 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
