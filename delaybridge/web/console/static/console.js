@@ -451,9 +451,9 @@ const page = (() => {
     try { if ((await fetch(location.href)).status !== 503) location.reload(); } catch { /* not there yet */ }
   }, 2000);
 
-  // rows that wait until the others are painted
-  const later = () => each("tbody[data-later]", rows => requestAnimationFrame(() => setTimeout(() => {
-    rows.previousElementSibling.append(...rows.rows);
+  // rows that come as text: the browser reads them when it has painted the others
+  const later = () => each("script[data-later]", rows => requestAnimationFrame(() => setTimeout(() => {
+    rows.previousElementSibling.insertAdjacentHTML("beforeend", rows.textContent);
     rows.remove();
     ready();
   })));
