@@ -6,7 +6,7 @@ twice, but not missed; on a page it is once. While the ledger does not answer, p
 of what Redis has; a single message that Redis does not know is then neither there nor not.
 
 Counts of many cold messages take the database a while: they are read again after twenty times as
-long as they took.
+long as they took. Counts of few are always read: a message more or less is seen there.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _HEAD = struct.Struct(">Bd")
 _DRAWN = 2000  # numbers of rows that are looked up for a sample
 _READ_AGAIN = 20  # times as long as a count took
 _SLOW_S = 0.05
+_MANY = 1000  # messages: a count that may be old
 _RANGES = ("ZCARD", "ZCOUNT", "ZRANGE")
 _Reply = Any
 
@@ -136,7 +137,8 @@ class ColdReads:
         known.update(zip(unknown, self._cold.counted(on, unknown), strict=True))
         took_s = time.monotonic() - now_s
         if took_s > _SLOW_S:
-            self._counts.known, self._counts.until_s = known, now_s + _READ_AGAIN * took_s
+            self._counts.known = {s: each for s, each in known.items() if each.messages >= _MANY}
+            self._counts.until_s = now_s + _READ_AGAIN * took_s
         return {i: known[span] for i, span in spans.items()}
 
     def _merge(
