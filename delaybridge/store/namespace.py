@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,8 @@ class Namespace:
         self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
         self._buckets: list[Bucket] = []
-        self.ids = Ids(lambda: len(self._buckets) or 1, self._is_away)
+        here = weakref.proxy(self)  # else nothing that it has would go before the collector comes
+        self.ids = Ids(lambda: len(here._buckets) or 1, lambda bucket: here._is_away(bucket))
         self.birth = ""
 
     def _is_away(self, bucket: int) -> bool:

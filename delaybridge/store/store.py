@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -45,6 +46,20 @@ def _connect_s(timeout_s: float, replaceable: bool) -> float:
     return timeout_s * (_HANDSHAKE if replaceable else 0.5)
 
 
+def _open_async_wire(
+    timeout_s: float, url: str, address: Address | None, replaceable: bool
+) -> AsyncWire:
+    within_s = _connect_s(timeout_s, replaceable)
+    client = connect(redis.asyncio.Redis.from_url, url, within_s, address)
+    return AsyncWire(client.connection_pool, timeout_s / 2)
+
+
+def _open_wire(timeout_s: float, url: str, address: Address | None, replaceable: bool) -> Wire:
+    within_s = _connect_s(timeout_s, replaceable)
+    client = connect(redis.Redis.from_url, url, within_s, address)
+    return Wire(client.connection_pool, timeout_s / 2)
+
+
 class AsyncStore:
     """Redis on an event loop. Any number of calls may be made at once."""
 
@@ -59,12 +74,7 @@ class AsyncStore:
         """recorder: tells the ledger what is changed; closed with the store."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
-        self._servers: Servers[AsyncWire] = servers_of(url, self._open_wire)
-
-    def _open_wire(self, url: str, address: Address | None, replaceable: bool) -> AsyncWire:
-        within_s = _connect_s(self.timeout_s, replaceable)
-        client = connect(redis.asyncio.Redis.from_url, url, within_s, address)
-        return AsyncWire(client.connection_pool, self.timeout_s / 2)
+        self._servers: Servers[AsyncWire] = servers_of(url, partial(_open_async_wire, timeout_s))
 
     @property
     def redis(self) -> redis.asyncio.Redis:
@@ -291,12 +301,9 @@ class Store:
         """As `AsyncStore`."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
-        self._servers: Servers[Wire] = servers_of(url, self._open_wire)
-
-    def _open_wire(self, url: str, address: Address | None, replaceable: bool) -> Wire:
-        within_s = _connect_s(self.timeout_s, replaceable)
-        client = connect(redis.Redis.from_url, url, within_s, address)
-        return Wire(client.connection_pool, self.timeout_s / 2)
+        # A function, and no method: without a cycle a store that nobody has any more is gone at
+        # once, and its sockets with it. The collector may take a socket first, and Python warns.
+        self._servers: Servers[Wire] = servers_of(url, partial(_open_wire, timeout_s))
 
     @property
     def redis(self) -> redis.Redis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import json
 import random
@@ -1122,6 +1123,20 @@ async def test_closing_waits_for_schedules_under_way(
 def connections(connection: redis.Redis) -> int:
     """The number of connections other than this one."""
     return len(connection.client_list()) - 1
+
+
+def test_a_client_that_nobody_has_any_more_closes_its_connection(
+    own_server: RedisServer, own: redis.Redis
+) -> None:
+    gc.disable()  # it may take a socket before its connection, and Python warns of that
+    try:
+        client = Client(own_server.url)
+        client.schedule(TO, b"", delay=60)
+        assert connections(own) == 1
+        del client
+        wait_until(lambda: connections(own) == 0, 5.0, "its connection is closed")
+    finally:
+        gc.enable()
 
 
 async def test_calls_by_id_of_one_tick_travel_in_one_pipeline(
