@@ -16,6 +16,7 @@ from delaybridge.web.checks import check_request
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import MEDIA, Problem, problem_of
 from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
+from delaybridge.web.sessions import GUARD
 from delaybridge.web.site import Site
 
 _JSON = b"application/json"
@@ -122,9 +123,13 @@ class Resource:
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body = None if endpoint.body is None else await self._body(endpoint, headers, receive)
         call = call._replace(path=path, query=query, body=body, who=who.name, may=who.scope)
-        if endpoint.is_audited:
-            return await audited(call, endpoint.handler, f"{scope['method']} {call.asked}")
-        return await endpoint.handler(call)
+        try:
+            if endpoint.is_audited:
+                return await audited(call, endpoint.handler, f"{scope['method']} {call.asked}")
+            return await endpoint.handler(call)
+        finally:
+            if GUARD in headers and scope["method"] != "GET":
+                site.looks.renew()  # the page is about to show what that changed
 
     def _call(self, scope: Connection, headers: Mapping[str, str]) -> Call:
         """The request as far as it is known before it is checked."""

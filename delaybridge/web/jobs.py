@@ -45,8 +45,13 @@ async def begin(call: Call, verb: str, progress: Progress) -> Job:
     await site.client.run(lambda calls: _begin(calls, job))
     task = asyncio.create_task(_work(site, job, progress, call.who), name=f"job {job.id}")
     site.tasks[job.id] = task
-    task.add_done_callback(lambda _: site.tasks.pop(job.id, None))
+    task.add_done_callback(lambda _: _ended(site, job.id))
     return job
+
+
+def _ended(site: Site, id: str) -> None:
+    del site.tasks[id]
+    site.looks.renew()
 
 
 async def all_jobs(site: Site) -> list[Job]:

@@ -45,6 +45,15 @@ async def test_every_page_is_html_with_a_strict_policy(
         assert "curl -sS" in answer.text and 'aria-current="page"' in answer.text
 
 
+async def test_a_page_shows_at_once_what_its_button_changed(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, brokers={"kafka": "kafka://h"}) as client:
+        for verb, is_paused in (("pause", True), ("resume", False), ("pause", True)):
+            await client.get("/brokers")  # a look that is kept for a second
+            path, page = f"/v1/destinations/kafka:{verb}", {sessions.GUARD: "1"}
+            assert (await client.post(path, headers=page)).status_code == 200
+            assert ("paused" in (await client.get("/brokers")).text) is is_paused
+
+
 async def test_pages_and_their_files_are_below_the_base_path(
     redis_url: str, namespace: str
 ) -> None:

@@ -114,7 +114,9 @@ class Looks:
         an error."""
         self.client = client
         self._last, self._at_s = Look(), -1e9
+        self._began_s = self._changed_s = -1e9  # the last look, and what somebody did
         self._under_way: asyncio.Task[Look] | None = None
+        self._running: set[asyncio.Task[Look]] = set()
         self._error: Exception = _SLOW  # of the last look, if it failed
         self._seen: dict[str, Gone] = {}
         self.rates: dict[str, deque[float]] = {}  # of the last looks, by worker
@@ -125,10 +127,12 @@ class Looks:
         DelayBridgeError: Redis does not answer.
         """
         age_s = time.monotonic() - self._at_s
-        if age_s <= _FRESH_S:
+        if age_s <= _FRESH_S and self._began_s >= self._changed_s:
             return self._last
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._again())
+            self._running.add(self._under_way)
+            self._under_way.add_done_callback(self._running.discard)
         under_way, is_kept = self._under_way, age_s <= _KEPT_S
         # One that gives up does not end it for the others.
         await asyncio.wait([under_way], timeout=_PATIENCE_S if is_kept else None)
@@ -147,9 +151,13 @@ class Looks:
             look = Look(error=_told(exc))
         return b"event: tick\ndata: %s\n\n" % msgspec.json.encode(look.tick())
 
+    def renew(self) -> None:
+        """Somebody changed something on a page: looks that began before are not shown any more."""
+        self._changed_s, self._under_way = time.monotonic(), None
+
     async def close(self) -> None:
         """End a look that is under way, and close the client."""
-        await end_all([self._under_way] if self._under_way else [])
+        await end_all(self._running)
         await self.client.close()
 
     def gone(self) -> list[Gone]:
@@ -175,11 +183,13 @@ class Looks:
             self._error = exc
             raise
         self._error = _SLOW
-        self._at_s = time.monotonic()
-        if found.stats is not None:
-            self._note(found.stats)
-        self._last = found._replace(took_ms=(self._at_s - began_s) * 1e3)
-        return self._last
+        now_s = time.monotonic()
+        found = found._replace(took_ms=(now_s - began_s) * 1e3)
+        if began_s >= self._began_s:  # else another one began later, and ended before
+            self._at_s, self._began_s, self._last = now_s, began_s, found
+            if found.stats is not None:
+                self._note(found.stats)
+        return found
 
 
 def _told(error: DelayBridgeError) -> str:

@@ -289,7 +289,12 @@ const page = (() => {
     const then = element.dataset.then ?? "refresh";
     if (then.startsWith("/")) location.href = base + then.replace("{id}", encodeURIComponent(found.id ?? ""));
     else if (then === "reload") location.reload();
-    else { each("main :checked[name=id]", box => { box.checked = false; }); ticks(); refresh(); }
+    else {
+      each("main :checked[name=id]", box => { box.checked = false; });
+      ticks();
+      refresh();
+      setTimeout(refresh, 1000);  // perhaps another process answered, which looks once a second
+    }
   };
 
   // A button or a form with data-act. data-ids: the ticked rows. data-filter: everything that matches.
