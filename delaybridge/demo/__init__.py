@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from delaybridge.demo.play import Plan, Play
 from delaybridge.demo.result import POISON, RunResult
 from delaybridge.demo.screen import Screen
 from delaybridge.demo.servers import Process, environment, python
-from delaybridge.demo.showcase import Showcase, free_port, open_in_browser, until_serving
+from delaybridge.demo.showcase import KINDS, Showcase, free_port, open_in_browser, until_serving
 from delaybridge.demo.stores import DemoStore, place_at
 from delaybridge.worker.interrupts import interrupts
 
@@ -65,7 +65,7 @@ def run(
         screen = stack.enter_context(Screen(color=color))
         screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", style="bold")
         try:
-            site = _site(stack, screen, broker, redis)
+            site = _site(stack, screen, broker, redis, [*KINDS] if serve else [])
             faults = site.show(port, check, plan.kill, browser) if serve else site.play(plan, check)
         except Failed as failure:
             faults = [str(failure)]
@@ -77,15 +77,17 @@ def run(
         return 1 if faults else 0
 
 
-def _site(stack: ExitStack, screen: Screen, broker: str | None, redis: str | None) -> _Site:
+def _site(
+    stack: ExitStack, screen: Screen, broker: str | None, redis: str | None, parts: Sequence[str]
+) -> _Site:
     """Open broker and store, and show them; they end with the stack."""
-    place = stack.enter_context(target(broker))
+    place = stack.enter_context(target(broker, parts))
     stored = stack.enter_context(place_at(redis))
     for line in f"store     {stored.about}".splitlines():
         screen.line(line)
     screen.line(f"broker    {place.about}")
     kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
-    screen.line(f"          {kind} {place.name}{'' if place.is_stand_in else end}")
+    screen.line(f"          {kind} {', '.join(place.names)}{'' if place.is_stand_in else end}")
     settings = environment(
         **_SETTINGS,
         NAMESPACE=stored.namespace,

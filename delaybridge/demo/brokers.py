@@ -1,4 +1,4 @@
-"""Where the demo's messages go: a queue or topic of its own, removed at the end.
+"""Where the demo's messages go: queues or topics of its own, removed at the end.
 
 Touches nothing else on the broker. Without a broker, librdkafka's mock cluster stands in for Kafka,
 inside this process.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,7 @@ _QUIET = {"log_level": 0}  # librdkafka would write to our standard error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A queue or topic of the demo's own.
+    """Queues or topics of the demo's own.
 
     url: the broker, for a worker's settings. about: the same for people, without secrets. consume:
     the consumer's input.
@@ -45,15 +45,21 @@ class Target:
 
     kind: str
     url: str
-    name: str
+    names: Sequence[str]
     about: str
     consume: Mapping[str, Any]
     is_stand_in: bool = False
 
     @property
+    def destinations(self) -> list[str]:
+        """The queues or topics, for messages."""
+        before = "rabbitmq:/" if self.kind == "rabbitmq" else "kafka:"
+        return [f"{before}{name}" for name in self.names]
+
+    @property
     def destination(self) -> str:
-        """The queue or topic, for a message."""
-        return f"rabbitmq:/{self.name}" if self.kind == "rabbitmq" else f"kafka:{self.name}"
+        """The first of them."""
+        return self.destinations[0]
 
     def poison(self, *, id: str, delay_s: float) -> Message:
         """A message that the broker refuses."""
@@ -63,68 +69,75 @@ class Target:
 
 
 @contextmanager
-def target(url: str | None) -> Iterator[Target]:
+def target(url: str | None, parts: Sequence[str] = ()) -> Iterator[Target]:
     """The demo's own queue or topic on the broker at `url`, or on a stand-in for Kafka.
 
+    parts: names of several instead, below the demo's own name if others may have such names.
     ConfigError if the URL is not of a RabbitMQ or Kafka; PublishUnavailable if the broker is not.
     """
     name = f"delaybridge-demo-{secrets.token_hex(4)}"
+    names = [f"{name}.{part}" for part in parts] or [name]
     if url is None:
-        opened = _stand_in(name)
+        opened = _stand_in(parts or names)
     else:
         Settings.load(os.devnull, {"brokers": {"demo": url}}, environ={})  # checks the URL
         if (kind := kind_of(url)) not in ("rabbitmq", "kafka"):
             raise ConfigError("--broker: the demo accepts only amqp[s]:// and kafka[s]://")
-        opened = _rabbitmq(url, name) if kind == "rabbitmq" else _kafka(url, name)
+        opened = _rabbitmq(url, names) if kind == "rabbitmq" else _kafka(url, names)
     with opened as found:
         yield found
 
 
 @contextmanager
-def _stand_in(topic: str) -> Iterator[Target]:
+def _stand_in(topics: Sequence[str]) -> Iterator[Target]:
     """librdkafka's mock cluster; other processes can reach it as long as `owner` lives."""
     owner = Producer({"test.mock.num.brokers": 1, **_QUIET})
-    brokers = owner.list_topics(topic, timeout=_ANSWER_S).brokers  # asking creates the topic
+    for topic in topics:
+        brokers = owner.list_topics(topic, timeout=_ANSWER_S).brokers  # asking creates the topic
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
     about = f"kafka mock {libversion()[0]} (a stand-in, in this process)  {servers}"
-    yield _kafka_target(f"kafka://{servers}", topic, about, is_stand_in=True)
+    yield _kafka_target(f"kafka://{servers}", topics, about, is_stand_in=True)
     owner.purge()
 
 
 @contextmanager
-def _kafka(url: str, topic: str) -> Iterator[Target]:
-    found = _kafka_target(url, topic, f"kafka  {redact(url)}")
+def _kafka(url: str, topics: Sequence[str]) -> Iterator[Target]:
+    found = _kafka_target(url, topics, f"kafka  {redact(url)}")
     admin = AdminClient(found.consume["settings"])
     with _errors_of(url):
         admin.list_topics(timeout=_ANSWER_S / 2)
-        new = admin.create_topics([NewTopic(topic, _PARTITIONS)], operation_timeout=_ANSWER_S)
-        new[topic].result(_ANSWER_S)
+        wanted = [NewTopic(topic, _PARTITIONS) for topic in topics]
+        for new in admin.create_topics(wanted, operation_timeout=_ANSWER_S).values():
+            new.result(_ANSWER_S)
     try:
         yield found
     finally:
-        with _errors_of(url, f"topic {topic} is left behind: "):
-            admin.delete_topics([topic])[topic].result(_ANSWER_S)
+        with _errors_of(url, f"topic {', '.join(topics)} is left behind: "):
+            for gone in admin.delete_topics([*topics]).values():
+                gone.result(_ANSWER_S)
 
 
-def _kafka_target(url: str, topic: str, about: str, **more: bool) -> Target:
+def _kafka_target(url: str, topics: Sequence[str], about: str, **more: bool) -> Target:
     settings = {**configuration("kafka", url, PublishOptions()), **_QUIET}
-    consume = {"kind": "kafka", "settings": settings, "topic": topic}
-    return Target(kind="kafka", url=url, name=topic, about=about, consume=consume, **more)
+    consume = {"kind": "kafka", "settings": settings, "topics": topics}
+    return Target(kind="kafka", url=url, names=topics, about=about, consume=consume, **more)
 
 
 @contextmanager
-def _rabbitmq(url: str, queue: str) -> Iterator[Target]:
+def _rabbitmq(url: str, queues: Sequence[str]) -> Iterator[Target]:
     logging.getLogger("pika").setLevel(logging.CRITICAL)  # its errors are raised as well
     with _errors_of(url), pika.BlockingConnection(pika.URLParameters(url)) as connection:
         arguments = {"x-expires": _QUEUE_EXPIRES_MS}
-        connection.channel().queue_declare(queue, durable=True, arguments=arguments)
+        for queue in queues:
+            connection.channel().queue_declare(queue, durable=True, arguments=arguments)
     try:
-        consume = {"kind": "rabbitmq", "url": url, "queue": queue}
+        consume = {"kind": "rabbitmq", "url": url, "queues": queues}
         about = f"rabbitmq  {redact(url)}"
-        yield Target(kind="rabbitmq", url=url, name=queue, about=about, consume=consume)
+        yield Target(kind="rabbitmq", url=url, names=queues, about=about, consume=consume)
     finally:
         with _errors_of(url), pika.BlockingConnection(pika.URLParameters(url)) as connection:
-            connection.channel().queue_delete(queue)
+            for queue in queues:
+                connection.channel().queue_delete(queue)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A plain consumer: it imports its broker's client library, and nothing of delaybridge.
 
-Run by path. Consumes the queue or topic that the variable SOURCE describes, as JSON, and writes a
+Run by path. Consumes the queues or topics that the variable SOURCE describes, as JSON, and writes a
 line of JSON for each message when it arrives.
 """
 
@@ -17,14 +17,14 @@ def main() -> None:
     (consume_kafka if source.pop("kind") == "kafka" else consume_rabbitmq)(**source)
 
 
-def consume_kafka(settings: dict[str, Any], topic: str) -> None:
+def consume_kafka(settings: dict[str, Any], topics: list[str]) -> None:
     """Consume every partition from its beginning, assigned: joining a group takes seconds."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     eager = {"fetch.wait.max.ms": 10, "enable.auto.commit": False, "log_level": 0}
-    consumer = Consumer({**settings, **eager, "group.id": topic})
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+    consumer = Consumer({**settings, **eager, "group.id": topics[0]})
+    known = {t: consumer.list_topics(t, timeout=10).topics[t].partitions for t in topics}
+    consumer.assign([TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in known[t]])
     tell(ready=True)
     while True:
         record = consumer.poll(1.0)
@@ -33,7 +33,7 @@ def consume_kafka(settings: dict[str, Any], topic: str) -> None:
             received(dict(record.headers() or []), at_us)
 
 
-def consume_rabbitmq(url: str, queue: str) -> None:
+def consume_rabbitmq(url: str, queues: list[str]) -> None:
     """Consume with acknowledgements, as an ordinary consumer does."""
     import pika
 
@@ -44,7 +44,8 @@ def consume_rabbitmq(url: str, queue: str) -> None:
         received(properties.headers, time.time_ns() // 1000)
         channel.basic_ack(method.delivery_tag)
 
-    channel.basic_consume(queue, on_message)
+    for queue in queues:
+        channel.basic_consume(queue, on_message)
     tell(ready=True)
     channel.start_consuming()
 

@@ -31,6 +31,8 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _TICK_S, _ROW_S, _READY_S = 0.1, 10.0, 30.0
 _FIRST_KILL_S, _KILL_EVERY_S, _NEW_WORKER_S = 15.0, 60.0, 10.0
 _PER_S, _AHEAD_S = 60, 40.0
+KINDS = {"orders": 6, "mails": 3, "invoices": 1}
+"""What is scheduled -> how often; each has a queue or topic of its own."""
 _AT_FIRST = 3000
 _SPANS_S = (600, 7200, 86_400, 30 * 86_400)  # how far ahead what is there at first is due
 _POISON_EVERY_S = 20.0
@@ -168,18 +170,22 @@ class Showcase:
     def _schedule(self, messages: int, ahead_s: float, least_s: float = 1.0) -> None:
         made = [
             Message(
-                self._target.destination,
-                f'{{"order": {number}}}',
+                to,
+                f'{{"number": {number}}}',
                 id=f"{_ID}{number}",
                 delay=round(self._chance.uniform(least_s, ahead_s), 3),
-                headers={"kind": self._chance.choice(["order", "mail", "invoice"])},
+                headers={"shop": self._chance.choice(["Berlin", "Lagos", "Lima"])},
             )
-            for number, _ in zip(self._numbers, range(messages), strict=False)
+            for to, number in zip(self._drawn(messages), self._numbers, strict=False)
         ]
         for receipt in self._client.schedule_many(made):
             if receipt.answer is not Answer.CREATED:
                 raise Failed(f"{receipt.id} was not accepted: {receipt}")
             self._account.waiting[receipt.id] = receipt.due_ms
+
+    def _drawn(self, messages: int) -> list[str]:
+        """A destination for each of them."""
+        return self._chance.choices(self._target.destinations, [*KINDS.values()], k=messages)
 
     def _hear(self, consumer: Process) -> None:
         for fields in filter(None, map(parsed, consumer.news())):

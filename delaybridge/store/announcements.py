@@ -43,7 +43,8 @@ class WorkerPace(NamedTuple):
 
     published_s, claims_s: a second. claimed: messages of a claim. ahead_ms: of its host's clock
     against Redis', at least; below 0: behind. By broker: confirm_ms: within how many ms 99 % were
-    confirmed; unconfirmed: messages that the broker has not answered yet.
+    confirmed; unconfirmed: messages that the broker has not answered yet. late_ms: by destination,
+    how late 99 % were at most, in the last minute.
     """
 
     published_s: float | None = None
@@ -52,6 +53,7 @@ class WorkerPace(NamedTuple):
     ahead_ms: int | None = None
     confirm_ms: Mapping[str, float] = {}
     unconfirmed: Mapping[str, int] = {}
+    late_ms: Mapping[str, float] = {}
 
 
 class WorkerInfo(NamedTuple):
@@ -181,7 +183,8 @@ def _pace(of: object) -> WorkerPace:
     confirm_ms, unconfirmed = (_numbers(of.get(f)) for f in ("confirm_ms", "unconfirmed"))
     waiting = {broker: int(count) for broker, count in unconfirmed.items()}
     ahead_ms = _whole(of, "ahead_ms")
-    return WorkerPace(published_s, claims_s, claimed, ahead_ms, confirm_ms, waiting)
+    late_ms = _numbers(of.get("late_ms"))
+    return WorkerPace(published_s, claims_s, claimed, ahead_ms, confirm_ms, waiting, late_ms)
 
 
 def drift_of(living: Sequence[WorkerInfo]) -> LedgerDrift | None:

@@ -11,6 +11,7 @@ from delaybridge.store.definitions import Definitions
 from delaybridge.store.destinations import Controls
 from delaybridge.store.facts import Inspection
 from delaybridge.store.horizon import Outlook
+from delaybridge.store.mix import Mixing
 from delaybridge.store.pulling import Pulling
 from delaybridge.store.remote import RemoteControl
 from delaybridge.store.series import History
@@ -20,7 +21,7 @@ from delaybridge.store.views import Views
 
 
 class Calls(
-    Inspection, Definitions, Changes, Views, Counting, Outlook, Tallying, Controls, RemoteControl,
-    History, Pulling,
+    Inspection, Definitions, Changes, Views, Counting, Outlook, Mixing, Tallying, Controls,
+    RemoteControl, History, Pulling,
 ):  # fmt: skip
     """The calls of one namespace."""

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from delaybridge.errors import MessageError, StoreError
-from delaybridge.message import State, destination_text
-from delaybridge.store.bound import bound
+from delaybridge.message import destination_text
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.replies import Sample, Tallied, read_first_score
-from delaybridge.store.rules import label_of, places_of
-from delaybridge.store.tally import Tally, estimated
+from delaybridge.store.replies import Sample, read_first_score
+from delaybridge.store.rules import places_of
 from delaybridge.store.verbs import Bucket
 
 _MAX_CELLS = 1000
 _MAX_COUNTS = 200_000  # cells of all buckets: about 0.2 s of Redis' time
 _FINER = 60  # parts of the fullest cell, to find its busiest
 _SAMPLED, _LEAST_SAMPLED = 4000, 64  # messages of all buckets, of each
-_EIGHTHS, _READ, _LEAST_READ = 8, 4000, 8  # records read by `due_for`: of all, of each part
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 
 
@@ -97,39 +93,10 @@ class Outlook(Namespace):
         if found.fullest is None:
             return found
         parts, size = list(_parts(found.fullest)), len(buckets)
-        counts = yield [_count(b, *part) for part in parts for b in buckets]
+        counts = yield [count_due(b, *part) for part in parts for b in buckets]
         sums = (sum(counts[at : at + size]) for at in range(0, len(counts), size))
         cells = map(Cell, *zip(*parts, strict=True), sums)
         return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
-
-    def due_for(self, from_ms: int, to_ms: int) -> Steps[list[tuple[str, Tally]]]:
-        """How many delayed messages of a span are bound for each exchange or topic; the most first.
-
-        to_ms: not included. Few messages are counted. Of many, the first ones of each eighth of the
-        span are read in each bucket, and the rest is estimated.
-        """
-        buckets = yield from self.open()
-        most = max(_LEAST_READ, _READ // (_EIGHTHS * len(buckets)))
-        ends = [from_ms + (to_ms - from_ms) * n // _EIGHTHS for n in range(_EIGHTHS + 1)]
-        parts: list[list[RedisCommand[Any]]] = [
-            [
-                _count(bucket, low, high),
-                bound(bucket, State.DELAYED, limit=most, low=low, high=_below(high)),
-            ]
-            for low, high in pairwise(ends)
-            if low < high
-            for bucket in buckets
-        ]
-        replies = yield from grouped(parts)
-        strata: list[Tallied] = []
-        for listed, found in replies:
-            for reply in (listed, found):
-                if isinstance(reply, StoreError):
-                    raise reply
-            labels = (label_of(places_of(to or "?", self.kinds)) for _, _, to in found.messages)
-            read = len(found.messages)
-            strata.append(Tallied(max(listed, read), read, Counter(labels)))
-        return sorted(estimated(strata), key=lambda each: (-each[1].messages, each[0]))
 
     def _counted(self, buckets: Sequence[Bucket], starts: list[int]) -> Steps[Horizon]:
         looks = yield from grouped([_look(bucket, starts) for bucket in buckets])
@@ -255,17 +222,17 @@ def _look(bucket: Bucket, starts: Sequence[int]) -> list[RedisCommand[Any]]:
     due, first = bucket.key("due"), (starts[0], "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
     return [
         plain("ZRANGE", due, *first, parse=read_first_score),
-        *(_count(bucket, low, high) for low, high in pairwise(bounds)),
+        *(count_due(bucket, low, high) for low, high in pairwise(bounds)),
         *(plain("ZCARD", bucket.key(name), parse=int) for name in ("mirror", "parked")),
     ]
 
 
-def _count(bucket: Bucket, low: int | str, high: int | str) -> RedisCommand[int]:
+def count_due(bucket: Bucket, low: int | str, high: int | str) -> RedisCommand[int]:
     """Messages due from `low` on and before `high`; a score is at most a millisecond above."""
     return plain("ZCOUNT", bucket.key("due"), low, f"({high}", parse=int)
 
 
-def _below(score: int) -> float:
+def highest_below(score: int) -> float:
     """The highest score of a message that is due before."""
     return math.nextafter(float(score), -math.inf)
 

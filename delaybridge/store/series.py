@@ -18,6 +18,7 @@ from delaybridge.store import announcements, keys, registry
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.namespace import Namespace
 
+BURIED = "buried "  # with the reason's first word
 LATE = "late_"  # names of the histogram's counts: late_0 to late_15, by index of the bound
 _STEPS = {"1s": ("s", 1), "1m": ("m", 60), "30m": ("h", 1800)}  # field of a slot, seconds
 _SLOTS = {"s": 61, "m": 61, "h": 49}  # one more than points: the period under way has its own
@@ -38,9 +39,10 @@ class Point(NamedTuple):
     """What the fleet counted from `from_ms` on and before `to_ms` (Redis' clock, epoch ms).
 
     workers: how many reported, on average over the time that their reports span. counts: name ->
-    number: scheduled, cancelled, rescheduled, published, retried, buried, dead_lettered, dropped;
-    a name that is missing is 0. destinations: destination -> the same, as far as the worker knows
-    it; at most 50 in a period, further ones are counted as `other`.
+    number: scheduled, cancelled, rescheduled, published, retried, buried, dead_lettered, dropped,
+    and of the buried `buried REASON` for each reason; a name that is missing is 0. destinations:
+    destination -> the same, as far as the worker knows it, without reasons; at most 50 in a period,
+    further ones are counted as `other`.
     """
 
     from_ms: int

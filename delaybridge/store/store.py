@@ -33,6 +33,7 @@ from delaybridge.store.servers import Servers, servers_of
 from delaybridge.store.wire import AsyncWire, Wire
 
 T = TypeVar("T")
+W = TypeVar("W", AsyncWire, Wire)
 
 _SILENCE_S, _PONG_S = 1.0, 2.0  # a silent subscription is pinged; dead without an answer
 _RESUBSCRIBE_S = 0.5
@@ -42,22 +43,12 @@ _LOOK_S = 0.02
 _HANDSHAKE = 0.2  # of the time-out: of a server that another one may replace
 
 
-def _connect_s(timeout_s: float, replaceable: bool) -> float:
-    return timeout_s * (_HANDSHAKE if replaceable else 0.5)
-
-
-def _open_async_wire(
-    timeout_s: float, url: str, address: Address | None, replaceable: bool
-) -> AsyncWire:
-    within_s = _connect_s(timeout_s, replaceable)
-    client = connect(redis.asyncio.Redis.from_url, url, within_s, address)
-    return AsyncWire(client.connection_pool, timeout_s / 2)
-
-
-def _open_wire(timeout_s: float, url: str, address: Address | None, replaceable: bool) -> Wire:
-    within_s = _connect_s(timeout_s, replaceable)
-    client = connect(redis.Redis.from_url, url, within_s, address)
-    return Wire(client.connection_pool, timeout_s / 2)
+def _open(
+    kind: type[W], from_url: Callable[..., Any], timeout_s: float,
+    url: str, address: Address | None, replaceable: bool,
+) -> W:  # fmt: skip
+    client = connect(from_url, url, timeout_s * (_HANDSHAKE if replaceable else 0.5), address)
+    return kind(client.connection_pool, timeout_s / 2)
 
 
 class AsyncStore:
@@ -74,7 +65,9 @@ class AsyncStore:
         """recorder: tells the ledger what is changed; closed with the store."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
-        self._servers: Servers[AsyncWire] = servers_of(url, partial(_open_async_wire, timeout_s))
+        self._servers: Servers[AsyncWire] = servers_of(
+            url, partial(_open, AsyncWire, redis.asyncio.Redis.from_url, timeout_s)
+        )
 
     @property
     def redis(self) -> redis.asyncio.Redis:
@@ -303,7 +296,9 @@ class Store:
         self.recorder = recorder
         # A function, and no method: without a cycle a store that nobody has any more is gone at
         # once, and its sockets with it. The collector may take a socket first, and Python warns.
-        self._servers: Servers[Wire] = servers_of(url, partial(_open_wire, timeout_s))
+        self._servers: Servers[Wire] = servers_of(
+            url, partial(_open, Wire, redis.Redis.from_url, timeout_s)
+        )
 
     @property
     def redis(self) -> redis.Redis:

@@ -132,7 +132,7 @@ async def due_for(call: Call) -> Reply:
     if not 0 <= query.from_ms < query.to_ms <= YEAR_3000_MS:
         raise MessageError("bad_time", "to_ms", "give a from_ms and a later to_ms, in epoch ms")
     found = await call.site.client.run(lambda calls: calls.due_for(query.from_ms, query.to_ms))
-    items = [DueFor(destination, *tally) for destination, tally in found]
+    items = [DueFor(destination, *tally) for destination, tally in found.destinations]
     return Reply(DueForList(items, sum(each.messages for each in items)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,9 @@ from delaybridge.store.series import percentile
 
 _LEAST_S = 1.0  # a shorter time says little
 _ANNOUNCED = 20  # brokers
-_LONGEST_MS = 60_000  # of a confirm, as told
+_ANNOUNCED_PLACES = 50  # destinations
+_LATENESS_KEPT_S = 60.0
+_LONGEST_MS = 60_000  # of a confirm, of a lateness, as told
 
 
 class CountedPace:
@@ -24,48 +26,62 @@ class CountedPace:
         self._looked_s, self._seen = monotonic(), self._look()
         self._said: dict[str, Any] = {"published_s": None, "claims_s": None, "claimed": None}
         self._confirms: dict[str, float] = {}
+        self._late: dict[str, tuple[float, float]] = {}  # and when it was seen
 
     def announced(self) -> dict[str, Any]:
-        """Messages published and claims made a second, messages of a claim, and each broker's time
-        to confirm (ms, of 99 %). None, or a broker left out: nothing was counted yet."""
+        """Messages published and claims made a second, messages of a claim, each broker's time to
+        confirm, and each destination's lateness in the last minute (ms, of 99 %). None, or a name
+        left out: nothing was counted yet."""
         passed_s = self._monotonic() - self._looked_s
         if passed_s >= _LEAST_S:
             before, self._seen = self._seen, self._look()
             self._looked_s += passed_s
             more = self._seen - before
-            claims = more["claims", 0]
+            claims = more["claims", "", 0]
             self._said = {
-                "published_s": round(more["published", 0] / passed_s, 1),
+                "published_s": round(more["published", "", 0] / passed_s, 1),
                 "claims_s": round(claims / passed_s, 1),
-                "claimed": round(more["claimed", 0] / claims, 1) if claims else None,
+                "claimed": round(more["claimed", "", 0] / claims, 1) if claims else None,
             }
-            self._confirms |= _confirms(more)
-        return {**self._said, "confirm_ms": dict(islice(self._confirms.items(), _ANNOUNCED))}
+            self._confirms |= _within(more, _CONFIRM)
+            self._note_lateness(_within(more, _LATENESS))
+        late = sorted(self._late, key=lambda place: -self._late[place][0])[:_ANNOUNCED_PLACES]
+        return {
+            **self._said,
+            "confirm_ms": dict(islice(self._confirms.items(), _ANNOUNCED)),
+            "late_ms": {place: self._late[place][0] for place in late},
+        }
 
-    def _look(self) -> Counter[tuple[str, int]]:
-        """Totals, and how many confirms of each broker fell into each bucket of its histogram."""
-        found: Counter[tuple[str, int]] = Counter()
+    def _note_lateness(self, found: Mapping[str, float]) -> None:
+        """Of each destination the one that was seen last, while it says something about now."""
+        now_s = self._looked_s
+        self._late |= {place: (late_ms, now_s) for place, late_ms in found.items()}
+        kept = now_s - _LATENESS_KEPT_S
+        self._late = {place: seen for place, seen in self._late.items() if seen[1] > kept}
+
+    def _look(self) -> Counter[_Counted]:
+        """Totals, and how many fell into each bucket of the histograms."""
+        found: Counter[_Counted] = Counter()
         for key, total in self._counts.totals.items():
             if (name := _TOTALS.get(key[0])) is not None:
-                found[name, 0] += total
+                found[name, "", 0] += total
         for key, histogram in self._counts.histograms.items():
             if key[0] == "claim_seconds":
-                found["claims", 0] = sum(histogram.counts)
-            elif key[0] == "publish_confirm_seconds":
-                found.update(
-                    {(f"{_CONFIRM}{key[1]}", i): n for i, n in enumerate(histogram.counts)}
-                )
+                found["claims", "", 0] = sum(histogram.counts)
+            elif key[0] in (_CONFIRM, _LATENESS):
+                found.update({(key[0], key[1], i): n for i, n in enumerate(histogram.counts)})
         return found
 
 
+_Counted = tuple[str, str, int]  # what, of which broker or destination, in which bucket
 _TOTALS = {"messages_published_total": "published", "messages_claimed_total": "claimed"}
-_CONFIRM = "confirm "
+_CONFIRM, _LATENESS = "publish_confirm_seconds", "publish_lateness_seconds"
 
 
-def _confirms(more: Counter[tuple[str, int]]) -> dict[str, float]:
-    """Broker -> within how many ms 99 % were confirmed; of brokers that confirmed something."""
+def _within(more: Counter[_Counted], histogram: str) -> dict[str, float]:
+    """Broker or destination -> within how many ms 99 % were; of those that had some."""
     found: dict[str, dict[int, int]] = {}
-    for (name, index), count in more.items():
-        if name.startswith(_CONFIRM):
-            found.setdefault(name.removeprefix(_CONFIRM), {})[index] = count
-    return {name: percentile(counts, 0.99, _LONGEST_MS) for name, counts in found.items()}
+    for (name, of, index), count in more.items():
+        if name == histogram and count:
+            found.setdefault(of, {})[index] = count
+    return {of: percentile(counts, 0.99, _LONGEST_MS) for of, counts in found.items()}

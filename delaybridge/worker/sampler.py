@@ -14,7 +14,7 @@ from delaybridge.metrics.counts import Counts, Key
 from delaybridge.store import marks, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.marks import Marks
-from delaybridge.store.series import LATE
+from delaybridge.store.series import BURIED, LATE
 from delaybridge.store.verbs import Bucket
 
 _NAMES = {
@@ -101,7 +101,7 @@ class Sampler:
             more = total - before.get((name, destination), 0)
             if more:
                 counts[name] += more
-                if not name.startswith(LATE):
+                if not name.startswith((LATE, BURIED)):
                     destinations[destination][name] = more
         late_ms, self._late_ms = self._late_ms, 0
         return msgspec.msgpack.encode([counts, destinations, late_ms, self._new_totals()])
@@ -127,6 +127,8 @@ class Sampler:
         for key, total in self._counts.totals.items():
             if (name := _NAMES.get(key[0])) is not None:
                 flat[name, key[1]] += total
+                if name == "buried":
+                    flat[f"{BURIED}{key[2]}", key[1]] += total
         for key, histogram in self._counts.histograms.items():
             if key[0] == _LATENESS:
                 flat.update(_late(key, histogram.counts))

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.rigs.api import api
-from tests.rigs.browser import browser, confirm
+from tests.rigs.browser import browser, confirm, cut_off
 
 HOUR_MS = 3_600_000
 
@@ -76,6 +76,26 @@ async def test_a_drag_zooms_in_and_a_double_click_out(http: httpx.AsyncClient, p
     await page.keyboard.press("ArrowRight")
     await page.wait_for_url(lambda url: span(url) != wider)
     assert span(page.url)[0] > wider[0]
+
+
+async def test_each_destination_has_a_colour_and_the_first_bar_is_seen_whole(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    for n in range(40):
+        now = {"id": f"now-{n}", "destination": "memory:now", "body": "x", "delay": "5s"}
+        assert (await http.post("/v1/messages", json=now)).status_code == 201
+    await page.goto("/horizon?range=1d")
+    labels = page.locator("[data-chart=horizon] .u-label")
+    await expect(labels).to_have_text(
+        [" ", "all others", "memory:other", "memory:late", "memory:now"]
+    )
+    assert await cut_off(page) == []
+    await page.mouse.move(*await place(page, 0.001))
+    values = page.locator("[data-chart=horizon] .u-value")
+    await expect(values.last).to_have_text("~40")
+    await page.get_by_label("Destination").fill("memory:now")
+    await page.keyboard.press("Enter")
+    await expect(labels).to_have_text([" ", "due"])
 
 
 async def test_a_bar_leads_to_its_messages(http: httpx.AsyncClient, page: Page) -> None:

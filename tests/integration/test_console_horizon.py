@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ async def schedule(http: httpx.AsyncClient, destination: str, delays: list[str])
     assert all(each["status"] == 201 for each in answer.json()["items"]), answer.text
 
 
-def cells(text: str) -> list[list[int]]:
+def cells(text: str) -> list[list[Any]]:
     found = re.search(r'id="cells"[^>]*>(.*?)</script>', text)
     assert found
     return json.loads(found[1])  # type: ignore[no-any-return]
@@ -47,6 +48,9 @@ async def test_the_bars_and_destinations_of_a_span(redis_url: str, namespace: st
             ["pull:b", "1", "0", "25.0 %"],
         ]
         assert "<script>alert" not in text
+        names = re.search(r"data-names='(.*?)'", text)
+        assert names and len(json.loads(names[1])) == 2
+        assert [sum(cell[4][n] for cell in cells(text)) for n in (0, 1)] == [3, 1]
         only = (await http.get("/horizon", params={"destination": "pull:b", "range": "1d"})).text
         assert sum(cell[2] for cell in cells(only)) == 2
 
@@ -78,7 +82,9 @@ async def test_the_calendar_shows_the_day_and_leads_to_it(redis_url: str, namesp
         text = (await http.get("/horizon")).text
         full = re.findall(r'href="([^"]*)"[^>]*><title>([^<]*)</title><rect class="l[1-4]"', text)
         assert len(full) == 1 and full[0][1].endswith(": 1")
-        assert len(re.findall(r'<rect class="l\d"', text)) == 92  # 91 times 24 hours end in a 92nd
+        assert (
+            len(re.findall(r'</title><rect class="l\d"', text)) == 92
+        )  # 91 times 24 hours end in a 92nd
         day = (await http.get(full[0][0].replace("&amp;", "&"))).text
         assert sum(cell[2] for cell in cells(day)) == 1
 

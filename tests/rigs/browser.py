@@ -22,6 +22,14 @@ _TOO_WIDE = """() => [...document.querySelectorAll("body *")].filter(element =>
   element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll, .side, svg"))
   .slice(0, 5).map(element => element.outerHTML.slice(0, 120))"""
 
+# What is drawn beyond its axes. Bars begin at their x, and the last one is as wide as the others.
+_CUT_OFF = """() => [...charts.made].filter(([element, plot]) => {
+  const { x, y } = plot.scales, [at, ...rows] = plot.data;
+  const isOfBars = ["minute", "counted", "ahead", "due", "reasons"].includes(element.dataset.chart);
+  const width = isOfBars ? at.at(-1) - at.at(-2) : 0;
+  return Math.max(...rows.flat()) > y.max || at.at(-1) + width > x.max + 1;
+}).map(([element]) => element.dataset.chart)"""
+
 
 @asynccontextmanager
 async def browser(
@@ -87,3 +95,9 @@ async def too_wide(page: Page) -> list[str]:
         return []
     found: list[str] = await page.evaluate(_TOO_WIDE)
     return found or ["something"]
+
+
+async def cut_off(page: Page) -> list[str]:
+    """The charts that do not show all that they have."""
+    found: list[str] = await page.evaluate(_CUT_OFF)
+    return found

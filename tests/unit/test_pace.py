@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
-from delaybridge.events import Claimed, Published
+from delaybridge.events import LATENESS_BOUNDS_MS, Claimed, Published
 from delaybridge.metrics.counts import Counts
 from delaybridge.worker.pace import CountedPace
 
-NOTHING = {"published_s": None, "claims_s": None, "claimed": None, "confirm_ms": {}}
+NOTHING = {
+    "published_s": None, "claims_s": None, "claimed": None, "confirm_ms": {}, "late_ms": {},
+}  # fmt: skip
 
 
 class Rig:
@@ -20,11 +23,12 @@ class Rig:
         self.now_s += seconds
         return self.pace.announced()
 
-    def happen(self, messages: int, *, took_ms: int = 3) -> None:
+    def happen(self, messages: int, *, took_ms: int = 3, late_ms: int = 1) -> None:
         self.counts(Claimed(messages=messages, destinations={"kafka:t": messages}, took_ms=1.0))
         self.counts(
             Published(
-                destination="kafka:t", messages=messages, late_ms=1, lateness={1: messages},
+                destination="kafka:t", messages=messages, late_ms=late_ms,
+                lateness={bisect_left(LATENESS_BOUNDS_MS, late_ms): messages},
                 confirm_ms=[took_ms] * messages,
             )
         )  # fmt: skip
@@ -52,3 +56,14 @@ def test_a_quiet_worker_says_zero_and_keeps_the_last_time_of_a_confirm() -> None
     assert said["confirm_ms"] == before["confirm_ms"]
     rig.happen(5, took_ms=3)
     assert rig.after(4)["confirm_ms"]["kafka"] <= 5  # not of all time
+
+
+def test_the_lateness_of_a_destination_is_told_for_a_minute() -> None:
+    rig = Rig()
+    rig.happen(99)
+    rig.happen(2, late_ms=700)
+    assert 500 < rig.after(4)["late_ms"]["kafka:t"] <= 1000
+    rig.happen(10)
+    assert rig.after(4)["late_ms"]["kafka:t"] <= 2.5
+    assert rig.after(59)["late_ms"]["kafka:t"] <= 2.5
+    assert rig.after(2)["late_ms"] == {}

@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.store.announcements import WorkerInfo
 from delaybridge.web.console.page import ConsolePage
-from delaybridge.web.console.rendering import spark
 from delaybridge.web.endpoint import Call
-
-_RATES = 8  # fewer make no line
 
 
 class Wrong(NamedTuple):
@@ -48,7 +45,7 @@ async def workers(call: Call) -> dict[str, Any]:
         "api": "/v1/workers",
         "workers": [(each, list(wrongs(each))) for each in stats.workers],
         "ingests": stats.ingests,
-        "sparks": {n: spark(r) for n, r in call.site.looks.rates.items() if len(r) >= _RATES},
+        "line": call.site.looks.sparks.line,
         "gone": call.site.looks.gone(),
         "has_ledger": stats.ledger is not None,
     }

@@ -12,7 +12,7 @@ from delaybridge.errors import MessageError
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps, together
 from delaybridge.store.horizon import Cell
-from delaybridge.times import YEAR_3000_MS
+from delaybridge.times import YEAR_3000_MS, format_time
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.console.rendering import link
 from delaybridge.web.endpoint import Call
@@ -24,7 +24,8 @@ _STEPS_MS = (
     *(10, 20, 50, 100, 200, 500, _S, 2 * _S, 5 * _S, 15 * _S, 30 * _S),
     *(_M, 2 * _M, 5 * _M, 15 * _M, 30 * _M, _H, 3 * _H, 6 * _H, 12 * _H, _D, 3 * _D, 7 * _D),
 )
-_BARS, _LEAST_MS, _DAYS, _TOP = 190, 1000, 91, 12  # so many bars of 1024 buckets may be counted
+_BARS, _LEAST_MS, _DAYS = 190, 1000, 91  # so many bars of 1024 buckets may be counted
+_TOP, _COLORED = 12, 3  # destinations: in the table, in the bars
 
 
 class HorizonPageQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,8 +61,13 @@ async def horizon(call: Call) -> dict[str, Any]:
     look = await call.site.looks.look()
     assert look.stats is not None
     shown = _zoom(query, look.stats.now_ms)
-    found, due_for, days = await call.site.client.run(lambda calls: _seen(calls, query, shown))
-    cells = [[c.from_ms, c.to_ms, c.messages, c.error] for c in found.cells]
+    found, mix, days = await call.site.client.run(lambda calls: _seen(calls, query, shown))
+    due_for = mix.destinations
+    # One colour each; all others have one together.
+    names = (
+        [] if query.destination or len(due_for) < 2 else [name for name, _ in due_for[:_COLORED]]
+    )
+    cells = [[c.from_ms, c.to_ms, c.messages, c.error, mix.split(c, names)] for c in found.cells]
     span = {"for": f"{shown.to_ms - shown.from_ms}ms", "step": f"{shown.step_ms}ms"}
     return {
         "api": link(
@@ -73,10 +79,13 @@ async def horizon(call: Call) -> dict[str, Any]:
         "shown": shown,
         "found": found,
         "cells": cells,
+        "names": [*names, ""] if names and len(due_for) > len(names) else names,
         "due_for": due_for[:_TOP],
         "due": sum(tally.messages for _, tally in due_for),
         "places": [name for name, _ in due_for],
-        "weeks": _weeks(days.cells),
+        "weeks": (weeks := _weeks(days.cells)),
+        "months": _months(weeks),
+        "most_a_day": max(cell.messages for cell in days.cells),
         "filter": _filter(query, shown),
         "zooms": _zooms(call, query, shown),
     }  # fmt: skip
@@ -145,6 +154,12 @@ def _weeks(cells: Sequence[Cell]) -> list[list[Day | None]]:
     weekday = (cells[0].from_ms // _D + 3) % 7 if cells else 0  # 1970 began on a Thursday
     padded = [None] * weekday + days
     return [padded[at : at + 7] for at in range(0, len(padded), 7)]
+
+
+def _months(weeks: Sequence[Sequence[Day | None]]) -> dict[int, str]:
+    """Column -> the month that begins in it, as 2026-12; the first column always has one."""
+    firsts = [next(format_time(day.from_ms)[:7] for day in week if day) for week in weeks]
+    return {n: month for n, month in enumerate(firsts) if not n or month != firsts[n - 1]}
 
 
 def _level(messages: int, most: int) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from delaybridge.store.described import plain, unowned
 from delaybridge.store.horizon import Horizon
 from delaybridge.store.series import Point, Recent, Series
 from delaybridge.store.stats import Stats
+from delaybridge.web.console.sparks import Sparks
 from delaybridge.web.ending import end_all
 
 _FRESH_S = 0.9
@@ -39,7 +39,7 @@ _ALERTS = 8
 _LATE_MS = 1000
 _GONE_MS = 600_000  # for how long a worker that vanished is remembered
 _GONE = 100
-_RATES = 60
+_STORED_S = 2.0
 
 
 class Look(NamedTuple):
@@ -105,8 +105,7 @@ class Gone(NamedTuple):
 class Looks:
     """The looks of one process: shared by all who ask within a second. Close it at the end.
 
-    It remembers for ten minutes which workers it saw, and how many messages a second the living
-    ones published whenever it looked.
+    It remembers for ten minutes which workers it saw. sparks: of the fleet; store_sparks: of Redis.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -119,7 +118,7 @@ class Looks:
         self._running: set[asyncio.Task[Look]] = set()
         self._error: Exception = _SLOW  # of the last look, if it failed
         self._seen: dict[str, Gone] = {}
-        self.rates: dict[str, deque[float]] = {}  # of the last looks, by worker
+        self.sparks, self.store_sparks = Sparks(), Sparks(_STORED_S)
 
     async def look(self) -> Look:
         """How it is now, at most a second ago; or as it was a few seconds ago, if Redis is slow.
@@ -169,11 +168,13 @@ class Looks:
     def _note(self, stats: Stats) -> None:
         for worker in stats.workers:
             self._seen[worker.name] = Gone(worker, stats.now_ms)
-            rates = self.rates.setdefault(worker.name, deque(maxlen=_RATES))
-            rates.append(worker.pace.published_s or 0.0)
         for name in [n for n, one in self._seen.items() if one.seen_ms < stats.now_ms - _GONE_MS]:
             del self._seen[name]
-        self.rates = {w.name: self.rates[w.name] for w in stats.workers}
+        values = {f"published {w.name}": w.pace.published_s or 0.0 for w in stats.workers}
+        for broker in {name for w in stats.workers for name in w.pace.unconfirmed}:
+            unconfirmed, confirm_ms = confirms(stats, broker)
+            values |= {f"unconfirmed {broker}": unconfirmed, f"confirm {broker}": confirm_ms or 0.0}
+        self.sparks.note(values)
 
     async def _again(self) -> Look:
         began_s = time.monotonic()
@@ -190,6 +191,14 @@ class Looks:
             if found.stats is not None:
                 self._note(found.stats)
         return found
+
+
+def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
+    """Messages that a broker has not answered, of all workers; within how many ms 99 % are
+    confirmed, at the slowest of them. None: unknown."""
+    paces = [each.pace for each in stats.workers]
+    took_ms = [pace.confirm_ms[broker] for pace in paces if broker in pace.confirm_ms]
+    return sum(pace.unconfirmed.get(broker, 0) for pace in paces), max(took_ms, default=None)
 
 
 def _told(error: DelayBridgeError) -> str:

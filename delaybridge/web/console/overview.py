@@ -8,6 +8,7 @@ import msgspec
 
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.stats import Stats
+from delaybridge.web.console.look import confirms
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.endpoint import Call
 
@@ -47,15 +48,9 @@ def broker_lines(call: Call, stats: Stats) -> list[BrokerLine]:
     for name in dict.fromkeys(names):
         reasons = [each[name] for each in said if name in each]
         trouble = next((reason for reason in reasons if reason), None)
-        kind, numbers = kinds.get(name, "?"), _confirms(stats, name)
+        kind, numbers = kinds.get(name, "?"), confirms(stats, name)
         lines.append(BrokerLine(name, kind, trouble, len(reasons), name in paused, *numbers))
     return lines
-
-
-def _confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
-    paces = [each.pace for each in stats.workers]
-    took_ms = [pace.confirm_ms[broker] for pace in paces if broker in pace.confirm_ms]
-    return sum(pace.unconfirmed.get(broker, 0) for pace in paces), max(took_ms, default=None)
 
 
 async def overview(call: Call) -> dict[str, Any]:

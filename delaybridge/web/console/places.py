@@ -42,6 +42,7 @@ async def destinations(call: Call) -> dict[str, Any]:
         "more": found.more,
         "rates": rates_by_place(look.recent, minutes),
         "still": PlaceRates(),
+        "late_ms": lateness(look),
         "now": found.now_ms,
     }
 
@@ -64,6 +65,10 @@ async def destination(call: Call) -> dict[str, Any]:
         "place": place,
         "counted": counted,
         "rates": _sum([each for of, each in rates.items() if counted in places_of(of, kinds)]),
+        "late_ms": max(
+            (ms for of, ms in lateness(look).items() if counted in places_of(of, kinds)),
+            default=None,
+        ),
         "errors": [e for e in look.stats.retrying if at in places_of(e.destination, kinds)],
         "troubles": [e for e in look.stats.troubles if at in places_of(e.destination, kinds)],
         "in_force": in_force,
@@ -80,6 +85,16 @@ async def destination(call: Call) -> dict[str, Any]:
     }
 
 
+def lateness(look: Look) -> dict[str, float]:
+    """By exchange or topic, as workers count: how late 99 % of its messages were at most, in the
+    last minute, at the worker where it was most."""
+    found: dict[str, float] = {}
+    for worker in look.stats.workers if look.stats else ():
+        for place, late_ms in worker.pace.late_ms.items():
+            found[place] = max(late_ms, found.get(place, 0.0))
+    return found
+
+
 async def brokers(call: Call) -> dict[str, Any]:
     """What the workers say of each broker, and how much goes to it."""
     look = await call.site.looks.look()
@@ -88,6 +103,7 @@ async def brokers(call: Call) -> dict[str, Any]:
     return {
         "api": "/v1/workers",
         "lines": broker_lines(call, look.stats),
+        "line_of": call.site.looks.sparks.line,
         "urls": urls,
         "rates": _by_broker(look),
         "said": [(each.name, each.said.brokers or {}) for each in look.stats.workers],

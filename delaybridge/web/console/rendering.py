@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -49,8 +49,9 @@ def _environment(language: str) -> Environment:
         _=in_words, asset=asset, version=__version__, languages=LANGUAGES, link=link
     )
     made.filters.update(
-        number=number, rate=rate, duration=roughly, moment=format_time, ago=ago, short=short,
-        bytes=size, printable=printable, segment=segment, has_words=lambda text: text in known,
+        number=number, rate=rate, duration=roughly, moment=format_time, short=short,
+        ago=partial(ago, known), bytes=size, printable=printable, segment=segment,
+        has_words=lambda text: text in known,
     )  # fmt: skip
     return made
 
@@ -93,15 +94,22 @@ def spark(values: Sequence[float], points: int = 60) -> str:
     return " ".join(f"{number * step:.0f},{height:.1f}" for number, height in at)
 
 
-def ago(at_ms: int | None, now_ms: int) -> Markup:
-    """A time that pages keep counting: `in 15m`, with the time itself on hover."""
+def ago(
+    known: Mapping[str, str], at_ms: int | None, now_ms: int, *, is_next: bool = False
+) -> Markup:
+    """A time that pages keep counting: `in 15m`, with the time itself on hover.
+
+    known: the words of the page's language. is_next: what comes then is gone when it has come, and
+    the page does not know the one after it: `now`, and never `2s ago`.
+    """
     if at_ms is None:
         return Markup("–")
     wait_ms = at_ms - now_ms
-    text = f"in {roughly(wait_ms)}" if wait_ms >= 0 else f"{roughly(-wait_ms)} ago"
-    at = format_time(at_ms)
-    return Markup('<time datetime="{}" title="{}" data-at="{}">{}</time>').format(
-        at, at, at_ms, text
+    said = "in {0}" if wait_ms >= 0 else "now" if is_next else "{0} ago"
+    at, text = format_time(at_ms), known.get(said, said).format(roughly(abs(wait_ms)))
+    kind = Markup(" data-next") if is_next else ""
+    return Markup('<time datetime="{}" title="{}" data-at="{}"{}>{}</time>').format(
+        at, at, at_ms, kind, text
     )
 
 

@@ -33,6 +33,11 @@ SHOWN = {
     "Up for": ("uptime_in_seconds",),
 }
 """Label -> fields of INFO."""
+DRAWN = {
+    "used_memory": "used_memory_human",
+    "instantaneous_ops_per_sec": "instantaneous_ops_per_sec",
+}
+"""Field that is drawn as a line -> beside which one."""
 
 
 class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -45,11 +50,22 @@ class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"source":
 
 async def store(call: Call) -> dict[str, Any]:
     """Redis as it is now."""
-    look = await call.site.looks.look()
+    looks, facts = call.site.looks, await facts_of(call)
+    look = await looks.look()
     assert look.stats is not None
+    looks.store_sparks.note(
+        {
+            f"{s.node} {name}": float(s.info[name])
+            for s in facts.servers
+            for name in DRAWN
+            if name in s.info
+        }
+    )
     return {
         "api": "/v1/store",
-        "facts": await facts_of(call),
+        "facts": facts,
+        "drawn": DRAWN,
+        "line": looks.store_sparks.line,
         "shown": SHOWN,
         "redis": redact_text(call.site.settings.redis.url),
         "durability": call.site.settings.durability,

@@ -40,6 +40,25 @@ const charts = (() => {
     fill: color(name), width: 0, paths: uPlot.paths.bars({ size: [0.86, 60], align: 1 }), ...more,
   });
 
+  // Bars begin at their x: the last one needs room of its own.
+  const columns = { range: (plot, low, high) => [low, high + (plot.data[0].at(-1) - plot.data[0].at(-2) || 1)] };
+
+  // Bars that stand on each other: the whole is drawn first, its parts over it. parts: rows of numbers, the lowest first.
+  // say: a number as the legend has it. The chart keeps the parts: what is drawn are sums.
+  const stacked = (names, parts, colors, say = brief) => ({
+    data: parts.map((_, n) => parts[0].map((_, i) => parts.slice(0, n + 1).reduce((sum, part) => sum + (part[i] ?? 0), 0))).reverse(),
+    series: parts.map((_, n) => bars(names[n], colors[n], {
+      value: (plot, _, __, i) => i == null ? "" : say(plot.parts?.[n]?.[i], i),
+    })).reverse(),
+  });
+
+  // While nobody points at it, the legend has the latest values.
+  const latest = plot => {
+    if (plot.cursor.idx != null) return;
+    const idx = plot.data[1].findLastIndex(value => value != null);
+    if (idx >= 0 && plot.legend.idx !== idx) plot.setLegend({ idx }, false);
+  };
+
   const draw = (element, own, data) => {
     made.get(element)?.destroy();
     element.replaceChildren();
@@ -73,7 +92,7 @@ const charts = (() => {
     const { data, series: list, ...own } = shown(found);
     const before = made.get(element);
     if (before && before.series.length === data.length) before.setData(data);
-    else draw(element, { series: [{ value: "{HH}:{mm}:{ss}" }, ...list], ...own }, data);
+    else draw(element, { series: [{ label: " ", value: "{HH}:{mm}:{ss}" }, ...list], hooks: { setLegend: [latest], setData: [latest], ready: [latest] }, ...own }, data);
   });
 
   kinds.rates = element => lines(element, found => ({
@@ -107,7 +126,7 @@ const charts = (() => {
     const before = made.get(element);
     if (before) return before.setData([x, counts]);
     return draw(element, {
-      legend: { show: false }, scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      legend: { show: false }, scales: { x: { time: false, ...columns }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [axis({ size: 30, values: (_, all) => all.map(v => v + " s") }), axis({ size: 46, values: (_, all) => all.map(v => Number.isInteger(v) ? brief(v) : "") })],
       series: [{}, bars(t("due"), "--c1")],
     }, [x, counts]);
@@ -119,7 +138,20 @@ const charts = (() => {
     const isOf = name => name === destination || name.startsWith(`${destination}:`) && !destination.includes(":");
     const sum = p => Object.entries(p.destinations).reduce((all, [name, counts]) => all + (isOf(name) && counts[count] || 0), 0);
     const values = found.points.map(p => p && (destination ? sum(p) : p.counts[count] ?? 0));
-    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, count === "buried" ? "--c3" : "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, count === "buried" ? "--c3" : "--c1")], scales: { x: columns, y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+  });
+
+  // What was given up, by reason: those that were most of it, and all others.
+  kinds.reasons = element => past(element.dataset.step, +element.dataset.points).then(found => {
+    const of = name => found.points.map(p => p && (p.counts[name] ?? 0)), sum = values => values.reduce((a, b) => a + (b ?? 0), 0);
+    const named = [...new Set(found.points.flatMap(p => Object.keys(p?.counts ?? {})))].filter(name => name.startsWith("buried "));
+    const most = named.sort((a, b) => sum(of(b)) - sum(of(a)) || (a < b ? -1 : 1)).slice(0, 3), all = of("buried"), parts = most.map(of);
+    const rest = all.map((n, i) => n && Math.max(0, n - sum(parts.map(part => part[i]))));
+    if (sum(rest) || !most.length) { parts.push(rest); most.push(`buried ${most.length ? element.dataset.others : element.dataset.label}`); }
+    const { data, series: list } = stacked(most.map(name => name.slice(7)), parts, ["--c3", "--c4", "--c6", "--c2"]);
+    const drawn = made.get(element), names = most.join();
+    if (drawn?.names === names) { drawn.parts = parts; return drawn.setData([times(found), ...data]); }
+    return Object.assign(draw(element, { series: [{ label: " ", value: (_, s) => s == null ? "" : iso(s).slice(11, 16) }, ...list], scales: { x: columns, y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, [times(found), ...data]), { parts, names });
   });
 
   // What falls due for one destination in the coming hour.
@@ -130,7 +162,7 @@ const charts = (() => {
     const found = await get(`/v1/horizon?for=1h&step=1m&destination=${encodeURIComponent(destination)}`);
     const cells = found.cells.slice(1), data = [cells.map(c => c.from_ms / 1000), cells.map(c => c.messages)];
     const before = made.get(element);
-    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, data);
+    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], scales: { x: columns, y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, data);
   };
 
   const words = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
@@ -178,5 +210,5 @@ const charts = (() => {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", anew);
   document.addEventListener("DOMContentLoaded", () => all().forEach(redraw));
-  return { kinds, made, draw, line, bars, axis, moments, color, brief, get, tick, anew, redraw, now, t };
+  return { kinds, made, draw, line, bars, columns, stacked, latest, axis, moments, color, brief, get, tick, anew, redraw, now, t };
 })();

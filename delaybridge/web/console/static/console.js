@@ -27,7 +27,7 @@ const page = (() => {
     if (clock) clock.textContent = new Date(at).toISOString().slice(11, 19);
     each("time[data-at]", element => {
       const wait = +element.dataset.at - at;
-      const text = fill(wait >= 0 ? words.in : words.ago, roughly(Math.abs(wait)));
+      const text = fill(wait >= 0 ? words.in : "next" in element.dataset ? words.now : words.ago, roughly(Math.abs(wait)));
       if (element.textContent !== text) element.textContent = text;
     });
   };

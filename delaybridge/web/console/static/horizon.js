@@ -10,16 +10,20 @@
     const text = document.getElementById("cells").textContent, before = charts.made.get(element);
     if (before && text === drawn) return;
     drawn = text;
-    const all = cells(), data = [all.map((c, i) => (i ? c[0] : c[1] - element.dataset.width) / 1000), all.map(c => c[2])];
-    if (before) return before.setData(data);
-    const label = element.dataset.label;
+    const all = cells(), x = all.map((c, i) => (i ? c[0] : c[1] - element.dataset.width) / 1000);
+    const names = JSON.parse(document.getElementById("cells").dataset.names), rest = c => c[2] - c[4].reduce((a, b) => a + b, 0);
+    const parts = names.length ? names.map((_, n) => all.map(c => c[4][n] ?? rest(c))) : [all.map(c => c[2])];
+    const said = names.length ? names.map(name => name || element.dataset.others) : [element.dataset.label];
+    const colors = names.length ? names.map((name, n) => name ? ["--c1", "--c5", "--c6"][n] : "--c2") : ["--c1"];
+    const { data, series } = charts.stacked(said, parts, colors, (value, i) => value == null ? "" : `${names.length || cells()[i]?.[3] ? "~" : ""}${page.number(value)}`);
+    const most = Math.max(1, ...all.map(c => c[2]));
+    if (before?.names === names.join()) { Object.assign(before, { most, parts }); return before.setData([x, ...data]); }
     const plot = charts.draw(element, {
       legend: { show: true }, cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
-      scales: { x: { range: () => { const now = cells(); return [now[0][0] / 1000, now.at(-1)[1] / 1000]; } }, y: { range: (_, low, high) => [0, Math.max(1, high ?? 1)] } },
-      series: [{ value: (_, s) => s == null ? "–" : new Date(s * 1000).toISOString().slice(0, 19).replace("T", " ") }, charts.bars(label, "--c1", {
-        value: (_, value, __, i) => value == null || i == null ? "–" : `${cells()[i]?.[3] ? "~" : ""}${value.toLocaleString("en-US")} · ${new Date(cells()[i][0]).toISOString().slice(0, 19).replace("T", " ")}`,
-      })],
-    }, data);
+      scales: { x: { range: () => { const now = cells(); return [now[0][0] / 1000, now.at(-1)[1] / 1000]; } }, y: { range: plot => [0, (plot.most ?? most) * 1.05] } },
+      series: [{ label: " ", value: (_, __, ___, i) => i == null || !cells()[i] ? "" : new Date(cells()[i][0]).toISOString().slice(0, 19).replace("T", " ") }, ...series],
+    }, [x, ...data]);
+    Object.assign(plot, { names: names.join(), most, parts });
     let from = null;
     plot.over.addEventListener("mousedown", event => { if (!event.button) { from = event.offsetX; dragging = true; } });
     // A double click leads out: a click waits that long for its second.
@@ -55,8 +59,8 @@
     const steps = uPlot.paths.stepped({ align: 1 });
     return charts.draw(element, {
       scales: { y: { range: (_, low, high) => [0, (high ?? 0) * 1.05 || 1] } },
-      series: [{}, charts.line(element.dataset.actual, "--c5", { width: 2 }), charts.line(element.dataset.expected, "--c1", { paths: steps, fill: charts.color("--faint") })],
-      hooks: { draw: [plot => {
+      series: [{ label: " ", value: "{HH}:{mm}:{ss}" }, charts.line(element.dataset.actual, "--c5", { width: 2 }), charts.line(element.dataset.expected, "--c1", { paths: steps, fill: charts.color("--faint") })],
+      hooks: { setLegend: [charts.latest], setData: [charts.latest], ready: [charts.latest], draw: [plot => {
         const x = Math.round(plot.valToPos(page.now() / 1000, "x", true)), { ctx, bbox } = plot;
         ctx.save();
         ctx.strokeStyle = charts.color("--soft");

@@ -70,7 +70,7 @@
     const cells = found.cells, x = cells.map(cell => cell.from_ms / 1000);
     if (x.length > 2) x[0] = 2 * x[1] - x[2];
     const plot = charts.draw(element, {
-      height: 84, legend: { show: false }, cursor: { y: false, drag: { x: false } }, scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      height: 84, legend: { show: false }, cursor: { y: false, drag: { x: false } }, scales: { x: charts.columns, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [charts.axis({ values: charts.moments, space: 80, size: 22 }), charts.axis({ size: 46, space: 24, values: (_, all) => all.map(v => Number.isInteger(v) ? charts.brief(v) : "") })],
       series: [{}, charts.bars("", "--c1")],
     }, [x, cells.map(cell => cell.messages)]);
