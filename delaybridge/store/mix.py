@@ -39,6 +39,11 @@ class Mix(NamedTuple):
     destinations: list[tuple[str, Tally]]
     parts: list[MixPart]
 
+    @property
+    def is_estimated(self) -> bool:
+        """Whether some messages were not read."""
+        return not all(part.is_whole for part in self.parts)
+
     def split(self, cell: Cell, names: Sequence[str]) -> list[int]:
         """How many of a cell's messages are bound for each of these; together no more than it has.
 

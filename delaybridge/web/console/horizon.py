@@ -79,6 +79,7 @@ async def horizon(call: Call) -> dict[str, Any]:
         "shown": shown,
         "found": found,
         "cells": cells,
+        "is_shared_out": mix.is_estimated,
         "names": [*names, ""] if names and len(due_for) > len(names) else names,
         "due_for": due_for[:_TOP],
         "due": sum(tally.messages for _, tally in due_for),

@@ -24,10 +24,16 @@ const charts = (() => {
   });
 
   const height = element => element.matches(".tall") ? 280 : element.matches(".short") ? 120 : 165;
+  // Bars begin at their x: the last one needs room of its own, and whoever points at the right half of one means it, too.
+  const columns = (plot, low, high) => [low, high + (plot.data[0].at(-1) - plot.data[0].at(-2) || 1)];
+  const under = (plot, _, nearest, x) => nearest > 0 && plot.data[0][nearest] > x ? nearest - 1 : nearest;
+  const ofBars = own => own.series.some(one => one.isBar)
+    ? { cursor: { y: false, points: { size: 6 }, dataIdx: under, ...own.cursor }, scales: { ...own.scales, x: { range: columns, ...own.scales?.x } } } : {};
+
   const options = (element, own) => ({
     width: element.clientWidth, height: height(element), padding: [8, 12, 0, 0], tzDate: s => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
     cursor: { y: false, points: { size: 6 } }, legend: { show: true, live: true },
-    ...own,
+    ...own, ...ofBars(own),
     axes: own.axes ?? [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, values: (_, all) => all.map(brief) })],
   });
 
@@ -37,11 +43,8 @@ const charts = (() => {
   });
 
   const bars = (label, name, more = {}) => line(label, name, {
-    fill: color(name), width: 0, paths: uPlot.paths.bars({ size: [0.86, 60], align: 1 }), ...more,
+    isBar: true, fill: color(name), width: 0, paths: uPlot.paths.bars({ size: [0.86, 60], align: 1 }), ...more,
   });
-
-  // Bars begin at their x: the last one needs room of its own.
-  const columns = { range: (plot, low, high) => [low, high + (plot.data[0].at(-1) - plot.data[0].at(-2) || 1)] };
 
   // Bars that stand on each other: the whole is drawn first, its parts over it. parts: rows of numbers, the lowest first.
   // say: a number as the legend has it. The chart keeps the parts: what is drawn are sums.
@@ -126,7 +129,7 @@ const charts = (() => {
     const before = made.get(element);
     if (before) return before.setData([x, counts]);
     return draw(element, {
-      legend: { show: false }, scales: { x: { time: false, ...columns }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      legend: { show: false }, scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [axis({ size: 30, values: (_, all) => all.map(v => v + " s") }), axis({ size: 46, values: (_, all) => all.map(v => Number.isInteger(v) ? brief(v) : "") })],
       series: [{}, bars(t("due"), "--c1")],
     }, [x, counts]);
@@ -138,7 +141,7 @@ const charts = (() => {
     const isOf = name => name === destination || name.startsWith(`${destination}:`) && !destination.includes(":");
     const sum = p => Object.entries(p.destinations).reduce((all, [name, counts]) => all + (isOf(name) && counts[count] || 0), 0);
     const values = found.points.map(p => p && (destination ? sum(p) : p.counts[count] ?? 0));
-    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, count === "buried" ? "--c3" : "--c1")], scales: { x: columns, y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, count === "buried" ? "--c3" : "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
   });
 
   // What was given up, by reason: those that were most of it, and all others.
@@ -151,7 +154,7 @@ const charts = (() => {
     const { data, series: list } = stacked(most.map(name => name.slice(7)), parts, ["--c3", "--c4", "--c6", "--c2"]);
     const drawn = made.get(element), names = most.join();
     if (drawn?.names === names) { drawn.parts = parts; return drawn.setData([times(found), ...data]); }
-    return Object.assign(draw(element, { series: [{ label: " ", value: (_, s) => s == null ? "" : iso(s).slice(11, 16) }, ...list], scales: { x: columns, y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, [times(found), ...data]), { parts, names });
+    return Object.assign(draw(element, { series: [{ label: " ", value: (_, s) => s == null ? "" : iso(s).slice(11, 16) }, ...list], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, [times(found), ...data]), { parts, names });
   });
 
   // What falls due for one destination in the coming hour.
@@ -162,7 +165,7 @@ const charts = (() => {
     const found = await get(`/v1/horizon?for=1h&step=1m&destination=${encodeURIComponent(destination)}`);
     const cells = found.cells.slice(1), data = [cells.map(c => c.from_ms / 1000), cells.map(c => c.messages)];
     const before = made.get(element);
-    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], scales: { x: columns, y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, data);
+    return before ? before.setData(data) : draw(element, { legend: { show: false }, series: [{}, bars(label, "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } }, data);
   };
 
   const words = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
@@ -210,5 +213,5 @@ const charts = (() => {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", anew);
   document.addEventListener("DOMContentLoaded", () => all().forEach(redraw));
-  return { kinds, made, draw, line, bars, columns, stacked, latest, axis, moments, color, brief, get, tick, anew, redraw, now, t };
+  return { kinds, made, draw, line, bars, stacked, under, latest, axis, moments, color, brief, get, tick, anew, redraw, now, t };
 })();

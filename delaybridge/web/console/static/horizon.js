@@ -15,7 +15,7 @@
     const parts = names.length ? names.map((_, n) => all.map(c => c[4][n] ?? rest(c))) : [all.map(c => c[2])];
     const said = names.length ? names.map(name => name || element.dataset.others) : [element.dataset.label];
     const colors = names.length ? names.map((name, n) => name ? ["--c1", "--c5", "--c6"][n] : "--c2") : ["--c1"];
-    const { data, series } = charts.stacked(said, parts, colors, (value, i) => value == null ? "" : `${names.length || cells()[i]?.[3] ? "~" : ""}${page.number(value)}`);
+    const { data, series } = charts.stacked(said, parts, colors, (value, i) => value == null ? "" : `${names.length && "shared" in document.getElementById("cells").dataset || cells()[i]?.[3] ? "~" : ""}${page.number(value)}`);
     const most = Math.max(1, ...all.map(c => c[2]));
     if (before?.names === names.join()) { Object.assign(before, { most, parts }); return before.setData([x, ...data]); }
     const plot = charts.draw(element, {

@@ -70,12 +70,12 @@
     const cells = found.cells, x = cells.map(cell => cell.from_ms / 1000);
     if (x.length > 2) x[0] = 2 * x[1] - x[2];
     const plot = charts.draw(element, {
-      height: 84, legend: { show: false }, cursor: { y: false, drag: { x: false } }, scales: { x: charts.columns, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      height: 84, legend: { show: false }, cursor: { y: false, drag: { x: false } }, scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [charts.axis({ values: charts.moments, space: 80, size: 22 }), charts.axis({ size: 46, space: 24, values: (_, all) => all.map(v => Number.isInteger(v) ? charts.brief(v) : "") })],
       series: [{}, charts.bars("", "--c1")],
     }, [x, cells.map(cell => cell.messages)]);
     plot.over.addEventListener("click", () => {
-      const cell = cells[plot.cursor.idx];
+      const cell = cells[plot.cursor.idxs[1]];
       if (!cell) return;
       const to = element.dataset.here;
       location.href = `${base}${to}${to.includes("?") ? "&" : "?"}due_from_ms=${cell.from_ms}&due_to_ms=${cell.to_ms - 1}`;
@@ -89,7 +89,7 @@
     return charts.draw(element, {
       legend: { show: false }, scales: { x: { time: false, range: [-0.6, x.length - 0.4] }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [charts.axis({ size: 24, incrs: [1, 2, 4, 8, 16, 64, 256], values: (_, all) => all.map(v => Number.isInteger(v) ? v : "") }), charts.axis({ size: 46, values: (_, all) => all.map(v => Number.isInteger(v) ? charts.brief(v) : "") })],
-      series: [{}, charts.bars(element.dataset.label, "--c1", { paths: uPlot.paths.bars({ size: [0.7, 40] }) })],
+      series: [{}, charts.bars(element.dataset.label, "--c1", { isBar: false, paths: uPlot.paths.bars({ size: [0.7, 40] }) })],
     }, [x, counts]);
   };
   document.addEventListener("page", () => each("[data-chart=mirror]", charts.redraw));
