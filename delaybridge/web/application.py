@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -43,8 +44,13 @@ class App:
             for path, methods in by_path.items()
             if path not in self._fixed
         ]
-        self._router = routing.Router(table, redirect_slashes=False, default=_not_found)
+        self._router = routing.Router(table, redirect_slashes=False, default=self._lost)
         self._site = site
+        home = by_path.get("/", {}).get("GET")  # of the console: it shows problems as pages
+        self._no_page = home and Resource(
+            site,
+            {"GET": replace(home, path="/{page}", query=None, scope=Scope.OPEN, handler=_no_page)},
+        )
         self._base = site.settings.serve.base_path.rstrip("/")
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -56,7 +62,7 @@ class App:
             await _send(Reply(None, 308, there), send, "GET")
             return
         if not path.startswith(f"{self._base}/"):
-            await _not_found(scope, receive, send)
+            await self._lost(scope, receive, send)
             return
         path = path.removeprefix(self._base)
         if (resource := self._fixed.get(path)) is not None:
@@ -66,6 +72,15 @@ class App:
         # The router takes the root off again. Parameters of a host application are not ours.
         scope["path"], scope["path_params"] = scope.get("root_path", "") + path, {}
         await self._router(scope, receive, send)
+
+    async def _lost(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """There is no such path: said as a page to whoever asks for one."""
+        wants_page = b"text/html" in dict(scope["headers"]).get(b"accept", b"")
+        if self._no_page and wants_page and scope["method"] in ("GET", "HEAD"):
+            scope["path_params"] = {}
+            await self._no_page(scope, receive, send)
+        else:
+            await _not_found(scope, receive, send)
 
 
 class Resource:
@@ -180,6 +195,10 @@ def _refusal(problem: Problem) -> Reply:
 def _not_allowed(methods: Mapping[str, Endpoint]) -> Problem:
     allowed = ", ".join(sorted(methods))
     return Problem(405, "method_not_allowed", f"use {allowed}", headers={"Allow": allowed})
+
+
+async def _no_page(call: Call) -> Reply:
+    raise Problem(404, "not_found", "there is no such page")
 
 
 async def _not_found(scope: Connection, receive: Receive, send: Send) -> None:

@@ -78,6 +78,23 @@ async def test_no_other_file_is_served(redis_url: str, namespace: str, name: str
         assert (await client.get(f"/static/0/{name}")).status_code == 404
 
 
+async def test_an_unknown_path_is_a_page_for_browsers_and_json_for_programs(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    for more in ({}, {"base_path": "/delay"}, {"token_file": str(token_file_in(tmp_path))}):
+        async with api(redis_url, namespace, **more) as client:
+            base = more.get("base_path", "")
+            for path in ("/nowhere", f"{base}/nowhere/<b>?x=<i>", f"{base}/v2/messages"):
+                page = await client.get(path, headers={"accept": "text/html,*/*;q=0.8"})
+                assert page.status_code == 404
+                assert page.headers["content-security-policy"] == POLICY
+                assert "there is no such page" in page.text and "<b>" not in page.text
+                assert f'href="{base}/"' in page.text
+                other = await client.get(path)
+                assert other.status_code == 404 and other.json()["code"] == "not_found"
+            assert (await client.post(path, headers={"accept": "text/html"})).status_code == 404
+
+
 async def test_without_a_session_a_page_leads_to_the_login_and_back(
     redis_url: str, namespace: str, token_file: Path
 ) -> None:

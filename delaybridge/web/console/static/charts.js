@@ -135,6 +135,18 @@ const charts = (() => {
     }, [x, counts]);
   };
 
+  // A number of each bucket.
+  const byBucket = (element, counts) => {
+    const x = counts.map((_, i) => i), before = made.get(element), whole = (_, all) => all.map(v => Number.isInteger(v) ? brief(v) : "");
+    if (before && before.data[0].length === x.length) return before.setData([x, counts]);
+    return draw(element, {
+      legend: { show: false }, scales: { x: { time: false, range: [-0.6, x.length - 0.4] }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
+      axes: [axis({ size: 24, incrs: [1, 2, 4, 8, 16, 64, 256], values: whole }), axis({ size: 46, values: whole })],
+      series: [{}, bars(element.dataset.label, "--c1", { isBar: false, paths: uPlot.paths.bars({ size: [0.7, 40] }) })],
+    }, [x, counts]);
+  };
+  kinds.sizes = element => now.at && byBucket(element, now.at.sizes);
+
   // One count of the past in bars; data-destination: of this exchange, topic or broker only.
   kinds.counted = element => lines(element, found => {
     const { count, destination, label } = element.dataset;
@@ -213,5 +225,5 @@ const charts = (() => {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", anew);
   document.addEventListener("DOMContentLoaded", () => all().forEach(redraw));
-  return { kinds, made, draw, line, bars, stacked, under, latest, axis, moments, color, brief, get, tick, anew, redraw, now, t };
+  return { kinds, made, draw, line, bars, stacked, byBucket, latest, axis, moments, color, brief, get, tick, anew, redraw, now, t };
 })();

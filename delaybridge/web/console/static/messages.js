@@ -82,15 +82,6 @@
     });
   };
 
-  // held messages by bucket
-  charts.kinds.mirror = element => {
-    const counts = JSON.parse(find("#mirror").dataset.counts), x = counts.map((_, i) => i), before = charts.made.get(element);
-    if (before && before.data[0].length === x.length) return before.setData([x, counts]);
-    return charts.draw(element, {
-      legend: { show: false }, scales: { x: { time: false, range: [-0.6, x.length - 0.4] }, y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-      axes: [charts.axis({ size: 24, incrs: [1, 2, 4, 8, 16, 64, 256], values: (_, all) => all.map(v => Number.isInteger(v) ? v : "") }), charts.axis({ size: 46, values: (_, all) => all.map(v => Number.isInteger(v) ? charts.brief(v) : "") })],
-      series: [{}, charts.bars(element.dataset.label, "--c1", { isBar: false, paths: uPlot.paths.bars({ size: [0.7, 40] }) })],
-    }, [x, counts]);
-  };
+  charts.kinds.mirror = element => charts.byBucket(element, JSON.parse(find("#mirror").dataset.counts));
   document.addEventListener("page", () => each("[data-chart=mirror]", charts.redraw));
 })();
