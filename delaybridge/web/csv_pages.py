@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 
 from delaybridge.web.endpoint import Reply
 from delaybridge.web.shapes import MessagePage, StoredMessage
 
-_COLUMNS = ("id", "destination", "state", "due", "attempts", "bytes", "headers", "why")
+COLUMNS = ("id", "destination", "state", "due", "attempts", "bytes", "headers", "why")
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run what begins so
 
 
@@ -17,19 +18,29 @@ def csv_reply(page: MessagePage) -> Reply:
 
     What rows cannot say is in headers: `Next-Cursor`, and `Unseen-Buckets` if some are missing.
     """
-    text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(_COLUMNS)
-    rows.writerows([_cell(value) for value in _row(each)] for each in page.items)
-    headers = {
-        "Content-Type": "text/csv; charset=utf-8",
-        "Content-Disposition": 'attachment; filename="messages.csv"',
-    }
+    headers = download_headers(is_csv=True)
     if page.next_cursor is not None:
         headers["Next-Cursor"] = page.next_cursor
     if page.unseen:
         headers["Unseen-Buckets"] = ", ".join(map(str, page.unseen))
-    return Reply(text.getvalue().encode("utf-8", "backslashreplace"), 200, headers)
+    return Reply(csv_lines([COLUMNS, *page.items]), 200, headers)
+
+
+def download_headers(is_csv: bool) -> dict[str, str]:
+    """What makes browsers keep an answer as a file."""
+    media, name = ("text/csv; charset=utf-8", "csv") if is_csv else ("application/json", "json")
+    disposition = f'attachment; filename="messages.{name}"'
+    return {"Content-Type": media, "Content-Disposition": disposition}
+
+
+def csv_lines(rows: Iterable[StoredMessage | tuple[str, ...]]) -> bytes:
+    """Messages, and rows as they are."""
+    text = io.StringIO()
+    lines = csv.writer(text)
+    lines.writerows(
+        [_cell(value) for value in (row if isinstance(row, tuple) else _row(row))] for row in rows
+    )
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _row(one: StoredMessage) -> tuple[object, ...]:

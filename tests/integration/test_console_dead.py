@@ -144,7 +144,7 @@ async def test_destinations_and_what_steers_them(http: httpx.AsyncClient) -> Non
     assert of_kafka.startswith("kafka:t paused 2 0 0 0 in ")
     text = (await http.get("/destinations/kafka%3At")).text
     assert "paused by the rule of kafka since 20" in text
-    assert "/v1/messages?destination=kafka%3At" in text
+    assert "/v1/messages:export?destination=kafka%3At" in text
     assert (await http.get("/destinations/kafka%3A")).status_code == 422
 
 

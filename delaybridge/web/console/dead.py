@@ -36,7 +36,7 @@ async def dead(call: Call) -> dict[str, Any]:
     following = page.next_cursor and link("", **{**asked, "cursor": page.next_cursor})
     return {
         "api": link("/v1/dead", **asked),
-        "csv": link("/v1/dead", **asked, format="csv"),
+        "export": link("/v1/messages:export", state=State.DEAD, **chosen),
         "query": query,
         "sizes": SIZES,
         "summary": await summarized(call),

@@ -31,6 +31,7 @@ async def in_flight(call: Call) -> dict[str, Any]:
     kept = {"destination": query.destination, "limit": query.limit}
     return {
         "api": link("/v1/in-flight", **kept),
+        "export": link("/v1/messages:export", state=State.IN_FLIGHT, destination=query.destination),
         "query": query,
         "lines": lines(held),
         "unseen_buckets": page.unseen,

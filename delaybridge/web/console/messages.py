@@ -49,7 +49,7 @@ async def messages(call: Call) -> dict[str, Any] | Reply:
     api = link("/v1/messages", state=query.state, **filters, limit=query.limit)
     return {
         "api": api,
-        "csv": link("/v1/messages", state=query.state, **filters, limit=500, format="csv"),
+        "export": link("/v1/messages:export", state=query.state, **filters),
         "query": query,
         "typed": {name: typed[name] or _written(getattr(query, f"{name}_ms")) for name in typed},
         "filters": filters,

@@ -76,8 +76,7 @@ async def destination(call: Call) -> dict[str, Any]:
         "further_waits": len(waits) > _SHOWN_RETRIES,
         "links": {
             "messages": link("/messages", destination=name),
-            "csv": link("/v1/messages", destination=name, limit=500, format="csv"),
-            "json": link("/v1/messages", destination=name, limit=500),
+            "export": link("/v1/messages:export", destination=name),
             "dead": link("/dead", destination=name),
             "publish": link("/publish", destination=name),
             "horizon": link("/horizon", destination=name),

@@ -1,0 +1,95 @@
+"""Everything that matches as one download, however much: CSV, or JSON with a message a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.errors import DelayBridgeError
+from delaybridge.web.csv_pages import COLUMNS, csv_lines, download_headers
+from delaybridge.web.ending import Ending
+from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.messages import found_page
+from delaybridge.web.paging import PageOfState
+from delaybridge.web.problems import Problem
+from delaybridge.web.shapes import MessagePage, StoredMessage
+
+_AT_ONCE = 500
+_encode = msgspec.json.Encoder().encode
+
+
+class ExportQuery(PageOfState, kw_only=True):
+    """limit: of one look at the store."""
+
+    limit: int = _AT_ONCE
+
+
+class Export:
+    """An ASGI application that sends page after page.
+
+    If one cannot be read, the connection breaks: what was downloaded is then no shorter list, but
+    a failed download.
+    """
+
+    def __init__(self, call: Call, first: MessagePage) -> None:
+        self._call, self._page, self._sent = call, first, 0
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Send all messages, unless the client leaves."""
+        is_csv = self._call.query.format == "csv"
+        ending: Ending = scope["extensions"]["connection"]["ending"]
+        headers = [(k.lower().encode(), v.encode()) for k, v in download_headers(is_csv).items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        before, after = (csv_lines([COLUMNS]), b"") if is_csv else (b"[", b"\n]\n")
+        while True:
+            text = before + (csv_lines(self._page.items) if is_csv else self._json())
+            is_last, before = self._page.next_cursor is None, b""
+            last = {"body": text + after} if is_last else {"body": text, "more_body": True}
+            await send({"type": "http.response.body", **last})
+            if is_last or ending.has_ended or scope["method"] == "HEAD":
+                return
+            try:
+                self._page = await _page(self._call, self._page.next_cursor)
+            except (DelayBridgeError, Problem):
+                return  # without an end
+
+    def _json(self) -> bytes:
+        found = b"".join(
+            (b",\n" if self._sent + n else b"\n") + _encode(one)
+            for n, one in enumerate(self._page.items)
+        )
+        self._sent += len(self._page.items)
+        return found
+
+
+async def export(call: Call) -> Export:
+    """All messages that match, in the order of the list, without their bodies.
+
+    It has what each part of the list had when it was read. A download that breaks off is not whole:
+    the JSON has no end then, and the connection is closed before the last chunk.
+    """
+    return Export(call, await _page(call, call.query.cursor))
+
+
+async def _page(call: Call, cursor: str | None) -> MessagePage:
+    """The page at a cursor; Problem if some messages are on a server that is silent."""
+    if call.site.is_draining:
+        raise Problem(503, "draining", "this server is told to stop; send it again")
+    query = msgspec.structs.replace(call.query, cursor=cursor)
+    page = await found_page(call, query, query.state)
+    if page.unseen:
+        what = f"the server of buckets {page.unseen} does not answer; try again when it does"
+        raise Problem(503, "store_unavailable", what)
+    return page
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/messages:export", scope=Scope.READ, handler=export,
+        summary="Download all messages that match", query=ExportQuery,
+        answers={200: Sequence[StoredMessage]},
+    ),
+)  # fmt: skip
