@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from delaybridge.store import setbacks
 from delaybridge.store.described import tally_text, unowned
 from delaybridge.store.destinations import Places
 from delaybridge.store.held import Paused
-from delaybridge.store.setbacks import told
+from delaybridge.store.sentence import Sentence
 from delaybridge.store.stats import Stats
 from delaybridge.store.troubles import Retrying
 from delaybridge.times import roughly
@@ -19,70 +20,112 @@ _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other p
 
 
 class Alert(NamedTuple):
-    """level: SEVERE (messages are not going out, or data is damaged), ERROR or WARNING."""
+    """level: SEVERE (messages are not going out, or data is damaged), ERROR or WARNING.
+
+    template, values: as of a `Sentence`.
+    """
 
     level: str
-    text: str
+    template: str
+    values: Mapping[str, object]
+
+    @property
+    def text(self) -> str:
+        """The alert in English."""
+        return self.template.format(**self.values)
 
 
-def alerts(stats: Stats, places: Places | None = None) -> Iterator[Alert]:
-    """What is wrong. places: adds what is wrong with the rules of destinations."""
+def alerts(stats: Stats, places: Places | None = None) -> list[Alert]:
+    """What is wrong, the worst first. places: adds what is wrong with rules of destinations."""
+    steering = () if places is None else _of_rules(places)
+    return [*_severe(stats), *_errors(stats), *_warnings(stats), *steering]
+
+
+def _severe(stats: Stats) -> Iterator[Alert]:
     for one in [*stats.all_damage, *stats.odd_rules]:
-        yield Alert(SEVERE, f"damaged: {one}")
+        yield Alert(SEVERE, "damaged: {what}", {"what": str(one)})
     if stats.setbacks:
-        yield Alert(SEVERE, told(stats.setbacks))
+        yield Alert(SEVERE, *setbacks.sentence(stats.setbacks))
     for each in stats.unseen:
-        yield Alert(SEVERE, str(each))
+        yield Alert(SEVERE, *each.sentence)
     if alone := unowned(stats.buckets):
-        yield Alert(SEVERE, f"{len(alone)} of {len(stats.buckets)} buckets have no worker")
+        counts = {"alone": len(alone), "all": len(stats.buckets)}
+        yield Alert(SEVERE, "{alone} of {all} buckets have no worker", counts)
     if stats.overdue_ms > _LATE_MS:
-        yield Alert(SEVERE, f"the oldest waiting message is {roughly(stats.overdue_ms)} overdue")
+        late = {"late": roughly(stats.overdue_ms)}
+        yield Alert(SEVERE, "the oldest waiting message is {late} overdue", late)
+
+
+def _errors(stats: Stats) -> Iterator[Alert]:
     if stats.recurring_late_ms:
-        late = roughly(stats.recurring_late_ms)
-        yield Alert(ERROR, f"no recurring message was made for {late}")
+        late = {"late": roughly(stats.recurring_late_ms)}
+        yield Alert(ERROR, "no recurring message was made for {late}", late)
     for (destination, reason), workers in _by_trouble(stats).items():
-        who = f"{workers[0]} parks" if len(workers) == 1 else f"{len(workers)} workers park"
-        yield Alert(ERROR, f"{who} messages to {destination} {reason}")
+        told = {"destination": destination, "reason": reason}
+        if len(workers) == 1:
+            told["worker"] = workers[0]
+            yield Alert(ERROR, "{worker} parks messages to {destination} {reason}", told)
+        else:
+            told["workers"] = str(len(workers))
+            yield Alert(ERROR, "{workers} workers park messages to {destination} {reason}", told)
     if stats.ledger is not None and stats.ledger.silent:
-        yield Alert(ERROR, f"the ledger does not answer: {stats.ledger.silent}")
+        yield Alert(ERROR, "the ledger does not answer: {why}", {"why": stats.ledger.silent})
+
+
+def _warnings(stats: Stats) -> Iterator[Alert]:
     for retrying in stats.retrying:
-        yield Alert(WARNING, failing_text(retrying, stats))
-    yield from _of_clocks(stats)
+        yield Alert(WARNING, *_failing(retrying, stats))
+    for each in stats.workers:
+        if abs(ahead_ms := each.pace.ahead_ms or 0) > _SKEW_MS:
+            told = {"worker": each.name, "ms": abs(ahead_ms)}
+            if ahead_ms > 0:
+                yield Alert(WARNING, "the clock of {worker} is {ms} ms ahead of Redis'", told)
+            else:
+                yield Alert(WARNING, "the clock of {worker} is {ms} ms behind Redis'", told)
     if len(versions := {each.version for each in stats.workers}) > 1:
-        yield Alert(WARNING, f"workers of different versions: {', '.join(sorted(versions))}")
-    if places is not None:
-        yield from _of_rules(places)
+        several = {"versions": ", ".join(sorted(versions))}
+        yield Alert(WARNING, "workers of different versions: {versions}", several)
 
 
 def failing_text(each: Retrying, found: Stats) -> str:
     """`12 messages to rabbitmq:orders failing for 5m: unroutable: 312 NO_ROUTE`."""
-    noun = "message" if each.messages == 1 and not found.retrying_sampled else "messages"
-    count = f"{each.messages:,}{'+' if found.retrying_sampled else ''}"
-    lasting = f"failing for {roughly(max(0, found.now_ms - each.since_ms))}"
-    return f"{count} {noun} to {each.destination} {lasting}: {each.example}"
+    return str(_failing(each, found))
 
 
-def _of_clocks(stats: Stats) -> Iterator[Alert]:
-    for each in stats.workers:
-        if abs(ahead_ms := each.pace.ahead_ms or 0) > _SKEW_MS:
-            side = "ahead of" if ahead_ms > 0 else "behind"
-            yield Alert(WARNING, f"the clock of {each.name} is {abs(ahead_ms)} ms {side} Redis'")
+def _failing(each: Retrying, found: Stats) -> Sentence:
+    told = {
+        "count": f"{each.messages:,}{'+' if found.retrying_sampled else ''}",
+        "destination": each.destination,
+        "time": roughly(max(0, found.now_ms - each.since_ms)),
+        "error": each.example,
+    }
+    if each.messages == 1 and not found.retrying_sampled:
+        return Sentence("{count} message to {destination} failing for {time}: {error}", told)
+    return Sentence("{count} messages to {destination} failing for {time}: {error}", told)
 
 
 def paused_text(each: Paused, now_ms: int) -> str:
-    """`rabbitmq:orders is paused since 2h05m, 1,234 messages wait`."""
-    since = "" if each.since_ms is None else f" for {roughly(max(0, now_ms - each.since_ms))}"
-    return f"{each.place} is paused{since}, {tally_text(each.waiting)} messages wait"
+    """`rabbitmq:orders is paused for 2h05m, 1,234 messages wait`."""
+    return str(_paused(each, now_ms))
+
+
+def _paused(each: Paused, now_ms: int) -> Sentence:
+    told = {"place": each.place, "messages": tally_text(each.waiting)}
+    if each.since_ms is None:
+        return Sentence("{place} is paused, {messages} messages wait", told)
+    told["time"] = roughly(max(0, now_ms - each.since_ms))
+    return Sentence("{place} is paused for {time}, {messages} messages wait", told)
 
 
 def _of_rules(places: Places) -> Iterator[Alert]:
     for place in places.places:
         if place.rule.paused:
-            yield Alert(WARNING, f"paused: {place.place}")
+            yield Alert(WARNING, "paused: {place}", {"place": place.place})
     for odd, what in places.odd.items():
-        yield Alert(WARNING, f"rule of {odd}: {what}")
+        yield Alert(WARNING, "rule of {place}: {what}", {"place": odd, "what": what})
     for name in places.ignoring:
-        yield Alert(WARNING, f"{name} is too old to obey rules of destinations")
+        old = {"worker": name}
+        yield Alert(WARNING, "{worker} is too old to obey rules of destinations", old)
 
 
 def _by_trouble(stats: Stats) -> dict[tuple[str, str], list[str]]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError, printable
 from delaybridge.store import keys, replies
 from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store.sentence import Sentence
 from delaybridge.times import format_time
 
 FRESH_MS = 600_000  # `health` fails for as long
@@ -60,20 +61,29 @@ def kept(reply: list[Setback] | StoreError) -> list[Setback]:
 
 def told(found: Sequence[Setback]) -> str:
     """In one sentence what happened; empty if nothing did."""
+    return str(sentence(found)) if found else ""
+
+
+def sentence(found: Sequence[Setback]) -> Sentence:
+    """The same of at least one."""
     wiped = next((each for each in found if each.bucket is None), None)
+    last = wiped or max(found, key=lambda each: each.at_ms)
+    values: dict[str, object] = {"worker": last.worker, "time": format_time(last.at_ms)}
     if wiped is not None:
-        return f"the namespace was wiped, seen by {wiped.worker} at {format_time(wiped.at_ms)}"
-    if not found:
-        return ""
-    last = max(found, key=lambda each: each.at_ms)
+        return Sentence("the namespace was wiped, seen by {worker} at {time}", values)
     missing = sum(each.missing for each in found)
-    turns = f"bucket {last.bucket} at turn {last.to_turn}"
+    values |= {"buckets": len(found), "missing": f"{missing:,}", "bucket": last.bucket}
     if last.to_turn < last.from_turn:
-        turns = f"bucket {last.bucket} from turn {last.from_turn} to {last.to_turn}"
-    return (
-        f"Redis went back to an older state in {len(found)} buckets ({turns}), "
-        f"{missing:,} scheduled messages are missing, seen by {last.worker} at "
-        f"{format_time(last.at_ms)}"
+        return Sentence(
+            "Redis went back to an older state in {buckets} buckets (bucket {bucket} from turn "
+            "{from_turn} to {to_turn}), {missing} scheduled messages are missing, seen by {worker} "
+            "at {time}",
+            values | {"from_turn": last.from_turn, "to_turn": last.to_turn},
+        )
+    return Sentence(
+        "Redis went back to an older state in {buckets} buckets (bucket {bucket} at turn {turn}), "
+        "{missing} scheduled messages are missing, seen by {worker} at {time}",
+        values | {"turn": last.to_turn},
     )
 
 

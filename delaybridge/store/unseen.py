@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.store.sentence import Sentence
 
 _NAMED = 10  # buckets
 
@@ -20,11 +21,27 @@ class Unseen(NamedTuple):
     buckets: tuple[int, ...]
     why: str
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> Sentence:
+        """Which server it is, which buckets, and why."""
         shown = ", ".join(map(str, self.buckets[:_NAMED]))
-        more = f" and {len(self.buckets) - _NAMED} more" if len(self.buckets) > _NAMED else ""
-        noun = "bucket" if len(self.buckets) == 1 else "buckets"
-        return f"{self.node} does not answer, its {noun} {shown}{more} cannot be seen: {self.why}"
+        values: dict[str, object] = {"node": self.node, "buckets": shown, "why": self.why}
+        if len(self.buckets) == 1:
+            return Sentence(
+                "{node} does not answer, its bucket {buckets} cannot be seen: {why}", values
+            )
+        if (more := len(self.buckets) - _NAMED) > 0:
+            return Sentence(
+                "{node} does not answer, its buckets {buckets} and {more} more cannot be seen: "
+                "{why}",
+                values | {"more": more},
+            )
+        return Sentence(
+            "{node} does not answer, its buckets {buckets} cannot be seen: {why}", values
+        )
+
+    def __str__(self) -> str:
+        return str(self.sentence)
 
 
 def numbers(unseen: Iterable[Unseen]) -> list[int]:

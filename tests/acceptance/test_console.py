@@ -242,6 +242,25 @@ async def test_what_is_seen_stays_while_redis_is_slow(namespace: str, chromium: 
             await expect(other.locator("#live")).to_contain_text("order-7")
 
 
+async def test_alerts_stay_in_the_language_of_their_page(
+    redis_url: str, namespace: str, chromium: str
+) -> None:
+    """One page is from before the other chose a language."""
+    tick = "new Promise(done => document.addEventListener('tick', done, {once: true}))"
+    async with (
+        api(redis_url, namespace) as http,
+        browser(str(http.base_url), chromium) as before,
+    ):
+        await opened(before, "/")
+        page = await before.context.new_page()
+        await opened(page, "/")
+        await page.get_by_label("Language").first.select_option("zh")
+        await expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
+        for one, text in ((page, "个没有 worker"), (before, "buckets have no worker")) * 2:
+            await one.evaluate(tick)
+            await expect(one.locator("#alerts")).to_contain_text(text)
+
+
 async def test_many_pages_are_open_at_once(redis_url: str, namespace: str, chromium: str) -> None:
     """A browser opens six connections to a server: streams must leave some for the rest."""
     async with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import delaybridge.store as store
 import delaybridge.web.console as console
 from delaybridge.web.console.login import own_path
 from delaybridge.web.console.pages import PAGES
@@ -19,6 +21,7 @@ ROOM = Path(console.__file__).parent
 STATIC = ROOM / "static"
 VENDORED = json.loads((STATIC / "vendor.json").read_text())
 TEMPLATES = sorted((ROOM / "templates").glob("*.html"))
+STORE = Path(store.__file__).parent
 SENTENCE = re.compile(r"""\b_\(\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 
 
@@ -65,8 +68,23 @@ def sentences() -> set[str]:
     return found
 
 
+def alert_templates() -> set[str]:
+    """The template of every `Sentence` and `Alert` in `store`, which must be a literal."""
+    found = set()
+    for path in STORE.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                continue
+            if call.func.id in ("Alert", "Sentence"):
+                template = call.args[1 if call.func.id == "Alert" else 0]
+                if not isinstance(template, ast.Starred):  # those of a Sentence
+                    found.add(ast.literal_eval(template))
+    assert len(found) > 20
+    return found
+
+
 def test_every_sentence_has_a_translation() -> None:
-    missing = sorted(sentences() - words("zh").keys())
+    missing = sorted((sentences() | alert_templates()) - words("zh").keys())
     assert not missing, json.dumps(missing, indent=1)
 
 

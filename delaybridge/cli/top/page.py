@@ -110,9 +110,9 @@ def _away(picture: Picture, about: str) -> Iterator[Text]:
 
 def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
     """What is wrong, the worst first; the rest is a number."""
-    found = list(alerts(stats, picture.places))
-    for level, what in found[:_TROUBLES]:
-        yield Text(f"! {printable(what)}", style=_STYLES[level])
+    found = alerts(stats, picture.places)
+    for each in found[:_TROUBLES]:
+        yield Text(f"! {printable(each.text)}", style=_STYLES[each.level])
     if len(found) > _TROUBLES:
         yield Text(f"! and {len(found) - _TROUBLES} more: delaybridge health", style="red")
     if not found:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from delaybridge.web.console.words import language_of
 from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.problems import Problem
+from delaybridge.web.sessions import cookies
 from delaybridge.web.stream import STREAM_HEADERS
 
 _EVERY_S = 1.0
+
+
+class LiveQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """language: of the page, `en` or `zh`; without it, as the browser has chosen or asks.
+
+    In a browser with pages of two languages, those of each share a stream.
+    """
+
+    language: str = ""
 
 
 class TickStream:
@@ -21,6 +33,8 @@ class TickStream:
 
     def __init__(self, call: Call) -> None:
         self._site, self._headers = call.site, call.headers
+        chosen = call.query.language or cookies(call.headers).get("delaybridge-language", "")
+        self._language = language_of(call.headers, chosen)
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send a tick every second."""
@@ -30,7 +44,7 @@ class TickStream:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             while not (site.is_draining or ending.has_ended) and site.access.knows(self._headers):
-                text = await site.looks.tick()
+                text = await site.looks.tick(self._language)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
                 ending.waiter = asyncio.get_running_loop().create_future()
                 if not ending.has_ended:
@@ -51,6 +65,6 @@ async def live(call: Call) -> TickStream:
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/live", scope=Scope.READ, handler=live,
-        summary="Follow the numbers of the console",
+        summary="Follow the numbers of the console", query=LiveQuery,
     ),
 )  # fmt: skip

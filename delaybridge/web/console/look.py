@@ -24,6 +24,7 @@ from delaybridge.store.horizon import Horizon
 from delaybridge.store.series import Point, Recent, Series
 from delaybridge.store.stats import Stats
 from delaybridge.web.console.sparks import Sparks
+from delaybridge.web.console.words import said
 from delaybridge.web.ending import end_all
 
 _FRESH_S = 0.9
@@ -62,10 +63,10 @@ class Look(NamedTuple):
     @property
     def alerts(self) -> list[Alert]:
         """What is wrong, the worst first."""
-        return [] if self.stats is None else list(alerts(self.stats))
+        return [] if self.stats is None else alerts(self.stats)
 
-    def tick(self) -> dict[str, Any]:
-        """The numbers that change, for the pages that are open."""
+    def tick(self, language: str) -> dict[str, Any]:
+        """The numbers that change, and the alerts, for the open pages of this language."""
         s = self.stats
         if s is None or self.is_old:
             return {"error": self.error, "age_s": round(self.age_s)}
@@ -90,7 +91,7 @@ class Look(NamedTuple):
             "sizes": [each.delayed + each.in_flight + each.parked for each in s.buckets],
             "late": [each.bucket for each in s.buckets if each.overdue_ms > _LATE_MS],
             "points": plain(_latest(self.series)) if self.series else [],
-            "alerts": [each._asdict() for each in self.alerts[:_ALERTS]],
+            "alerts": [_said(each, language) for each in self.alerts[:_ALERTS]],
             "took_ms": round(self.took_ms, 1),
         }
 
@@ -119,6 +120,7 @@ class Looks:
         self._error: Exception = _SLOW  # of the last look, if it failed
         self._seen: dict[str, Gone] = {}
         self.sparks, self.store_sparks = Sparks(), Sparks(_STORED_S)
+        self._ticks: dict[str, tuple[Look, bytes]] = {}  # the latest, by language
 
     async def look(self) -> Look:
         """How it is now, at most a second ago; or as it was a few seconds ago, if Redis is slow.
@@ -142,13 +144,20 @@ class Looks:
             return self._last._replace(error=_told(error), age_s=time.monotonic() - self._at_s)
         raise error
 
-    async def tick(self) -> bytes:
-        """The same as a server-sent event; also that Redis does not answer."""
+    async def tick(self, language: str) -> bytes:
+        """The same as a server-sent event; also that Redis does not answer.
+
+        Made once for all pages of a language.
+        """
         try:
             look = await self.look()
         except DelayBridgeError as exc:
             look = Look(error=_told(exc))
-        return b"event: tick\ndata: %s\n\n" % msgspec.json.encode(look.tick())
+        known, text = self._ticks.get(language, (None, b""))
+        if look is not known:
+            text = b"event: tick\ndata: %s\n\n" % msgspec.json.encode(look.tick(language))
+            self._ticks[language] = look, text
+        return text
 
     def renew(self) -> None:
         """Somebody changed something on a page: looks that began before are not shown any more."""
@@ -199,6 +208,11 @@ def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
     paces = [each.pace for each in stats.workers]
     took_ms = [pace.confirm_ms[broker] for pace in paces if broker in pace.confirm_ms]
     return sum(pace.unconfirmed.get(broker, 0) for pace in paces), max(took_ms, default=None)
+
+
+def _said(alert: Alert, language: str) -> dict[str, str]:
+    text = said(language, alert.template, **alert.values)
+    return {"level": alert.level, "text": printable(text)}
 
 
 def _told(error: DelayBridgeError) -> str:

@@ -14,7 +14,7 @@ from delaybridge import __version__
 from delaybridge.errors import printable
 from delaybridge.times import format_time, roughly
 from delaybridge.web.console.assets import asset
-from delaybridge.web.console.words import LANGUAGES, words
+from delaybridge.web.console.words import LANGUAGES, said, words
 
 SAFE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -40,13 +40,8 @@ def _environment(language: str) -> Environment:
         lstrip_blocks=True,
     )
     known = words(language)
-
-    def in_words(text: str, /, **values: object) -> str:
-        said = known.get(text, text)
-        return said.format(**values) if values else said
-
     made.globals.update(
-        _=in_words, asset=asset, version=__version__, languages=LANGUAGES, link=link
+        _=partial(said, language), asset=asset, version=__version__, languages=LANGUAGES, link=link
     )
     made.filters.update(
         number=number, rate=rate, duration=roughly, moment=format_time, short=short,

@@ -1,7 +1,7 @@
 """The words of the console in other languages than English.
 
-Templates are written in English. A sentence is looked up in `zh.json`; what is not there stays
-English, and a test says so.
+Pages and alerts are written in English. A sentence is looked up in `zh.json`; what is not there
+stays English, and a test says so.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ def words(language: str) -> Mapping[str, str]:
     text = (files("delaybridge.web.console") / f"{language}.json").read_bytes()
     found: dict[str, str] = msgspec.json.decode(text, type=dict[str, str])
     return found
+
+
+def said(language: str, text: str, /, **values: object) -> str:
+    """A sentence in this language, with its values."""
+    found = words(language).get(text, text)
+    return found.format(**values) if values else found
 
 
 def _weight(text: str) -> float:

@@ -122,7 +122,7 @@ const page = (() => {
   };
   const listen = () => {
     if (unheard || !find(".beacon") || document.hidden) return;
-    unheard = stream(`${base}/live`, ["tick"], (name, text) => {
+    unheard = stream(`${base}/live?language=${root.lang.slice(0, 2)}`, ["tick"], (name, text) => {
       if (name === "lost") return away(words.away);
       if (name === "refused") { stop(); return setTimeout(look, 2000); }  // perhaps the session has ended
       if (name !== "tick") return;
