@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from delaybridge.store import setbacks
-from delaybridge.store.described import tally_text, unowned
+from delaybridge.store.described import size_text, tally_text, unowned
 from delaybridge.store.destinations import Places
+from delaybridge.store.fullness import Fullness
 from delaybridge.store.held import Paused
 from delaybridge.store.sentence import Sentence
 from delaybridge.store.stats import Stats
@@ -17,6 +18,8 @@ from delaybridge.times import roughly
 SEVERE, ERROR, WARNING = "severe", "error", "warning"  # the worst first
 _LATE_MS = 5000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
+_FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
+_NAMED = 3  # paused places
 
 
 class Alert(NamedTuple):
@@ -35,10 +38,17 @@ class Alert(NamedTuple):
         return self.template.format(**self.values)
 
 
-def alerts(stats: Stats, places: Places | None = None) -> list[Alert]:
-    """What is wrong, the worst first. places: adds what is wrong with rules of destinations."""
-    steering = () if places is None else _of_rules(places)
-    return [*_severe(stats), *_errors(stats), *_warnings(stats), *steering]
+def alerts(
+    stats: Stats, places: Places | None = None, memory: Fullness | None = None
+) -> list[Alert]:
+    """What is wrong, the worst first.
+
+    places: adds what is wrong with the rules of destinations; it names what is paused in fewer
+    words. memory: adds that Redis is nearly full.
+    """
+    steering = _of_paused(stats) if places is None else _of_rules(places)
+    found = [*_severe(stats), *_errors(stats), *_of_memory(memory), *_warnings(stats), *steering]
+    return sorted(found, key=lambda each: (SEVERE, ERROR, WARNING).index(each.level))
 
 
 def _severe(stats: Stats) -> Iterator[Alert]:
@@ -115,6 +125,39 @@ def _paused(each: Paused, now_ms: int) -> Sentence:
         return Sentence("{place} is paused, {messages} messages wait", told)
     told["time"] = roughly(max(0, now_ms - each.since_ms))
     return Sentence("{place} is paused for {time}, {messages} messages wait", told)
+
+
+def _of_paused(stats: Stats) -> Iterator[Alert]:
+    for each in stats.paused[:_NAMED]:
+        yield Alert(WARNING, *_paused(each, stats.now_ms))
+    if (more := len(stats.paused) - _NAMED) > 0:
+        yield Alert(WARNING, "also paused: {more} more", {"more": more})
+
+
+def _of_memory(memory: Fullness | None) -> Iterator[Alert]:
+    if memory is None or memory.percent < _NEARLY_FULL:
+        return
+    level = ERROR if memory.percent >= _FULL else WARNING
+    told = {
+        "server": memory.node or "Redis",
+        "percent": memory.percent,
+        "used": size_text(memory.used_bytes),
+        "limit": size_text(memory.limit_bytes),
+    }
+    if memory.drops:
+        yield Alert(
+            level,
+            "{server} uses {percent} % of maxmemory ({used} of {limit}); "
+            "when it is full, it drops messages",
+            told,
+        )
+    else:
+        yield Alert(
+            level,
+            "{server} uses {percent} % of maxmemory ({used} of {limit}); "
+            "when it is full, new messages are refused",
+            told,
+        )
 
 
 def _of_rules(places: Places) -> Iterator[Alert]:

@@ -41,6 +41,14 @@ def tally_text(count: Tally) -> str:
     return f"{'~' if count.error else ''}{count.messages:,}"
 
 
+def size_text(count: int) -> str:
+    """`213 B`, `1.4 KB`, `2.0 MB`."""
+    value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
 def stats_data(
     found: Stats, definitions: Sequence[Recurring] | None, recent: Recent
 ) -> dict[str, object]:

@@ -1,17 +1,22 @@
-"""Alerts at the top of every page of the console, over HTTP: their language."""
+"""Alerts at the top of every page of the console, over HTTP: their language, and some of them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
+import pytest
+import redis
 
 from delaybridge.store import setbacks
 from delaybridge.store.setbacks import Setback
 from delaybridge.store.store import AsyncStore
+from delaybridge.web import sessions
 from tests.rigs.api import api
+from tests.servers.redis import RedisServer
 
 
 async def tick(client: httpx.AsyncClient, path: str = "/live", **headers: str) -> dict[str, Any]:
@@ -23,8 +28,10 @@ async def tick(client: httpx.AsyncClient, path: str = "/live", **headers: str) -
         return found
 
 
-async def alerts_of(client: httpx.AsyncClient, **headers: str) -> str:
-    """The alerts on a page."""
+async def alerts_of(client: httpx.AsyncClient, *, renewed: bool = False, **headers: str) -> str:
+    """The alerts on a page. renewed: not those that were seen within the last second."""
+    if renewed:
+        await client.post("/v1/destinations/pull:x:resume", headers={sessions.GUARD: "1"})
     answer = await client.get("/", headers=headers)
     assert answer.status_code == 200, answer.text
     return answer.text.partition('id="alerts"')[2].partition("</div>")[0]
@@ -54,3 +61,42 @@ async def test_what_an_alert_quotes_is_escaped(redis_url: str, namespace: str) -
             assert said.format("&lt;b&gt;{time}\\u202e") in page
             told = (await tick(client, **{"accept-language": asked}))["alerts"][0]
             assert said.format("<b>{time}\\u202e") in told["text"]
+
+
+async def test_a_paused_place_is_an_alert(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, brokers={"kafka": "kafka://h"}) as client:
+        path = "/v1/destinations/kafka:orders:pause"
+        assert (await client.post(path, headers={sessions.GUARD: "1"})).status_code == 200
+        said = r'<p class="warning">kafka:orders is paused for \w+, 0 messages wait</p>'
+        assert re.search(said, await alerts_of(client))
+        told = (await tick(client))["alerts"][-1]
+        assert told["level"] == "warning" and told["text"].startswith("kafka:orders is paused for ")
+
+
+@pytest.mark.parametrize(("part", "level"), [(0.7, None), (0.87, "warning"), (0.98, "error")])
+async def test_a_redis_near_its_limit_is_an_alert(
+    namespace: str, part: float, level: str | None
+) -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
+        async with api(server.url, namespace) as client:
+            assert "maxmemory" not in await alerts_of(client)  # without a limit
+            connection.set("much", b"x" * 30_000_000)
+            used: int = connection.info("memory")["used_memory"]
+            connection.config_set("maxmemory", int(used / part))
+            page = await alerts_of(client, renewed=True)
+            found = re.search(r'<p class="(\w+)">Redis uses (\d+) % of maxmemory \(.*refused', page)
+            assert (found and found[1]) == level
+            assert found is None or abs(int(found[2]) - 100 * part) < 4
+
+
+async def test_a_look_does_without_the_right_to_ask_for_memory(namespace: str) -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
+        right = "ACL SETUSER viewer on >x ~* &* +@all"
+        connection.execute_command(right)
+        async with api(server.url.replace("//", "//viewer:x@"), namespace) as client:
+            await client.get("/")  # what is checked at the start takes INFO
+            connection.config_set("maxmemory", connection.info("memory")["used_memory"] + 100_000)
+            assert "of maxmemory" in await alerts_of(client, renewed=True)
+            connection.execute_command(f"{right} -info")
+            page = await alerts_of(client, renewed=True)
+            assert "buckets have no worker" in page and "maxmemory" not in page

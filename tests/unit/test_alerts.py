@@ -1,22 +1,32 @@
-"""Alerts without a server: their English and their translations."""
+"""Alerts without a server: their English, their translations, and which is the worst."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from delaybridge.store.alerts import alerts
+from delaybridge.errors import StoreDenied
+from delaybridge.store.alerts import ERROR, SEVERE, WARNING, alerts
 from delaybridge.store.announcements import LedgerDrift, WorkerInfo, WorkerPace
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.damage import Damage
+from delaybridge.store.destinations import Place, Places
+from delaybridge.store.fullness import Fullness, fullest
+from delaybridge.store.held import Paused
+from delaybridge.store.placement import ONE_SERVER
+from delaybridge.store.rules import Rule
 from delaybridge.store.setbacks import Setback
 from delaybridge.store.stats import BucketStats, Stats
+from delaybridge.store.tally import Tally
 from delaybridge.store.troubles import Retrying, Trouble
 from delaybridge.web.console.look import Look, Looks
 
 NOW_MS = 1_800_000_000_000
+GB = 2**30
 HOSTILE = "\x1b[31m\u202e{worker} <b>%s"
 
 
@@ -42,6 +52,7 @@ ONE = [Retrying("kafka:a", "nack", 1, NOW_MS - 300_000, "nack: 1")]
 CLOCKS = [worker("w", pace=WorkerPace(ahead_ms=51)), worker("v", pace=WorkerPace(ahead_ms=-60))]
 TROUBLE = [Trouble("kafka:a", "refused", name) for name in ("w", "v")]
 OLD = [worker("w"), worker("v", version="0.0.9", ledger=LedgerDrift("refused"))]
+PAUSED = [Paused(f"kafka:{n}", NOW_MS - 7_500_000 if n else None, Tally(1234, n)) for n in range(5)]
 CASES = {
     "damage": (
         {"damage": (Damage("{ns}:0:due", "is a hash", "DEL it"),)},
@@ -102,6 +113,15 @@ CASES = {
         {"workers": CLOCKS},
         ["the clock of w is 51 ms ahead of Redis'", "the clock of v is 60 ms behind Redis'"],
     ),
+    "paused": (
+        {"paused": PAUSED},
+        [
+            "kafka:0 is paused, 1,234 messages wait",
+            "kafka:1 is paused for 2h05m, ~1,234 messages wait",
+            "kafka:2 is paused for 2h05m, ~1,234 messages wait",
+            "also paused: 2 more",
+        ],
+    ),
 }
 
 
@@ -118,6 +138,87 @@ def test_an_alert_in_chinese_has_the_same_values(wrong: dict[str, Any]) -> None:
     for alert, text in zip(found, in_chinese, strict=True):
         assert re.search("[\u4e00-\u9fff]", text)
         assert all(str(value) in text for value in alert.values.values())
+
+
+def test_the_worst_comes_first() -> None:
+    wrong = stats(overdue_ms=9000, troubles=TROUBLE, retrying=MANY, paused=PAUSED)
+    found = alerts(wrong, memory=Fullness(99, 100))
+    levels = [each.level for each in found]
+    assert levels == [SEVERE, ERROR, ERROR, *[WARNING] * 5]
+    assert found[2].text.startswith("Redis uses 99 %")
+
+
+def test_with_the_rules_of_places_a_paused_one_is_named_once() -> None:
+    rule = Rule(paused=True)
+    place = Place("kafka:0", *[Tally(0)] * 4, None, [("kafka:0", rule)], None)
+    places = Places(NOW_MS, [place], 0, {}, [])
+    texts = [each.text for each in alerts(stats(paused=PAUSED[:1]), places)]
+    assert texts == ["paused: kafka:0"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "level", "text"),
+    [
+        (Fullness(799, 1000), None, ""),
+        (
+            Fullness(9 * GB // 10 + 1, GB),
+            WARNING,
+            "Redis uses 90 % of maxmemory (921.6 MB of 1.0 GB)",
+        ),
+        (Fullness(95, 100, "h:1"), ERROR, "h:1 uses 95 % of maxmemory (95 B of 100 B)"),
+        (Fullness(101, 100), ERROR, "Redis uses 101 % of maxmemory (101 B of 100 B)"),
+        (None, None, ""),
+    ],
+)
+def test_a_redis_that_is_nearly_full_is_an_alert(
+    memory: Fullness | None, level: str | None, text: str
+) -> None:
+    found = alerts(stats(), memory=memory)
+    assert [each.level for each in found] == ([level] if level else [])
+    assert all(each.text == f"{text}; when it is full, new messages are refused" for each in found)
+
+
+def test_a_redis_that_evicts_drops_messages_when_it_is_full() -> None:
+    (found,) = alerts(stats(), memory=Fullness(95, 100, drops=True))
+    assert found.text.endswith("; when it is full, it drops messages")
+
+
+class Cluster:
+    """Three servers, of which one did not answer lately."""
+
+    def nodes(self) -> Sequence[str]:
+        return ["h:1", "h:2", "h:3"]
+
+    def misses(self, key: str = "") -> bool:
+        return key == "@h:3"
+
+
+def answered(placement: Any, *replies: Any) -> Fullness | None:
+    steps = fullest(placement)
+    asked: list[RedisCommand[Any]] = [*next(steps)]
+    assert len(asked) == len(replies)
+    with pytest.raises(StopIteration) as ended:
+        steps.send([*replies])
+    found: Fullness | None = ended.value.value
+    return found
+
+
+def memory(used: int, limit: int, **others: str) -> dict[str, str]:
+    return {"used_memory": str(used), "maxmemory": str(limit), **others}
+
+
+def test_the_fullest_server_counts() -> None:
+    assert answered(Cluster(), memory(50, 100), memory(30, 40)) == Fullness(30, 40, "h:2")
+    assert answered(Cluster(), memory(50, 100), memory(90, 0)) == Fullness(50, 100, "h:1")
+    assert answered(Cluster(), memory(50, 100), StoreDenied("-info")) == Fullness(50, 100, "h:1")
+    assert answered(ONE_SERVER, memory(50, 0)) is None
+    assert answered(ONE_SERVER, StoreDenied("-info")) is None
+    assert answered(ONE_SERVER, {}) is None
+
+
+def test_what_redis_does_not_count_against_its_limit_is_not_counted() -> None:
+    said = memory(90, 100, mem_not_counted_for_evict="20", maxmemory_policy="allkeys-lru")
+    assert answered(ONE_SERVER, said) == Fullness(70, 100, drops=True)
 
 
 async def test_a_tick_is_made_once_for_all_pages_of_a_language(

@@ -20,6 +20,7 @@ from delaybridge.store.announcements import WorkerInfo
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps, together
 from delaybridge.store.described import plain, unowned
+from delaybridge.store.fullness import Fullness, fullest
 from delaybridge.store.horizon import Horizon
 from delaybridge.store.series import Point, Recent, Series
 from delaybridge.store.stats import Stats
@@ -51,6 +52,7 @@ class Look(NamedTuple):
     recent: Recent | None = None
     series: Series | None = None
     minute: Horizon | None = None
+    memory: Fullness | None = None
     error: str = ""
     age_s: float = 0.0
     took_ms: float = 0.0
@@ -63,7 +65,7 @@ class Look(NamedTuple):
     @property
     def alerts(self) -> list[Alert]:
         """What is wrong, the worst first."""
-        return [] if self.stats is None else alerts(self.stats)
+        return [] if self.stats is None else alerts(self.stats, memory=self.memory)
 
     def tick(self, language: str) -> dict[str, Any]:
         """The numbers that change, and the alerts, for the open pages of this language."""
@@ -228,6 +230,7 @@ def _look(calls: Calls) -> Steps[Look]:
         calls.recent(),
         calls.series("1s"),
         calls.horizon(_SPAN_MS, 1000 * step_s, None),
+        fullest(calls.placement),
     ]
     stats, *others = yield from together(parts)
     if isinstance(stats, Exception):

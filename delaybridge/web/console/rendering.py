@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from delaybridge import __version__
 from delaybridge.errors import printable
+from delaybridge.store.described import size_text
 from delaybridge.times import format_time, roughly
 from delaybridge.web.console.assets import asset
 from delaybridge.web.console.words import LANGUAGES, said, words
@@ -69,13 +70,8 @@ def rate(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """`213 B`, `1.4 KB`, `2.0 MB`."""
-    if count is None:
-        return "–"
-    value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+    """`213 B`, `1.4 KB`, `2.0 MB`; a dash for what is unknown."""
+    return "–" if count is None else size_text(count)
 
 
 def spark(values: Sequence[float], points: int = 60) -> str:
