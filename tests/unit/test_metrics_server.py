@@ -148,6 +148,7 @@ def test_a_thousand_connections_leave_it_well_with_one_thread(port: int) -> None
     assert threading.active_count() == threads
     for connection in held:
         connection.close()
+    wait_until(lambda: can_connect(port), 10 * DEADLINE_S)  # it has noticed that they are gone
     assert is_well(port)
 
 

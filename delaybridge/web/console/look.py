@@ -135,7 +135,7 @@ class Looks:
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._again())
             self._running.add(self._under_way)
-            self._under_way.add_done_callback(self._running.discard)
+            self._under_way.add_done_callback(self._ended)
         under_way, is_kept = self._under_way, age_s <= _KEPT_S
         # One that gives up does not end it for the others.
         await asyncio.wait([under_way], timeout=_PATIENCE_S if is_kept else None)
@@ -164,6 +164,11 @@ class Looks:
     def renew(self) -> None:
         """Somebody changed something on a page: looks that began before are not shown any more."""
         self._changed_s, self._under_way = time.monotonic(), None
+
+    def _ended(self, task: asyncio.Task[Look]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may have waited so long, and asyncio would log that
 
     async def close(self) -> None:
         """End a look that is under way, and close the client."""
