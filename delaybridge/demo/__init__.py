@@ -133,7 +133,8 @@ class _Site:
         if browser:
             open_in_browser(f"http://127.0.0.1:{port}/")
         killed = "; a worker is killed every minute" if kill else ""
-        self.screen.line(f"plan      60 messages a second{killed}")
+        self.screen.line(f"plan      60 messages a second{killed};")
+        self.screen.line("          every 20 s one that cannot be delivered, for the page Dead")
         show = Showcase(self.screen, self._client(), self.place, self.stack, self._worker)
         show.kills = kill
         return show.run(self._consumer(Plan().consumer), serving, check)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from delaybridge.store import setbacks
@@ -39,14 +40,22 @@ class Alert(NamedTuple):
 
 
 def alerts(
-    stats: Stats, places: Places | None = None, memory: Fullness | None = None
+    stats: Stats,
+    places: Places | None = None,
+    memory: Fullness | None = None,
+    gone: Sequence[str] = (),
 ) -> list[Alert]:
     """What is wrong, the worst first.
 
     places: adds what is wrong with the rules of destinations; it names what is paused in fewer
-    words. memory: adds that Redis is nearly full.
+    words. memory: adds that Redis is nearly full. gone: workers that vanished just now.
     """
     steering = _of_paused(stats) if places is None else _of_rules(places)
+    if gone:
+        workers = {"workers": ", ".join(gone)}
+        steering = chain(
+            [Alert(WARNING, "gone within the last minute: {workers}", workers)], steering
+        )
     found = [*_severe(stats), *_errors(stats), *_of_memory(memory), *_warnings(stats), *steering]
     return sorted(found, key=lambda each: (SEVERE, ERROR, WARNING).index(each.level))
 

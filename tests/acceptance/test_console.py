@@ -25,7 +25,7 @@ from playwright.async_api import Page, expect
 from delaybridge.web.console import look
 from delaybridge.web.console.pages import PAGES
 from tests.rigs.api import api
-from tests.rigs.browser import PHONE, browser, cut_off, inaccessible, too_wide
+from tests.rigs.browser import PHONE, browser, cut_off, inaccessible, overlapping, too_wide
 from tests.rigs.hostile_strings import HOSTILE_STRINGS
 from tests.rigs.sessions import TOKENS, token_file_in
 from tests.rigs.waiting import wait_until_async
@@ -124,6 +124,7 @@ async def test_every_page_is_well(
             await opened(page, path)
             found += [f"{path}: {each}" for each in await too_wide(page)]
             found += [f"{path}: cut off: {each}" for each in await cut_off(page)]
+            found += [f"{path}: overlaps: {each}" for each in await overlapping(page)]
             found += [f"{path}: {each}" for each in await inaccessible(page, node_modules)]
         assert not found, "\n".join(found)
 

@@ -22,6 +22,14 @@ _TOO_WIDE = """() => [...document.querySelectorAll("body *")].filter(element =>
   element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll, .side, svg"))
   .slice(0, 5).map(element => element.outerHTML.slice(0, 120))"""
 
+# Numbers that run into their neighbours.
+_OVERLAPPING = """() => [...document.querySelectorAll(".card")].filter(card => {
+  const next = card.nextElementSibling?.getBoundingClientRect(), own = card.getBoundingClientRect();
+  const range = document.createRange();
+  range.selectNodeContents(card);
+  const { right } = range.getBoundingClientRect();
+  return right > innerWidth || next && next.top === own.top && right > next.left;
+}).map(card => card.textContent.trim())"""
 # What is drawn beyond its axes. Bars begin at their x, and the last one is as wide as the others.
 _CUT_OFF = """() => [...charts.made].filter(([element, plot]) => {
   const { x, y } = plot.scales, [at, ...rows] = plot.data;
@@ -100,4 +108,10 @@ async def too_wide(page: Page) -> list[str]:
 async def cut_off(page: Page) -> list[str]:
     """The charts that do not show all that they have."""
     found: list[str] = await page.evaluate(_CUT_OFF)
+    return found
+
+
+async def overlapping(page: Page) -> list[str]:
+    """The numbers of the page that run into the next one."""
+    found: list[str] = await page.evaluate(_OVERLAPPING)
     return found

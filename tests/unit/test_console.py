@@ -47,6 +47,16 @@ def test_pages_have_no_inline_script_or_style(path: Path) -> None:
     assert all(re.search(r'src=|type="(application/json|text/html)"', each) for each in scripts)
 
 
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda each: each.name)
+def test_json_stands_where_its_quotes_end_no_attribute(path: Path) -> None:
+    """`tojson` escapes all but double quotes, and nothing escapes it again."""
+    made = re.finditer(
+        r"(.)\{\{(?:(?!\}\}).)*?\|tojson(?!\|forceescape)", path.read_text(), re.DOTALL
+    )
+    for one in made:
+        assert one[1] in "'>", one[0]
+
+
 def test_nothing_is_loaded_from_elsewhere() -> None:
     own = [*TEMPLATES, *(each for each in STATIC.iterdir() if ".min." not in each.name)]
     for path in own:

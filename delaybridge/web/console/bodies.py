@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64decode
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from delaybridge.web.reading import check_depth
 from delaybridge.web.shapes import StoredMessage
 
 MOST_BYTES = 64 * 1024
+_CHANGED = re.compile(r"[\r\x00-\x08\x0b\x0c\x0e-\x1f]")
 FORMS = ("json", "text", "msgpack", "hex")
 _ROW = 16
 
@@ -105,3 +107,9 @@ def _hex(part: bytes) -> str:
         shown = "".join(chr(each) if 32 <= each < 127 else "." for each in row)
         rows.append(f"{at:08x}  {row.hex(' '):<{3 * _ROW}} {shown}")
     return "\n".join(rows)
+
+
+def is_kept_by_fields(text: str) -> bool:
+    """Whether a text field of a browser gives it back as it is: not with other ends of lines, nor
+    with control characters. (A first newline is lost unless the page writes another one before.)"""
+    return _CHANGED.search(text) is None

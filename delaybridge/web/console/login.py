@@ -38,7 +38,9 @@ async def log_in(call: Call) -> Reply:
 
 
 async def log_out(call: Call) -> Reply:
-    """End the session of this browser."""
+    """End the session of this browser. Problem 403 if another site asks for it."""
+    if call.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise Problem(403, "foreign_origin", "log out with the button of the console")
     return _to(call, "/login", f"{call.site.access.sessions.cookie}=; Max-Age=0")
 
 

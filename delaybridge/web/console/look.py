@@ -24,6 +24,7 @@ from delaybridge.store.fullness import Fullness, fullest
 from delaybridge.store.horizon import Horizon
 from delaybridge.store.series import Point, Recent, Series
 from delaybridge.store.stats import Stats
+from delaybridge.web.console.rendering import segment
 from delaybridge.web.console.sparks import Sparks
 from delaybridge.web.console.words import said
 from delaybridge.web.ending import end_all
@@ -38,6 +39,11 @@ _STEPS_S = (1, 2, 3, 5, 10, 15, 30, 60)  # bars of the coming minute
 _COUNTS = 4096  # of all buckets in a look: about 5 ms of Redis' time
 _POINTS = 5  # seconds that a tick repeats, for one that came late
 _ALERTS = 8
+_PAGES = {
+    "alone": "/buckets", "what": "/buckets", "worker": "/workers", "workers": "/workers",
+    "versions": "/workers", "late": "/in-flight", "more": "/destinations",
+}  # fmt: skip
+"""A value of an alert -> the page that shows more."""
 _LATE_MS = 1000
 _GONE_MS = 600_000  # for how long a worker that vanished is remembered
 _GONE = 100
@@ -45,14 +51,15 @@ _STORED_S = 2.0
 
 
 class Look(NamedTuple):
-    """What was seen last. error: why it is not as it is now, or why nothing was seen; then the rest
-    is None. age_s: how long ago it was seen."""
+    """What was seen last. gone: workers that vanished within a minute. error: why it is not as it
+    is now, or why nothing was seen; then the rest is None. age_s: how long ago it was seen."""
 
     stats: Stats | None = None
     recent: Recent | None = None
     series: Series | None = None
     minute: Horizon | None = None
     memory: Fullness | None = None
+    gone: Sequence[str] = ()
     error: str = ""
     age_s: float = 0.0
     took_ms: float = 0.0
@@ -65,7 +72,9 @@ class Look(NamedTuple):
     @property
     def alerts(self) -> list[Alert]:
         """What is wrong, the worst first."""
-        return [] if self.stats is None else alerts(self.stats, memory=self.memory)
+        if self.stats is None:
+            return []
+        return alerts(self.stats, memory=self.memory, gone=self.gone)
 
     def tick(self, language: str) -> dict[str, Any]:
         """The numbers that change, and the alerts, for the open pages of this language."""
@@ -206,6 +215,9 @@ class Looks:
             self._at_s, self._began_s, self._last = now_s, began_s, found
             if found.stats is not None:
                 self._note(found.stats)
+                lately_ms = found.stats.now_ms - _SPAN_MS
+                gone = [one.worker.name for one in self.gone() if one.seen_ms > lately_ms]
+                self._last = found = found._replace(gone=gone[:_ALERTS])
         return found
 
 
@@ -219,7 +231,17 @@ def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
 
 def _said(alert: Alert, language: str) -> dict[str, str]:
     text = said(language, alert.template, **alert.values)
-    return {"level": alert.level, "text": printable(text)}
+    return {"level": alert.level, "text": printable(text), "path": page_of(alert)}
+
+
+def page_of(alert: Alert) -> str:
+    """The path of the page that shows what an alert is about."""
+    for name in ("destination", "place"):
+        if name in alert.values:
+            return f"/destinations/{segment(str(alert.values[name]))}"
+    if alert.template.startswith("no recurring"):
+        return "/recurring"
+    return next((path for name, path in _PAGES.items() if name in alert.values), "/store")
 
 
 def _told(error: DelayBridgeError) -> str:

@@ -66,8 +66,16 @@ async def overview(call: Call) -> dict[str, Any]:
         "points": points,
         "brokers": broker_lines(call, look.stats),
         "redis": redact_text(call.site.settings.redis.url),
+        "overdue": _overdue(look.stats),
         "has_messages": bool(look.stats.delayed + look.stats.in_flight + look.stats.parked),
     }
+
+
+def _overdue(stats: Stats) -> str:
+    """Where the messages are that are late: parked ones may be the only ones."""
+    if stats.next_due_ms is not None and stats.next_due_ms < stats.now_ms:
+        return "/messages"
+    return "/messages?state=parked" if stats.parked else "/in-flight"
 
 
 PAGES = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from delaybridge.web.console.look import Look
+from delaybridge.web.console.look import Look, page_of
 from delaybridge.web.console.rendering import SAFE_HEADERS, render
 from delaybridge.web.console.words import language_of
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
@@ -56,7 +57,8 @@ class ConsolePage:
         handler.__doc__ = f"{self.title}: a page of the console."
         return Endpoint(
             method="GET", path=self.path, scope=self.scope, handler=handler,
-            summary=f"{self.title}, as a page", query=self.query, refusal=refusal,
+            summary=f"{self.title}, as a page", query=self.query,
+            refusal=partial(refusal, page=self),
             is_safe=self.is_safe,
         )  # fmt: skip
 
@@ -77,6 +79,7 @@ def shown(call: Call, template: str, data: Mapping[str, Any], status: int = 200)
         "may_administer": call.may is Scope.ADMIN and not serve.read_only,
         "may_see_settings": call.may is Scope.ADMIN,
         "has_session": bool(serve.token_file) and bool(call.who),
+        "page_of": page_of,
         "curl": curl(call, str(data.get("api", "/v1/stats"))),
     }
     text = render(template, language, {**frame, **data})
@@ -91,12 +94,14 @@ def curl(call: Call, path: str) -> str:
     return f"curl -sS {token}{shlex.quote(asked)}"
 
 
-def refusal(call: Call, problem: Problem) -> Reply:
-    """A problem as a page: to the login, if that is what lacks."""
+def refusal(call: Call, problem: Problem, page: ConsolePage | None = None) -> Reply:
+    """A problem as a page: to the login, if that is what lacks. page: the one that has it."""
     if problem.status == 401:
         return Reply(None, 303, {"Location": f"{call.base}/login?next={_quoted(call)}"})
     name = _TEMPLATE_OF_CODE.get(problem.code, "problem")
-    data = {"problem": problem, "look": Look(), "page": None}
+    if name == "away":
+        page = None  # it has nothing but what it says
+    data = {"problem": problem, "look": Look(), "page": page}
     reply = shown(call, f"{name}.html", data, problem.status)
     return reply._replace(headers={**reply.headers, **problem.headers})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from delaybridge.errors import DelayBridgeError
 from delaybridge.recurring.definition import Definition
 from delaybridge.store.definitions import Recurring
 from delaybridge.times import format_time
+from delaybridge.web.console.bodies import is_kept_by_fields
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.endpoint import Call
 from delaybridge.web.problems import Problem
@@ -58,6 +60,8 @@ def _given(definition: Definition | None) -> dict[str, Any] | None:
         return None
     fields: dict[str, Any] = msgspec.to_builtins(definition)
     fields["headers"] = dict(definition.headers)
+    if definition.body is not None and not is_kept_by_fields(definition.body):
+        fields |= {"body": None, "body_base64": b64encode(definition.body.encode()).decode()}
     for name in ("every", "ttl"):
         value = fields.pop(f"{name}_ms", None)
         fields[name] = "" if value is None else f"{value}ms"

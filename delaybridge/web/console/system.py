@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from delaybridge.settings.urls import redact_text
 from delaybridge.web.configuration import settings_in_force
+from delaybridge.web.console.bodies import is_kept_by_fields
 from delaybridge.web.console.message import noted
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.doctor import checked
@@ -103,17 +105,26 @@ async def publish(call: Call) -> dict[str, Any]:
     }
 
 
-def _filled(one: StoredMessage | None) -> dict[str, str]:
-    """The fields of the form."""
-    empty = {"body": "", "body_base64": "", "headers": "", "properties": "", "key": ""}
+def _filled(one: StoredMessage | None) -> dict[str, Any]:
+    """The fields of the form. left_out: what of the message they cannot say."""
     if one is None:
-        return empty
+        return {"left_out": []}
+    text = one.body if isinstance(one.body, str) else None
+    body = one.body_base64 if isinstance(one.body_base64, str) else None
+    if text is not None and not is_kept_by_fields(text):
+        body, text = base64.b64encode(text.encode()).decode(), None
+    missing = {"body": text is None and body is None, "key": one.key_base64}
     return {
-        "body": one.body if isinstance(one.body, str) else "",
-        "body_base64": one.body_base64 if isinstance(one.body_base64, str) else "",
+        "body": text or "",
+        "body_base64": body,
         "headers": json.dumps(one.headers, ensure_ascii=False) if one.headers else "",
         "properties": json.dumps(one.properties, ensure_ascii=False) if one.properties else "",
         "key": one.key or "",
+        "ttl": "" if one.ttl_ms is None else f"{one.ttl_ms}ms",
+        "priority": one.priority or "",
+        "at_most_once": one.at_most_once,
+        "retry": msgspec.json.encode(one.retry).decode() if one.retry else "",
+        "left_out": [name for name, is_missing in missing.items() if is_missing],
     }
 
 

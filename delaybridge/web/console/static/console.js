@@ -79,7 +79,7 @@ const page = (() => {
       alerts.replaceChildren(...data.alerts.map(alert => {
         const line = document.createElement("p");
         line.className = alert.level;
-        line.textContent = alert.text;
+        line.append(Object.assign(document.createElement("a"), { href: base + alert.path, textContent: alert.text }));
         return line;
       }));
     }
@@ -111,13 +111,13 @@ const page = (() => {
     it.classList.toggle("off", !on);
     if (on) { it.classList.remove("beat"); void it.offsetWidth; it.classList.add("beat"); }
   };
-  const away = text => {
+  const away = (text, ...more) => {
     beacon(false);
     const alerts = find("#alerts");
     if (!alerts) return;
     alerts.dataset.text = "";
     const line = document.createElement("p");
-    line.textContent = text;
+    line.append(text, " ", ...more);
     alerts.replaceChildren(line);
   };
   const listen = () => {
@@ -137,10 +137,17 @@ const page = (() => {
     });
   };
   const stop = () => { unheard?.(); unheard = null; };
+  // The session is over: to the login, but not while something is being typed, which would be lost.
+  const ended = () => {
+    if (!isBusy()) return location.reload();
+    const login = Object.assign(document.createElement("a"), { href: `${base}/login`, target: "_blank", textContent: words.login });
+    away(words.ended, login);
+    setTimeout(look, 2000);
+  };
   const look = async () => {
     try {
       const answer = await fetch(location.href, { redirect: "manual" });
-      if (answer.type === "opaqueredirect") return location.reload();
+      if (answer.type === "opaqueredirect") return ended();
     } catch { /* not there yet */ }
     setTimeout(listen, 1000);
   };
@@ -151,7 +158,7 @@ const page = (() => {
   // refresh: regions with hx-trigger="refresh from:body" fetch themselves again
   const every = () => localStorage.getItem("delaybridge-refresh") ?? "live";
   const isBusy = () => document.hidden || find("dialog[open]") || find("main :checked:is([name=id])") || String(getSelection()) !== ""
-    || document.activeElement?.matches("main input, main textarea, main select");
+    || document.activeElement?.matches("main input:not([type=checkbox]), main textarea, main select");
   const refresh = () => document.body.dispatchEvent(new Event("refresh"));
   setInterval(() => {
     clocks();
@@ -160,12 +167,20 @@ const page = (() => {
     if (frames >= 3600 && !isBusy() && find(".beacon.on")) location.reload();  // a screen on a wall gets new versions
   }, 1000);
 
+  // htmx only reads. Whatever a page may contain, changes come from acts.js, which alone has the header that allows them.
+  document.addEventListener("htmx:config:request", event => {
+    const { method, headers } = event.detail.ctx.request;
+    if (method.toUpperCase() !== "GET") event.preventDefault();
+    for (const name of Object.keys(headers)) if (name.toLowerCase() === "x-delaybridge-console") delete headers[name];
+  });
+
   // A refusal is no content: what is seen stays, grey, until an answer comes. Others are pages of their own.
   document.addEventListener("htmx:before:response", event => {
     const { status, raw } = event.detail.ctx.response, region = event.target;
     if (status === 200 && !raw.redirected) return;
     event.preventDefault();
-    if (status < 500 && status !== 429) return location.reload();  // no session any more, no such message
+    if (raw.redirected) return ended();
+    if (status < 500 && status !== 429) return location.reload();  // no such message
     region.classList.add("stale");
     say(fill(words.stale, status), true);
   });
@@ -183,143 +198,6 @@ const page = (() => {
     choice.addEventListener("change", () => choose(choice.dataset.choice, choice.value));
   });
 
-  // requests
-  const send = async (method, path, body) => {
-    const headers = { accept: "application/json", "x-delaybridge-console": "1" };
-    if (body !== undefined) headers["content-type"] = "application/json";
-    const answer = await fetch(base + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-    const found = answer.status === 204 ? null : await answer.json().catch(() => null);
-    if (!answer.ok) throw Object.assign(new Error(found?.detail ?? `${answer.status}`), { problem: found });
-    return found;
-  };
-
-  // A form's fields as JSON. A name with dots is a field within; data-as: number, json, list, flag.
-  const fields = form => {
-    const found = {};
-    for (const field of form.elements) {
-      if (!field.name || field.disabled || field.name === "typed" || "kind" in field.dataset) continue;
-      if (["checkbox", "radio"].includes(field.type) && !field.checked) continue;
-      if (field.value === "" && !("empty" in field.dataset)) continue;
-      const as = field.dataset.as ?? "text", value = {
-        number: () => +field.value, json: () => JSON.parse(field.value), flag: () => true,
-        list: () => field.value.split(/[\s,]+/).filter(Boolean), text: () => field.value,
-      }[as]();
-      const path = field.name.split("."), last = path.pop();
-      path.reduce((at, part) => at[part] ??= {}, found)[last] = value;
-    }
-    return found;
-  };
-
-  const told = found => Object.entries(found.answers ?? {}).map(([name, count]) => `${name} ${number(count)}`).join(", ")
-    || found.result || found.state || words.done;
-
-  // An act: asked for in the dialog, done, its job followed to the end.
-  // act = {method, path, body, ask, title, typed, danger, counts, then}
-  const act = wanted => new Promise(resolve => {
-    const dialog = find("#ask"), form = find("form", dialog), part = name => find(name, dialog);
-    const problem = text => { part(".problem").hidden = !text; part(".problem").textContent = text; };
-    const go = part(".go"), typed = part(".typed"), bar = part("progress"), count = part(".count");
-    let job, isOver = false;
-    part("h2").textContent = wanted.title;
-    part(".what").textContent = wanted.ask ?? "";
-    count.textContent = "";
-    go.textContent = wanted.title;
-    go.disabled = false;
-    go.hidden = bar.hidden = false;
-    bar.hidden = true;
-    go.classList.toggle("danger", !!wanted.danger);
-    part(".no").textContent = words.close;
-    problem("");
-    const confirmed = text => {
-      typed.hidden = !text;
-      typed.firstElementChild.textContent = text ? fill(words.type, text) : "";
-      find("input", typed).value = "";
-      go.disabled = !!text;
-      const plain = /^[\d,]+$/.test(text) ? text.replaceAll(",", "") : text;  // 2,000 or 2000
-      find("input", typed).oninput = event => { go.disabled = ![text, plain].includes(event.target.value.trim()); };
-    };
-    confirmed(wanted.typed ?? "");
-    const finish = value => { isOver = true; dialog.close(); resolve(value); };
-    const leave = () => { if (job?.state === "running") say(words.goes_on); finish(null); };
-    part(".no").onclick = dialog.oncancel = leave;
-    if (wanted.counts) {
-      count.textContent = words.counting;
-      go.disabled = true;
-      send(wanted.method, wanted.path, { ...wanted.body, dry_run: true }).then(found => {
-        count.textContent = found.matched ? fill(words.matched, number(found.matched)) : words.none;
-        if (found.matched) confirmed(wanted.typed || number(found.matched));
-      }).catch(error => problem(error.message));
-    }
-    const follow = async () => {
-      part(".no").textContent = words.close;
-      while (job.state === "running" && !isOver) {
-        bar.hidden = false;
-        const done = Object.values(job.answers ?? {}).reduce((a, b) => a + b, 0);
-        bar.max = Math.max(job.matched ?? 0, 1);
-        bar.value = done;
-        count.textContent = fill(words.working, number(done), number(job.matched ?? 0));
-        await new Promise(again => setTimeout(again, 400));
-        // Redis may be slow, or the server start anew: the job goes on, or is marked as interrupted.
-        job = await send("GET", `/v1/jobs/${job.id}`).catch(error => error.problem?.status < 500 ? Promise.reject(error) : job);
-      }
-      bar.hidden = true;
-      return job;
-    };
-    form.onsubmit = async event => {
-      event.preventDefault();
-      if (go.disabled) return;
-      go.disabled = true;
-      problem("");
-      try {
-        let found;
-        for (const path of wanted.path.split(" ")) found = await send(wanted.method, path, wanted.body);
-        if (found?.verb) { job = found; go.hidden = true; found = await follow(); }
-        if (found?.state === "failed") throw new Error(found.error);
-        if (isOver) return;
-        finish(found ?? {});
-        say(`${wanted.title}: ${told(found ?? {})}`);
-      } catch (error) { go.disabled = false; problem(error.message); }
-    };
-    dialog.showModal();
-    (typed.hidden ? go : find("input", typed)).focus();
-  });
-
-  const after = (element, found) => {
-    if (!found) return;
-    const then = element.dataset.then ?? "refresh";
-    if (then.startsWith("/")) location.href = base + then.replace("{id}", encodeURIComponent(found.id ?? ""));
-    else if (then === "reload") location.reload();
-    else {
-      each("main :checked[name=id]", box => { box.checked = false; });
-      ticks();
-      refresh();
-      setTimeout(refresh, 1000);  // perhaps another process answered, which looks once a second
-    }
-  };
-
-  // A button or a form with data-act. data-ids: the ticked rows. data-filter: everything that matches.
-  const asked = async element => {
-    const form = element.matches("form") ? element : element.closest("form[data-act]");
-    let typed;
-    try { typed = form && fields(form); } catch (error) { return say(error.message, true); }
-    const body = form ? typed : element.dataset.body ? JSON.parse(element.dataset.body) : undefined;
-    const ids = "ids" in element.dataset ? [...document.querySelectorAll("main :checked[name=id]")].map(box => box.value) : null;
-    const filter = element.dataset.filter ? JSON.parse(element.dataset.filter) : null;
-    const whole = ids ? { ...body, ids } : filter ? { ...body, filter } : body;
-    form?.closest("dialog")?.close();
-    const title = element.dataset.title ?? (element.matches("form") ? find("button[type=submit], button.go", element) : element).textContent.trim();
-    if (!("ask" in element.dataset) && !filter) {
-      if (element.ariaBusy) return;  // a second click, while the first is on its way
-      element.ariaBusy = "true";
-      try { const found = await send(element.dataset.act, element.dataset.path, whole); say(`${title}: ${told(found ?? {})}`); return after(element, found ?? {}); }
-      catch (error) { return say(error.message, true); }
-      finally { element.ariaBusy = null; }
-    }
-    return after(element, await act({
-      method: element.dataset.act, path: element.dataset.path, body: whole, ask: element.dataset.ask, title,
-      typed: element.dataset.typed, danger: "danger" in element.dataset || element.matches(".danger"), counts: !!filter,
-    }));
-  };
   document.addEventListener("click", event => {
     const button = event.target.closest("button, a");
     if (!button) return;
@@ -327,11 +205,9 @@ const page = (() => {
     if ("shut" in button.dataset) return button.closest("dialog").close();
     if (button.dataset.copy) return copy(find(button.dataset.copy)?.textContent ?? button.dataset.copy);
     if (button.dataset.copyText) return copy(button.dataset.copyText);
-    if (button.matches("[data-act]")) { event.preventDefault(); asked(button); }
   });
   document.addEventListener("submit", event => {
-    if (event.target.matches("form[data-act]")) { event.preventDefault(); asked(event.target); }
-    else if (event.target.matches("form[action]:not([method]), form[method=get]")) for (const field of event.target.elements) if (field.name && field.value === "") field.disabled = true;
+    if (event.target.matches("form[action]:not([method]), form[method=get]")) for (const field of event.target.elements) if (field.name && field.value === "") field.disabled = true;
   });
   const copy = async text => {
     try { await navigator.clipboard.writeText(text); }
@@ -466,5 +342,5 @@ const page = (() => {
   const ready = () => { ticks(); sorted(); hideColumns(); chooser(); chosen(); clocks(); named(); document.dispatchEvent(new Event("page")); };
   document.addEventListener("htmx:after:swap", ready);
   document.addEventListener("DOMContentLoaded", () => { ready(); later(); listen(); });
-  return { colored, stream, send, say, act, fields, refresh, number, roughly, now, link, find, each, words, fill, base };
+  return { colored, stream, say, refresh, ticks, number, roughly, now, link, find, each, words, fill, base };
 })();

@@ -9,9 +9,9 @@
     try { message = page.fields(form); } catch { message = null; }
     const put = (id, text) => { document.getElementById(id).textContent = text; };
     if (!message) return ["as-curl", "as-cli", "as-python"].forEach(id => put(id, "JSON?"));
-    put("as-curl", `curl -sS ${location.origin}${page.base}/v1/messages --json ${quoted(JSON.stringify(message, null, 1))}`);
+    put("as-curl", `curl -sS ${location.origin}${page.base}/v1/messages --json ${quoted(page.encode(message, 1))}`);
     const { destination = "", delay, due, id, key, headers, body, body_json, body_base64, ttl, priority } = message;
-    const pairs = Array.isArray(headers) ? headers : Object.entries(headers ?? {}), content = body ?? (body_json === undefined ? "" : JSON.stringify(body_json));
+    const pairs = Array.isArray(headers?.value) ? headers.value : Object.entries(headers?.value ?? {}), content = body ?? body_json?.text ?? "";
     put("as-cli", [
       body_base64 ? `base64 -d <<< ${quoted(body_base64)} |` : "", "delaybridge schedule", quoted(destination), due ? `--at ${quoted(due)}` : `--in ${quoted(delay ?? "")}`,
       id ? `--id ${quoted(id)}` : "", key ? `-k ${quoted(key)}` : "", ...pairs.map(([name, value]) => `-H ${quoted(`${name}=${value}`)}`), body_base64 ? "-" : quoted(content),

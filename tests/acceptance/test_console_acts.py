@@ -1,0 +1,284 @@
+"""What the console's buttons and forms do, and say of it, in a browser; also when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Page, Route, expect
+
+from tests.rigs.api import api
+from tests.rigs.browser import browser, confirm, overlapping
+from tests.rigs.sessions import TOKENS, token_file_in
+
+BROKERS = {"memory": "memory://", "other": "memory://"}
+
+
+@pytest.fixture
+async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with api(redis_url, namespace, brokers=BROKERS) as client:
+        yield client
+
+
+@pytest.fixture
+async def page(http: httpx.AsyncClient, chromium: str) -> AsyncIterator[Page]:
+    async with browser(str(http.base_url), chromium, expected={404, 422, 503}) as opened:
+        yield opened
+
+
+async def stored(http: httpx.AsyncClient) -> list[str]:
+    return sorted(each["id"] for each in (await http.get("/v1/messages")).json()["items"])
+
+
+async def schedule(http: httpx.AsyncClient, **message: object) -> None:
+    whole = {"destination": "memory:t", "body": "x", "delay": "1h", **message}
+    assert (await http.post("/v1/messages", json=whole)).status_code == 201
+
+
+async def test_json_is_published_as_it_was_written(http: httpx.AsyncClient, page: Page) -> None:
+    text = '{"n": 12345678901234567890,  "d": 1.0}'
+    await page.goto("/publish?destination=memory:t")
+    await page.get_by_label("Id, made if empty").fill("by-hand")
+    await page.get_by_label("JSON", exact=True).check()
+    await page.get_by_label("Body", exact=True).fill(text)
+    await expect(page.locator("#as-curl")).to_contain_text("12345678901234567890")
+    await page.get_by_role("button", name="Schedule").click()
+    await page.wait_for_url("**/messages/by-hand")
+    assert (await http.get("/v1/messages/by-hand")).json()["body"] == text
+
+
+async def test_json_that_is_none_names_its_field(page: Page) -> None:
+    await page.goto("/publish?destination=memory:t")
+    await page.get_by_label("Headers, JSON").fill("{")
+    await page.get_by_role("button", name="Schedule").click()
+    await expect(page.locator("#said")).to_contain_text("Headers, JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("\nA\r\nB\x00", {"at_most_once": True}),
+        ("\n\nline", {"retry": {"max_attempts": 3}}),
+        ("ü 1", {"headers": {"n": "12345678901234567"}}),
+    ],
+)
+async def test_a_duplicate_has_all_that_the_message_has(
+    http: httpx.AsyncClient, page: Page, body: str, how: dict[str, object]
+) -> None:
+    more = {"ttl": "10m", "priority": 7, "headers": {"h": '"<b>'}, **how}
+    await schedule(http, id="first", body=body, key="k", **more)
+    await page.goto("/messages/first")
+    await page.get_by_role("link", name="Duplicate").click()
+    await page.get_by_label("Id, made if empty").fill("second")
+    await page.get_by_role("button", name="Schedule").click()
+    await page.wait_for_url("**/messages/second")
+    first, second = [(await http.get(f"/v1/messages/{id}")).json() for id in ("first", "second")]
+    same = ("body", "headers", "key", "ttl_ms", "priority", "at_most_once", "retry")
+    assert {name: first.get(name) for name in same} == {name: second.get(name) for name in same}
+    assert first["ttl_ms"] == 600_000
+
+
+async def test_a_message_whose_answer_was_lost_is_scheduled_once(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    async def lose(route: Route) -> None:
+        await route.fetch()
+        await route.abort()
+
+    await page.goto("/publish?destination=memory:t")
+    await page.route("**/v1/messages", lose, times=1)
+    await page.get_by_role("button", name="Schedule").click()
+    await expect(page.locator("#said")).to_contain_text("it may have been done")
+    assert len(await stored(http)) == 1
+    await page.get_by_role("button", name="Schedule").click()
+    await page.wait_for_url("**/messages/*")
+    assert len(await stored(http)) == 1
+
+
+async def test_an_unknown_outcome_is_said_and_looked_at(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    async def lose(route: Route) -> None:
+        await route.fetch()
+        problem = {"status": 503, "code": "store_unavailable", "detail": "redis: no answer"}
+        await route.fulfill(status=503, json=problem)
+
+    await schedule(http, id="m")
+    await page.goto("/messages")
+    await page.route("**/v1/messages:cancel", lose)
+    await page.locator("[name=id]").check()
+    await page.get_by_role("button", name="Cancel them").click()
+    await expect(page.locator("#ask h2")).to_have_text("Cancel them: 1 ticked")
+    await page.locator("#ask .go").click()
+    await expect(page.locator("#ask .problem")).to_contain_text("it may have been done")
+    await expect(page.locator("#ask .problem")).to_contain_text("redis: no answer")
+    await expect(page.locator("#live .empty")).to_be_visible()  # read anew: it is gone
+
+
+async def test_what_was_left_under_way_changes_nothing_of_the_next_dialog(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    answers: list[Route] = []
+    await schedule(http)
+    await page.goto("/destinations")
+    await page.route("**:pause", lambda route: answers.append(route))
+    row = page.locator("#t-places tbody tr", has_text="memory:t")
+    await row.get_by_role("button", name="Pause").click()
+    await expect(page.locator("#ask h2")).to_have_text("Pause: memory:t")
+    await page.locator("#ask .go").click()
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#said")).to_contain_text("Pause: memory:t: still under way")
+    await row.get_by_role("button", name="Purge").click()
+    await answers[0].abort()
+    await expect(page.locator("#said")).to_contain_text("Pause: memory:t: No clear answer came")
+    await expect(page.locator("#ask .problem")).to_be_hidden()
+    await expect(page.locator("#ask .go")).to_be_disabled()
+    await expect(page.locator("#ask .go")).to_have_text("Purge: memory:t")
+
+
+async def test_a_count_that_comes_late_is_not_asked_of_the_next_act(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    counts: list[Route] = []
+    for n in range(3):
+        await schedule(http, id=f"m{n}")
+    await page.goto("/messages")
+    await page.route("**/v1/messages:publish", lambda route: counts.append(route))
+    await page.locator("summary", has_text="All that match").click()
+    await page.get_by_role("button", name="Publish all now").click()
+    await expect(page.locator("#ask .count")).to_have_text("counting …")
+    await page.keyboard.press("Escape")
+    await page.locator("[name=id]").first.check()
+    await page.get_by_role("button", name="Cancel them").click()
+    async with page.expect_response("**/v1/messages:publish"):
+        await counts[0].continue_()
+    await expect(page.locator("#ask .typed")).to_be_hidden()
+    await confirm(page)
+    assert len(await stored(http)) == 2
+
+
+async def test_everything_is_paused_and_resumed(http: httpx.AsyncClient, page: Page) -> None:
+    async def paused() -> list[object]:
+        asked = [await http.get(f"/v1/destinations/{name}") for name in BROKERS]
+        return [each.json()["paused_by"] for each in asked]
+
+    await page.goto("/")
+    await page.get_by_role("button", name="Pause all").click()
+    await confirm(page)
+    assert await paused() == ["memory", "other"]
+    alert = page.locator("#alerts a", has_text="memory is paused")
+    await expect(alert).to_have_attribute("href", "/destinations/memory")
+    await page.get_by_role("button", name="Resume all").click()
+    await expect(page.locator("#said")).to_contain_text("Resume all: ")
+    assert await paused() == [None, None]
+
+
+async def test_what_a_definition_has_is_no_attribute_and_can_be_saved(
+    redis_url: str, namespace: str, chromium: str, tmp_path: Path
+) -> None:
+    """Who may write must not act with the browser of who may do everything."""
+    trap = (
+        " hx-trigger=load hx-post=/v1/destinations/memory%3Avictim:pause hx-swap=none "
+        'hx-headers=X-Delaybridge-Console:1,Accept:application/json data-z="'
+    )
+    definition = {
+        "name": "trap", "destination": "memory:t", "body": "x", "every": "1h",
+        "headers": {"h": trap}, "retry": {"max_attempts": 3},
+    }  # fmt: skip
+    file, roles = token_file_in(tmp_path), {}
+    for role, token in TOKENS.items():
+        roles[role] = {"authorization": f"Bearer {token}"}
+    async with (
+        api(redis_url, namespace, brokers=BROKERS, token_file=str(file)) as http,
+        browser(str(http.base_url), chromium, expected={401}) as page,
+    ):
+        made = await http.post("/v1/recurring", json=definition, headers=roles["write"])
+        assert made.status_code == 201, made.text
+        await page.goto("/recurring?edit=trap")
+        await page.get_by_label("Token").fill(TOKENS["admin"])
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#definition")).to_be_visible()
+        await expect(page.locator(".beacon.on")).to_be_visible()
+        assert await page.locator("[hx-post], [hx-headers]").count() == 0
+        of = await http.get("/v1/destinations/memory%3Avictim", headers=roles["admin"])
+        assert of.json()["paused_by"] is None
+        await page.get_by_role("button", name="Save").click()
+        await confirm(page)
+        found = (await http.get("/v1/recurring/trap", headers=roles["admin"])).json()
+        assert json.dumps(trap) in json.dumps(found)
+
+
+async def test_htmx_can_only_read(http: httpx.AsyncClient, page: Page) -> None:
+    await page.goto("/")
+    await page.evaluate(
+        """() => {
+          const it = document.createElement("i");
+          it.setAttribute("hx-post", "/v1/destinations/memory:pause");
+          it.setAttribute("hx-trigger", "now");
+          it.setAttribute("hx-headers", "X-DelayBridge-Console:1");
+          document.querySelector("main").append(it);
+          htmx.process(it);
+          it.dispatchEvent(new Event("now"));
+        }"""
+    )
+    await page.evaluate("new Promise(done => setTimeout(done, 500))")
+    assert (await http.get("/v1/destinations/memory")).json()["paused_by"] is None
+
+
+async def test_what_is_typed_outlives_the_session(
+    redis_url: str, namespace: str, chromium: str, tmp_path: Path
+) -> None:
+    file = token_file_in(tmp_path)
+    async with (
+        api(redis_url, namespace, token_file=str(file)) as http,
+        browser(str(http.base_url), chromium, expected={401}) as page,
+    ):
+        await page.goto("/publish")
+        await page.get_by_label("Token").fill(TOKENS["admin"])
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".beacon.on")).to_be_visible()
+        await page.get_by_label("Body", exact=True).fill("an hour's work")
+        known = file.read_text()
+        file.write_text("")
+        login = page.locator("#alerts a", has_text="log in")
+        await expect(login).to_be_visible(timeout=20_000)
+        await expect(page.get_by_label("Body", exact=True)).to_have_value("an hour's work")
+        file.write_text(known)
+        async with page.context.expect_page() as opened:
+            await login.click()
+        other = await opened.value
+        await other.get_by_label("Token").fill(TOKENS["admin"])
+        await other.keyboard.press("Enter")
+        await expect(other.locator(".beacon.on")).to_be_visible()
+        await other.close()
+        await expect(page.locator(".beacon.on")).to_be_visible(timeout=20_000)
+        await expect(page.get_by_label("Body", exact=True)).to_have_value("an hour's work")
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+async def test_big_numbers_do_not_run_into_each_other(
+    redis_url: str, namespace: str, chromium: str, width: int
+) -> None:
+    async with (
+        api(redis_url, namespace, brokers=BROKERS) as http,
+        browser(str(http.base_url), chromium, size=(width, 800)) as page,
+    ):
+        for path in ("/", "/buckets", "/horizon"):
+            await page.goto(path)
+            await expect(page.locator(".beacon.on")).to_be_visible()
+            await page.evaluate(
+                """for (const it of document.querySelectorAll(".card .value")) {
+                  delete it.dataset.tick; it.textContent = "1,234,567"; }"""
+            )
+            assert await overlapping(page) == []
+
+
+async def test_a_wrong_filter_is_said_on_a_page_that_leads_on(page: Page) -> None:
+    await page.goto("/messages?due_from=tomorrow")
+    await expect(page.locator("h1")).to_have_text("This cannot be shown")
+    await expect(page.locator("section.problem")).to_contain_text("due_from")
+    await page.locator("section.problem").get_by_role("link", name="Messages").click()
+    await page.wait_for_url("**/messages")
