@@ -143,7 +143,7 @@ async def test_a_rule_is_edited_and_the_rest_of_it_stays(
     await http.post(f"/v1/destinations/{segment}:pause")
     before = (await of(http, segment))["rule"]
     await page.goto("/destinations")
-    await page.get_by_role("link", name="rabbitmq:orders/a b").click()
+    await page.get_by_role("link", name="rabbitmq:orders/a b", exact=True).click()
     await page.get_by_label("Rate, messages per second").fill("2.5")
     await page.get_by_role("button", name="Save the rule").click()
     await expect(page.locator("main table")).to_contain_text("2.5")

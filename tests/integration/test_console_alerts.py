@@ -43,8 +43,9 @@ async def test_alerts_speak_the_language_of_their_page(redis_url: str, namespace
         for asked, text in (("zh-CN", chinese), ("de,en;q=0.5", english)):
             headers = {"accept-language": asked}
             page = (await client.get("/", headers=headers)).text
-            assert f'<p class="severe">{text}</p>' in page
-            assert (await tick(client, **headers))["alerts"] == [{"level": "severe", "text": text}]
+            assert f'<p class="severe"><a href="/buckets">{text}</a></p>' in page
+            alert = {"level": "severe", "text": text, "path": "/buckets"}
+            assert (await tick(client, **headers))["alerts"] == [alert]
         chosen = {"cookie": "delaybridge-language=zh", "accept-language": "en"}
         assert (await tick(client, **chosen))["alerts"][0]["text"] == chinese
         told = await tick(client, "/live?language=en", **chosen)  # a page from before the choice
@@ -67,7 +68,8 @@ async def test_a_paused_place_is_an_alert(redis_url: str, namespace: str) -> Non
     async with api(redis_url, namespace, brokers={"kafka": "kafka://h"}) as client:
         path = "/v1/destinations/kafka:orders:pause"
         assert (await client.post(path, headers={sessions.GUARD: "1"})).status_code == 200
-        said = r'<p class="warning">kafka:orders is paused for \w+, 0 messages wait</p>'
+        link = '<a href="/destinations/kafka%3Aorders">'
+        said = rf'<p class="warning">{link}kafka:orders is paused for \w+, 0 messages wait</a></p>'
         assert re.search(said, await alerts_of(client))
         told = (await tick(client))["alerts"][-1]
         assert told["level"] == "warning" and told["text"].startswith("kafka:orders is paused for ")
@@ -84,7 +86,9 @@ async def test_a_redis_near_its_limit_is_an_alert(
             used: int = connection.info("memory")["used_memory"]
             connection.config_set("maxmemory", int(used / part))
             page = await alerts_of(client, renewed=True)
-            found = re.search(r'<p class="(\w+)">Redis uses (\d+) % of maxmemory \(.*refused', page)
+            found = re.search(
+                r'<p class="(\w+)"><a href="/store">Redis uses (\d+) % of maxmemory', page
+            )
             assert (found and found[1]) == level
             assert found is None or abs(int(found[2]) - 100 * part) < 4
 
