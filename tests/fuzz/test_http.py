@@ -21,7 +21,7 @@ from delaybridge.web.openapi import description
 from delaybridge.web.serving import answer_on, listener
 from delaybridge.web.table import ENDPOINTS
 
-ENDLESS = {"/v1/events"}
+ENDLESS = {"/v1/events", "/live"}
 
 
 def _document() -> dict[str, Any]:

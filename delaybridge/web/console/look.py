@@ -146,8 +146,10 @@ class Looks:
             self._running.add(self._under_way)
             self._under_way.add_done_callback(self._ended)
         under_way, is_kept = self._under_way, age_s <= _KEPT_S
+        # Nobody wants to see how it was before his own change.
+        patience_s = _PATIENCE_S if self._began_s >= self._changed_s else _OLD_S
         # One that gives up does not end it for the others.
-        await asyncio.wait([under_way], timeout=_PATIENCE_S if is_kept else None)
+        await asyncio.wait([under_way], timeout=patience_s if is_kept else None)
         error = under_way.exception() if under_way.done() else self._error
         if error is None:
             return under_way.result()
