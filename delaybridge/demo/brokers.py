@@ -106,15 +106,21 @@ def _kafka(url: str, topics: Sequence[str]) -> Iterator[Target]:
     admin = AdminClient(found.consume["settings"])
     with _errors_of(url):
         admin.list_topics(timeout=_ANSWER_S / 2)
-        wanted = [NewTopic(topic, _PARTITIONS) for topic in topics]
-        for new in admin.create_topics(wanted, operation_timeout=_ANSWER_S).values():
-            new.result(_ANSWER_S)
+    made: list[str] = []
     try:
+        with _errors_of(url):
+            for topic in topics:
+                new = admin.create_topics(
+                    [NewTopic(topic, _PARTITIONS)], operation_timeout=_ANSWER_S
+                )
+                new[topic].result(_ANSWER_S)
+                made.append(topic)
         yield found
     finally:
-        with _errors_of(url, f"topic {', '.join(topics)} is left behind: "):
-            for gone in admin.delete_topics([*topics]).values():
-                gone.result(_ANSWER_S)
+        if made:
+            with _errors_of(url, f"topic {', '.join(made)} is left behind: "):
+                for gone in admin.delete_topics(made).values():
+                    gone.result(_ANSWER_S)
 
 
 def _kafka_target(url: str, topics: Sequence[str], about: str, **more: bool) -> Target:

@@ -17,6 +17,8 @@ from delaybridge.store.troubles import Retrying
 from delaybridge.times import roughly
 
 SEVERE, ERROR, WARNING = "severe", "error", "warning"  # the worst first
+ABOUT_ONE = "destination"
+_FLEET = "workers"
 _LATE_MS = 5000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
 _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
@@ -26,12 +28,14 @@ _NAMED = 3  # paused places
 class Alert(NamedTuple):
     """level: SEVERE (messages are not going out, or data is damaged), ERROR or WARNING.
 
-    template, values: as of a `Sentence`.
+    template, values: as of a `Sentence`. about: where to look: ABOUT_ONE, the destination among its
+    values, or one of the other words.
     """
 
     level: str
     template: str
     values: Mapping[str, object]
+    about: str = "store"
 
     @property
     def text(self) -> str:
@@ -54,56 +58,61 @@ def alerts(
     if gone:
         workers = {"workers": ", ".join(gone)}
         steering = chain(
-            [Alert(WARNING, "gone within the last minute: {workers}", workers)], steering
+            [Alert(WARNING, "gone within the last minute: {workers}", workers, _FLEET)], steering
         )
     found = [*_severe(stats), *_errors(stats), *_of_memory(memory), *_warnings(stats), *steering]
     return sorted(found, key=lambda each: (SEVERE, ERROR, WARNING).index(each.level))
 
 
 def _severe(stats: Stats) -> Iterator[Alert]:
-    for one in [*stats.all_damage, *stats.odd_rules]:
-        yield Alert(SEVERE, "damaged: {what}", {"what": str(one)})
+    for one in stats.all_damage:
+        yield Alert(SEVERE, "damaged: {what}", {"what": str(one)}, "buckets")
+    for one in stats.odd_rules:
+        yield Alert(SEVERE, "damaged: {what}", {"what": str(one)}, "destinations")
     if stats.setbacks:
         yield Alert(SEVERE, *setbacks.sentence(stats.setbacks))
     for each in stats.unseen:
         yield Alert(SEVERE, *each.sentence)
     if alone := unowned(stats.buckets):
         counts = {"alone": len(alone), "all": len(stats.buckets)}
-        yield Alert(SEVERE, "{alone} of {all} buckets have no worker", counts)
+        yield Alert(SEVERE, "{alone} of {all} buckets have no worker", counts, "buckets")
     if stats.overdue_ms > _LATE_MS:
         late = {"late": roughly(stats.overdue_ms)}
-        yield Alert(SEVERE, "the oldest waiting message is {late} overdue", late)
+        yield Alert(SEVERE, "the oldest waiting message is {late} overdue", late, "late")
 
 
 def _errors(stats: Stats) -> Iterator[Alert]:
     if stats.recurring_late_ms:
         late = {"late": roughly(stats.recurring_late_ms)}
-        yield Alert(ERROR, "no recurring message was made for {late}", late)
+        yield Alert(ERROR, "no recurring message was made for {late}", late, "recurring")
     for (destination, reason), workers in _by_trouble(stats).items():
         told = {"destination": destination, "reason": reason}
         if len(workers) == 1:
             told["worker"] = workers[0]
-            yield Alert(ERROR, "{worker} parks messages to {destination} {reason}", told)
+            yield Alert(ERROR, "{worker} parks messages to {destination} {reason}", told, ABOUT_ONE)
         else:
             told["workers"] = str(len(workers))
-            yield Alert(ERROR, "{workers} workers park messages to {destination} {reason}", told)
+            said = Sentence("{workers} workers park messages to {destination} {reason}", told)
+            yield Alert(ERROR, *said, ABOUT_ONE)
     if stats.ledger is not None and stats.ledger.silent:
         yield Alert(ERROR, "the ledger does not answer: {why}", {"why": stats.ledger.silent})
 
 
 def _warnings(stats: Stats) -> Iterator[Alert]:
     for retrying in stats.retrying:
-        yield Alert(WARNING, *_failing(retrying, stats))
+        yield Alert(WARNING, *_failing(retrying, stats), ABOUT_ONE)
     for each in stats.workers:
         if abs(ahead_ms := each.pace.ahead_ms or 0) > _SKEW_MS:
             told = {"worker": each.name, "ms": abs(ahead_ms)}
             if ahead_ms > 0:
-                yield Alert(WARNING, "the clock of {worker} is {ms} ms ahead of Redis'", told)
+                yield Alert(
+                    WARNING, "the clock of {worker} is {ms} ms ahead of Redis'", told, _FLEET
+                )
             else:
-                yield Alert(WARNING, "the clock of {worker} is {ms} ms behind Redis'", told)
+                yield Alert(WARNING, "the clock of {worker} is {ms} ms behind Redis'", told, _FLEET)
     if len(versions := {each.version for each in stats.workers}) > 1:
         several = {"versions": ", ".join(sorted(versions))}
-        yield Alert(WARNING, "workers of different versions: {versions}", several)
+        yield Alert(WARNING, "workers of different versions: {versions}", several, _FLEET)
 
 
 def failing_text(each: Retrying, found: Stats) -> str:
@@ -138,9 +147,9 @@ def _paused(each: Paused, now_ms: int) -> Sentence:
 
 def _of_paused(stats: Stats) -> Iterator[Alert]:
     for each in stats.paused[:_NAMED]:
-        yield Alert(WARNING, *_paused(each, stats.now_ms))
+        yield Alert(WARNING, *_paused(each, stats.now_ms), ABOUT_ONE)
     if (more := len(stats.paused) - _NAMED) > 0:
-        yield Alert(WARNING, "also paused: {more} more", {"more": more})
+        yield Alert(WARNING, "also paused: {more} more", {"more": more}, "destinations")
 
 
 def _of_memory(memory: Fullness | None) -> Iterator[Alert]:
@@ -172,12 +181,12 @@ def _of_memory(memory: Fullness | None) -> Iterator[Alert]:
 def _of_rules(places: Places) -> Iterator[Alert]:
     for place in places.places:
         if place.rule.paused:
-            yield Alert(WARNING, "paused: {place}", {"place": place.place})
+            yield Alert(WARNING, "paused: {place}", {"place": place.place}, ABOUT_ONE)
     for odd, what in places.odd.items():
-        yield Alert(WARNING, "rule of {place}: {what}", {"place": odd, "what": what})
+        yield Alert(WARNING, "rule of {place}: {what}", {"place": odd, "what": what}, ABOUT_ONE)
     for name in places.ignoring:
         old = {"worker": name}
-        yield Alert(WARNING, "{worker} is too old to obey rules of destinations", old)
+        yield Alert(WARNING, "{worker} is too old to obey rules of destinations", old, _FLEET)
 
 
 def _by_trouble(stats: Stats) -> dict[tuple[str, str], list[str]]:

@@ -58,8 +58,7 @@ def reads_cold(command: RedisCommand[Any]) -> bool:
 class ColdCounts:
     """The last counts, as long as they are good enough. Of one process."""
 
-    known: dict[ColdSpan, ColdCount] = field(default_factory=dict)
-    until_s: float = 0.0
+    known: dict[ColdSpan, tuple[ColdCount, float]] = field(default_factory=dict)  # until when
 
 
 class ColdReads:
@@ -132,13 +131,17 @@ class ColdReads:
         """Of each command: how many cold messages are in its span, and when the first is due."""
         spans = {i: _span(self.commands[i], self._namespace) for i in places}
         now_s = time.monotonic()
-        known = {**self._counts.known} if now_s < self._counts.until_s else {}
+        kept = {span: seen for span, seen in self._counts.known.items() if seen[1] > now_s}
+        known = {span: count for span, (count, _) in kept.items()}
         unknown = [span for span in dict.fromkeys(spans.values()) if span not in known]
-        known.update(zip(unknown, self._cold.counted(on, unknown), strict=True))
+        counted = dict(zip(unknown, self._cold.counted(on, unknown), strict=True))
         took_s = time.monotonic() - now_s
         if took_s > _SLOW_S:
-            self._counts.known = {s: each for s, each in known.items() if each.messages >= _MANY}
-            self._counts.until_s = now_s + _READ_AGAIN * took_s
+            until_s = now_s + _READ_AGAIN * took_s
+            many = {span: each for span, each in counted.items() if each.messages >= _MANY}
+            kept |= {span: (each, until_s) for span, each in many.items()}
+        self._counts.known = kept
+        known |= counted
         return {i: known[span] for i, span in spans.items()}
 
     def _merge(

@@ -61,7 +61,8 @@ class Mix(NamedTuple):
             return [sum(_within(p.scores.get(name, ()), cell) for p in over) for name in names]
         middle = (cell.from_ms + cell.to_ms) // 2
         part = next((part for part in over if middle < part.to_ms), over[-1])
-        return [round(cell.messages * part.shares.get(name, 0.0)) for name in names]
+        shares = [part.shares.get(name, 0.0) for name in names]
+        return _shared(cell.messages, [*shares, max(0.0, 1.0 - sum(shares))])[:-1]
 
 
 class Mixing(Namespace):
@@ -114,15 +115,25 @@ def _tallied(listed: int, labelled: Sequence[tuple[float, str]]) -> Tallied:
 def _part(
     span: tuple[int, int], strata: Sequence[Tallied], labelled: Sequence[tuple[float, str]]
 ) -> MixPart:
-    scores, messages = defaultdict[str, list[float]](list), Counter[str]()
+    scores, messages = defaultdict[str, list[float]](list), defaultdict[str, float](float)
     for score, label in sorted(labelled):
         scores[label].append(score)
     for each in strata:
         for label, count in each.counts.items():
-            messages[label] += each.listed * count / each.read  # type: ignore[assignment]
+            messages[label] += each.listed * count / each.read
     listed = sum(each.listed for each in strata)
     shares = {label: number / listed for label, number in messages.items()}
     return MixPart(*span, all(each.listed == each.read for each in strata), scores, shares)
+
+
+def _shared(messages: int, shares: Sequence[float]) -> list[int]:
+    """All messages by these shares, by the largest remainder (Hamilton's method)."""
+    quotas = [messages * share for share in shares]
+    found = [int(quota) for quota in quotas]
+    by_rest = sorted(range(len(quotas)), key=lambda i: found[i] - quotas[i])
+    for i in by_rest[: messages - sum(found)]:
+        found[i] += 1
+    return found
 
 
 def _within(scores: Sequence[float], cell: Cell) -> int:

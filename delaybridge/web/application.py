@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from delaybridge.web.sessions import GUARD
 from delaybridge.web.site import Site
 
 _JSON = b"application/json"
+_WHO = "delaybridge.who"  # in the scope of a request: whom the access check has let in
 _encode = msgspec.json.Encoder().encode
 _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 
@@ -28,7 +28,10 @@ _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 class App:
     """The ASGI application of one process."""
 
-    def __init__(self, site: Site, endpoints: Iterable[Endpoint]) -> None:
+    def __init__(
+        self, site: Site, endpoints: Iterable[Endpoint], no_page: Endpoint | None = None
+    ) -> None:
+        """no_page: answers who asks for a page where none is."""
         by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -46,11 +49,7 @@ class App:
         ]
         self._router = routing.Router(table, redirect_slashes=False, default=self._lost)
         self._site = site
-        home = by_path.get("/", {}).get("GET")  # of the console: it shows problems as pages
-        self._no_page = home and Resource(
-            site,
-            {"GET": replace(home, path="/{page}", query=None, scope=Scope.OPEN, handler=_no_page)},
-        )
+        self._no_page = no_page and Resource(site, {"GET": no_page})
         self._base = site.settings.serve.base_path.rstrip("/")
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -117,7 +116,10 @@ class Resource:
         endpoint = self._methods.get(scope["method"])
         if endpoint is None or endpoint.refusal is None:
             return _refusal(problem)
-        return endpoint.refusal(self._call(scope, _headers(scope)), problem)
+        call, who = self._call(scope, _headers(scope)), scope.get(_WHO)
+        if who is not None:  # whoever was let in sees the problem with his own navigation
+            call = call._replace(who=who.name, may=who.scope)
+        return endpoint.refusal(call, problem)
 
     async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
         endpoint, site = self._methods.get(scope["method"]), self._site
@@ -133,6 +135,7 @@ class Resource:
         if "cookie" in headers and self._access.asks_tokens():
             await self._access.sessions.prepare(site.client)
         who = self._access.check(endpoint, headers, scope["query_string"], call.address)
+        scope[_WHO] = who
         check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
@@ -195,10 +198,6 @@ def _refusal(problem: Problem) -> Reply:
 def _not_allowed(methods: Mapping[str, Endpoint]) -> Problem:
     allowed = ", ".join(sorted(methods))
     return Problem(405, "method_not_allowed", f"use {allowed}", headers={"Allow": allowed})
-
-
-async def _no_page(call: Call) -> Reply:
-    raise Problem(404, "not_found", "there is no such page")
 
 
 async def _not_found(scope: Connection, receive: Receive, send: Send) -> None:

@@ -30,7 +30,12 @@ def download_headers(is_csv: bool) -> dict[str, str]:
     """What makes browsers keep an answer as a file."""
     media, name = ("text/csv; charset=utf-8", "csv") if is_csv else ("application/json", "json")
     disposition = f'attachment; filename="messages.{name}"'
-    return {"Content-Type": media, "Content-Disposition": disposition}
+    return {
+        "Content-Type": media,
+        "Content-Disposition": disposition,
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
 
 
 def csv_lines(rows: Iterable[StoredMessage | tuple[str, ...]]) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
-from delaybridge.errors import DelayBridgeError
+from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.web.csv_pages import COLUMNS, csv_lines, download_headers
 from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call, Endpoint, Scope
@@ -18,6 +19,7 @@ from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import MessagePage, StoredMessage
 
 _AT_ONCE = 500
+_log = logging.getLogger("delaybridge")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,15 +48,22 @@ class Export:
         before, after = (csv_lines([COLUMNS]), b"") if is_csv else (b"[", b"\n]\n")
         while True:
             text = before + (csv_lines(self._page.items) if is_csv else self._json())
-            is_last, before = self._page.next_cursor is None, b""
+            is_last, before = self._page.next_cursor is None or scope["method"] == "HEAD", b""
             last = {"body": text + after} if is_last else {"body": text, "more_body": True}
             await send({"type": "http.response.body", **last})
-            if is_last or ending.has_ended or scope["method"] == "HEAD":
+            if is_last or ending.has_ended or not await self._next():
                 return
-            try:
-                self._page = await _page(self._call, self._page.next_cursor)
-            except (DelayBridgeError, Problem):
-                return  # without an end
+
+    async def _next(self) -> bool:
+        """Read the next page; False if the download ends here, without an end."""
+        if not self._call.site.access.knows(self._call.headers):
+            return False
+        try:
+            self._page = await _page(self._call, self._page.next_cursor)
+        except (DelayBridgeError, Problem) as exc:
+            _log.warning("a download of messages breaks off: %s", printable(str(exc)))
+            return False
+        return True
 
     def _json(self) -> bytes:
         found = b"".join(

@@ -21,6 +21,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.web.access import Access
 from delaybridge.web.application import App
 from delaybridge.web.console.look import Looks
+from delaybridge.web.console.pages import NO_PAGE
 from delaybridge.web.dialects import DIALECTS
 from delaybridge.web.doctor import Doctor
 from delaybridge.web.hub import EventHub
@@ -128,7 +129,7 @@ def site_of(settings: Settings, client: AsyncClient, looks: Looks) -> Site:
 
 def api_of(site: Site) -> App:
     """The application with all endpoints."""
-    return App(site, (*ENDPOINTS, *DIALECTS[site.settings.serve.compat]))
+    return App(site, (*ENDPOINTS, *DIALECTS[site.settings.serve.compat]), NO_PAGE)
 
 
 def answering_within(settings: Settings, redis_s: float) -> Settings:

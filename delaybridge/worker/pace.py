@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -26,7 +26,7 @@ class CountedPace:
         self._looked_s, self._seen = monotonic(), self._look()
         self._said: dict[str, Any] = {"published_s": None, "claims_s": None, "claimed": None}
         self._confirms: dict[str, float] = {}
-        self._late: dict[str, tuple[float, float]] = {}  # and when it was seen
+        self._late: deque[tuple[float, Counter[_Counted]]] = deque()  # until when, what came
 
     def announced(self) -> dict[str, Any]:
         """Messages published and claims made a second, messages of a claim, each broker's time to
@@ -44,20 +44,18 @@ class CountedPace:
                 "claimed": round(more["claimed", "", 0] / claims, 1) if claims else None,
             }
             self._confirms |= _within(more, _CONFIRM)
-            self._note_lateness(_within(more, _LATENESS))
-        late = sorted(self._late, key=lambda place: -self._late[place][0])[:_ANNOUNCED_PLACES]
+            self._late.append(
+                (self._looked_s, Counter({k: n for k, n in more.items() if k[0] == _LATENESS}))
+            )
+        while self._late and self._late[0][0] <= self._monotonic() - _LATENESS_KEPT_S:
+            self._late.popleft()
+        late_ms = _within(sum((counts for _, counts in self._late), Counter()), _LATENESS)
+        latest = sorted(late_ms, key=lambda place: -late_ms[place])[:_ANNOUNCED_PLACES]
         return {
             **self._said,
             "confirm_ms": dict(islice(self._confirms.items(), _ANNOUNCED)),
-            "late_ms": {place: self._late[place][0] for place in late},
+            "late_ms": {place: late_ms[place] for place in latest},
         }
-
-    def _note_lateness(self, found: Mapping[str, float]) -> None:
-        """Of each destination the one that was seen last, while it says something about now."""
-        now_s = self._looked_s
-        self._late |= {place: (late_ms, now_s) for place, late_ms in found.items()}
-        kept = now_s - _LATENESS_KEPT_S
-        self._late = {place: seen for place, seen in self._late.items() if seen[1] > kept}
 
     def _look(self) -> Counter[_Counted]:
         """Totals, and how many fell into each bucket of the histograms."""

@@ -25,7 +25,7 @@ async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClien
 
 @pytest.fixture
 async def page(http: httpx.AsyncClient, chromium: str) -> AsyncIterator[Page]:
-    async with browser(str(http.base_url), chromium, expected={404, 422, 503}) as opened:
+    async with browser(str(http.base_url), chromium, expected={404, 406, 422, 503}) as opened:
         yield opened
 
 
@@ -213,18 +213,26 @@ async def test_what_a_definition_has_is_no_attribute_and_can_be_saved(
 
 async def test_htmx_can_only_read(http: httpx.AsyncClient, page: Page) -> None:
     await page.goto("/")
-    await page.evaluate(
-        """() => {
-          const it = document.createElement("i");
-          it.setAttribute("hx-post", "/v1/destinations/memory:pause");
-          it.setAttribute("hx-trigger", "now");
-          it.setAttribute("hx-headers", "X-DelayBridge-Console:1");
-          document.querySelector("main").append(it);
-          htmx.process(it);
-          it.dispatchEvent(new Event("now"));
-        }"""
-    )
-    await page.evaluate("new Promise(done => setTimeout(done, 500))")
+    for how, sent in (("hx-post", False), ("hx-get", True)):
+        seen = await page.evaluate(
+            """([how]) => new Promise(seen => {
+              const it = document.createElement("i");
+              it.setAttribute(how, "/v1/destinations/memory:pause");
+              it.setAttribute("hx-trigger", "now");
+              it.setAttribute("hx-headers", "X-DelayBridge-Console:1");
+              document.querySelector("main").append(it);
+              htmx.process(it);
+              // After the page's own listener, which stands at the document.
+              window.addEventListener("htmx:config:request", event => seen({
+                sent: !event.defaultPrevented,
+                headers: Object.keys(event.detail.ctx.request.headers),
+              }), { once: true });
+              it.dispatchEvent(new Event("now"));
+            })""",
+            [how],
+        )
+        assert seen["sent"] is sent
+        assert "x-delaybridge-console" not in [name.lower() for name in seen["headers"]]
     assert (await http.get("/v1/destinations/memory")).json()["paused_by"] is None
 
 

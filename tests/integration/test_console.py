@@ -82,7 +82,7 @@ async def test_no_other_file_is_served(redis_url: str, namespace: str, name: str
 async def test_an_unknown_path_is_a_page_for_browsers_and_json_for_programs(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
-    for more in ({}, {"base_path": "/delay"}, {"token_file": str(token_file_in(tmp_path))}):
+    for more in ({}, {"base_path": "/delay"}):
         async with api(redis_url, namespace, **more) as client:
             base = more.get("base_path", "")
             for path in ("/nowhere", f"{base}/nowhere/<b>?x=<i>", f"{base}/v2/messages"):
@@ -94,6 +94,15 @@ async def test_an_unknown_path_is_a_page_for_browsers_and_json_for_programs(
                 other = await client.get(path)
                 assert other.status_code == 404 and other.json()["code"] == "not_found"
             assert (await client.post(path, headers={"accept": "text/html"})).status_code == 404
+    async with api(redis_url, namespace, token_file=str(token_file_in(tmp_path))) as client:
+        page = await client.get("/nowhere", headers={"accept": "text/html"})
+        assert page.headers["location"] == "/login?next=%2Fnowhere"
+        session = await log_in(client, "admin")
+        page = await client.get("/nowhere", headers={"accept": "text/html", **session})
+        assert page.status_code == 404 and "there is no such page" in page.text
+        # A page that cannot be shown leaves its reader his own navigation.
+        page = await client.get("/messages?due_from=tomorrow", headers=session)
+        assert page.status_code == 422 and 'href="/settings"' in page.text
 
 
 async def test_without_a_session_a_page_leads_to_the_login_and_back(

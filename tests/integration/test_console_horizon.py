@@ -50,7 +50,7 @@ async def test_the_bars_and_destinations_of_a_span(redis_url: str, namespace: st
         assert "<script>alert" not in text
         names = re.search(r"data-names='(.*?)'", text)
         assert names and len(json.loads(names[1])) == 2
-        assert [sum(cell[4][n] for cell in cells(text)) for n in (0, 1)] == [3, 1]
+        assert [sum(cell[4][n] for cell in cells(text)) for n in (0, 1)] == [1, 3]
         only = (await http.get("/horizon", params={"destination": "pull:b", "range": "1d"})).text
         assert sum(cell[2] for cell in cells(only)) == 2
 

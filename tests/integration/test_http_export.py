@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from delaybridge import Client, Message
 from delaybridge.web import export
 from tests.rigs.api import api
+from tests.rigs.sessions import TOKENS, token_file_in
 from tests.servers.redis import RedisServer
 
 PATH = "/v1/messages:export"
@@ -61,8 +63,28 @@ async def test_pages_in_which_nothing_matches_change_nothing(
 async def test_what_is_wrong_is_said_before_the_file_begins(http: httpx.AsyncClient) -> None:
     for query in ({"limit": "501"}, {"due_from": "soon"}, {"state": "gone"}, {"cursor": "x"}):
         assert (await http.get(PATH, params=query)).status_code == 422
-    head = await http.head(PATH)
-    assert head.status_code == 200 and head.content == b""
+    for _ in range(2):  # over one connection: each answer has its end
+        head = await http.head(PATH)
+        assert head.status_code == 200 and head.content == b""
+        assert head.headers["cache-control"] == "no-store"
+        assert head.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_download_ends_with_its_token(
+    redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(redis_url, namespace)
+    file, whole = token_file_in(tmp_path), export.found_page
+
+    async def then_removed(*asked: object) -> object:
+        found = await whole(*asked)  # type: ignore[arg-type]
+        file.write_text("")
+        return found
+
+    async with api(redis_url, namespace, token_file=str(file)) as http:
+        monkeypatch.setattr(export, "found_page", then_removed)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await http.get(PATH, headers={"authorization": f"Bearer {TOKENS['read']}"})
 
 
 async def test_a_download_that_cannot_go_on_breaks_off(

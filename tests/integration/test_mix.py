@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.store.horizon import Horizon
-from delaybridge.store.mix import Mix
+from delaybridge.store.horizon import Cell, Horizon
+from delaybridge.store.mix import Mix, MixPart
 
 START_MS, SPAN_MS, STEP_MS = 2_051_222_400_000, 3_600_000, 60_000
 A, B, C = NAMES = ["memory:a", "memory:b", "memory:c"]
@@ -73,3 +73,11 @@ def test_the_parts_of_a_cell_are_never_more_than_it_has(client: Client) -> None:
 def test_nothing_is_due_for_nobody(client: Client) -> None:
     ahead, mix = looked(client)
     assert mix.destinations == [] and mix.split(ahead.cells[0], NAMES) == [0, 0, 0]
+
+
+def test_every_message_of_a_cell_is_somebodys() -> None:
+    part = MixPart(0, 100, False, {}, {A: 0.4, B: 0.35, C: 0.25})
+    for messages in range(50):
+        assert sum(Mix([], [part]).split(Cell(0, 100, messages), NAMES)) == messages
+    assert Mix([], [part]).split(Cell(0, 100, 1), NAMES) == [1, 0, 0]
+    assert sum(Mix([], [part]).split(Cell(0, 100, 100), [A, B])) == 75

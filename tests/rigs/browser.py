@@ -35,7 +35,7 @@ _CUT_OFF = """() => [...charts.made].filter(([element, plot]) => {
   const { x, y } = plot.scales, [at, ...rows] = plot.data;
   const isOfBars = ["minute", "counted", "ahead", "due", "reasons"].includes(element.dataset.chart);
   const width = isOfBars ? at.at(-1) - at.at(-2) : 0;
-  return Math.max(...rows.flat()) > y.max || at.at(-1) + width > x.max + 1;
+  return Math.max(...rows.flat()) > y.max || at.at(-1) + width > x.max + width / 100;
 }).map(([element]) => element.dataset.chart)"""
 
 

@@ -24,6 +24,7 @@ from delaybridge.store.stats import BucketStats, Stats
 from delaybridge.store.tally import Tally
 from delaybridge.store.troubles import Retrying, Trouble
 from delaybridge.web.console.look import Look, Looks
+from delaybridge.web.console.pages import PAGES
 
 NOW_MS = 1_800_000_000_000
 GB = 2**30
@@ -138,6 +139,29 @@ def test_an_alert_in_chinese_has_the_same_values(wrong: dict[str, Any]) -> None:
     for alert, text in zip(found, in_chinese, strict=True):
         assert re.search("[\u4e00-\u9fff]", text)
         assert all(str(value) in text for value in alert.values.values())
+
+
+@pytest.mark.parametrize("wrong", [each[0] for each in CASES.values()], ids=list(CASES))
+def test_an_alert_leads_to_a_page(wrong: dict[str, Any]) -> None:
+    fixed = {page.path for page in PAGES}
+    for alert in Look(stats(**wrong)).tick("en")["alerts"]:
+        path, one = alert["path"].partition("?")[0], alert["path"].removeprefix("/destinations/")
+        assert path in fixed or (one != path and not one.endswith("%3A")), alert
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"setbacks": [Setback(NOW_MS, "w")]}, "/store"),
+        ({"troubles": [Trouble("kafka:", "refused", "w")]}, "/destinations/kafka"),
+        ({"overdue_ms": 9000, "next_due_ms": NOW_MS - 9000}, "/messages"),
+        ({"overdue_ms": 9000, "parked": 3}, "/messages?state=parked"),
+        ({"overdue_ms": 9000, "next_due_ms": NOW_MS + 1}, "/in-flight"),
+        ({"buckets": unseen(*range(12))}, "/store"),
+    ],
+)
+def test_where_an_alert_leads(wrong: dict[str, Any], path: str) -> None:
+    assert Look(stats(**wrong)).tick("en")["alerts"][0]["path"] == path
 
 
 def test_the_worst_comes_first() -> None:

@@ -63,10 +63,10 @@ async def horizon(call: Call) -> dict[str, Any]:
     shown = _zoom(query, look.stats.now_ms)
     found, mix, days = await call.site.client.run(lambda calls: _seen(calls, query, shown))
     due_for = mix.destinations
-    # One colour each; all others have one together.
-    names = (
-        [] if query.destination or len(due_for) < 2 else [name for name, _ in due_for[:_COLORED]]
-    )
+    # One colour each; all others have one together. By name: of two that are nearly equal now one
+    # has more and now the other.
+    named = [] if query.destination or len(due_for) < 2 else due_for[:_COLORED]
+    names = sorted(name for name, _ in named)
     cells = [[c.from_ms, c.to_ms, c.messages, c.error, mix.split(c, names)] for c in found.cells]
     span = {"for": f"{shown.to_ms - shown.from_ms}ms", "step": f"{shown.step_ms}ms"}
     return {

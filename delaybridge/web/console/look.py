@@ -15,7 +15,7 @@ import msgspec
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
 from delaybridge.settings.urls import redact_text
-from delaybridge.store.alerts import Alert, alerts
+from delaybridge.store.alerts import ABOUT_ONE, Alert, alerts
 from delaybridge.store.announcements import WorkerInfo
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps, together
@@ -39,11 +39,6 @@ _STEPS_S = (1, 2, 3, 5, 10, 15, 30, 60)  # bars of the coming minute
 _COUNTS = 4096  # of all buckets in a look: about 5 ms of Redis' time
 _POINTS = 5  # seconds that a tick repeats, for one that came late
 _ALERTS = 8
-_PAGES = {
-    "alone": "/buckets", "what": "/buckets", "worker": "/workers", "workers": "/workers",
-    "versions": "/workers", "late": "/in-flight", "more": "/destinations",
-}  # fmt: skip
-"""A value of an alert -> the page that shows more."""
 _LATE_MS = 1000
 _GONE_MS = 600_000  # for how long a worker that vanished is remembered
 _GONE = 100
@@ -102,9 +97,13 @@ class Look(NamedTuple):
             "sizes": [each.delayed + each.in_flight + each.parked for each in s.buckets],
             "late": [each.bucket for each in s.buckets if each.overdue_ms > _LATE_MS],
             "points": plain(_latest(self.series)) if self.series else [],
-            "alerts": [_said(each, language) for each in self.alerts[:_ALERTS]],
+            "alerts": [self._said(each, language) for each in self.alerts[:_ALERTS]],
             "took_ms": round(self.took_ms, 1),
         }
+
+    def _said(self, alert: Alert, language: str) -> dict[str, str]:
+        text = printable(said(language, alert.template, **alert.values))
+        return {"level": alert.level, "text": text, "path": page_of(alert, self.stats)}
 
 
 class Gone(NamedTuple):
@@ -128,6 +127,7 @@ class Looks:
         self._began_s = self._changed_s = -1e9  # the last look, and what somebody did
         self._under_way: asyncio.Task[Look] | None = None
         self._running: set[asyncio.Task[Look]] = set()
+        self._old: Look | None = None
         self._error: Exception = _SLOW  # of the last look, if it failed
         self._seen: dict[str, Gone] = {}
         self.sparks, self.store_sparks = Sparks(), Sparks(_STORED_S)
@@ -154,8 +154,16 @@ class Looks:
         if error is None:
             return under_way.result()
         if is_kept and isinstance(error, DelayBridgeError):
-            return self._last._replace(error=_told(error), age_s=time.monotonic() - self._at_s)
+            return self._aged(_told(error))
         raise error
+
+    def _aged(self, error: str) -> Look:
+        """The last look as what it is: one for all who ask within a second."""
+        age_s = time.monotonic() - self._at_s
+        old = self._old
+        if old is None or old.error != error or not 0 <= age_s - old.age_s < _FRESH_S:
+            self._old = old = self._last._replace(error=error, age_s=age_s)
+        return old
 
     async def tick(self, language: str) -> bytes:
         """The same as a server-sent event; also that Redis does not answer.
@@ -173,7 +181,8 @@ class Looks:
         return text
 
     def renew(self) -> None:
-        """Somebody changed something on a page: looks that began before are not shown any more."""
+        """Somebody changed something on a page: what is shown next began after that, unless Redis
+        takes longer than people wait."""
         self._changed_s, self._under_way = time.monotonic(), None
 
     def _ended(self, task: asyncio.Task[Look]) -> None:
@@ -197,10 +206,12 @@ class Looks:
             self._seen[worker.name] = Gone(worker, stats.now_ms)
         for name in [n for n, one in self._seen.items() if one.seen_ms < stats.now_ms - _GONE_MS]:
             del self._seen[name]
-        values = {f"published {w.name}": w.pace.published_s or 0.0 for w in stats.workers}
+        values: dict[str, float | None] = {
+            f"published {w.name}": w.pace.published_s or 0.0 for w in stats.workers
+        }
         for broker in {name for w in stats.workers for name in w.pace.unconfirmed}:
             unconfirmed, confirm_ms = confirms(stats, broker)
-            values |= {f"unconfirmed {broker}": unconfirmed, f"confirm {broker}": confirm_ms or 0.0}
+            values |= {f"unconfirmed {broker}": unconfirmed, f"confirm {broker}": confirm_ms}
         self.sparks.note(values)
 
     async def _again(self) -> Look:
@@ -231,19 +242,21 @@ def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
     return sum(pace.unconfirmed.get(broker, 0) for pace in paces), max(took_ms, default=None)
 
 
-def _said(alert: Alert, language: str) -> dict[str, str]:
-    text = said(language, alert.template, **alert.values)
-    return {"level": alert.level, "text": printable(text), "path": page_of(alert)}
-
-
-def page_of(alert: Alert) -> str:
+def page_of(alert: Alert, stats: Stats | None) -> str:
     """The path of the page that shows what an alert is about."""
-    for name in ("destination", "place"):
-        if name in alert.values:
-            return f"/destinations/{segment(str(alert.values[name]))}"
-    if alert.template.startswith("no recurring"):
-        return "/recurring"
-    return next((path for name, path in _PAGES.items() if name in alert.values), "/store")
+    if alert.about == ABOUT_ONE:
+        place = str(alert.values.get("destination") or alert.values["place"])
+        return f"/destinations/{segment(place.removesuffix(':'))}"
+    if alert.about == "late" and stats is not None:
+        return where_late(stats)
+    return f"/{alert.about}"
+
+
+def where_late(stats: Stats) -> str:
+    """The path of the page with the messages that are late; parked ones may be the only ones."""
+    if stats.next_due_ms is not None and stats.next_due_ms < stats.now_ms:
+        return "/messages"
+    return "/messages?state=parked" if stats.parked else "/in-flight"
 
 
 def _told(error: DelayBridgeError) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.stats import Stats
-from delaybridge.web.console.look import confirms
+from delaybridge.web.console.look import confirms, where_late
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.endpoint import Call
 
@@ -66,16 +66,9 @@ async def overview(call: Call) -> dict[str, Any]:
         "points": points,
         "brokers": broker_lines(call, look.stats),
         "redis": redact_text(call.site.settings.redis.url),
-        "overdue": _overdue(look.stats),
+        "overdue": where_late(look.stats),
         "has_messages": bool(look.stats.delayed + look.stats.in_flight + look.stats.parked),
     }
-
-
-def _overdue(stats: Stats) -> str:
-    """Where the messages are that are late: parked ones may be the only ones."""
-    if stats.next_due_ms is not None and stats.next_due_ms < stats.now_ms:
-        return "/messages"
-    return "/messages?state=parked" if stats.parked else "/in-flight"
 
 
 PAGES = (

@@ -19,6 +19,9 @@ from delaybridge.web.console import (
     system,
     tail,
 )
+from delaybridge.web.console.page import refusal
+from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.problems import Problem
 
 PAGES = (
     *overview.PAGES,
@@ -41,3 +44,13 @@ ENDPOINTS = (
     *login.ENDPOINTS,
     *assets.ENDPOINTS,
 )
+
+
+async def _no_page(call: Call) -> Reply:
+    raise Problem(404, "not_found", "there is no such page")
+
+
+NO_PAGE = Endpoint(
+    method="GET", path="/{page}", scope=Scope.READ, handler=_no_page, refusal=refusal,
+    summary="Say that there is no such page",
+)  # fmt: skip

@@ -46,7 +46,7 @@ def _environment(language: str) -> Environment:
     )
     made.filters.update(
         number=number, rate=rate, duration=roughly, moment=format_time, short=short,
-        ago=partial(ago, known), bytes=size, printable=printable, segment=segment,
+        ago=partial(ago, language), bytes=size, printable=printable, segment=segment,
         has_words=lambda text: text in known,
     )  # fmt: skip
     return made
@@ -85,19 +85,17 @@ def spark(values: Sequence[float], points: int = 60) -> str:
     return " ".join(f"{number * step:.0f},{height:.1f}" for number, height in at)
 
 
-def ago(
-    known: Mapping[str, str], at_ms: int | None, now_ms: int, *, is_next: bool = False
-) -> Markup:
+def ago(language: str, at_ms: int | None, now_ms: int, *, is_next: bool = False) -> Markup:
     """A time that pages keep counting: `in 15m`, with the time itself on hover.
 
-    known: the words of the page's language. is_next: what comes then is gone when it has come, and
-    the page does not know the one after it: `now`, and never `2s ago`.
+    is_next: what comes then is gone when it has come, and the page does not know the one after it:
+    `now`, and never `2s ago`.
     """
     if at_ms is None:
         return Markup("–")
     wait_ms = at_ms - now_ms
-    said = "in {0}" if wait_ms >= 0 else "now" if is_next else "{0} ago"
-    at, text = format_time(at_ms), known.get(said, said).format(roughly(abs(wait_ms)))
+    template = "in {0}" if wait_ms >= 0 else "now" if is_next else "{0} ago"
+    at, text = format_time(at_ms), said(language, template).format(roughly(abs(wait_ms)))
     kind = Markup(" data-next") if is_next else ""
     return Markup('<time datetime="{}" title="{}" data-at="{}"{}>{}</time>').format(
         at, at, at_ms, kind, text

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from delaybridge.web.console.rendering import spark
 
 _VALUES = 60
+_GAP_S = 60.0  # nobody looked for so long: what was before is not next to what is now
 _LEAST = 4  # fewer make no line
 
 
@@ -22,9 +23,13 @@ class Sparks:
 
     def note(self, values: Mapping[str, float | None]) -> None:
         """The values of now; None: it has none. The line of a name that is missing ends."""
-        if time.monotonic() - self._noted_s < self._least_s:
+        now_s = time.monotonic()
+        passed_s = now_s - self._noted_s
+        if passed_s < self._least_s:
             return
-        self._noted_s = time.monotonic()
+        if passed_s > _GAP_S:
+            self._values = {}
+        self._noted_s = now_s
         self._values = {n: self._values.get(n, deque(maxlen=_VALUES)) for n in values}
         for name, value in values.items():
             if value is not None:

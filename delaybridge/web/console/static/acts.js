@@ -18,24 +18,25 @@
     return drafted.key;
   };
 
-  const CERTAIN = ["draining", "too_many_clients"];  // of the 5xx: nothing was done
+  const CERTAIN = ["draining", "too_many_clients", "store_full"];  // of the 5xx: nothing was done
   const failure = (found, status, changes) => {
     const text = found?.detail ?? (status ? String(status) : words.away), isUnknown = changes && (!status || status >= 500) && !CERTAIN.includes(found?.code);
     return Object.assign(new Error(isUnknown ? `${words.unknown} (${text})` : text), { problem: found, isUnknown });
   };
 
-  const send = async (method, path, body) => {
+  // isOnce: if its answer is lost, the same again is the same call.
+  const send = async (method, path, body, isOnce = false) => {
     const headers = { accept: "application/json", "x-delaybridge-console": "1" }, text = encode(body);
     if (text !== undefined) headers["content-type"] = "application/json";
-    const isMessage = method === "POST" && path === "/v1/messages", changes = method !== "GET" && !body?.dry_run;
-    if (isMessage) headers["idempotency-key"] = callOf(text);
+    const changes = method !== "GET" && !body?.dry_run;
+    if (isOnce) headers["idempotency-key"] = callOf(text);
     let answer, found = null;
     try {
       answer = await fetch(base + path, { method, headers, body: text });
       if (answer.status !== 204) found = await answer.json().catch(() => null);
     } catch { throw failure(null, 0, changes); }
     if (!answer.ok) throw failure(found, answer.status, changes);
-    if (isMessage) drafted = {};
+    if (isOnce) drafted = {};
     return found;
   };
 
@@ -66,10 +67,10 @@
     || said(found.result ?? found.state ?? "") || words.done;
 
   // One request, or one for each of several paths.
-  const run = async ({ method, path, body }) => {
+  const run = async ({ method, path, body, isOnce }) => {
     const paths = path.split(" ");
     let found, done = 0;
-    try { for (const each of paths) { found = await send(method, each, body); done += 1; } }
+    try { for (const each of paths) { found = await send(method, each, body, isOnce); done += 1; } }
     catch (error) { throw done ? Object.assign(new Error(`${fill(words.partly, done, paths.length)} ${error.message}`), error) : error; }
     return found ?? {};
   };
@@ -106,7 +107,7 @@
         count.textContent = fill(words.working, number(done), number(job.matched ?? 0));
         await new Promise(again => setTimeout(again, 400));
         // Redis may be slow, or the server start anew: the job goes on, or is marked as interrupted.
-        job = await send("GET", `/v1/jobs/${job.id}`).catch(error => error.problem?.status < 500 ? Promise.reject(error) : job);
+        job = await send("GET", `/v1/jobs/${job.id}`).catch(error => error.problem?.status < 500 && error.problem.status !== 429 ? Promise.reject(error) : job);
       }
       return job;
     };
@@ -127,7 +128,9 @@
         isSent = false;
         if (error.isUnknown) refresh();
         if (isOver) return say(`${wanted.title}: ${error.message}`, true);
-        go.hidden = go.disabled = false;
+        bar.hidden = true;
+        go.hidden = job?.state === "running";  // it goes on, whatever became of the question
+        go.disabled = false;
         problem(error.message);
       }
     };
@@ -181,7 +184,7 @@
     const filter = element.dataset.filter ? JSON.parse(element.dataset.filter) : null;
     const verb = element.dataset.title ?? (element.matches("form") ? find("button[type=submit], button.go", element) : element).textContent.trim();
     const of = filter ? "" : nameOf(element, ids), title = of ? `${verb}: ${of}` : verb;
-    const wanted = { method: element.dataset.act, path: element.dataset.path, body: ids ? { ...body, ids } : filter ? { ...body, filter } : body, title };
+    const wanted = { method: element.dataset.act, path: element.dataset.path, body: ids ? { ...body, ids } : filter ? { ...body, filter } : body, title, isOnce: "once" in element.dataset };
     form?.closest("dialog")?.close();
     if ("ask" in element.dataset || filter) {
       const danger = "danger" in element.dataset || element.matches(".danger");

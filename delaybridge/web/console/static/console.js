@@ -1,4 +1,4 @@
-// The frame of every page: ticks, refresh, choices, keys, and requests to the API.
+// The frame of every page: ticks, refresh, choices, tables, keys.
 "use strict";
 const page = (() => {
   const root = document.documentElement, base = root.dataset.base;
@@ -124,7 +124,7 @@ const page = (() => {
     if (unheard || !find(".beacon") || document.hidden) return;
     unheard = stream(`${base}/live?language=${root.lang.slice(0, 2)}`, ["tick"], (name, text) => {
       if (name === "lost") return away(words.away);
-      if (name === "refused") { stop(); return setTimeout(look, 2000); }  // perhaps the session has ended
+      if (name === "refused") { stop(); return lookSoon(); }  // perhaps the session has ended
       if (name !== "tick") return;
       const data = JSON.parse(text);
       if (data.error) return away(`${words.old.replace("{age}", roughly(Math.max(1000 * data.age_s, Date.now() - seen_ms)))} (${data.error})`);
@@ -138,12 +138,15 @@ const page = (() => {
   };
   const stop = () => { unheard?.(); unheard = null; };
   // The session is over: to the login, but not while something is being typed, which would be lost.
+  const isTyped = () => [...document.querySelectorAll("main input:not([type=checkbox], [type=radio]), main textarea")].some(field => field.value !== field.defaultValue);
   const ended = () => {
-    if (!isBusy()) return location.reload();
+    if (!isBusy() && !isTyped()) return location.reload();
     const login = Object.assign(document.createElement("a"), { href: `${base}/login`, target: "_blank", textContent: words.login });
     away(words.ended, login);
-    setTimeout(look, 2000);
+    lookSoon();
   };
+  let looking;
+  const lookSoon = () => { clearTimeout(looking); looking = setTimeout(look, 2000); };
   const look = async () => {
     try {
       const answer = await fetch(location.href, { redirect: "manual" });

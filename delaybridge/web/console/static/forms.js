@@ -10,14 +10,20 @@
     const put = (id, text) => { document.getElementById(id).textContent = text; };
     if (!message) return ["as-curl", "as-cli", "as-python"].forEach(id => put(id, "JSON?"));
     put("as-curl", `curl -sS ${location.origin}${page.base}/v1/messages --json ${quoted(page.encode(message, 1))}`);
-    const { destination = "", delay, due, id, key, headers, body, body_json, body_base64, ttl, priority } = message;
+    const { destination = "", delay, due, id, key, headers, properties, body, body_json, body_base64, ttl, priority, at_most_once, retry } = message;
     const pairs = Array.isArray(headers?.value) ? headers.value : Object.entries(headers?.value ?? {}), content = body ?? body_json?.text ?? "";
     put("as-cli", [
       body_base64 ? `base64 -d <<< ${quoted(body_base64)} |` : "", "delaybridge schedule", quoted(destination), due ? `--at ${quoted(due)}` : `--in ${quoted(delay ?? "")}`,
-      id ? `--id ${quoted(id)}` : "", key ? `-k ${quoted(key)}` : "", ...pairs.map(([name, value]) => `-H ${quoted(`${name}=${value}`)}`), body_base64 ? "-" : quoted(content),
+      id ? `--id ${quoted(id)}` : "", key ? `-k ${quoted(key)}` : "", ...pairs.map(([name, value]) => `-H ${quoted(`${name}=${value}`)}`),
+      ...Object.entries(properties?.value ?? {}).map(([name, value]) => `-P ${quoted(`${name}=${value}`)}`), ttl ? `--ttl ${quoted(ttl)}` : "",
+      priority ? `--priority ${priority}` : "", at_most_once ? "--at-most-once" : "", retry?.value?.max_attempts ? `--max-attempts ${retry.value.max_attempts}` : "",
+      retry?.value?.base_ms ? `--backoff ${retry.value.base_ms}ms` : "", body_base64 ? "-" : quoted(content),
     ].filter(Boolean).join(" "));
-    const given = { delay: due ? undefined : delay, at: due, id, key, ttl, priority, headers: pairs.length ? Object.fromEntries(pairs) : undefined };
-    const literal = value => JSON.stringify(value);
+    const given = {
+      delay: due ? undefined : delay, at: due, id, key, ttl, priority, headers: pairs.length ? Object.fromEntries(pairs) : undefined,
+      properties: properties?.value, retry: retry?.value, at_most_once,
+    };
+    const literal = value => value === true ? "True" : JSON.stringify(value);
     const named = Object.entries(given).filter(([, value]) => value !== undefined).map(([name, value]) => `${name}=${literal(value)}`);
     put("as-python", `from delaybridge import Client\n\nwith Client.from_settings() as bridge:\n    bridge.schedule(${[literal(destination), body_base64 ? `base64.b64decode(${literal(body_base64)})` : literal(content), ...named].join(", ")})`);
   };

@@ -3,10 +3,10 @@
 (() => {
   const cells = () => JSON.parse(document.getElementById("cells").textContent);
   const query = given => new URLSearchParams(Object.entries(given).filter(([, value]) => value !== "" && value != null));
-  let dragging = false, drawn = "", going;
+  let drag = null, drawn = "", going;
 
   charts.kinds.horizon = element => {
-    if (dragging) return;
+    if (drag) return;
     const text = document.getElementById("cells").textContent, before = charts.made.get(element);
     if (before && text === drawn) return;
     drawn = text;
@@ -24,28 +24,27 @@
       series: [{ label: " ", value: (_, __, ___, i) => i == null || !cells()[i] ? "" : new Date(cells()[i][0]).toISOString().slice(0, 19).replace("T", " ") }, ...series],
     }, [x, ...data]);
     Object.assign(plot, { names: names.join(), most, parts });
-    let from = null;
-    plot.over.addEventListener("mousedown", event => { if (!event.button) { from = event.offsetX; dragging = true; } });
+    plot.over.addEventListener("mousedown", event => { if (!event.button) drag = { plot, element, from: event.offsetX }; });
     // A double click leads out: a click waits that long for its second.
     plot.over.addEventListener("dblclick", () => { clearTimeout(going); page.find("[data-hotkey='-']").click(); });
-    addEventListener("mouseup", event => {
-      if (from == null) return;
-      const rect = plot.over.getBoundingClientRect(), to = Math.min(Math.max(event.clientX - rect.left, 0), rect.width), start = from;
-      from = null;
-      dragging = false;
-      const at = x => Math.round(plot.posToVal(x, "x") * 1000);
-      const destination = element.dataset.destination;
-      if (Math.abs(to - start) >= 5) {
-        const [low, high] = [at(Math.min(start, to)), at(Math.max(start, to))];
-        location.href = `${element.dataset.page}?${query({ from_ms: low, to_ms: Math.max(high, low + 1000), destination })}`;
-        return;
-      }
-      const cell = cells().find(c => c[0] <= at(to) && at(to) < c[1]);
-      clearTimeout(going);
-      if (cell) going = setTimeout(() => { location.href = `${element.dataset.link}?${query({ due_from_ms: cell[0], due_to_ms: cell[1] - 1, destination })}`; }, 300);
-    });
     return plot;
   };
+
+  // The end of a drag, wherever it is: a span to zoom into, or a bar.
+  addEventListener("mouseup", event => {
+    if (!drag) return;
+    const { plot, element, from } = drag, rect = plot.over.getBoundingClientRect(), to = Math.min(Math.max(event.clientX - rect.left, 0), rect.width);
+    drag = null;
+    const at = x => Math.round(plot.posToVal(x, "x") * 1000), { destination } = element.dataset;
+    if (Math.abs(to - from) >= 5) {
+      const [low, high] = [at(Math.min(from, to)), at(Math.max(from, to))];
+      location.href = `${element.dataset.page}?${query({ from_ms: low, to_ms: Math.max(high, low + 1000), destination })}`;
+      return;
+    }
+    const cell = cells().find(c => c[0] <= at(to) && at(to) < c[1]);
+    clearTimeout(going);
+    if (cell) going = setTimeout(() => { location.href = `${element.dataset.link}?${query({ due_from_ms: cell[0], due_to_ms: cell[1] - 1, destination })}`; }, 300);
+  });
 
   // Per second on both sides of now: what was published, and what is due.
   charts.kinds.expected = async element => {
