@@ -154,6 +154,9 @@ async def test_hostile_content_is_shown_as_text(
         pages = ["/messages?limit=500", "/messages?limit=500&state=dead", "/dead", "/destinations"]
         for path in [*pages, "/horizon", "/tail", "/jobs", "/in-flight", "/"]:
             await opened(page, path)
+            if path not in ("/tail", "/jobs"):
+                async with page.expect_response(lambda found: "/static/" not in found.url):
+                    await page.keyboard.press(".")  # rows are matched by such ids, too
             assert not await page.evaluate("window.__pwned")
         names = ["q", "destination", "id_prefix", "header", "reason", "due_from"]
         for number, text in enumerate(HOSTILE_STRINGS):

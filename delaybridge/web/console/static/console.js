@@ -75,13 +75,16 @@ const page = (() => {
     }));
     const alerts = find("#alerts"), text = JSON.stringify(data.alerts);
     if (alerts && alerts.dataset.text !== text) {
+      if (!alerts.dataset.text) alerts.replaceChildren();
       alerts.dataset.text = text;
-      alerts.replaceChildren(...data.alerts.map(alert => {
-        const line = document.createElement("p");
+      // Lines that are there stay: a link that is replaced while it is pressed is not followed.
+      data.alerts.forEach((alert, i) => {
+        const line = alerts.children[i] ?? alerts.appendChild(document.createElement("p"));
+        const link = line.firstElementChild ?? line.appendChild(document.createElement("a"));
         line.className = alert.level;
-        line.append(Object.assign(document.createElement("a"), { href: base + alert.path, textContent: alert.text }));
-        return line;
-      }));
+        Object.assign(link, { href: base + alert.path, textContent: alert.text });
+      });
+      while (alerts.children.length > data.alerts.length) alerts.lastChild.remove();
     }
   };
   // A stream that all pages share that are seen: of one browser a server gets six connections at most.
