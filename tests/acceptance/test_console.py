@@ -6,6 +6,7 @@ PICTURES=docs/images writes the pictures of the documentation.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -22,6 +23,8 @@ import pika
 import pytest
 from playwright.async_api import Page, expect
 
+from delaybridge.store import registry
+from delaybridge.store.store import Store
 from delaybridge.web.console import look
 from delaybridge.web.console.pages import PAGES
 from tests.rigs.api import api
@@ -129,43 +132,77 @@ async def test_every_page_is_well(
         assert not found, "\n".join(found)
 
 
+FIELDS = {
+    "/messages": ("q", "destination", "id_prefix", "header", "reason", "due_from", "cursor"),
+    "/dead": ("reason", "destination", "id_prefix", "cursor"),
+    "/horizon": ("destination", "range"), "/tail": ("destination", "event"), "/": ("range",),
+    "/publish": ("destination", "from"), "/recurring": ("find", "edit"), "/jobs": ("cursor",),
+    "/in-flight": ("destination",), "/login": ("next",),
+}  # fmt: skip
+"""The fields of each page that an address may fill."""
+
+
+async def fill_with_hostility(http: httpx.AsyncClient, store: Store, namespace: str) -> list[str]:
+    """Each string is an id, a header and a body; some are what recurring definitions and workers
+    say. The strings that are ids."""
+    taken = []
+    for number, text in enumerate(HOSTILE_STRINGS):
+        body = {"destination": f"pull:t{number % 3}", "body": text, "delay": "1h",
+                "headers": {"x": text}, "id": text}  # fmt: skip
+        answer = await http.post("/v1/messages", json=body)
+        if answer.status_code == 201:
+            taken.append(text)
+        else:
+            assert answer.status_code == 422, answer.text
+            body["id"] = f"hostile-{number}"
+            answer = await http.post("/v1/messages", json=body)
+            assert answer.status_code in (201, 422), answer.text
+    for number, text in enumerate(HOSTILE_STRINGS[::10]):
+        definition = {"name": f"r{number}", "destination": "pull:t", "every": "1h", "body": text,
+                      "headers": {"x": text}, "properties": {"type": text}}  # fmt: skip
+        answer = await http.post("/v1/recurring", json=definition)
+        assert answer.status_code in (201, 422), answer.text
+        said = {text: text, "kafka": text}
+        pace = {"confirm_ms": {text: 1}, "unconfirmed": {text: 2}, "late_ms": {text: 3}}
+        about = {"host": text, "pid": 7, "version": text, "started_ms": 5, "brokers": said,
+                 "parked": said, "paused": [text], "damaged": said, "failing": said,
+                 "pace": pace}  # fmt: skip
+        info = json.dumps(about).encode()
+        store.run([registry.announce(namespace, text, "0" * 16, 300_000, info)])
+    return taken
+
+
 async def test_hostile_content_is_shown_as_text(
     redis_url: str, namespace: str, chromium: str
 ) -> None:
-    """Each string is an id, a header, a body or a reason somewhere, and in every filter."""
+    """Through every page, and through every field that an address may fill."""
     async with (
         api(redis_url, namespace) as http,
         browser(str(http.base_url), chromium, expected={404, 422}) as page,
     ):
         await page.add_init_script("window.alert = () => { window.__pwned = 1; }")
-        taken = []
-        for number, text in enumerate(HOSTILE_STRINGS):
-            body = {"destination": f"pull:t{number % 3}", "body": text, "delay": "1h",
-                    "headers": {"x": text}, "id": text}  # fmt: skip
-            answer = await http.post("/v1/messages", json=body)
-            if answer.status_code == 201:
-                taken.append(text)
-            else:
-                assert answer.status_code == 422, answer.text
-                body["id"] = f"hostile-{number}"
-                answer = await http.post("/v1/messages", json=body)
-                assert answer.status_code in (201, 422), answer.text
+        with closing(Store(redis_url)) as store:
+            taken = await fill_with_hostility(http, store, namespace)
         assert len(taken) > len(HOSTILE_STRINGS) / 2
-        pages = ["/messages?limit=500", "/messages?limit=500&state=dead", "/dead", "/destinations"]
-        for path in [*pages, "/horizon", "/tail", "/jobs", "/in-flight", "/"]:
+        pages = ["/messages?limit=500", "/messages?limit=500&state=dead", *PLAIN]
+        for path in [*pages, *(f"/recurring?edit=r{n}" for n in range(25))]:
             await opened(page, path)
-            if path not in ("/tail", "/jobs"):
+            if await page.locator("[hx-trigger]").count():
                 async with page.expect_response(lambda found: "/static/" not in found.url):
                     await page.keyboard.press(".")  # rows are matched by such ids, too
-            assert not await page.evaluate("window.__pwned")
-        names = ["q", "destination", "id_prefix", "header", "reason", "due_from"]
-        for number, text in enumerate(HOSTILE_STRINGS):
-            name = names[number % len(names)]
-            found = await http.get("/messages", params={name: text})
-            assert found.status_code < 500, (name, text)
+            assert not await page.evaluate("window.__pwned"), path
+        own = (await http.get("/tail")).text  # a page that has nothing of theirs has `<title>`
+        for path, names in FIELDS.items():
+            for number, text in enumerate(HOSTILE_STRINGS):
+                name = names[number % len(names)]
+                found = await http.get(path, params={name: text})
+                assert found.status_code < 500, (path, name, text)
+                is_own = "<" not in text or text in own
+                assert is_own or text not in found.text, (path, name, text)
         for text in taken[::8]:
-            await page.goto(f"/messages/{quote(text, safe='')}")
-            assert not await page.evaluate("window.__pwned"), text
+            for path in ("/messages/{}", "/publish?from={}", "/destinations/kafka%3A{}"):
+                await page.goto(path.format(quote(text, safe="")))
+                assert not await page.evaluate("window.__pwned"), (path, text)
 
 
 async def test_a_token_opens_the_console_and_its_scope_decides_what_can_be_done(

@@ -17,7 +17,7 @@ from delaybridge.web.messages import found_page
 from delaybridge.web.paging import PageOfState
 
 _PATH = "/messages"
-_AT_ONCE = 50  # rows; the browser reads further ones when it has painted these
+_AT_ONCE = 25  # rows; the browser reads further ones when it has painted these
 # What of the query is no filter.
 _VIEW = {"q", "cursor", "back", "limit", "state", "format"}
 
