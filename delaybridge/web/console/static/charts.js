@@ -81,8 +81,10 @@ const charts = (() => {
   const past = (step, points) => {
     if (!series.has(step)) series.set(step, get(`/v1/series?step=${step}`).catch(problem => { series.delete(step); throw problem; }));
     return series.get(step).then(found => {
-      found.points = found.points.slice(-60);
-      return { ...found, points: found.points.slice(-points) };
+      found.points = found.points.slice(-61);
+      // Workers report a second within the next one: the newest is not whole, and not drawn.
+      const whole = step === "1s" ? { now_ms: found.now_ms - found.step_ms, points: found.points.slice(0, -1), newest: found.points.at(-1) } : found;
+      return { ...found, ...whole, points: whole.points.slice(-points) };
     });
   };
   const times = found => {
@@ -113,12 +115,13 @@ const charts = (() => {
 
   // Back from what is pending now, by what came and went. It ends where nobody reported.
   kinds.pending = element => lines(element, found => {
-    let left = now.pending, begun = false;
+    const went = ({ counts: c }) => (c.published ?? 0) + (c.cancelled ?? 0) + (c.buried ?? 0) + (c.dropped ?? 0) + (c.dead_lettered ?? 0) - (c.scheduled ?? 0);
+    let left = now.pending == null || !found.newest ? now.pending : now.pending + went(found.newest), begun = false;
     const values = [...found.points].reverse().map(point => {
       if (left == null || !point) { if (begun) left = null; return null; }
       begun = true;
-      const value = Math.max(0, left), c = point.counts;
-      left += (c.published ?? 0) + (c.cancelled ?? 0) + (c.buried ?? 0) + (c.dropped ?? 0) + (c.dead_lettered ?? 0) - (c.scheduled ?? 0);
+      const value = Math.max(0, left);
+      left += went(point);
       return value;
     }).reverse();
     return { data: [times(found), values], series: [line(t("pending"), "--c1", { width: 2, fill: color("--faint") })] };
@@ -213,7 +216,7 @@ const charts = (() => {
         const index = seconds.points.length - (at(seconds.now_ms) - at(point.from_ms));
         if (index >= 0 && index < seconds.points.length) seconds.points[index] = point;
       }
-      seconds.points = seconds.points.slice(-60);
+      seconds.points = seconds.points.slice(-61);
     }
     for (const element of all()) if (!element.dataset.step || element.dataset.step === "1s") redraw(element);
     if (data.now_ms - last > 30000) { last = data.now_ms; for (const step of ["1m", "30m"]) { series.delete(step); all().forEach(e => e.dataset.step === step && redraw(e)); } }

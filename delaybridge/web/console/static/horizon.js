@@ -49,8 +49,9 @@
   // Per second on both sides of now: what was published, and what is due.
   charts.kinds.expected = async element => {
     const found = await charts.get(`/v1/series?step=${element.dataset.step}`), step = found.step_ms / 1000, { destination } = element.dataset;
-    const last = Math.floor(found.now_ms / found.step_ms) * found.step_ms / 1000, count = found.points.length;
-    const past = found.points.map((p, i) => [last - (count - i) * step, p && ((destination ? p.destinations[destination] : p.counts)?.published ?? 0) / step, null]);
+    const unread = step === 1 ? 1 : 0, points = found.points.slice(0, found.points.length - unread);  // as in charts.past
+    const last = Math.floor(found.now_ms / found.step_ms) * step - unread, count = points.length;
+    const past = points.map((p, i) => [last - (count - i) * step, p && ((destination ? p.destinations[destination] : p.counts)?.published ?? 0) / step, null]);
     const future = cells().map(c => [c[0] / 1000, null, c[2] / Math.max(1, (c[1] - c[0]) / 1000)]);
     const rows = [...past.filter(row => row[0] < future[0][0]), ...future], data = [0, 1, 2].map(i => rows.map(row => row[i]));
     const before = charts.made.get(element);
