@@ -58,7 +58,8 @@ def alerts(
     if gone:
         workers = {"workers": ", ".join(gone)}
         steering = chain(
-            [Alert(WARNING, "gone within the last minute: {workers}", workers, _FLEET)], steering
+            [Alert(WARNING, "workers gone in the last minute: {workers}", workers, _FLEET)],
+            steering,
         )
     found = [*_severe(stats), *_errors(stats), *_of_memory(memory), *_warnings(stats), *steering]
     return sorted(found, key=lambda each: (SEVERE, ERROR, WARNING).index(each.level))

@@ -488,7 +488,7 @@ async def test_the_demo_is_seen_live(chromium: str, tmp_path: Path) -> None:
         for look, how in looks.items():
             async with browser(url, chromium, **how) as page:
                 for path in shown:
-                    await opened(page, path)
+                    await opened(page, "/horizon?range=1m" if path == "/horizon" else path)
                     await page.wait_for_timeout(1500)  # the charts have their points
                     name = path.strip("/") or "overview"
                     await page.screenshot(path=folder / f"console-{name}-{look}.png")
