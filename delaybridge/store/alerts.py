@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 from delaybridge.store import setbacks
@@ -28,8 +27,8 @@ _NAMED = 3  # paused places
 class Alert(NamedTuple):
     """level: SEVERE (messages are not going out, or data is damaged), ERROR or WARNING.
 
-    template, values: as of a `Sentence`. about: where to look: ABOUT_ONE, the destination among its
-    values, or one of the other words.
+    template, values: as of a `Sentence`. about: where an operator looks next. ABOUT_ONE: at the
+    destination among the values; `late`: at the late messages; else a page of the console.
     """
 
     level: str
@@ -54,14 +53,14 @@ def alerts(
     places: adds what is wrong with the rules of destinations; it names what is paused in fewer
     words. memory: adds that Redis is nearly full. gone: workers that vanished just now.
     """
-    steering = _of_paused(stats) if places is None else _of_rules(places)
-    if gone:
-        workers = {"workers": ", ".join(gone)}
-        steering = chain(
-            [Alert(WARNING, "workers gone in the last minute: {workers}", workers, _FLEET)],
-            steering,
-        )
-    found = [*_severe(stats), *_errors(stats), *_of_memory(memory), *_warnings(stats), *steering]
+    found = [
+        *_severe(stats),
+        *_errors(stats),
+        *_of_memory(memory),
+        *_warnings(stats),
+        *_of_gone(gone),
+        *(_of_paused(stats) if places is None else _of_rules(places)),
+    ]
     return sorted(found, key=lambda each: (SEVERE, ERROR, WARNING).index(each.level))
 
 
@@ -114,6 +113,12 @@ def _warnings(stats: Stats) -> Iterator[Alert]:
     if len(versions := {each.version for each in stats.workers}) > 1:
         several = {"versions": ", ".join(sorted(versions))}
         yield Alert(WARNING, "workers of different versions: {versions}", several, _FLEET)
+
+
+def _of_gone(workers: Sequence[str]) -> Iterator[Alert]:
+    if workers:
+        names = {"workers": ", ".join(workers)}
+        yield Alert(WARNING, "workers gone in the last minute: {workers}", names, _FLEET)
 
 
 def failing_text(each: Retrying, found: Stats) -> str:

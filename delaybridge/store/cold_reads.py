@@ -6,7 +6,7 @@ twice, but not missed; on a page it is once. While the ledger does not answer, p
 of what Redis has; a single message that Redis does not know is then neither there nor not.
 
 Counts of many cold messages take the database a while: they are read again after twenty times as
-long as they took. Counts of few are always read: a message more or less is seen there.
+long as they took. Small counts are always read anew: there, one message matters.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def reads_cold(command: RedisCommand[Any]) -> bool:
 class ColdCounts:
     """The last counts, as long as they are good enough. Of one process."""
 
-    known: dict[ColdSpan, tuple[ColdCount, float]] = field(default_factory=dict)  # until when
+    known: dict[ColdSpan, tuple[ColdCount, float]] = field(default_factory=dict)  # good until
 
 
 class ColdReads:

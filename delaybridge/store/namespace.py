@@ -54,7 +54,7 @@ class Namespace:
         self._asked = None if buckets is None else check_buckets(buckets)
         self.quota = Quota(limits, self.kinds)
         self._buckets: list[Bucket] = []
-        here = weakref.proxy(self)  # else nothing that it has would go before the collector comes
+        here = weakref.proxy(self)  # no cycle: an abandoned client closes its connections
         self.ids = Ids(lambda: len(here._buckets) or 1, lambda bucket: here._is_away(bucket))
         self.birth = ""
 

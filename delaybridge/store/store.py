@@ -294,8 +294,8 @@ class Store:
         """As `AsyncStore`."""
         self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
-        # A function, and no method: without a cycle a store that nobody has any more is gone at
-        # once, and its sockets with it. The collector may take a socket first, and Python warns.
+        # A function, not a bound method: that would be a reference cycle, and then the garbage
+        # collector may finalize a socket before its connection, of which Python warns.
         self._servers: Servers[Wire] = servers_of(
             url, partial(_open, Wire, redis.Redis.from_url, timeout_s)
         )

@@ -31,7 +31,7 @@ class App:
     def __init__(
         self, site: Site, endpoints: Iterable[Endpoint], no_page: Endpoint | None = None
     ) -> None:
-        """no_page: answers who asks for a page where none is."""
+        """no_page: answers an unknown path if the client accepts HTML."""
         by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -73,7 +73,7 @@ class App:
         await self._router(scope, receive, send)
 
     async def _lost(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """There is no such path: said as a page to whoever asks for one."""
+        """Answer an unknown path: with a page if the client accepts HTML, else with a problem."""
         wants_page = b"text/html" in dict(scope["headers"]).get(b"accept", b"")
         if self._no_page and wants_page and scope["method"] in ("GET", "HEAD"):
             scope["path_params"] = {}
@@ -117,7 +117,7 @@ class Resource:
         if endpoint is None or endpoint.refusal is None:
             return _refusal(problem)
         call, who = self._call(scope, _headers(scope)), scope.get(_WHO)
-        if who is not None:  # whoever was let in sees the problem with his own navigation
+        if who is not None:  # a user who was let in keeps the navigation
             call = call._replace(who=who.name, may=who.scope)
         return endpoint.refusal(call, problem)
 

@@ -39,7 +39,7 @@ def download_headers(is_csv: bool) -> dict[str, str]:
 
 
 def csv_lines(rows: Iterable[StoredMessage | tuple[str, ...]]) -> bytes:
-    """Messages, and rows as they are."""
+    """Rows of CSV: of messages, and tuples as they are."""
     text = io.StringIO()
     lines = csv.writer(text)
     lines.writerows(

@@ -32,8 +32,8 @@ class ExportQuery(PageOfState, kw_only=True):
 class Export:
     """An ASGI application that sends page after page.
 
-    If one cannot be read, the connection breaks: what was downloaded is then no shorter list, but
-    a failed download.
+    If a page cannot be read, the connection breaks: the download then fails, instead of looking
+    complete.
     """
 
     def __init__(self, call: Call, first: MessagePage) -> None:
@@ -55,8 +55,9 @@ class Export:
                 return
 
     async def _next(self) -> bool:
-        """Read the next page; False if the download ends here, without an end."""
-        if not self._call.site.access.knows(self._call.headers):
+        """Read the next page; False if the download breaks off here."""
+        site = self._call.site
+        if site.is_draining or not site.access.knows(self._call.headers):
             return False
         try:
             self._page = await _page(self._call, self._page.next_cursor)
@@ -77,16 +78,14 @@ class Export:
 async def export(call: Call) -> Export:
     """All messages that match, in the order of the list, without their bodies.
 
-    It has what each part of the list had when it was read. A download that breaks off is not whole:
-    the JSON has no end then, and the connection is closed before the last chunk.
+    Each part of the list is as of the moment when it was read. If something fails on the way, the
+    connection is closed before the last chunk, and the JSON has no end.
     """
     return Export(call, await _page(call, call.query.cursor))
 
 
 async def _page(call: Call, cursor: str | None) -> MessagePage:
     """The page at a cursor; Problem if some messages are on a server that is silent."""
-    if call.site.is_draining:
-        raise Problem(503, "draining", "this server is told to stop; send it again")
     query = msgspec.structs.replace(call.query, cursor=cursor)
     page = await found_page(call, query, query.state)
     if page.unseen:

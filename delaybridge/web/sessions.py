@@ -96,8 +96,13 @@ def check_guard(method: str, headers: Mapping[str, str]) -> None:
     """
     if method in _SAFE:
         return
-    if headers.get("sec-fetch-site", "same-origin") != "same-origin" or GUARD not in headers:
+    if is_foreign(headers) or GUARD not in headers:
         raise Problem(403, "foreign_origin", "only a page of this console may do that")
+
+
+def is_foreign(headers: Mapping[str, str]) -> bool:
+    """Whether the browser says that the request does not come from a page of this server."""
+    return headers.get("sec-fetch-site", "same-origin") != "same-origin"
 
 
 def cookies(headers: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,15 @@ from delaybridge.store.store import Store
 from delaybridge.web.console import look
 from delaybridge.web.console.pages import PAGES
 from tests.rigs.api import api
-from tests.rigs.browser import PHONE, browser, cut_off, inaccessible, overlapping, too_wide
+from tests.rigs.browser import (
+    PHONE,
+    browser,
+    cut_off,
+    inaccessible,
+    log_in_by_form,
+    overlapping,
+    too_wide,
+)
 from tests.rigs.hostile_strings import HOSTILE_STRINGS
 from tests.rigs.sessions import TOKENS, token_file_in
 from tests.rigs.waiting import wait_until_async
@@ -244,9 +252,7 @@ async def test_an_open_page_leads_to_the_login_when_its_session_ends(
         browser(str(http.base_url), chromium, expected={401}) as page,
     ):
         await page.goto(path)
-        await page.get_by_label("Token").fill(TOKENS["admin"])
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".beacon.on")).to_be_visible()
+        await log_in_by_form(page, TOKENS["admin"])
         known = file.read_text()
         file.write_text("")
         await expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)

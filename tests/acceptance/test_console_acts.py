@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.rigs.api import api
-from tests.rigs.browser import browser, confirm, overlapping
+from tests.rigs.browser import browser, confirm, log_in_by_form, overlapping
 from tests.rigs.sessions import TOKENS, token_file_in
 
 BROKERS = {"memory": "memory://", "other": "memory://"}
@@ -50,7 +50,7 @@ async def test_json_is_published_as_it_was_written(http: httpx.AsyncClient, page
     assert (await http.get("/v1/messages/by-hand")).json()["body"] == text
 
 
-async def test_json_that_is_none_names_its_field(page: Page) -> None:
+async def test_invalid_json_names_its_field(page: Page) -> None:
     await page.goto("/publish?destination=memory:t")
     await page.get_by_label("Headers, JSON").fill("{")
     await page.get_by_role("button", name="Schedule").click()
@@ -160,6 +160,22 @@ async def test_a_count_that_comes_late_is_not_asked_of_the_next_act(
     assert len(await stored(http)) == 2
 
 
+async def test_a_job_whose_progress_is_refused_cannot_be_started_again(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    refused = {"status": 404, "code": "unknown", "detail": "no such job"}
+    await schedule(http)
+    await page.goto("/messages")
+    await page.route("**/v1/jobs/*", lambda route: route.fulfill(status=404, json=refused))
+    await page.locator("summary", has_text="All that match").click()
+    await page.get_by_role("button", name="Publish all now").click()
+    await page.locator("#ask .typed input").fill("1")
+    await page.locator("#ask .go").click()
+    await expect(page.locator("#ask .problem")).to_have_text("no such job")
+    await expect(page.locator("#ask .go")).to_be_hidden()
+    await expect(page.locator("#ask progress")).to_be_hidden()
+
+
 async def test_everything_is_paused_and_resumed(http: httpx.AsyncClient, page: Page) -> None:
     async def paused() -> list[object]:
         asked = [await http.get(f"/v1/destinations/{name}") for name in BROKERS]
@@ -198,10 +214,8 @@ async def test_what_a_definition_has_is_no_attribute_and_can_be_saved(
         made = await http.post("/v1/recurring", json=definition, headers=roles["write"])
         assert made.status_code == 201, made.text
         await page.goto("/recurring?edit=trap")
-        await page.get_by_label("Token").fill(TOKENS["admin"])
-        await page.keyboard.press("Enter")
+        await log_in_by_form(page, TOKENS["admin"])
         await expect(page.locator("#definition")).to_be_visible()
-        await expect(page.locator(".beacon.on")).to_be_visible()
         assert await page.locator("[hx-post], [hx-headers]").count() == 0
         of = await http.get("/v1/destinations/memory%3Avictim", headers=roles["admin"])
         assert of.json()["paused_by"] is None
@@ -245,9 +259,7 @@ async def test_what_is_typed_outlives_the_session(
         browser(str(http.base_url), chromium, expected={401}) as page,
     ):
         await page.goto("/publish")
-        await page.get_by_label("Token").fill(TOKENS["admin"])
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".beacon.on")).to_be_visible()
+        await log_in_by_form(page, TOKENS["admin"])
         await page.get_by_label("Body", exact=True).fill("an hour's work")
         known = file.read_text()
         file.write_text("")
@@ -258,9 +270,7 @@ async def test_what_is_typed_outlives_the_session(
         async with page.context.expect_page() as opened:
             await login.click()
         other = await opened.value
-        await other.get_by_label("Token").fill(TOKENS["admin"])
-        await other.keyboard.press("Enter")
-        await expect(other.locator(".beacon.on")).to_be_visible()
+        await log_in_by_form(other, TOKENS["admin"])
         await other.close()
         await expect(page.locator(".beacon.on")).to_be_visible(timeout=20_000)
         await expect(page.get_by_label("Body", exact=True)).to_have_value("an hour's work")

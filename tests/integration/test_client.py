@@ -1125,10 +1125,10 @@ def connections(connection: redis.Redis) -> int:
     return len(connection.client_list()) - 1
 
 
-def test_a_client_that_nobody_has_any_more_closes_its_connection(
+def test_an_abandoned_client_closes_its_connection(
     own_server: RedisServer, own: redis.Redis
 ) -> None:
-    gc.disable()  # it may take a socket before its connection, and Python warns of that
+    gc.disable()  # the connection must not have to wait for it
     try:
         client = Client(own_server.url)
         client.schedule(TO, b"", delay=60)

@@ -253,7 +253,10 @@ async def test_a_log_out_ends_the_session_of_the_browser(
     redis_url: str, namespace: str, token_file: Path
 ) -> None:
     async with api(redis_url, namespace, token_file=str(token_file)) as client:
-        answer = await client.post("/logout", headers=await log_in(client, "read"))
+        session = await log_in(client, "read")
+        foreign = await client.post("/logout", headers={**session, "sec-fetch-site": "cross-site"})
+        assert foreign.status_code == 403 and "set-cookie" not in foreign.headers
+        answer = await client.post("/logout", headers=session)
         assert answer.status_code == 303 and "Max-Age=0" in answer.headers["set-cookie"]
 
 

@@ -70,12 +70,12 @@ def test_the_parts_of_a_cell_are_never_more_than_it_has(client: Client) -> None:
     assert mix.split(fewer, NAMES) == [1, 1, 0]
 
 
-def test_nothing_is_due_for_nobody(client: Client) -> None:
+def test_an_empty_span_has_no_destinations(client: Client) -> None:
     ahead, mix = looked(client)
     assert mix.destinations == [] and mix.split(ahead.cells[0], NAMES) == [0, 0, 0]
 
 
-def test_every_message_of_a_cell_is_somebodys() -> None:
+def test_every_message_of_a_cell_is_assigned() -> None:
     part = MixPart(0, 100, False, {}, {A: 0.4, B: 0.35, C: 0.25})
     for messages in range(50):
         assert sum(Mix([], [part]).split(Cell(0, 100, messages), NAMES)) == messages

@@ -90,6 +90,13 @@ async def confirm(page: Page) -> None:
     await expect(page.locator("#ask")).to_be_hidden(timeout=20_000)
 
 
+async def log_in_by_form(page: Page, token: str) -> None:
+    """Log in on the form that is shown, and wait until the page behind it is live."""
+    await page.get_by_label("Token").fill(token)
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".beacon.on")).to_be_visible()
+
+
 async def inaccessible(page: Page, node_modules: str) -> list[str]:
     """What axe-core finds serious in the page as it is now."""
     await page.evaluate((Path(node_modules) / "axe-core" / "axe.min.js").read_text())

@@ -110,6 +110,6 @@ def _hex(part: bytes) -> str:
 
 
 def is_kept_by_fields(text: str) -> bool:
-    """Whether a text field of a browser gives it back as it is: not with other ends of lines, nor
-    with control characters. (A first newline is lost unless the page writes another one before.)"""
+    """Whether a browser's text field returns a text unchanged: it normalizes line ends and changes
+    control characters. (It also drops a first newline; pages write one more.)"""
     return _CHANGED.search(text) is None

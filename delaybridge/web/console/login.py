@@ -10,7 +10,7 @@ from delaybridge.web.console.look import Look
 from delaybridge.web.console.page import refusal, shown
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import Problem, problem_of
-from delaybridge.web.sessions import KEPT_S
+from delaybridge.web.sessions import KEPT_S, is_foreign
 
 _MOST_BYTES = 4096
 
@@ -39,7 +39,7 @@ async def log_in(call: Call) -> Reply:
 
 async def log_out(call: Call) -> Reply:
     """End the session of this browser. Problem 403 if another site asks for it."""
-    if call.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+    if is_foreign(call.headers):
         raise Problem(403, "foreign_origin", "log out with the button of the console")
     return _to(call, "/login", f"{call.site.access.sessions.cookie}=; Max-Age=0")
 

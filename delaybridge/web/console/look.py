@@ -46,8 +46,8 @@ _STORED_S = 2.0
 
 
 class Look(NamedTuple):
-    """What was seen last. gone: workers that vanished within a minute. error: why it is not as it
-    is now, or why nothing was seen; then the rest is None. age_s: how long ago it was seen."""
+    """What was seen last. gone: workers that vanished in the last minute. error: why this is not as
+    it is now, or why nothing was seen; then the rest is None. age_s: how long ago it was seen."""
 
     stats: Stats | None = None
     recent: Recent | None = None
@@ -124,7 +124,7 @@ class Looks:
         an error."""
         self.client = client
         self._last, self._at_s = Look(), -1e9
-        self._began_s = self._changed_s = -1e9  # the last look, and what somebody did
+        self._began_s = self._changed_s = -1e9  # the last look; the last change by a page
         self._under_way: asyncio.Task[Look] | None = None
         self._running: set[asyncio.Task[Look]] = set()
         self._old: Look | None = None
@@ -146,7 +146,7 @@ class Looks:
             self._running.add(self._under_way)
             self._under_way.add_done_callback(self._ended)
         under_way, is_kept = self._under_way, age_s <= _KEPT_S
-        # Nobody wants to see how it was before his own change.
+        # After a change, wait longer rather than show the state before it.
         patience_s = _PATIENCE_S if self._began_s >= self._changed_s else _OLD_S
         # One that gives up does not end it for the others.
         await asyncio.wait([under_way], timeout=patience_s if is_kept else None)
@@ -158,7 +158,7 @@ class Looks:
         raise error
 
     def _aged(self, error: str) -> Look:
-        """The last look as what it is: one for all who ask within a second."""
+        """The last look with its age and the error; the same for all callers of a second."""
         age_s = time.monotonic() - self._at_s
         old = self._old
         if old is None or old.error != error or not 0 <= age_s - old.age_s < _FRESH_S:
@@ -181,14 +181,14 @@ class Looks:
         return text
 
     def renew(self) -> None:
-        """Somebody changed something on a page: what is shown next began after that, unless Redis
-        takes longer than people wait."""
+        """A page changed something: the next look that is shown begins after this, unless Redis
+        takes longer than three seconds."""
         self._changed_s, self._under_way = time.monotonic(), None
 
     def _ended(self, task: asyncio.Task[Look]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may have waited so long, and asyncio would log that
+            task.exception()  # if all callers gave up, asyncio would log it as never retrieved
 
     async def close(self) -> None:
         """End a look that is under way, and close the client."""

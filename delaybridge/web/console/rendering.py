@@ -88,8 +88,8 @@ def spark(values: Sequence[float], points: int = 60) -> str:
 def ago(language: str, at_ms: int | None, now_ms: int, *, is_next: bool = False) -> Markup:
     """A time that pages keep counting: `in 15m`, with the time itself on hover.
 
-    is_next: what comes then is gone when it has come, and the page does not know the one after it:
-    `now`, and never `2s ago`.
+    is_next: it is the next of several. Once it has passed, the page says `now`, not `2s ago`: it
+    does not know the one after.
     """
     if at_ms is None:
         return Markup("–")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from delaybridge.web.console.rendering import spark
 
 _VALUES = 60
-_GAP_S = 60.0  # nobody looked for so long: what was before is not next to what is now
+_GAP_S = 60.0  # after a gap this long, older values are dropped
 _LEAST = 4  # fewer make no line
 
 

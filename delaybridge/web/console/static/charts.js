@@ -156,7 +156,7 @@ const charts = (() => {
     const isOf = name => name === destination || name.startsWith(`${destination}:`) && !destination.includes(":");
     const sum = p => Object.entries(p.destinations).reduce((all, [name, counts]) => all + (isOf(name) && counts[count] || 0), 0);
     const values = found.points.map(p => p && (destination ? sum(p) : p.counts[count] ?? 0));
-    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, count === "buried" ? "--c3" : "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
+    return { legend: { show: false }, data: [times(found), values], series: [bars(label ?? count, "--c1")], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
   });
 
   // What was given up, by reason: those that were most of it, and all others.
