@@ -129,15 +129,23 @@ class _Site:
         command = python("-m", "delaybridge", "--json", "serve", "--port", str(port))
         serving = self.stack.enter_context(Process("serve", command, self.settings))
         until_serving(serving)
+        consumer = self._consumer(Plan().consumer)
+        show = Showcase(self.screen, self._client(), self.place, self.stack, self._worker)
+        show.kills = kill
+        try:  # from the first line that invites to look, Ctrl-C is how it ends
+            self._invite(port, kill, browser)
+            show.run(consumer, serving, check)
+        except KeyboardInterrupt:
+            self.screen.show_live()
+        return show.verdict(consumer)
+
+    def _invite(self, port: int, kill: bool, browser: bool) -> None:
         self.screen.line(f"console   http://127.0.0.1:{port}/", style="bold")
         if browser:
             open_in_browser(f"http://127.0.0.1:{port}/")
         killed = "; a worker is killed every minute" if kill else ""
         self.screen.line(f"plan      60 messages a second{killed};")
         self.screen.line("          every 20 s one that cannot be delivered, for the page Dead")
-        show = Showcase(self.screen, self._client(), self.place, self.stack, self._worker)
-        show.kills = kill
-        return show.run(self._consumer(Plan().consumer), serving, check)
 
     def _worker(self, name: str) -> Process:
         scan = python("-m", "delaybridge", "--json", "scan", "--name", name)

@@ -10,12 +10,14 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
 import webbrowser
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NoReturn
 
 from delaybridge.client import Client
 from delaybridge.demo.brokers import Target
@@ -54,11 +56,12 @@ def free_port(port: int | None) -> int:
 def open_in_browser(url: str) -> None:
     """Show it to whoever watches this terminal, if windows can be opened here.
 
-    Never in a browser that runs inside a terminal: it would take this one.
+    Never in a browser that runs inside a terminal: it would take this one. Does not wait for it:
+    one that $BROWSER names may run in the foreground.
     """
     has_windows = sys.platform in ("darwin", "win32") or any(map(os.environ.get, _DISPLAYS))
     if sys.stdout.isatty() and has_windows:
-        webbrowser.open(url)
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def until_serving(serving: Process) -> None:
@@ -115,23 +118,10 @@ class Showcase:
         self._began_s = time.monotonic()
         self.kills = True
 
-    def run(self, consumer: Process, serving: Process, check: Callable[[], None]) -> list[str]:
-        """Until Ctrl-C; what is wrong then, empty if nothing is. Failed: a process died."""
+    def run(self, consumer: Process, serving: Process, check: Callable[[], None]) -> NoReturn:
+        """Until `check` raises, or something else does. Failed: a process died."""
         workers = [self._new_worker(), self._new_worker()]
-        try:
-            self._prepare()
-            self._loop(workers, consumer, serving, check)
-        except KeyboardInterrupt:
-            self._screen.show_live()
-        return self._verdict(consumer)
-
-    def _loop(
-        self,
-        workers: list[Process],
-        consumer: Process,
-        serving: Process,
-        check: Callable[[], None],
-    ) -> None:
+        self._prepare()
         kill_s, new_s, poison_s, row_s, load_s = _FIRST_KILL_S, 1e12, 3.0, _ROW_S, 0.0
         while True:
             check()
@@ -204,8 +194,8 @@ class Showcase:
     def _event(self, text: str) -> None:
         self._screen.event(_clock(time.monotonic() - self._began_s), text)
 
-    def _verdict(self, consumer: Process) -> list[str]:
-        """Wait a little for what was due already, then judge."""
+    def verdict(self, consumer: Process) -> list[str]:
+        """Wait a little for what was due already; what is wrong then, empty if nothing is."""
         account, by_ms = self._account, now_ms() - _QUIET_MS
         until_s = time.monotonic() + _END_MS / 1000
         while account.late(by_ms) and time.monotonic() < until_s:

@@ -174,18 +174,26 @@ def test_interrupted_it_leaves_nothing_behind(
 
 
 def test_with_a_window_to_open_it_in_the_console_is_opened(tmp_path: Path) -> None:
-    """Told by the program that the environment names as the browser."""
+    """Told by the program that the environment names as the browser, and that does not return."""
     opened, browser = tmp_path / "opened", tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\nexec sleep 600\n')
     browser.chmod(0o755)
     windows = ["env", "DISPLAY=:99", f"BROWSER={browser}"]
     with Tmux() as terminal:
         terminal.start([*windows, *DEMO, "--serve", "--port", "0"])
-        wait_until(opened.exists, 40, lambda: terminal.screen)
+        wait_until(lambda: opened.exists() and opened.read_text(), 40, lambda: terminal.screen)
         found = re.search(r"console +(http://[0-9.:]+/)", terminal.screen)
         assert found is not None and opened.read_text() == f"{found[1]}\n"
+        terminal.shows(" waiting, 0 early")
         terminal.press("C-c")
         wait_until(lambda: "ended-0" in terminal.screen, 40, lambda: terminal.screen)
+
+
+def test_ctrl_c_ends_the_load_with_a_verdict_from_the_first_moment_on() -> None:
+    with closing(Demo(*DEMO, "--serve", "--port", "0")) as run:
+        run.until("console")
+        assert run.send(signal.SIGINT) == 0
+        assert run.printed.endswith("\nPASS\n"), run.printed
 
 
 def test_a_reader_that_has_enough_ends_the_demo_without_an_error(demo: Demo) -> None:
