@@ -35,7 +35,7 @@ class Database:
 
     def __init__(self, url: str, *, timeout_s: float, connections: int) -> None:
         self.url, self._timeout_s, self._connections = str.__str__(url), timeout_s, connections
-        self._is_checked = False
+        self._is_checked = self._is_closed = False
         self._lock = threading.Lock()
         self._engine = engines.make(url, timeout_s, connections)
         self._threads = ThreadPoolExecutor(connections, "ledger")
@@ -72,6 +72,13 @@ class Database:
         return attempt
 
     def _do(self, attempt: _Attempt[T]) -> T:
+        try:
+            return self._transact(attempt)
+        finally:
+            if self._is_closed:  # `close` came while the connection was in use
+                self._engine.pool.dispose()
+
+    def _transact(self, attempt: _Attempt[T]) -> T:
         with _translated(attempt), self._engine.connect() as connection:
             attempt.on(connection)
             if not self._is_checked:
@@ -97,8 +104,9 @@ class Database:
 
     def close(self) -> None:
         """As `Ledger.close`."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._engine.dispose()
+        self._engine.pool.dispose()  # the pool stays: a connection in use comes back to it
 
 
 def upgrade(url: str, timeout_s: float) -> tuple[str, str]:

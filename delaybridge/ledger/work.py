@@ -37,7 +37,7 @@ class Ledger(Protocol):
         """The same on an event loop."""
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; one that is in use, after its transaction."""
 
 
 def open_ledger(url: str, *, timeout_s: float = 5.0, connections: int = 5) -> Ledger:

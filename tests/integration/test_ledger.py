@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 import redis
@@ -15,11 +19,13 @@ from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.ledger.database import upgrade
 from delaybridge.ledger.tables import VERSION_TABLE, metadata
+from delaybridge.ledger.work import Work, open_ledger
 from delaybridge.message import Answer
 from delaybridge.store.keys import birth
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.waiting import wait_until
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -164,6 +170,19 @@ def test_without_a_database_nothing_is_accepted(
         with pytest.raises(LedgerUnavailable, match="nothing was written"):
             client.schedule(TO, b"1", delay="1h", id="x")
     assert alone.get("x") is None
+
+
+def test_closed_while_a_transaction_is_under_way_it_leaves_no_connection(postgres_url: str) -> None:
+    database, begun, end = open_ledger(made(postgres_url)), Event(), Event()
+    with ThreadPoolExecutor() as threads, closing(LedgerProbe(postgres_url)) as probe:
+        sessions = partial(probe.ask, "SELECT 1 FROM pg_stat_activity WHERE application_name = :n "
+                           "AND datname = current_database()", n="delaybridge")  # fmt: skip
+        ran = threads.submit(database.run, Work(lambda _: (begun.set(), end.wait(10))))
+        assert begun.wait(10) and len(sessions()) == 1
+        database.close()
+        end.set()
+        assert ran.result() == (None, True)
+        wait_until(lambda: not sessions(), 10)
 
 
 @pytest.mark.parametrize("url", ["", "oracle://x/y", "postgresql://x", "sqlite://"])
