@@ -29,7 +29,7 @@ from delaybridge.errors import (
     printable,
 )
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.connection import Misnamed, NotNow, Redirected, WrongServer
+from delaybridge.store.connection import Misnamed, NotAsked, NotNow, Redirected, WrongServer
 from delaybridge.store.durability import Assurance
 from delaybridge.store.scripts import load_requests, packed, request, scripts
 
@@ -39,6 +39,7 @@ _UNREADABLE = (StoreError, ValueError, TypeError, LookupError, ArithmeticError)
 _ASKING = packed("ASKING")
 _CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
 _BACKOFF = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
+_ASKED_S = 0.02  # until it may be known who the masters are
 
 
 class Portion(NamedTuple):
@@ -207,7 +208,7 @@ class Pipeline:
 
     def lost(self, portion: Portion, error: Exception) -> None:
         """No reply came. Adds to `left`."""
-        self._in_doubt = True
+        self._in_doubt = self._in_doubt or not isinstance(error, NotAsked)
         self._refused(portion, dict.fromkeys(portion.places, error))
 
     def result(self) -> list[Any]:
@@ -247,7 +248,9 @@ class Pipeline:
         # A script is loaded and called at once, but only once: something else may remove it.
         pause_s = 0.0
         self._redirects += bool(redirected)
-        if portion.loads or len(lacking) + len(redirected) < len(again) or self._redirects > 3:
+        if any(isinstance(error, NotAsked) for error in again.values()):
+            pause_s = _ASKED_S  # nothing was sent, to a server that could be overwhelmed
+        elif portion.loads or len(lacking) + len(redirected) < len(again) or self._redirects > 3:
             self._failures += 1
             pause_s = float(_BACKOFF.compute(self._failures))
         if time.monotonic() + pause_s > self._last_s:

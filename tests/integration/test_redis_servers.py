@@ -145,7 +145,7 @@ async def test_calls_for_other_servers_do_not_wait_for_one_that_hangs(
 async def test_messages_without_an_id_go_to_buckets_whose_server_answers(
     flavour: type[Client | AsyncClient], site: ClusterSite, namespace: str
 ) -> None:
-    client = Awaited(flavour(site.url, namespace=namespace, timeout_s=1))
+    client = Awaited(flavour(site.url, namespace=namespace, timeout_s=2))
     await client.schedule_many(
         [Message(TO, b"", delay=PENDING, id=f"n{number}") for number in range(200)]
     )

@@ -9,7 +9,7 @@ import pytest
 
 from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
 from delaybridge.store.command import plain
-from delaybridge.store.connection import Errors
+from delaybridge.store.connection import Errors, NotAsked
 from delaybridge.store.pipeline import Pipeline
 
 COMMAND = plain("GET", "{ns:b.0}:due")
@@ -35,3 +35,14 @@ def test_a_slot_that_moves_until_time_is_up_is_unavailable_not_a_wrong_url(refus
     assert "7001" not in str(error)
     # and only a URL of one server is wrong for a Cluster
     assert type(answered(refusal, follows=False)) is StoreMisnamed
+
+
+def test_who_the_master_is_is_asked_until_time_is_up_without_longer_and_longer_pauses() -> None:
+    pipeline = Pipeline([COMMAND], timeout_s=60.0, follows=True)
+    for _ in range(20):
+        pipeline.lost(pipeline.portion(pipeline.next_round()), NotAsked("not yet"))
+        assert [*pipeline.left] == [0] and pipeline.pause_s <= 0.02
+    pipeline.lost(pipeline.portion(pipeline.next_round()), ConnectionError("gone"))
+    assert [*pipeline.left] == [0]  # and the first failure of a server is the first
+    pipeline.take(pipeline.portion(pipeline.next_round()), [b"x"])
+    assert pipeline.result() == [b"x"]
