@@ -6,7 +6,8 @@
 -- ARGV[3]  instance     random: tells this process from others of the same name
 -- ARGV[4]  number       of the sample; one that was added before changes nothing; 0: none is added
 -- ARGV[5]  sample       MessagePack: name -> count; destination -> {count, ...}; highest lateness in ms;
---                       {bucket, scheduled, cancelled, rescheduled, bucket, ...}: totals of buckets
+--                       {bucket, scheduled, cancelled, rescheduled, delayed, in flight, parked, dead,
+--                       bucket, ...}: totals of buckets, and how many messages are in each state
 -- returns  1 if it was added, 0 if it had been
 -- cost     O(names and destinations in a slot)
 local RINGS = {{'s', 1, 61}, {'m', 60, 61}, {'h', 1800, 49}} -- the slot's field, seconds, slots
@@ -14,6 +15,9 @@ local MOST_DESTINATIONS = 50 -- of a slot; all others are counted as `other`
 local KEEP_S = 600 -- how long the number of a worker's last sample is known
 local WATCHED_S = 60 -- a bucket's totals that are older say nothing about now
 local OF_BUCKETS = {'scheduled', 'cancelled', 'rescheduled'}
+local STATES = {'state_delayed', 'state_in_flight', 'state_parked', 'state_dead'} -- counted: changes
+local STRIDE = 1 + #OF_BUCKETS + #STATES
+local FORM = '%.0f' .. string.rep(' %.0f', STRIDE - 1)
 local worker, instance, number = ARGV[2], ARGV[3], tonumber(ARGV[4])
 if number == 0 then -- doctor tries whether the script runs
   return #redis.call('HMGET', KEYS[1], 'workers') - 1
@@ -27,7 +31,7 @@ local fields = {'workers'}
 for _, ring in ipairs(RINGS) do
   fields[#fields + 1] = ring[1] .. math.floor(second / ring[2]) % ring[3]
 end
-for i = 1, #totals, 4 do
+for i = 1, #totals, STRIDE do
   fields[#fields + 1] = 'b' .. totals[i]
 end
 local found = redis.call('HMGET', KEYS[1], unpack(fields))
@@ -52,14 +56,15 @@ workers[instance] = {worker, number, second}
 local written = {'workers', cmsgpack.pack(workers)}
 
 -- What was done in a bucket since somebody last looked: {second, total, ...}, as text.
-for i = 1, #totals, 4 do
-  local at = 2 + #RINGS + (i - 1) / 4
+for i = 1, #totals, STRIDE do
+  local at = 2 + #RINGS + (i - 1) / STRIDE
   local before, is_older = {}, false
   for word in string.gmatch(found[at] or '', '%d+') do
     before[#before + 1] = tonumber(word)
   end
-  if #before == 4 and math.abs(second - before[1]) <= WATCHED_S then
-    for j = 1, 3 do -- another worker has told more: this sample was under way for long
+  local is_known = #before == STRIDE
+  if is_known and math.abs(second - before[1]) <= WATCHED_S then
+    for j = 1, #OF_BUCKETS do -- another worker has told more: this sample was under way for long
       is_older = is_older or totals[i + j] < before[j + 1]
     end
     for j, name in ipairs(OF_BUCKETS) do
@@ -69,9 +74,12 @@ for i = 1, #totals, 4 do
     end
   end
   if not is_older then
+    for j, name in ipairs(is_known and STATES or {}) do
+      local change = totals[i + #OF_BUCKETS + j] - before[1 + #OF_BUCKETS + j]
+      counts[name] = (counts[name] or 0) + change
+    end
     written[#written + 1] = fields[at]
-    written[#written + 1] =
-      string.format('%.0f %.0f %.0f %.0f', second, unpack(totals, i + 1, i + 3))
+    written[#written + 1] = string.format(FORM, second, unpack(totals, i + 1, i + STRIDE - 1))
   end
 end
 

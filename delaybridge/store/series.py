@@ -6,8 +6,10 @@ Redis' clock; the next period that falls on it overwrites it, so memory is bound
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,11 +17,15 @@ import msgspec
 from delaybridge.errors import StoreError
 from delaybridge.events import LATENESS_BOUNDS_MS
 from delaybridge.store import announcements, keys, registry
-from delaybridge.store.command import Each, RedisCommand, Steps, plain, store_wide_error
+from delaybridge.store.command import Each, Steps, plain, store_wide_error
 from delaybridge.store.namespace import Namespace
 
 BURIED = "buried "  # with the reason's first word
 LATE = "late_"  # names of the histogram's counts: late_0 to late_15, by index of the bound
+_STATE = "state_"  # names of counts: by how many more, or fewer, messages are in a state
+_STATES = ("delayed", "in_flight", "parked", "dead")
+_OF_BUCKET, _OF_OLDER_BUCKET = 1 + 3 + len(_STATES), 1 + 3  # numbers that are stored of a bucket
+_WATCHED_S = 60
 _STEPS = {"1s": ("s", 1), "1m": ("m", 60), "30m": ("h", 1800)}  # field of a slot, seconds
 _SLOTS = {"s": 61, "m": 61, "h": 49}  # one more than points: the period under way has its own
 STEPS = tuple(_STEPS)
@@ -42,7 +48,8 @@ class Point(NamedTuple):
     number: scheduled, cancelled, rescheduled, published, retried, buried, dead_lettered, dropped,
     and of the buried `buried REASON` for each reason; a name that is missing is 0. destinations:
     destination -> the same, as far as the worker knows it, without reasons; at most 50 in a period,
-    further ones are counted as `other`.
+    further ones are counted as `other`. states: how many messages were delayed, in_flight, parked,
+    dead at its end, as the buckets' owners saw them; None: a worker of an older version owns some.
     """
 
     from_ms: int
@@ -51,6 +58,7 @@ class Point(NamedTuple):
     counts: Mapping[str, int]
     lateness: Lateness | None
     destinations: Mapping[str, Mapping[str, int]]
+    states: Mapping[str, int] | None = None
 
 
 class Series(NamedTuple):
@@ -110,16 +118,20 @@ class History(Namespace):
         """The points of one ring; step: one of STEPS. One round trip."""
         yield from self.open()
         ring, seconds = _STEPS[step]
-        now_ms, (slots,), *others = yield from self._look([ring])
+        now_ms, (slots,), told, *others = yield from self._look([ring], len(self.buckets))
         under_way = now_ms // 1000 // seconds
-        periods = range(under_way - _SLOTS[ring] + 1, under_way)
-        points = [_point(slots[n], seconds) if n in slots else None for n in periods]
-        return Series(now_ms, seconds * 1000, points, *others)
+        states = _told(told, now_ms // 1000)
+        points: list[Point | None] = []
+        for period in range(under_way, under_way - _SLOTS[ring], -1):  # back from the states of now
+            slot = slots.get(period)
+            points.append(slot and _point(slot, seconds, states))
+            states = slot and states and _before(states, slot) or states
+        return Series(now_ms, seconds * 1000, points[:0:-1], *others)
 
     def recent(self) -> Steps[Recent]:
         """The rates of the last second, minute and quarter of an hour. One round trip."""
         yield from self.open()
-        now_ms, (seconds, minutes), *others = yield from self._look(["s", "m"])
+        now_ms, (seconds, minutes), _, *others = yield from self._look(["s", "m"])
         now_s = now_ms // 1000
         minute = now_s // 60
         rates = [
@@ -130,24 +142,25 @@ class History(Namespace):
         ]
         return Recent(now_ms, rates, *others)
 
-    def _look(self, asked: Sequence[str]) -> Steps[Any]:
-        """Redis' clock, the slots of each ring by period, silent workers, why all is missing."""
-        name = keys.series(self.namespace)
-        rings: list[RedisCommand[Any]] = [
-            plain("HMGET", name, *(f"{ring}{n}" for n in range(_SLOTS[ring]))) for ring in asked
-        ]
-        *slots, workers, now_us, info, expiries = yield Each(
+    def _look(self, asked: Sequence[str], buckets: int = 0) -> Steps[Any]:
+        """Redis' clock, the slots of each ring by period, what was told of as many buckets, silent
+        workers, why all is missing."""
+        rings = [f"{ring}{n}" for ring in asked for n in range(_SLOTS[ring])]
+        # In one command: between two a sample could come.
+        fields = ["workers", *rings, *(f"b{n}" for n in range(buckets))]
+        found, now_us, info, expiries = yield Each(
             [
-                *rings,
-                plain("HGET", name, "workers"),
+                plain("HMGET", keys.series(self.namespace), *fields),
                 self.clock(),
                 *registry.fleet(self.namespace),
             ]
         )
-        if (error := store_wide_error([*slots, workers, now_us])) is not None:
+        if (error := store_wide_error([found, now_us])) is not None:
             raise error
-        if isinstance(workers, StoreError):
-            return now_us // 1000, [{} for _ in asked], {}, str(workers)
+        if isinstance(found, StoreError):
+            return now_us // 1000, [{} for _ in asked], [], {}, str(found)
+        texts = iter(found)
+        workers = next(texts)
         now_ms = now_us // 1000
         living = announcements.workers([info, expiries], now_ms)
         reporting = set(_reporting(workers, now_ms // 1000))
@@ -157,7 +170,8 @@ class History(Namespace):
             if each.name not in reporting
         }
         missing = "" if workers else "no worker has reported yet"
-        return now_ms, [_by_period(ring) for ring in slots], silent, missing
+        slots = [_by_period([*islice(texts, _SLOTS[ring])]) for ring in asked]
+        return now_ms, slots, [*texts], silent, missing
 
 
 def percentile(counts: Mapping[int, int], share: float, max_ms: int) -> float:
@@ -185,6 +199,24 @@ def _read(text: bytes) -> _Slot | None:
         return msgspec.convert([*numbers, counts or {}, of_each], _Slot)
     except (msgspec.DecodeError, ValueError, TypeError, AttributeError):
         return None
+
+
+def _told(buckets: Sequence[bytes | None], now_s: int) -> dict[str, int] | None:
+    """How many messages are in each state, as workers told last; None if one told only an older
+    version's numbers, not long ago."""
+    sums = [0] * len(_STATES)
+    for text in filter(None, buckets):
+        numbers = [int(word) for word in text.split() if word.isdigit()]
+        if len(numbers) == _OF_BUCKET:
+            sums = [*map(operator.add, sums, numbers[-len(_STATES) :])]
+        elif len(numbers) == _OF_OLDER_BUCKET and abs(now_s - numbers[0]) <= _WATCHED_S:
+            return None
+    return dict(zip(_STATES, sums, strict=True))
+
+
+def _before(states: Mapping[str, int], slot: _Slot) -> dict[str, int]:
+    """The states before what a slot counted."""
+    return {n: max(0, count - slot.counts.get(_STATE + n, 0)) for n, count in states.items()}
 
 
 def _reporting(text: bytes | None, now_s: int) -> Iterable[str]:
@@ -215,7 +247,7 @@ def _lateness(slots: Sequence[_Slot]) -> Lateness | None:
 def _counts(slots: Iterable[_Slot]) -> dict[str, int]:
     sums: Counter[str] = Counter()
     for slot in slots:
-        sums.update({n: c for n, c in slot.counts.items() if not n.startswith(LATE)})
+        sums.update({n: c for n, c in slot.counts.items() if not n.startswith((LATE, _STATE))})
     return dict(sums)
 
 
@@ -227,7 +259,7 @@ def _destinations(slots: Iterable[_Slot]) -> dict[str, dict[str, int]]:
     return {destination: dict(counts) for destination, counts in sums.items()}
 
 
-def _point(slot: _Slot, seconds: int) -> Point:
+def _point(slot: _Slot, seconds: int, states: Mapping[str, int] | None) -> Point:
     from_ms = slot.period * seconds * 1000
     return Point(
         from_ms,
@@ -236,6 +268,7 @@ def _point(slot: _Slot, seconds: int) -> Point:
         _counts([slot]),
         _lateness([slot]),
         slot.destinations,
+        states,
     )
 
 

@@ -209,14 +209,18 @@ def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[R
     waiting: messages of these states are overdue if they are late.
     """
     due = bucket.key("due")
-    sizes = [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
     others: list[RedisCommand[Any]] = [
         plain("ZRANGE", due, 0, 0, "WITHSCORES", parse=replies.read_first_score),
         bucket.holder(),
         plain("PTTL", bucket.key("lease"), parse=int),
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
-    return [*sizes, *others, *(bucket.page(state, limit=1) for state in waiting)]
+    return [*sizes(bucket), *others, *(bucket.page(state, limit=1) for state in waiting)]
+
+
+def sizes(bucket: Bucket) -> list[RedisCommand[int]]:
+    """How many messages are delayed, in flight, parked and dead."""
+    return [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
 
 
 def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:

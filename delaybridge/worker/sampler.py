@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
+from delaybridge.errors import StoreUnavailable
 from delaybridge.events import Event, Published
 from delaybridge.metrics.counts import Counts, Key
 from delaybridge.store import marks, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.marks import Marks
 from delaybridge.store.series import BURIED, LATE
+from delaybridge.store.stats import sizes
 from delaybridge.store.verbs import Bucket
 
 _NAMES = {
@@ -26,6 +29,8 @@ _NAMES = {
 }
 _LATENESS = "publish_lateness_seconds"
 _MOST_BUCKETS = 500  # in a sample
+_SIZED = 64  # buckets whose messages are counted in a beat
+_STATES = 4
 _TOLD_AGAIN_S = 20.0  # record.lua forgets a bucket's totals after a minute
 _TOO_OLD_S = 60.0  # what could not be recorded for this long is left out
 
@@ -60,6 +65,9 @@ class Sampler:
         self._sampled_s = 0.0  # when it was made
         self._asked: list[int] = []  # the buckets whose marks were asked for
         self.marks: dict[int, Marks] = {}  # of held buckets, as read last; none if it failed
+        self._beats = 0
+        self._sized: list[int] = []  # the buckets whose messages are counted with this beat
+        self._sizes: dict[int, Totals] = {}  # of held buckets, as counted last
         self._totals: dict[int, Totals] = {}
         self._totals_told: dict[int, tuple[Totals, float]] = {}  # and when
 
@@ -68,7 +76,9 @@ class Sampler:
             self._late_ms = max(self._late_ms, event.late_ms)
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
-        """The sample, and a look at what clients did in the held buckets, for the next one."""
+        """The sample; for the next one, a look at what clients did in the held buckets, and at how
+        many messages are in each state; with many buckets in some of them, each in its turn.
+        """
         if self._sample is not None and self._monotonic() - self._sampled_s > _TOO_OLD_S:
             self._sample = None
             self._told, self._late_ms = self._flat(), 0
@@ -78,10 +88,14 @@ class Sampler:
             self._sample = self._new_sample()
         held = list(self.held())
         self._asked = [bucket.number for bucket in held]
+        turns = -(-len(held) // _SIZED) or 1
+        sized = held[self._beats % turns :: turns]
+        self._beats, self._sized = self._beats + 1, [bucket.number for bucket in sized]
         who = self._namespace, self._worker, self._instance
         return [
             registry.record(*who, self._number, self._sample),
             *(marks.read(bucket) for bucket in held),
+            *(command for bucket in sized for command in sizes(bucket)),
         ]
 
     def take(self, replies: Sequence[Any]) -> None:
@@ -89,9 +103,22 @@ class Sampler:
         recorded, *looks = replies
         if not isinstance(recorded, Exception):
             self._sample = None
-        found = zip(self._asked, looks, strict=True)
-        self.marks = {number: each for number, each in found if isinstance(each, Marks)}
-        self._totals = {number: each.totals for number, each in self.marks.items()}
+        found = iter(looks)
+        self.marks = {
+            n: each for n, each in zip(self._asked, found, strict=False) if isinstance(each, Marks)
+        }
+        self._size(found)
+        self._totals = {
+            n: each.totals + self._sizes[n] for n, each in self.marks.items() if n in self._sizes
+        }
+
+    def _size(self, found: Iterator[Any]) -> None:
+        """Note how many messages are in each state. A damaged key counts as empty."""
+        self._sizes = {n: self._sizes[n] for n in self._asked if n in self._sizes}
+        for number in self._sized:
+            counts = [*islice(found, _STATES)]
+            if not any(isinstance(count, StoreUnavailable) for count in counts):
+                self._sizes[number] = tuple(0 if isinstance(n, Exception) else n for n in counts)
 
     def _new_sample(self) -> bytes:
         before, self._told = self._told, self._flat()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -136,9 +136,11 @@ class Totals:
     def __init__(self, recorded: Recorded) -> None:
         self.recorded, self.numbers = recorded, Counter[str]()
 
-    def tell(self, instance: str, *totals: int) -> None:
+    def tell(
+        self, instance: str, *totals: int, states: Sequence[int] = (0, 0, 0, 0), bucket: int = 7
+    ) -> None:
         self.numbers[instance] += 1
-        sample = msgspec.msgpack.encode([{}, {}, 0, [7, *totals]])
+        sample = msgspec.msgpack.encode([{}, {}, 0, [bucket, *totals, *states]])
         number, now_ms = self.numbers[instance], self.recorded.now_s * 1000
         command = registry.record(
             self.recorded.namespace, "w", instance, number, sample, now_ms=now_ms
@@ -185,6 +187,29 @@ def test_totals_that_begin_anew_are_never_negative(recorded: Recorded) -> None:
     totals.tell("a", 4, 0, 0)
     totals.tell("a", 9, 0, 0)
     assert totals.scheduled == 5
+
+
+async def test_the_states_of_any_second_are_those_told_by_then(
+    recorded: Recorded, any_redis_url: str, make: Maker
+) -> None:
+    totals, client = Totals(recorded), make(any_redis_url, namespace=recorded.namespace, buckets=8)
+    await client.stats()  # makes the namespace
+    recorded.now_s = int(recorded.store.redis.time()[0]) - 300
+    for instance, bucket, *states in (
+        ("a", 7, 9, 0, 0, 0), ("b", 2, 5, 1, 0, 0), ("a", 7, 8, 1, 0, 0),
+        ("b", 7, 8, 0, 0, 1),  # took it over
+        ("b", 2, 0, 0, 6, 0),
+    ):  # fmt: skip
+        recorded.now_s += 60
+        totals.tell(instance, 0, 0, 0, states=states, bucket=bucket)
+    names = ("delayed", "in_flight", "parked", "dead")
+    found = [p and p.states for p in (await client.series("1m")).points]
+    seen = [tuple(states[n] for n in names) for states in found if states]
+    # Before its first look a bucket is as it was then: who looked at it earlier is unknown.
+    wanted = [(14, 1, 0, 0), (14, 1, 0, 0), (13, 2, 0, 0), (13, 1, 0, 1), (8, 0, 6, 1)]
+    assert seen == wanted[: len(seen)] and len(seen) >= 4
+    recorded.store.redis.hset(keys.series(recorded.namespace), "b3", f"{recorded.now_s} 1 1 1")
+    assert [p.states for p in (await client.series("1m")).points if p] == [None] * len(seen)
 
 
 def test_fields_that_cannot_be_read_are_begun_anew(recorded: Recorded) -> None:
@@ -253,6 +278,14 @@ async def test_the_series_of_two_workers_add_up(
         return dict(await sums()) == wanted
 
     await wait_until_async(all_counted, 20, "all are counted")
+    await crew.client.schedule_many([Message(TO, b"x", delay="1h") for _ in range(7)])
+
+    async def all_delayed() -> bool:
+        last = (await client.series("1s")).points[-1]
+        states = {"delayed": 7, "in_flight": 0, "parked": 0, "dead": 0}
+        return last is not None and last.states == states
+
+    await wait_until_async(all_delayed, 20, "the states are told")
     series = await client.series("1s")
     assert (len(series.points), series.step_ms, series.points[0]) == (60, 1000, None)
     recent = await client.rates()

@@ -15,6 +15,7 @@ from delaybridge.worker.sampler import Sampler
 
 SILENT = StoreUnavailable("redis: no answer")
 NO_MARKS = (0, 0, 0)
+NONE = [0, 0, 0, 0]
 
 
 class Rig:
@@ -26,6 +27,7 @@ class Rig:
         self.sampler = Sampler("ns", "w", "i", self.counts, monotonic=lambda: self.now_s)
         self.buckets = [Bucket("ns", number, "birth") for number in buckets]
         self.sampler.held = lambda: self.buckets
+        self.sizes: list[Any] = NONE  # of each bucket: delayed, in flight, parked, dead
 
     def happen(self, event: Any) -> None:
         self.counts(event)
@@ -40,10 +42,11 @@ class Rig:
     def beat(self, reply: Any = True, *marks: Any) -> tuple[int, list[Any]]:
         """One beat: the number and the content of the sample that was sent."""
         record, *looks = self.sampler.commands()
-        assert len(looks) == len(self.buckets)
-        given = marks or [NO_MARKS] * len(looks)
+        sized = (len(looks) - len(self.buckets)) // len(NONE)
+        assert 0 <= sized <= 64
+        given = marks or [NO_MARKS] * len(self.buckets)
         read = [Marks(7, *each) if isinstance(each, tuple) else each for each in given]
-        self.sampler.take([reply, *read])
+        self.sampler.take([reply, *read, *self.sizes * sized])
         number, sample = record.args[3], record.args[4]
         assert isinstance(number, int)
         return number, msgspec.msgpack.decode(sample)  # type: ignore[arg-type]
@@ -85,22 +88,34 @@ def test_what_was_not_recorded_for_a_minute_is_left_out() -> None:
 def test_totals_of_buckets_are_told_when_they_change_and_now_and_then() -> None:
     rig = Rig(3, 4)
     assert rig.beat(True, (10, 0, 0), (5, 1, 0))[1][3] == []  # read with this beat
-    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == [3, 10, 0, 0, 4, 5, 1, 0]
-    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == [4, 6, 1, 0]
+    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == [3, 10, 0, 0, *NONE, 4, 5, 1, 0, *NONE]
+    assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == [4, 6, 1, 0, *NONE]
     assert rig.beat(True, (10, 0, 0), (6, 1, 0))[1][3] == []
     rig.now_s += 21
-    assert rig.beat()[1][3] == [3, 10, 0, 0, 4, 6, 1, 0]
+    assert rig.beat()[1][3] == [3, 10, 0, 0, *NONE, 4, 6, 1, 0, *NONE]
+
+
+def test_how_many_messages_are_in_each_state_is_told_with_them() -> None:
+    rig = Rig(3)
+    rig.sizes = [9, 2, StoreError("redis: WRONGTYPE"), 1]  # a damaged key counts as empty
+    rig.beat(True, (10, 0, 0))
+    rig.sizes = [8, 3, 0, 1]
+    assert rig.beat(True, (10, 0, 0))[1][3] == [3, 10, 0, 0, 9, 2, 0, 1]
+    rig.sizes = [SILENT] * 4  # not known is not none
+    assert rig.beat(True, (11, 0, 0))[1][3] == [3, 10, 0, 0, 8, 3, 0, 1]
+    assert rig.beat()[1][3] == [3, 11, 0, 0, 8, 3, 0, 1]
 
 
 def test_a_bucket_whose_marks_cannot_be_read_is_left_out() -> None:
     rig = Rig(3, 4)
     rig.beat(True, StoreError("redis: WRONGTYPE"), (5, 1, 0))
-    assert rig.beat()[1][3] == [4, 5, 1, 0]
+    assert rig.beat()[1][3] == [4, 5, 1, 0, *NONE]
 
 
 def test_many_buckets_are_told_in_several_samples() -> None:
     rig = Rig(*range(1200))
-    rig.beat()
-    told = [rig.beat()[1][3][::4] for _ in range(3)]
-    assert [len(each) for each in told] == [500, 500, 200]
+    told = [rig.beat()[1][3][::8] for _ in range(20)]
+    assert [*map(len, told)] == [0, 64, 64, 64, *[63] * 16]  # as they are counted, each in its turn
     assert sorted(sum(told, [])) == [*range(1200)]
+    rig.now_s += 21
+    assert [len(rig.beat()[1][3][::8]) for _ in range(3)] == [500, 500, 200]

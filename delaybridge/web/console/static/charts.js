@@ -46,11 +46,11 @@ const charts = (() => {
     isBar: true, fill: color(name), width: 0, paths: uPlot.paths.bars({ size: [0.86, 60], align: 1 }), ...more,
   });
 
-  // Bars that stand on each other: the whole is drawn first, its parts over it. parts: rows of numbers, the lowest first.
+  // Bars, or lines, that stand on each other: the whole is drawn first, its parts over it. parts: rows of numbers, the lowest first.
   // say: a number as the legend has it. The chart keeps the parts: what is drawn are sums.
-  const stacked = (names, parts, colors, say = brief) => ({
-    data: parts.map((_, n) => parts[0].map((_, i) => parts.slice(0, n + 1).reduce((sum, part) => sum + (part[i] ?? 0), 0))).reverse(),
-    series: parts.map((_, n) => bars(names[n], colors[n], {
+  const stacked = (names, parts, colors, say = brief, drawn = bars) => ({
+    data: parts.map((_, n) => parts[0].map((whole, i) => whole == null ? null : parts.slice(0, n + 1).reduce((sum, part) => sum + (part[i] ?? 0), 0))).reverse(),
+    series: parts.map((_, n) => drawn(names[n], colors[n], {
       value: (plot, _, __, i) => i == null ? "" : say(plot.parts?.[n]?.[i], i),
     })).reverse(),
   });
@@ -62,10 +62,10 @@ const charts = (() => {
     if (idx >= 0 && plot.legend.idx !== idx) plot.setLegend({ idx }, false);
   };
 
-  const draw = (element, own, data) => {
+  const draw = (element, own, data, parts) => {
     made.get(element)?.destroy();
     element.replaceChildren();
-    const plot = new uPlot(options(element, own), data, element);
+    const plot = Object.assign(new uPlot(options(element, own), data, element), { parts });
     made.set(element, plot);
     return plot;
   };
@@ -83,7 +83,7 @@ const charts = (() => {
     return series.get(step).then(found => {
       found.points = found.points.slice(-61);
       // Workers report a second within the next one: the newest is not whole, and not drawn.
-      const whole = step === "1s" ? { now_ms: found.now_ms - found.step_ms, points: found.points.slice(0, -1), newest: found.points.at(-1) } : found;
+      const whole = step === "1s" ? { now_ms: found.now_ms - found.step_ms, points: found.points.slice(0, -1) } : found;
       return { ...found, ...whole, points: whole.points.slice(-points) };
     });
   };
@@ -94,10 +94,10 @@ const charts = (() => {
   const perSecond = (found, name) => found.points.map(p => p && (p.counts[name] ?? 0) / (found.step_ms / 1000));
 
   const lines = (element, shown) => past(element.dataset.step, +element.dataset.points).then(found => {
-    const { data, series: list, ...own } = shown(found);
+    const { data, series: list, parts, ...own } = shown(found);
     const before = made.get(element);
-    if (before && before.series.length === data.length) before.setData(data);
-    else draw(element, { series: [{ label: " ", value: "{HH}:{mm}:{ss}" }, ...list], hooks: { setLegend: [latest], setData: [latest], ready: [latest] }, ...own }, data);
+    if (before && before.series.length === data.length) { before.parts = parts; before.setData(data); }
+    else draw(element, { series: [{ label: " ", value: "{HH}:{mm}:{ss}" }, ...list], hooks: { setLegend: [latest], setData: [latest], ready: [latest] }, ...own }, data, parts);
   });
 
   kinds.rates = element => lines(element, found => ({
@@ -113,18 +113,11 @@ const charts = (() => {
     axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
   }));
 
-  // Back from what is pending now, by what came and went. It ends where nobody reported.
-  kinds.pending = element => lines(element, found => {
-    const went = ({ counts: c }) => (c.published ?? 0) + (c.cancelled ?? 0) + (c.buried ?? 0) + (c.dropped ?? 0) + (c.dead_lettered ?? 0) - (c.scheduled ?? 0);
-    let left = now.pending == null || !found.newest ? now.pending : now.pending + went(found.newest), begun = false;
-    const values = [...found.points].reverse().map(point => {
-      if (left == null || !point) { if (begun) left = null; return null; }
-      begun = true;
-      const value = Math.max(0, left);
-      left += went(point);
-      return value;
-    }).reverse();
-    return { data: [times(found), values], series: [line(t("pending"), "--c1", { width: 2, fill: color("--faint") })] };
+  const area = (label, name, more) => line(label, name, { width: 0, fill: color(name), ...more });
+  kinds.states = element => lines(element, found => {
+    const parts = ["dead", "parked", "in_flight", "delayed"].map(state => found.points.map(p => p?.states?.[state] ?? null));
+    const { data, series: list } = stacked([t("dead"), t("parked"), t("in_flight"), t("delayed")], parts, ["--c3", "--c4", "--c2", "--c1"], brief, area);
+    return { data: [times(found), ...data], series: list, parts, scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 0)] } } };
   });
 
   kinds.minute = element => {
@@ -185,7 +178,7 @@ const charts = (() => {
 
   const words = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
   const t = name => words[name] ?? name;
-  const now = { pending: null, minute: null };
+  const now = { minute: null };
 
   // A chart that cannot be brought up to date stays as it is.
   const redraw = async element => {
@@ -204,7 +197,6 @@ const charts = (() => {
   // the newest points of the past, and the numbers of now
   const tick = async data => {
     now.at = data;
-    now.pending = data.delayed + data.in_flight + data.parked;
     now.minute = data.minute;
     const seconds = series.has("1s") && await series.get("1s").catch(() => null);
     if (seconds) {
