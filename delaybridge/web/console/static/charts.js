@@ -113,7 +113,7 @@ const charts = (() => {
     axes: [axis({ values: moments, space: 70, size: 30 }), axis({ size: 46, grid: { stroke: color("--faint"), filter: powers }, filter: powers, values: (_, all) => all.map(brief) })],
   }));
 
-  const area = (label, name, more) => line(label, name, { width: 0, fill: color(name), ...more });
+  const area = (label, name, more) => line(label, name, { fill: `color-mix(in srgb, ${color(name)} 35%, ${color("--paper")})`, ...more });
   kinds.states = element => lines(element, found => {
     const parts = ["dead", "parked", "in_flight", "delayed"].map(state => found.points.map(p => p?.states?.[state] ?? null));
     const { data, series: list } = stacked([t("dead"), t("parked"), t("in_flight"), t("delayed")], parts, ["--c3", "--c4", "--c2", "--c1"], brief, area);
