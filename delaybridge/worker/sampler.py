@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.errors import StoreUnavailable
+from delaybridge.errors import StoreDamaged
 from delaybridge.events import Event, Published
 from delaybridge.metrics.counts import Counts, Key
 from delaybridge.store import marks, registry
@@ -117,8 +117,8 @@ class Sampler:
         self._sizes = {n: self._sizes[n] for n in self._asked if n in self._sizes}
         for number in self._sized:
             counts = [*islice(found, _STATES)]
-            if not any(isinstance(count, StoreUnavailable) for count in counts):
-                self._sizes[number] = tuple(0 if isinstance(n, Exception) else n for n in counts)
+            if all(isinstance(count, int | StoreDamaged) for count in counts):
+                self._sizes[number] = tuple(n if isinstance(n, int) else 0 for n in counts)
 
     def _new_sample(self) -> bytes:
         before, self._told = self._told, self._flat()

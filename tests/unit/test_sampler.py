@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.errors import StoreDamaged, StoreError, StoreUnavailable
 from delaybridge.events import Published, Retried
 from delaybridge.metrics.counts import Counts
 from delaybridge.store.marks import Marks
@@ -97,7 +97,7 @@ def test_totals_of_buckets_are_told_when_they_change_and_now_and_then() -> None:
 
 def test_how_many_messages_are_in_each_state_is_told_with_them() -> None:
     rig = Rig(3)
-    rig.sizes = [9, 2, StoreError("redis: WRONGTYPE"), 1]  # a damaged key counts as empty
+    rig.sizes = [9, 2, StoreDamaged("redis: WRONGTYPE"), 1]  # a damaged key counts as empty
     rig.beat(True, (10, 0, 0))
     rig.sizes = [8, 3, 0, 1]
     assert rig.beat(True, (10, 0, 0))[1][3] == [3, 10, 0, 0, 9, 2, 0, 1]
