@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from delaybridge.store import setbacks
 from delaybridge.store.setbacks import Setback
@@ -309,6 +310,17 @@ async def test_without_redis_a_page_says_what_to_look_at(namespace: str, token_f
         cookie = {"cookie": "__Host-delaybridge-00000000=x"}
         answer = await client.get("/", headers=cookie)  # who asks cannot be known
         assert answer.status_code == 503 and "127.0.0.1:1" not in answer.text
+
+
+async def test_a_redis_that_answers_but_takes_no_writes_is_not_called_silent(
+    namespace: str,
+) -> None:
+    with RedisServer() as server, Redis(port=server.port) as admin:
+        admin.replicaof("127.0.0.1", 1)
+        async with api(server.url, namespace, transport={"redis_s": 0.5}) as client:
+            answer = await client.get("/")
+    assert answer.status_code == 503 and "<h1>Redis is not ready</h1>" in answer.text
+    assert "READONLY" in answer.text and "does not answer</h1>" not in answer.text
 
 
 async def test_a_redis_that_is_slow_is_shown_as_it_was(
