@@ -49,7 +49,8 @@ class Point(NamedTuple):
     and of the buried `buried REASON` for each reason; a name that is missing is 0. destinations:
     destination -> the same, as far as the worker knows it, without reasons; at most 50 in a period,
     further ones are counted as `other`. states: how many messages were delayed, in_flight, parked,
-    dead at its end, as the buckets' owners saw them; None: a worker of an older version owns some.
+    dead at its end, as the buckets' owners saw them in Redis, so without those of the cold tier;
+    None: a worker of an older version owns some.
     """
 
     from_ms: int

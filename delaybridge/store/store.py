@@ -106,9 +106,15 @@ class AsyncStore:
         (reply,) = await self.run([command])
         return reply  # type: ignore[no-any-return]
 
-    async def run_each(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
-        """As `run`, but raises nothing: the error of a command is its answer."""
-        return (await self._answered(commands)).answers
+    async def run_each(
+        self, commands: Sequence[RedisCommand[Any]], *, redis_only: bool = False
+    ) -> list[Any]:
+        """As `run`, but raises nothing: the error of a command is its answer.
+
+        redis_only: a ledger has no part in it, and is not waited for.
+        """
+        run = self._piped if redis_only else self._answered
+        return (await run(commands)).answers
 
     async def run_isolated(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
         """As `run_each` for several buckets, but raises errors that concern more than one of them.

@@ -97,16 +97,20 @@ class Pulse:
         """The store's clock, then the replies to all parts."""
         commands = chain.from_iterable(commands for _, commands in asked)
         try:
-            return await self._store.run_each([registry.store_time(), *commands])
+            return await self._ask([registry.store_time(), *commands])
         except Exception as exc:
             _log.debug("the pulse failed", exc_info=exc)
         found: list[Any] = [StoreUnavailable("not asked")]
         for _, own in asked:  # one part's commands cannot be sent: which is it?
             try:
-                found += await self._store.run_each(own)
+                found += await self._ask(own)
             except Exception as exc:
                 found += [exc] * len(own)
         return found
+
+    async def _ask(self, commands: Commands) -> list[Any]:
+        # What a worker says of itself must not wait for a database.
+        return await self._store.run_each(commands, redis_only=True)
 
     def _commands(self, part: Part) -> Commands:
         try:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import Client, Message, Stored
+from delaybridge import AsyncClient, Client, Message, Stored
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, State
-from delaybridge.store import cold_reads
+from delaybridge.store import cold_reads, stats
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.selection import Selection, Walk
@@ -187,6 +187,18 @@ def test_the_answers_are_those_of_one_tier(
     late = Selection(due_from_ms=(base_s + 1000) * 1000)
     for selection in (Selection(destination=TO[0]), Selection(id_prefix="m1"), late):
         assert selected(client, selection) == selected(plain, selection)
+
+
+async def test_a_worker_counts_those_in_redis_without_asking_the_database(
+    redis_url: str, namespace: str, ledger_url: str
+) -> None:
+    kept: dict[str, Any] = {"durability": "ledger", "ledger": ledger_url, "hot_window_s": WINDOW_S}
+    async with AsyncClient(redis_url, namespace=namespace, brokers=BROKERS, **kept) as client:
+        await client.schedule_many([Message(TO[0], b"x", delay=d) for d in ("1d", 5)])
+        sizes = [c for bucket in client._requests.calls.buckets for c in stats.sizes(bucket)]
+        for redis_only in (True, False):
+            found = await client._store.run_each(sizes, redis_only=redis_only)
+            assert sum(found) == 2 - redis_only
 
 
 def test_redis_has_nothing_of_them(

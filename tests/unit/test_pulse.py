@@ -31,7 +31,10 @@ class Answering:
         self.gate: asyncio.Event | None = None
         self.under_way = self.most_under_way = 0
 
-    async def run_each(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
+    async def run_each(
+        self, commands: Sequence[RedisCommand[Any]], *, redis_only: bool
+    ) -> list[Any]:
+        assert redis_only
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         for command in commands:
