@@ -34,12 +34,11 @@ from delaybridge.store.wire import AsyncWire, Wire
 
 T = TypeVar("T")
 W = TypeVar("W", AsyncWire, Wire)
+Commands = Sequence[RedisCommand[Any]]
 
 _SILENCE_S, _PONG_S = 1.0, 2.0  # a silent subscription is pinged; dead without an answer
-_RESUBSCRIBE_S = 0.5
-_ASKED_S = 0.02  # until the masters are known, when a store is new
-_ASK_AGAIN_S = 0.2
-_LOOK_S = 0.02
+_RESUBSCRIBE_S, _ASK_AGAIN_S = 0.5, 0.2
+_LOOK_S = 0.02  # until the masters are known, when a store is new
 _HANDSHAKE = 0.2  # of the time-out: of a server that another one may replace
 
 
@@ -93,7 +92,7 @@ class AsyncStore:
         """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
         return self._servers.misses(key)
 
-    async def run(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
+    async def run(self, commands: Commands) -> list[Any]:
         """The parsed replies in order; all commands go out in one round trip.
 
         Raises StoreUnavailable when the time-out is over, StoreDenied, StoreFull or StoreError. An
@@ -106,17 +105,14 @@ class AsyncStore:
         (reply,) = await self.run([command])
         return reply  # type: ignore[no-any-return]
 
-    async def run_each(
-        self, commands: Sequence[RedisCommand[Any]], *, redis_only: bool = False
-    ) -> list[Any]:
+    async def run_each(self, commands: Commands, *, redis_only: bool = False) -> list[Any]:
         """As `run`, but raises nothing: the error of a command is its answer.
 
-        redis_only: a ledger has no part in it, and is not waited for.
-        """
+        redis_only: no ledger is asked."""
         run = self._piped if redis_only else self._answered
         return (await run(commands)).answers
 
-    async def run_isolated(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
+    async def run_isolated(self, commands: Commands) -> list[Any]:
         """As `run_each` for several buckets, but raises errors that concern more than one of them.
 
         That is StoreUnavailable and StoreDenied. Any other error is its command's answer, so one
@@ -127,7 +123,7 @@ class AsyncStore:
             raise error
         return answers
 
-    async def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline | Recorded:
+    async def _answered(self, commands: Commands) -> Pipeline | Recorded:
         if self.recorder is None or not self.recorder.concerns(commands):
             return await self._piped(commands)
         found = self.recorder.record(commands, self.node_of)
@@ -143,7 +139,7 @@ class AsyncStore:
                 found.take(result)
         return found
 
-    async def _piped(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
+    async def _piped(self, commands: Commands) -> Pipeline:
         servers = self._servers
         pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
         while pipeline.left:
@@ -198,7 +194,7 @@ class AsyncStore:
                         if self.node_of(channel) != node:
                             break
             except NotAsked:
-                await asyncio.sleep(_ASKED_S)
+                await asyncio.sleep(_LOOK_S)
             except (RedisError, OSError) as exc:
                 on_lost(translate(exc))
                 self._servers.failed()
@@ -276,7 +272,7 @@ class AsyncStore:
             self.recorder.ledger.close()
 
 
-async def insist(store: AsyncStore, emit: Emit, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
+async def insist(store: AsyncStore, emit: Emit, commands: Commands) -> list[Any]:
     """As `AsyncStore.run_isolated`, repeated until Redis answers; emits StoreSilent each time."""
     while True:
         try:
@@ -327,15 +323,15 @@ class Store:
         """As `AsyncStore.misses`."""
         return self._servers.misses(key)
 
-    def run(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
+    def run(self, commands: Commands) -> list[Any]:
         """As `AsyncStore.run`."""
         return self._answered(commands).result()
 
-    def run_each(self, commands: Sequence[RedisCommand[Any]]) -> list[Any]:
+    def run_each(self, commands: Commands) -> list[Any]:
         """As `AsyncStore.run_each`."""
         return self._answered(commands).answers
 
-    def _answered(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline | Recorded:
+    def _answered(self, commands: Commands) -> Pipeline | Recorded:
         if self.recorder is None or not self.recorder.concerns(commands):
             return self._piped(commands)
         found = self.recorder.record(commands, self.node_of)
@@ -351,7 +347,7 @@ class Store:
                 found.take(result)
         return found
 
-    def _piped(self, commands: Sequence[RedisCommand[Any]]) -> Pipeline:
+    def _piped(self, commands: Commands) -> Pipeline:
         servers = self._servers
         pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
         while pipeline.left:

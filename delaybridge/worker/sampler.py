@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,12 +29,23 @@ _NAMES = {
 }
 _LATENESS = "publish_lateness_seconds"
 _MOST_BUCKETS = 500  # in a sample
-_SIZED = 64  # buckets whose messages are counted in a beat
+_SIZED = 64  # buckets whose messages are counted in a beat, at most
 _STATES = 4
 _TOLD_AGAIN_S = 20.0  # record.lua forgets a bucket's totals after a minute
 _TOO_OLD_S = 60.0  # what could not be recorded for this long is left out
 
 Totals = tuple[int, ...]
+
+
+class _Size(NamedTuple):
+    """How many messages of a bucket are in each state; its marks then, and when that was."""
+
+    beat: int
+    marks: Marks | None
+    counts: Totals
+
+
+_NO_SIZE = _Size(0, None, (0, 0, 0, 0))
 
 
 class Sampler:
@@ -67,7 +78,7 @@ class Sampler:
         self.marks: dict[int, Marks] = {}  # of held buckets, as read last; none if it failed
         self._beats = 0
         self._sized: list[int] = []  # the buckets whose messages are counted with this beat
-        self._sizes: dict[int, Totals] = {}  # of held buckets, as counted last
+        self._sizes: dict[int, _Size] = {}  # of held buckets
         self._totals: dict[int, Totals] = {}
         self._totals_told: dict[int, tuple[Totals, float]] = {}  # and when
 
@@ -76,8 +87,8 @@ class Sampler:
             self._late_ms = max(self._late_ms, event.late_ms)
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
-        """The sample; for the next one, a look at what clients did in the held buckets, and at how
-        many messages are in each state; with many buckets in some of them, each in its turn.
+        """The sample; for the next one, a look at what clients did in the held buckets, and, where
+        that may have changed, at how many messages are in each state.
         """
         if self._sample is not None and self._monotonic() - self._sampled_s > _TOO_OLD_S:
             self._sample = None
@@ -88,8 +99,9 @@ class Sampler:
             self._sample = self._new_sample()
         held = list(self.held())
         self._asked = [bucket.number for bucket in held]
-        turns = -(-len(held) // _SIZED) or 1
-        sized = held[self._beats % turns :: turns]
+        # Kicks and discards leave no marks: one bucket is always counted, each in its turn.
+        longest = sorted(held, key=lambda b: self._sizes.get(b.number, _NO_SIZE).beat)
+        sized = [*longest[:1], *(b for b in longest[1:] if self._may_differ(b.number))][:_SIZED]
         self._beats, self._sized = self._beats + 1, [bucket.number for bucket in sized]
         who = self._namespace, self._worker, self._instance
         return [
@@ -109,7 +121,9 @@ class Sampler:
         }
         self._size(found)
         self._totals = {
-            n: each.totals + self._sizes[n] for n, each in self.marks.items() if n in self._sizes
+            n: each.totals + self._sizes[n].counts
+            for n, each in self.marks.items()
+            if n in self._sizes
         }
 
     def _size(self, found: Iterator[Any]) -> None:
@@ -118,7 +132,14 @@ class Sampler:
         for number in self._sized:
             counts = [*islice(found, _STATES)]
             if all(isinstance(count, int | StoreDamaged) for count in counts):
-                self._sizes[number] = tuple(n if isinstance(n, int) else 0 for n in counts)
+                known = tuple(count if isinstance(count, int) else 0 for count in counts)
+                self._sizes[number] = _Size(self._beats, self.marks.get(number), known)
+
+    def _may_differ(self, number: int) -> bool:
+        """Whether a bucket's numbers may be others than when they were counted."""
+        size = self._sizes.get(number, _NO_SIZE)
+        _, in_flight, parked, _ = size.counts
+        return bool(in_flight or parked) or size is _NO_SIZE or size.marks != self.marks.get(number)
 
     def _new_sample(self) -> bytes:
         before, self._told = self._told, self._flat()
