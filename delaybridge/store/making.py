@@ -10,7 +10,14 @@ from zlib import crc32
 import msgspec
 
 from delaybridge.accept.accept import Accepted, accept
-from delaybridge.errors import ConfigError, DelayBridgeError, MessageError, StoreError, StoreFull
+from delaybridge.errors import (
+    ConfigError,
+    DelayBridgeError,
+    MessageError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from delaybridge.message import KNOWN, Answer, destination_text
 from delaybridge.recurring.definition import Definition, read_definition
 from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
@@ -208,9 +215,18 @@ class Making(Scheduling):
         for at in lost:
             yield from self._begin_again(turns[at].entry, now_ms)
         kept = [turn for at, turn in enumerate(turns) if at not in lost]
-        written = yield Each(self._written(turn, now_ms) for turn in kept)
-        made = [_made(turn) for turn, answer in zip(kept, written, strict=True) if answer == 1]
+        made = yield from self._write(kept, now_ms)
         return made + [Made(turns[at].entry.name, "") for at in lost]
+
+    def _write(self, turns: Sequence[_Turn], now_ms: int) -> Steps[list[Made]]:
+        """Write down what was done; what another call has written is not ours."""
+        written: list[Any] = list((yield Each(self._written(turn, now_ms) for turn in turns)))
+        # Asked once more, one that was written says so: without an answer nobody would report it.
+        unclear = [at for at, one in enumerate(written) if isinstance(one, StoreUnavailable)]
+        again = yield Each(self._written(turns[at], now_ms) for at in unclear)
+        for at, answer in zip(unclear, again, strict=True):
+            written[at] = answer
+        return [_made(turn) for turn, answer in zip(turns, written, strict=True) if answer == 1]
 
     def _calls(self, turn: _Turn) -> list[Callable[[bool], RedisCommand[Any]]]:
         entry, definition = turn.entry, turn.entry.definition

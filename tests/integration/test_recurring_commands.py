@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from delaybridge import Client, MessageConflict, MessageError, StoreFull
+from delaybridge.errors import StoreUnavailable
 from delaybridge.store import keys
 from tests.rigs.command_line import Run, runner
 from tests.rigs.flavours import Maker
@@ -227,6 +228,21 @@ def test_health_and_stats_say_that_no_worker_makes_recurring_messages(
     for score in (float("-inf"), float("inf")):  # by hand: looked at soon, or mended
         redis.zadd(due, {"sound": score})
         assert client.stats().recurring_late_ms == 0
+
+
+def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(client: Client) -> None:
+    client.recurring.add("beat", "memory:q", "x", every="1h")
+    steps, lost, asked = client._requests.calls.make_runs(), 0, None
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            asked = steps.send(asked)
+            names = [command.name for command in asked]
+            asked = client._store.run_each([*asked])  # it is executed
+            if "define" in names and not lost:
+                lost, asked = 1, [StoreUnavailable("redis: no answer")] * len(asked)
+    (made,) = ended.value.value
+    assert lost and made.name == "beat" and len(made.due_ms) == 1 and not made.error
+    assert client._store.complete(client._requests.calls.make_runs()) == []
 
 
 def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
