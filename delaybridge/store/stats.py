@@ -215,12 +215,7 @@ def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[R
         plain("PTTL", bucket.key("lease"), parse=int),
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
-    return [*sizes(bucket), *others, *(bucket.page(state, limit=1) for state in waiting)]
-
-
-def sizes(bucket: Bucket) -> list[RedisCommand[int]]:
-    """How many messages are delayed, in flight, parked and dead."""
-    return [plain("ZCARD", bucket.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
+    return [*bucket.sizes(), *others, *(bucket.page(state, limit=1) for state in waiting)]
 
 
 def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:

@@ -237,6 +237,10 @@ class Bucket:
         """The worker that holds the lease, None if it is free."""
         return plain("GET", self.key("lease"), parse=replies.read_holder)
 
+    def sizes(self) -> list[RedisCommand[int]]:
+        """How many messages are delayed, in flight, parked and dead."""
+        return [plain("ZCARD", self.key(k), parse=int) for k in ("due", "mirror", "parked", "dead")]
+
     # the owner
 
     def claim(

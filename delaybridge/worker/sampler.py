@@ -17,7 +17,6 @@ from delaybridge.store import marks, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.marks import Marks
 from delaybridge.store.series import BURIED, LATE
-from delaybridge.store.stats import sizes
 from delaybridge.store.verbs import Bucket
 
 _NAMES = {
@@ -107,7 +106,7 @@ class Sampler:
         return [
             registry.record(*who, self._number, self._sample),
             *(marks.read(bucket) for bucket in held),
-            *(command for bucket in sized for command in sizes(bucket)),
+            *(command for bucket in sized for command in bucket.sizes()),
         ]
 
     def take(self, replies: Sequence[Any]) -> None:

@@ -17,7 +17,7 @@ from delaybridge import AsyncClient, Client, Message, Stored
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, State
-from delaybridge.store import cold_reads, stats
+from delaybridge.store import cold_reads
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.selection import Selection, Walk
@@ -195,7 +195,7 @@ async def test_a_worker_counts_those_in_redis_without_asking_the_database(
     kept: dict[str, Any] = {"durability": "ledger", "ledger": ledger_url, "hot_window_s": WINDOW_S}
     async with AsyncClient(redis_url, namespace=namespace, brokers=BROKERS, **kept) as client:
         await client.schedule_many([Message(TO[0], b"x", delay=d) for d in ("1d", 5)])
-        sizes = [c for bucket in client._requests.calls.buckets for c in stats.sizes(bucket)]
+        sizes = [c for bucket in client._requests.calls.buckets for c in bucket.sizes()]
         for redis_only in (True, False):
             found = await client._store.run_each(sizes, redis_only=redis_only)
             assert sum(found) == 2 - redis_only
