@@ -169,7 +169,11 @@ async def test_a_worker_tells_its_pace(crew: Crew, arrived: Arrived) -> None:
     await wait_until_async(said, DEADLINE_S, "it has counted")
     pace = (await told(crew)).pace
     assert pace.ahead_ms == 0  # Redis runs on this host
-    assert pace.unconfirmed == {"memory": 0}
+
+    async def is_confirmed() -> bool:
+        return (await told(crew)).pace.unconfirmed == {"memory": 0}
+
+    await wait_until_async(is_confirmed, DEADLINE_S, "all are confirmed")
     await crew.stop()
 
 
