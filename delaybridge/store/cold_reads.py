@@ -6,7 +6,7 @@ twice, but not missed; on a page it is once. While the ledger does not answer, p
 of what Redis has; a single message that Redis does not know is then neither there nor not.
 
 Counts of many cold messages take the database a while: they are read again after twenty times as
-long as they took. Small counts are always read anew: there, one message matters.
+long as they took. Small counts are never cached: there, one message matters.
 """
 
 from __future__ import annotations

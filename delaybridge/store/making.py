@@ -221,7 +221,8 @@ class Making(Scheduling):
     def _write(self, turns: Sequence[_Turn], now_ms: int) -> Steps[list[Made]]:
         """Write down what was done; what another call has written is not ours."""
         written: list[Any] = list((yield Each(self._written(turn, now_ms) for turn in turns)))
-        # Asked once more, one that was written says so: without an answer nobody would report it.
+        # A repeated write answers 1 if the first took effect; without an answer its runs would go
+        # unreported.
         unclear = [at for at, one in enumerate(written) if isinstance(one, StoreUnavailable)]
         again = yield Each(self._written(turns[at], now_ms) for at in unclear)
         for at, answer in zip(unclear, again, strict=True):
