@@ -25,7 +25,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.timeout(120)
 def test_the_wheel_holds_the_repository_s_scripts_and_settings(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         inside = {
@@ -39,7 +38,6 @@ def test_the_wheel_holds_the_repository_s_scripts_and_settings(wheel: Path) -> N
     assert settings == (ROOT / "config" / "delaybridge.toml").read_bytes()
 
 
-@pytest.mark.timeout(180)
 def test_an_empty_environment_with_the_wheel_runs_the_cli(wheel: Path, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)

@@ -39,12 +39,11 @@ from tests.rigs.browser import (
 )
 from tests.rigs.hostile_strings import HOSTILE_STRINGS
 from tests.rigs.sessions import TOKENS, token_file_in
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.redis import RedisServer
 
 PLAIN = [page.path for page in PAGES if "{" not in page.path]
 PICTURES = os.environ.get("PICTURES", "")
-pytestmark = pytest.mark.timeout(180)
 
 
 @asynccontextmanager
@@ -101,7 +100,7 @@ async def fill(client: httpx.AsyncClient, to: str) -> None:
     async def is_dead() -> bool:
         return (await client.get("/v1/dead/late")).status_code == 200
 
-    await wait_until_async(is_dead, 40, "the worker has given one up")
+    await until_async(is_dead, "the worker has given one up")
 
 
 async def opened(page: Page, path: str) -> None:
@@ -352,7 +351,7 @@ async def test_a_job_goes_on_when_its_dialog_is_left(
         async def is_done() -> bool:
             return bool((await http.get("/v1/stats")).json()["delayed"] == 0)
 
-        await wait_until_async(is_done, 20, "the job does all")
+        await until_async(is_done, "the job does all")
 
 
 async def test_a_page_that_the_browser_kept_goes_on(

@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 from tests.rigs.api import api
 from tests.rigs.browser import browser
 from tests.rigs.fleet import Fleet
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 LONG = 20_000  # ms
 
@@ -69,9 +69,7 @@ async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Flee
     await page.get_by_role("button", name="Reconnect").click()
     await page.locator("#ask .go").click()
     connected = "broker_connected name=file "
-    await wait_until_async(
-        lambda: second.log.count(connected) == 2, LONG / 1000, "it connects again"
-    )
+    await until_async(lambda: second.log.count(connected) == 2, "it connects again")
     assert set(fleet.owners().values()) == {"second"}
     await page.goto("/workers")
     await page.get_by_role("button", name="Drain").click()

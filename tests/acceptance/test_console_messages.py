@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.rigs.api import api
 from tests.rigs.browser import browser, confirm
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 TO, MANY = "memory:q", 2000
 BROKERS = {"memory": "memory://"}
@@ -46,7 +46,7 @@ async def becomes(get: Callable[[], Awaitable[object]], wanted: object) -> None:
     async def is_so() -> bool:
         return await get() == wanted
 
-    await wait_until_async(is_so, 20.0, f"{wanted}")
+    await until_async(is_so, f"{wanted}")
 
 
 async def test_a_message_is_moved_published_and_cancelled(

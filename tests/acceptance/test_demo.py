@@ -31,12 +31,10 @@ from delaybridge.store import registry
 from delaybridge.store.command import plain
 from delaybridge.store.store import Store
 from tests.rigs.tmux import Tmux
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import accepts
 from tests.servers.redis import ON_EVERY_REDIS
-
-pytestmark = pytest.mark.timeout(60)
 
 DEMO = [sys.executable, "-m", "delaybridge", "demo"]
 
@@ -143,7 +141,7 @@ def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
     assert _passed(run)
     (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.printed)
     admin = AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc})
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, interval_s=0.1)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics, interval_s=0.1)
 
 
 @ON_EVERY_REDIS
@@ -170,7 +168,7 @@ def test_interrupted_it_leaves_nothing_behind(
     demo.until(" 00:01 ")
     assert demo.send(number) == code
     assert "Traceback" not in demo.printed
-    wait_until(lambda: not demo.left_behind(), 5, "all its processes are gone")
+    until(lambda: not demo.left_behind(), "all its processes are gone")
 
 
 def test_with_a_window_to_open_it_in_the_console_is_opened(tmp_path: Path) -> None:
@@ -181,12 +179,12 @@ def test_with_a_window_to_open_it_in_the_console_is_opened(tmp_path: Path) -> No
     windows = ["env", "DISPLAY=:99", f"BROWSER={browser}"]
     with Tmux() as terminal:
         terminal.start([*windows, *DEMO, "--serve", "--port", "0"])
-        wait_until(lambda: opened.exists() and opened.read_text(), 40, lambda: terminal.screen)
+        until(lambda: opened.exists() and opened.read_text(), lambda: terminal.screen)
         found = re.search(r"console +(http://[0-9.:]+/)", terminal.screen)
         assert found is not None and opened.read_text() == f"{found[1]}\n"
         terminal.shows(" waiting, 0 early")
         terminal.press("C-c")
-        wait_until(lambda: "ended-0" in terminal.screen, 40, lambda: terminal.screen)
+        until(lambda: "ended-0" in terminal.screen, lambda: terminal.screen)
 
 
 def test_ctrl_c_ends_the_load_with_a_verdict_from_the_first_moment_on() -> None:

@@ -6,15 +6,11 @@ import time
 from contextlib import closing
 from typing import Any
 
-import pytest
-
 from delaybridge.store import rules
 from delaybridge.store.store import Store
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Delivery
-from tests.rigs.waiting import wait_s
-
-pytestmark = pytest.mark.timeout(150)
+from tests.rigs.waiting import quiet
 
 LEASE_TTL_MS = 2000
 WINDOW = 200
@@ -62,15 +58,15 @@ def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused
         for each in (exchange, single, topic)
     ]
     others = [bridge.schedule(each, 500, seconds=6, first_s=1) for each in free]
-    wait_s(2.5)
+    quiet(2.5)
     # when they are paused, a worker is killed meanwhile, and another one starts
     for place in places:
         steer(bridge, place, paused=True)
     obeyed_us = time.time_ns() // 1000 + OBEYED_MS * 1000
-    wait_s(1.5)
+    quiet(1.5)
     bridge.kill_worker(bridge.workers[0])
     bridge.start_worker()
-    wait_s(LEASE_TTL_MS / 1000 + 1)
+    quiet(LEASE_TTL_MS / 1000 + 1)
     resumed_us = time.time_ns() // 1000
     for place in places:
         steer(bridge, place, paused=None)
@@ -101,7 +97,7 @@ def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
     bridge.start_workers(3)
     ids = bridge.schedule(destination, 2000, seconds=0, first_s=3, keys=KEYS)
     ids += bridge.schedule(destination, 2000, seconds=0, first_s=3)
-    wait_s(6)
+    quiet(6)
     bridge.kill_worker(bridge.workers[0])
     bridge.start_worker()
     bridge.wait_delivered()
@@ -124,10 +120,10 @@ def test_messages_of_a_worker_that_starts_while_its_destination_is_paused_all_wa
     destination = bridge.rabbitmq_queue(namespace)
     bridge.schedule(destination, 1000, seconds=0.5)
     steer(bridge, "rabbitmq", paused=True)
-    wait_s(0.6)
+    quiet(0.6)
     for _ in range(2):
         bridge.start_workers(1)
-        wait_s(1)
+        quiet(1)
         assert not bridge.deliveries()
         bridge.kill_worker(bridge.workers[0])
     bridge.start_workers(1)

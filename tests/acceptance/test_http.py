@@ -7,14 +7,11 @@ import hashlib
 from collections import Counter
 
 import httpx
-import pytest
 
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Promise
 from tests.rigs.serve import Server
-from tests.rigs.waiting import wait_until_async
-
-pytestmark = pytest.mark.timeout(240)
+from tests.rigs.waiting import until_async
 
 MESSAGES, CLIENTS = 2000, 40
 KILLED_AFTER = (500, 1200)  # answers
@@ -84,7 +81,7 @@ async def posted(bridge: Bridge, destination: str) -> Load:
         def are_answered(many: int = many) -> bool:
             return len(bridge.promises) >= many or posting.done()
 
-        await wait_until_async(are_answered, 60, f"{many} answers")
+        await until_async(are_answered, f"{many} answers")
         await server.kill()
         await server.start()
     await posting

@@ -14,10 +14,9 @@ import pytest
 
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.bridge import ROOT
+from tests.rigs.waiting import DEADLINE_S
 
 PAGE = (ROOT / "docs" / "http.md").read_text()
-DEADLINE_S = 60.0
-pytestmark = pytest.mark.timeout(120)  # javac and go build
 
 
 def blocks(language: str) -> list[str]:

@@ -9,17 +9,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import psutil
-import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge
 from tests.rigs.history import Delivery
-from tests.rigs.waiting import wait_s, wait_until
+from tests.rigs.waiting import quiet, until
 from tests.servers.kafka import KafkaNode
 from tests.servers.redis import RedisServer
-
-pytestmark = pytest.mark.timeout(120)
 
 MESSAGES = 2000
 PARTITIONS = 4
@@ -97,24 +94,24 @@ class Site:
             self.producer.poll(0.01)
         assert self.producer.flush(60) == 0
 
-    def wait_received(self, deadline_s: float = 60) -> list[Delivery]:
+    def wait_received(self) -> list[Delivery]:
         """Wait until the plain consumer has as many different messages as were sent."""
-        wait_until(
+        until(
             lambda: len({d.id for d in self.bridge.deliveries()}) >= len(self.sent),
-            *(deadline_s, "everything received"),
+            "everything received",
             interval_s=0.3,
         )
         return self.bridge.deliveries()
 
     def wait_reading(self) -> None:
         """Wait until an ingest process says that it reads the delay topic."""
-        wait_until(
+        until(
             lambda: any(
                 source.source == f"kafka:{self.delay}" and source.state == "reading"
                 for ingest in self.bridge.client.stats().ingests
                 for source in ingest.sources
             ),
-            *(30, "ingest reads the delay topic"),
+            "ingest reads the delay topic",
             interval_s=0.1,
         )
 
@@ -225,7 +222,7 @@ def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
     ingests = [bridge.start(*command), bridge.start(*command)]
     for half in range(2):
         site.send(MESSAGES // 4)
-        wait_until(lambda: bridge.deliveries(), 30, "the first record arrives", interval_s=0.05)
+        until(lambda: bridge.deliveries(), "the first record arrives", interval_s=0.05)
         site.send(MESSAGES // 4)
         assert site.producer.flush(30) == 0
         ingests[half].kill()
@@ -244,9 +241,9 @@ def test_nothing_is_lost_while_kafka_is_down_for_ten_seconds(
     bridge.start("ingest", "kafka")
     site.send(MESSAGES // 2)
     assert site.producer.flush(30) == 0
-    wait_until(lambda: bridge.deliveries(), 30, "the first record arrives", interval_s=0.05)
+    until(lambda: bridge.deliveries(), "the first record arrives", interval_s=0.05)
     own_kafka.kill()
-    wait_s(OUTAGE_S)
+    quiet(OUTAGE_S)
     own_kafka.start()
     site.send(MESSAGES // 2)
     assert site.producer.flush(60) == 0
@@ -267,7 +264,7 @@ def test_memory_is_bounded_while_redis_is_down(
     ingest = psutil.Process(bridge.start("ingest", "kafka").pid)
     hour: Pairs = [("delaybridge-delay", b"1h")]
     site.producer.produce(site.delay, b"first", headers=hour)
-    wait_until(lambda: bridge.client.stats().delayed == 1, 30, "ingest reads", interval_s=0.1)
+    until(lambda: bridge.client.stats().delayed == 1, "ingest reads", interval_s=0.1)
     before = ingest.memory_info().rss
     own_redis.pause()
     waiting = 400
@@ -277,19 +274,16 @@ def test_memory_is_bounded_while_redis_is_down(
     assert site.producer.flush(60) == 0
     # when there was time enough to fetch all of them
     log = bridge.folder / "ingest-1.log"
-    wait_until(
+    until(
         lambda: "store_silent" in log.read_text(),
-        30,
         "the silence of Redis is noticed",
         interval_s=0.1,
     )
-    wait_s(3)
+    quiet(3)
     grown = ingest.memory_info().rss - before
     waiting_mib = waiting * (MIB // 5) * 4 / MIB
     print(f"\n{grown / MIB:.0f} MiB for a window of 8 and {waiting_mib:.0f} waiting")
     # 26 to 89 MiB were measured: the window, copies in transit, and free memory kept by malloc
     assert grown < waiting_mib / 2 * MIB
     own_redis.resume()
-    wait_until(
-        lambda: bridge.client.stats().delayed == waiting + 1, 60, "all stored", interval_s=0.2
-    )
+    until(lambda: bridge.client.stats().delayed == waiting + 1, "all stored", interval_s=0.2)

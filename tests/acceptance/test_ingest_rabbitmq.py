@@ -11,20 +11,17 @@ from typing import Any, NamedTuple
 
 import pika
 import psutil
-import pytest
 
 from delaybridge.amqp.header import encode_properties
 from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import Delivery
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
-from tests.rigs.waiting import wait_s, wait_until
+from tests.rigs.waiting import quiet, until
 from tests.servers.cluster import ClusterSite
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelSite
-
-pytestmark = pytest.mark.timeout(120)
 
 MESSAGES = 2000
 KIB, MIB = 2**10, 2**20
@@ -128,33 +125,31 @@ class Site:
 
     def wait_reading(self) -> None:
         """Wait until an ingest process says that it reads the delay exchange."""
-        wait_until(
+        until(
             lambda: any(
                 source.source == f"rabbitmq:{self.delay}" and source.state == "reading"
                 for ingest in self.bridge.client.stats().ingests
                 for source in ingest.sources
             ),
-            *(30, "ingest reads the delay exchange"),
+            "ingest reads the delay exchange",
             interval_s=0.1,
         )
 
     def wait_arrived(self) -> None:
         """Wait until the first messages have arrived on the target."""
-        wait_until(
-            lambda: self.bridge.deliveries(), 30, "the first message arrives", interval_s=0.05
-        )
+        until(lambda: self.bridge.deliveries(), "the first message arrives", interval_s=0.05)
 
     def check(self, *, duplicates: bool = False) -> list[float]:
         """Check that all messages arrived unchanged, none early and, by default, none twice.
 
         Returns how late each was, in ms, sorted. A message without a delay is due when it is sent.
         """
-        wait_until(
+        until(
             lambda: len({d.id for d in self.bridge.deliveries()}) >= len(self.sent),
-            *(60, "everything received"),
+            "everything received",
             interval_s=0.3,
         )
-        wait_until(self._is_idle, 30, "nothing is in transit", interval_s=0.3)
+        until(self._is_idle, "nothing is in transit", interval_s=0.3)
         received = self.bridge.deliveries()
         assert not self.bridge.dead()
         assert not [d.id for d in received if d.at_us < d.due_ms * 1000]
@@ -270,7 +265,7 @@ def test_nothing_is_lost_while_rabbitmq_is_down_for_ten_seconds(
     site.send(MESSAGES // 2)
     site.wait_arrived()
     own_rabbitmq.ctl("stop_app")
-    wait_s(OUTAGE_S)
+    quiet(OUTAGE_S)
     own_rabbitmq.ctl("start_app")
     site.wait_reading()
     site.send(MESSAGES // 2)
@@ -289,22 +284,21 @@ def test_memory_is_bounded_while_redis_is_down(
     hour = pika.BasicProperties(headers={"x-delay": 3_600_000})
     with rabbitmq_channel(rabbitmq_url) as channel:
         channel.basic_publish(site.delay, "k", b"first", hour)
-        wait_until(lambda: bridge.client.stats().delayed == 1, 30, "ingest reads", interval_s=0.1)
+        until(lambda: bridge.client.stats().delayed == 1, "ingest reads", interval_s=0.1)
         before = ingest.memory_info().rss
         own_redis.pause()
         channel.confirm_delivery()
         for number in range(400):
             channel.basic_publish(site.delay, "k", number.to_bytes(4, "big") * (50 * KIB), hour)
     log = bridge.folder / "ingest-1.log"
-    wait_until(
+    until(
         lambda: "store_silent" in log.read_text(),
-        30,
         "the silence of Redis is noticed",
         interval_s=0.1,
     )
-    wait_s(2)
+    quiet(2)
     grown = ingest.memory_info().rss - before
     print(f"\n{grown / MIB:.0f} MiB for a window of 8 and 80 waiting")
     assert grown < 40 * MIB
     own_redis.resume()
-    wait_until(lambda: bridge.client.stats().delayed == 401, 60, "all stored", interval_s=0.2)
+    until(lambda: bridge.client.stats().delayed == 401, "all stored", interval_s=0.2)

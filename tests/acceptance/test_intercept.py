@@ -14,11 +14,9 @@ import pytest
 from tests.rigs.bridge import OUTAGE_S, PROGRAMS, Bridge, MakeBridge
 from tests.rigs.history import Promise, Verdict
 from tests.rigs.programs.produce_delayed import message
-from tests.rigs.waiting import wait_s, wait_until
+from tests.rigs.waiting import quiet, until
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
-
-pytestmark = pytest.mark.timeout(120)
 
 MESSAGES = 2000
 RESTART_S = 8.0  # a busy machine takes this long to kill and start a process
@@ -59,7 +57,7 @@ class Application:
 
     def wait_accepted(self, count: int) -> None:
         """Wait until this many messages are in its journal."""
-        wait_until(lambda: self.accepted >= count, 60, f"{count} accepted", interval_s=0.02)
+        until(lambda: self.accepted >= count, f"{count} accepted", interval_s=0.02)
 
     @property
     def accepted(self) -> int:
@@ -75,7 +73,7 @@ class Application:
 
 
 def check_all_arrived(bridge: Bridge) -> Verdict:
-    bridge.wait_delivered(90)
+    bridge.wait_delivered()
     verdict = bridge.verdict()
     assert not verdict.lost
     assert not verdict.early
@@ -129,7 +127,7 @@ def check_outage(
         for application in applications:
             application.wait_accepted(MESSAGES // 5)
         stop()
-        wait_s(OUTAGE_S)
+        quiet(OUTAGE_S)
         start()
         for process in processes:
             assert process.wait(60) == 0

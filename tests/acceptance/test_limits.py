@@ -7,9 +7,7 @@ import statistics
 import pytest
 
 from tests.rigs.bridge import Bridge, MakeBridge
-from tests.rigs.waiting import wait_s
-
-pytestmark = pytest.mark.timeout(150)
+from tests.rigs.waiting import quiet
 
 LEASE_TTL_MS = 2000
 SAVED_S = 0.2  # of the rate: what a destination may save up
@@ -28,7 +26,7 @@ def check_rate(bridge: Bridge, name: str, rate: int, workers: int, seconds: int)
     others = set(bridge.schedule(other, 50 * seconds, seconds=seconds, first_s=0.5))
     backlog = set(bridge.schedule(limited, rate * seconds, seconds=0))
     if workers > 1:
-        wait_s(seconds / 2)
+        quiet(seconds / 2)
         bridge.kill_worker(bridge.workers[0])
     bridge.wait_delivered()
     # then nothing is lost or early; what the killed worker had in flight may come twice

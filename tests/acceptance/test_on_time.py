@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.rigs.bridge import MakeBridge
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def check_ten_thousand(bridge, destination: str) -> None:

@@ -12,10 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.rigs.bridge import Bridge, MakeBridge
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.kafka import cached_libs, path_libs
-
-pytestmark = pytest.mark.timeout(90)
 
 SOURCE = Path(__file__).parent.parent / "clients" / "java" / "Producer.java"
 PARTITIONS = 5
@@ -75,7 +73,7 @@ def test_records_of_the_java_producer_arrive_later_unchanged_and_in_its_partitio
         return len(found) == COUNT
 
     try:
-        wait_until(receive, 30, "all received", interval_s=0)
+        until(receive, "all received", interval_s=0)
     finally:
         consumer.close()
     for message, at_ms in found:

@@ -16,12 +16,9 @@ import pika
 import pytest
 
 from tests.rigs.bridge import Bridge, MakeBridge, rabbitmq_channel
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.clients import PROGRAMS
 
-pytestmark = pytest.mark.timeout(90)
-
-DEADLINE_S = 30.0
 SLACK_MS = 2000  # five processes on a busy machine
 Row = dict[str, Any]
 
@@ -84,9 +81,9 @@ def bridge(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> Bridge
         channel.queue_declare(second, durable=True, arguments={"x-queue-type": "quorum"})
         channel.queue_bind(second, namespace, "#")
     bridge.start("scan", "--with-ingest")
-    wait_until(
+    until(
         lambda: [s.state for i in bridge.client.stats().ingests for s in i.sources] == ["reading"],
-        *(DEADLINE_S, "ingest reads the delay exchange"),
+        "ingest reads the delay exchange",
         interval_s=0.1,
     )
     return bridge

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from tests.rigs.bridge import MakeBridge
 from tests.rigs.serve import Server
-from tests.rigs.waiting import wait_until_async
-
-pytestmark = pytest.mark.timeout(240)
+from tests.rigs.waiting import until_async
 
 MESSAGES, HELD = 2000, 50
 
@@ -26,7 +22,7 @@ async def test_what_a_killed_consumer_held_comes_again_and_all_is_finished(
     bridge.schedule("pull:orders", MESSAGES, seconds=3)
     # when a consumer is killed while it holds 50, and three others receive and finish
     killed = bridge.pull_topic(server.url, "orders", ttr="2s", hold=HELD)
-    await wait_until_async(lambda: len(bridge.deliveries()) == HELD, 30, "50 are held")
+    await until_async(lambda: len(bridge.deliveries()) == HELD, "50 are held")
     killed.kill()
     held = {each.id for each in bridge.deliveries()}
     for _ in range(3):

@@ -23,11 +23,8 @@ import pytest
 
 from delaybridge import Client
 from tests.rigs.bridge import ROOT
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 
-pytestmark = pytest.mark.timeout(60)
-
-DEADLINE_S = 30.0
 DELAY_MS = 3000
 PAGE = ROOT / "docs" / "recipes.md"
 DELIVERED = re.compile(r"(\S+) (.*) \{.*'delaybridge-due-ms': (?:b')?(\d+)")
@@ -101,9 +98,7 @@ class Reader:
         return (self.folder / log).read_text(errors="replace")
 
     def wait_printed(self, log: str, text: str) -> None:
-        wait_until(
-            lambda: text in self.printed(log), *(DEADLINE_S, f"{text!r} in {log}"), interval_s=0.05
-        )
+        until(lambda: text in self.printed(log), f"{text!r} in {log}", interval_s=0.05)
 
     def is_read(self) -> bool:
         """Whether the worker of the page reads the delay exchange and the delay topic."""
@@ -120,9 +115,9 @@ class Reader:
 
     def check_arrives(self, log: str, text: str, began_ms: float) -> None:
         """Check that the message arrives once, after the page's delay, and nothing else waits."""
-        arrived = wait_until(
+        arrived = until(
             lambda: [a for a in self.arrivals(log) if a.text == text],
-            *(DEADLINE_S, f"{text!r} at the consumer"),
+            f"{text!r} at the consumer",
             interval_s=0.05,
         )
         assert len(arrived) == 1
@@ -137,7 +132,7 @@ class Reader:
             found = self.client.stats()
             return found.delayed, found.in_flight, found.parked, found.dead
 
-        wait_until(lambda: not any(left()), DEADLINE_S, f"nothing waits: {left()}", interval_s=0.05)
+        until(lambda: not any(left()), f"nothing waits: {left()}", interval_s=0.05)
 
     def close(self) -> None:
         for process in self._processes:
@@ -164,7 +159,7 @@ def reader(
         reader.run(reader.block("First", number=1))
         reader.start("kafka", reader.block("First", number=2))
         reader.start("worker", reader.block("First", "sh"), "sh")
-        wait_until(reader.is_read, DEADLINE_S, "the worker reads both sources", interval_s=0.1)
+        until(reader.is_read, "the worker reads both sources", interval_s=0.1)
         yield reader
     finally:
         reader.close()

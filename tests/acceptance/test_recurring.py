@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-import pytest
-
 from tests.rigs.bridge import Bridge, MakeBridge
-from tests.rigs.waiting import wait_s, wait_until
-
-pytestmark = pytest.mark.timeout(120)
+from tests.rigs.waiting import quiet, until
 
 DEFINITIONS = 25
 BEFORE_S, AFTER_S = 4, 5  # the kill
@@ -25,15 +21,15 @@ def check(bridge: Bridge, destination: str) -> None:
     for name, every_ms in names.items():
         recurring.add(name, destination, "${due}", every=every_ms / 1000, missed="all")
     # when one worker is killed in the middle
-    wait_s(BEFORE_S)
+    quiet(BEFORE_S)
     bridge.kill_worker(bridge.workers[0])
     killed_ms = time.time() * 1000
-    wait_s(AFTER_S)
+    quiet(AFTER_S)
     paused_ms = time.time() * 1000
     for name in names:
         assert recurring.pause(name)
-    wait_until(lambda: _left(bridge) == 0, 30, "all is delivered")
-    wait_s(1)
+    until(lambda: _left(bridge) == 0, "all is delivered")
+    quiet(1)
     # then each run has arrived, none early and none that was not due when it was paused
     found = bridge.deliveries()
     arrived = Counter(each.id for each in found)

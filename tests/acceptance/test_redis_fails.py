@@ -8,8 +8,6 @@ from delaybridge.errors import StoreError
 from tests.rigs.bridge import MakeBridge
 from tests.servers.redis import RedisServer
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def test_without_redis_schedule_raises_a_store_error(
     make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str

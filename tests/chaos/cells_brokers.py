@@ -8,7 +8,7 @@ from typing import Any
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.site import WINDOW, Site
 from tests.rigs.bridge import rabbitmq_channel
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 CONFIRMS = {
     "PUBLISH__CONFIRM_TIMEOUT_S": "5",
@@ -90,7 +90,7 @@ def delete_the_exchange(site: Site) -> None:
 def one_is_too_large(site: Site) -> None:
     receipt = site.bridge.client.schedule(site.main, b"x" * 200_000, delay=1, id="too-large")
     site.expect("I1", "it is accepted", receipt == "created")
-    wait_until(lambda: "too-large" in site.bridge.dead(), 30, "the large one is dead")
+    until(lambda: "too-large" in site.bridge.dead(), "the large one is dead")
 
 
 def refuse_when_full(site: Site) -> None:

@@ -23,7 +23,7 @@ from tests.chaos.checker import read_history
 from tests.chaos.site import WINDOW, Site
 from tests.rigs.bridge import ROOT, rabbitmq_channel
 from tests.rigs.other_version import put_other_version
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.clock import SOURCE
 from tests.servers.preloaded import library
 
@@ -37,7 +37,7 @@ def step_the_clock(site: Site) -> None:
         for step_ms in (HOUR_MS, -HOUR_MS, *(-HOUR_MS + s for s in (1000, 0, 1000, 0))):
             site.set_clock(step_ms)
             site.wait(1.2)
-    site.finish_load(60)
+    site.finish_load()
     with site.fault(after_s=3):
         site.set_clock(3 * HOUR_MS)
     said = [name for name, log in site.logs().items() if "clock_stepped" in log]
@@ -54,7 +54,7 @@ def step_back_with_a_dead_worker(site: Site) -> None:
         owners = {bucket.owner for bucket in site.bridge.client.stats().buckets}
         site.expect("I9", f"all buckets have an owner: {owners}", None not in owners)
     site.expect("I9", "what was scheduled just after came", "just-after" in arrived(site))
-    site.finish_load(60)
+    site.finish_load()
     with site.fault(after_s=3):
         site.set_clock(0)
 
@@ -71,7 +71,7 @@ def workers_clocks_are_wrong(site: Site) -> None:
     site.start_victim(**with_clock(site, -HOUR_MS))
     for name in site.bridge.workers[:2]:
         site.bridge.signal_worker(name, 15)
-        wait_until(lambda name=name: site.bridge.has_ended(name), 20)
+        until(lambda name=name: site.bridge.has_ended(name))
 
 
 def producers_clock_is_wrong(site: Site) -> None:
@@ -81,7 +81,7 @@ def producers_clock_is_wrong(site: Site) -> None:
         history=str(site.folder / "wrong.jsonl"), seed=8, first_s=3.0, delay_s=0.0,
         cancels=0.0, reschedules=0.0, environment=with_clock(site, HOUR_MS),
     )  # fmt: skip
-    site.finish_load(60)
+    site.finish_load()
     asked: dict[str, float] = {}
     wrong = []
     for line in read_history(site.folder / "wrong.jsonl"):
@@ -156,15 +156,15 @@ def cannot_log(site: Site) -> None:
     for name in site.bridge.workers:
         site.bridge.start_worker(site.workers_redis, log=Path("/dev/full"))
         site.bridge.signal_worker(name, 15)
-        wait_until(lambda name=name: site.bridge.has_ended(name), 20)
+        until(lambda name=name: site.bridge.has_ended(name))
 
 
 def two_versions(site: Site) -> None:
     folder = site.folder / "other"
     put_other_version(folder)
     old = site.start_victim(PYTHONPATH=f"{folder}{os.pathsep}{ROOT}")
-    wait_until(
-        lambda: old in {bucket.owner for bucket in site.bridge.client.stats().buckets}, 20,
+    until(
+        lambda: old in {bucket.owner for bucket in site.bridge.client.stats().buckets},
         f"the old version works: {site.logs()[old][-500:]}",
     )  # fmt: skip
     site.wait(2)
@@ -199,7 +199,7 @@ def ingest_dies(site: Site) -> None:
     command = ("ingest", "rabbitmq", "--exchange", exchange)
     first = site.bridge.start(*command, DELAYBRIDGE_FAILPOINTS="ingest.stored=exit:3")
     with rabbitmq_channel(site.bridge.brokers["rabbitmq"]) as channel:
-        wait_until(lambda: is_read(site, exchange), 20, "ingest reads", interval_s=0.2)
+        until(lambda: is_read(site, exchange), "ingest reads", interval_s=0.2)
         channel.confirm_delivery()
 
         def publish(number: int) -> None:
@@ -239,11 +239,11 @@ def replaced_during(
         for number in range(300):
             publish(number)
             if number == 20:
-                wait_until(lambda: first.poll() is not None, 20, "ingest ends")
+                until(lambda: first.poll() is not None, "ingest ends")
                 site.expect("I14", "by the failpoint", first.returncode == 137)
                 start()
     with suppress(AssertionError):
-        wait_until(lambda: arrived(site) >= {f"in-{n}" for n in range(300)}, 40, interval_s=0.3)
+        until(lambda: arrived(site) >= {f"in-{n}" for n in range(300)}, interval_s=0.3)
 
 
 def arrived(site: Site) -> set[str]:

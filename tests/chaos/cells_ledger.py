@@ -10,7 +10,7 @@ from tests.chaos.cell import Cell, Setup
 from tests.chaos.cells_redis import roll_back
 from tests.chaos.cells_sites import fail_over_behind, split_brain
 from tests.chaos.site import WINDOW, Site
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 KEPT = Setup(redis="own", ledger=True)
 WIPED = Setup(redis="own", redis_args=("--save", ""), ledger=True)
@@ -40,8 +40,8 @@ def must_be_rebuilt(site: Site) -> None:
     words = ("store_wiped", "store_went_back", "ledger_differs")  # by who made the namespace again
     began_s = time.monotonic()
     with suppress(AssertionError):
-        wait_until(
-            lambda: any(word in log for log in site.logs().values() for word in words), 10,
+        until(
+            lambda: any(word in log for log in site.logs().values() for word in words),
             interval_s=0.05,
         )  # fmt: skip
     took_s = time.monotonic() - began_s
@@ -126,7 +126,7 @@ def lose_buckets(site: Site) -> None:
     """Somebody deletes every other bucket."""
     with site.fault(after_s=5):
         lose(site, lambda name: True)
-    site.finish_load(60)
+    site.finish_load()
 
 
 def lose_messages(site: Site) -> None:
@@ -144,8 +144,8 @@ def wait_restored(site: Site) -> None:
         return states["delayed"] + states["in_flight"]
 
     began_s = time.monotonic()
-    site.finish_load(60)
-    wait_until(lambda: not left(), 90, lambda: f"{site.ledger.states()}", interval_s=0.5)
+    site.finish_load()
+    until(lambda: not left(), lambda: f"{site.ledger.states()}", interval_s=0.5)
     site.notes.append(f"all were delivered after {time.monotonic() - began_s:.0f} s")
 
 

@@ -15,7 +15,7 @@ import redis
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.site import AOF, WINDOW, Site
 from tests.rigs.redis_troubles import endless_script, refuse_writes
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.power import PoweredRedis
 from tests.servers.redis import RedisServer, answers_ping
 
@@ -112,9 +112,9 @@ def be_demoted(site: Site) -> None:
     with redis.Redis(port=new.port) as replica, site.fault():
         replica.replicaof("127.0.0.1", site.redis.port)
         online = lambda: site.direct.info("replication").get("slave0", {})  # noqa: E731
-        wait_until(lambda: online().get("state") == "online", 20, "the replica is in sync")
+        until(lambda: online().get("state") == "online", "the replica is in sync")
         site.direct.execute_command("FAILOVER", "TO", "127.0.0.1", new.port)
-        wait_until(lambda: replica.info("replication")["role"] == "master", 20)
+        until(lambda: replica.info("replication")["role"] == "master")
         site.redis_proxy.target = new.port
     site.lead_to(new)
 
@@ -155,7 +155,7 @@ def lack_a_right(site: Site) -> None:
 
 def vanish(site: Site) -> None:
     """Redis restarts empty. Whatever was stored is gone: that must be said."""
-    site.finish_load(60)
+    site.finish_load()
     said_before = len(wiped(site))
     with site.fault():
         site.redis.kill()
@@ -164,7 +164,7 @@ def vanish(site: Site) -> None:
 
 
 def be_flushed(site: Site) -> None:
-    site.finish_load(60)
+    site.finish_load()
     with site.fault():
         site.direct.flushall()
         must_say(site, 0)
@@ -178,7 +178,7 @@ def wiped(site: Site) -> list[str]:
 def must_say(site: Site, before: int) -> None:
     began_s = time.monotonic()
     try:
-        wait_until(lambda: len(wiped(site)) > before, 20)
+        until(lambda: len(wiped(site)) > before)
         site.notes.append(f"said after {time.monotonic() - began_s:.1f} s")
         is_soon = time.monotonic() - began_s <= 5 + site.lease_s
     except AssertionError:
@@ -207,7 +207,7 @@ def roll_back(site: Site) -> None:
         site.redis.start()
         began_s = time.monotonic()
         with suppress(AssertionError):
-            wait_until(lambda: went_back(site), 15)
+            until(lambda: went_back(site))
         took_s = time.monotonic() - began_s
         site.notes.append(f"said after {took_s:.1f} s: {went_back(site)}")
         site.expect("I14", "a worker says within 5 s that the store went back", took_s <= 5)

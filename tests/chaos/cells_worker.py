@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.site import WINDOW, Site
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 KILLS = 3
 HEARTBEAT = {"PUBLISH__HEARTBEAT_S": "5"}
@@ -25,7 +25,7 @@ def ends_at(place: str, time: int) -> Callable[[Site], None]:
     def run(site: Site) -> None:
         with site.fault(after_s=2 * site.lease_s):
             victim = site.start_victim(f"{place}=exit:{time}")
-            wait_until(lambda: site.bridge.has_ended(victim), 20, f"{victim} is at {place}")
+            until(lambda: site.bridge.has_ended(victim), f"{victim} is at {place}")
 
     return run
 
@@ -36,7 +36,7 @@ def stops_at(place: str, time: int) -> Callable[[Site], None]:
     def run(site: Site) -> None:
         with site.fault(after_s=2 * site.lease_s):
             victim = site.start_victim(f"{place}=stop:{time}")
-            wait_until(lambda: site.is_stopped(victim), 20, f"{victim} is at {place}")
+            until(lambda: site.is_stopped(victim), f"{victim} is at {place}")
             site.wait(2 * site.lease_s)
             site.bridge.signal_worker(victim, signal.SIGCONT)
 
@@ -82,7 +82,7 @@ def restart_each(site: Site) -> None:
     for name in site.bridge.workers:
         site.bridge.start_worker(site.workers_redis)
         site.bridge.signal_worker(name, signal.SIGTERM)
-        wait_until(lambda name=name: site.bridge.has_ended(name), 20, f"{name} drained")
+        until(lambda name=name: site.bridge.has_ended(name), f"{name} drained")
         site.expect("I14", f"{name} exits with 0", site.bridge.exit_code(name) == 0)
 
 

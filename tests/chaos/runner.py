@@ -16,10 +16,9 @@ from tests.chaos.cell import Cell
 from tests.chaos.checker import Fate, Found, Terms, check, fold, p99_ms, read_history, timeline
 from tests.chaos.history_page import page
 from tests.chaos.site import Shared, Site
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 WARM_UP_S = 1.0
-DRAIN_S = 60.0
 SHOWN = 20  # ids whose whole history is printed
 SLACK_MS = 5000  # two busy cores
 EXITS = {0, -9, 137, -15}
@@ -73,11 +72,11 @@ def run_cell(
         except AssertionError as error:
             raise AssertionError(f"{error}\n{site.logs()}") from error
         resident = {name: rss_mib(site.bridge.pid(name)) for name in site.bridge.workers}
-        wait_until(lambda: '"ok"' in "".join(read_history(site.history)[-200:]), 30, "the load")
+        until(lambda: '"ok"' in "".join(read_history(site.history)[-200:]), "the load")
         site.wait(WARM_UP_S)
         cell.run(site)
         site.finish_load(60 + site.seconds)
-        drained = site.wait_drained(DRAIN_S)
+        drained = site.wait_drained()
         site.wait_consumed()
         found, figures, fates = judged(site)
         if not drained:

@@ -22,7 +22,7 @@ from tests.chaos.proxies import Proxies
 from tests.rigs.bridge import ROOT, Bridge
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_s, wait_until
+from tests.rigs.waiting import DEADLINE_S, quiet, until
 from tests.servers.clock import ClockedRedis
 from tests.servers.cluster import ClusterSite
 from tests.servers.kafka import KafkaNode
@@ -191,7 +191,7 @@ class Site:
         """Start the workers, then the load."""
         setup = self.cell.setup
         first = [self.bridge.start_worker(self.workers_redis) for _ in range(setup.workers)]
-        wait_until(lambda: self.owners() == set(first), 60, "a full fleet", interval_s=0.05)
+        until(lambda: self.owners() == set(first), "a full fleet", interval_s=0.05)
         self.start_load()
 
     def owners(self) -> set[str | None]:
@@ -225,10 +225,10 @@ class Site:
         url = self.bridge.environment.get("DELAYBRIDGE_LEDGER__URL")
         return {"settings": {"durability": "ledger", "ledger": url}} if url else {}
 
-    def finish_load(self, deadline_s: float) -> None:
+    def finish_load(self) -> None:
         """Wait until every producer has sent all."""
         for each in self._loads:
-            each.wait(deadline_s)
+            each.wait(DEADLINE_S)
         if any(each.returncode for each in self._loads):
             raise RuntimeError(f"the load ended: {(self.folder / 'load.log').read_text()[-2000:]}")
 
@@ -294,7 +294,7 @@ class Site:
             self.faults.append((began_ms, time.time_ns() // 1_000_000 + int(after_s * 1000)))
 
     def wait(self, seconds: float) -> None:
-        wait_s(seconds)
+        quiet(seconds)
 
     def kill_worker(self, name: str) -> None:
         """SIGKILL; another one takes its place."""
@@ -324,7 +324,7 @@ class Site:
 
     # what is seen
 
-    def wait_drained(self, deadline_s: float) -> bool:
+    def wait_drained(self) -> bool:
         """Wait until nothing is delayed, in flight or parked; False if that does not happen."""
 
         def is_empty() -> bool:
@@ -335,7 +335,7 @@ class Site:
             return stats.delayed + stats.in_flight + stats.parked == 0
 
         try:
-            wait_until(is_empty, deadline_s, interval_s=0.1)
+            until(is_empty, interval_s=0.1)
         except AssertionError:
             return False
         return True
@@ -345,7 +345,7 @@ class Site:
         before = -1
         while (now := len(self.bridge.deliveries())) != before:
             before = now
-            wait_s(0.5)
+            quiet(0.5)
 
     def misplaced(self) -> list[str]:
         """I8: buckets whose stored messages are not each in exactly one place."""

@@ -13,7 +13,6 @@ from tests.chaos.runner import run_cell
 IN_CI = [cell for cell in CELLS.values() if cell.in_ci]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("cell", IN_CI, ids=lambda cell: cell.id)
 def test_the_invariants_hold(cell: Cell, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Which server is shared is known only once the cell asks for it."""

@@ -15,11 +15,12 @@ from delaybridge.accept.instructions import INSTRUCTIONS
 from delaybridge.amqp.header import encode_table
 from delaybridge.errors import MessageError
 from tests.rigs.drawn import among, drawn
-from tests.rigs.ingest import DEADLINE_S, Entrance
+from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_kafka import source as topic_source
 from tests.rigs.ingest_rabbitmq import AsBytes, Exchanges, reading
 from tests.rigs.ingest_rabbitmq import source as exchange_source
+from tests.rigs.waiting import DEADLINE_S
 
 GOOD = [b"good %d" % n for n in range(20)]
 MakeEntrance = Callable[..., Entrance]

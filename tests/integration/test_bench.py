@@ -55,7 +55,6 @@ def test_every_program_is_listed() -> None:
 
 
 @pytest.mark.usefixtures("shared_servers")
-@pytest.mark.timeout(180)  # some start servers of their own
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_prints_its_figures(
     program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -29,7 +29,7 @@ from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket, Item
 from tests.rigs.command_line import Result, Run
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.redis import RedisServer
 
 CANARY = "S3CR3T-CANARY-99"
@@ -470,10 +470,10 @@ def test_lines_that_trickle_in_are_not_held_back(flags: list[str], client: Clien
         assert process.stdin is not None
         process.stdin.write(b"first\nsec")
         process.stdin.flush()
-        wait_until(lambda: client.stats().delayed == 1, 10)
+        until(lambda: client.stats().delayed == 1)
         process.stdin.write(b"ond\n")
         process.stdin.close()
-        wait_until(lambda: client.stats().delayed == 2, 10)
+        until(lambda: client.stats().delayed == 2)
         assert process.wait(10) == 0
 
 
@@ -485,7 +485,7 @@ def test_lines_interrupted(flags: list[str], client: Client) -> None:
         assert process.stderr is not None
         process.stdin.write(b"first\n")
         process.stdin.flush()
-        wait_until(lambda: client.stats().delayed == 1, 10)
+        until(lambda: client.stats().delayed == 1)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
         assert process.stderr.read() == b"error: interrupted\n1 scheduled\n"
@@ -589,9 +589,9 @@ def test_every_line_of_a_worker_s_json_log_names_its_event(
     logged: Callable[[str], bool] = lambda event: f'"event": "{event}"' in log.read_text()  # noqa: E731
     flags = ["--json", *worker_flags, "--broker", "memory://"]
     with log.open("wb") as stderr, start(flags, "scan", stderr=stderr) as process:
-        wait_until(lambda: logged("lease_acquired"), 20)
+        until(lambda: logged("lease_acquired"))
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: logged("reloaded"), 20)
+        until(lambda: logged("reloaded"))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     events = [json.loads(line) for line in log.read_text().splitlines()]
@@ -608,8 +608,8 @@ def test_scan_drains(
 ) -> None:
     arguments = ("scan", "--processes", processes, "--name", "w")
     with start(worker_flags, *arguments, stderr=subprocess.DEVNULL) as process:
-        wait_until(lambda: len(client.stats().workers) == int(processes), 20)
-        wait_until(lambda: run("health").code == 0, 20)
+        until(lambda: len(client.stats().workers) == int(processes))
+        until(lambda: run("health").code == 0)
         assert len(run("--json", "worker", "ls").objects) == int(processes)
         process.send_signal(number)
         assert process.wait(20) == 0
@@ -626,7 +626,7 @@ def test_two_workers_of_one_name(
     monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "1")
     scan = ("scan", "--name", "twin")
     with start(worker_flags, *scan, stderr=subprocess.DEVNULL) as first:
-        wait_until(lambda: len(client.stats().workers) == 1, 20)
+        until(lambda: len(client.stats().workers) == 1)
         with start(worker_flags, *scan, stderr=subprocess.PIPE) as second:
             assert second.wait(20) == 4
             assert second.stderr is not None

@@ -41,7 +41,7 @@ from delaybridge.store.views import Page
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.flavours import FLAVOURS, TO, Maker
 from tests.rigs.lossy_proxy import LossyProxy
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer, redis62_binary, valkey_binary
 
@@ -525,7 +525,7 @@ async def test_a_message_past_its_due_time_is_overdue_in_every_state(
         owner = world.owner()
         for move in (lambda: None, owner.claim, lambda: owner.park(*owner.wheel)):
             move()
-            wait_until(lambda: redis_now_ms(world.redis) > world.now_ms + 5, 1.0)
+            until(lambda: redis_now_ms(world.redis) > world.now_ms + 5)
             assert (await client.stats()).overdue_ms > 0
 
 
@@ -1134,7 +1134,7 @@ def test_an_abandoned_client_closes_its_connection(
         client.schedule(TO, b"", delay=60)
         assert connections(own) == 1
         del client
-        wait_until(lambda: connections(own) == 0, 5.0, "its connection is closed")
+        until(lambda: connections(own) == 0, "its connection is closed")
     finally:
         gc.enable()
 

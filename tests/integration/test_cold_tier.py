@@ -24,13 +24,12 @@ from delaybridge.store.selection import Selection, Walk
 from delaybridge.store.verbs import new_stamp
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.ledgers import LedgerProbe
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 TO = ("memory:a", "memory:b")
 BROKERS = {"memory": "memory://"}
 BUCKETS = 4
 WINDOW_S = 10.0
-DEADLINE_S = 30.0
 IDS = [f"m{n}" for n in range(12)]
 SPAN_S = 4000
 
@@ -358,7 +357,7 @@ async def test_a_worker_promotes_and_delivers_in_time(
     settings = {"hot_window_s": WINDOW_S, "reconcile_s": 5.0}
     async with Crew(redis_url, namespace, ledger=postgres_url, hot_window_s=WINDOW_S) as crew:
         crew.start(ledger=settings)
-        await wait_until_async(lambda: any(crew.heard(LeaseAcquired)), DEADLINE_S)
+        await until_async(lambda: any(crew.heard(LeaseAcquired)))
         ids = await crew.schedule(300, seconds=2, first_s=WINDOW_S + 1)
         assert (await crew.client.pending(state=State.DELAYED)).items
         probe = LedgerProbe(postgres_url)
@@ -369,8 +368,8 @@ async def test_a_worker_promotes_and_delivers_in_time(
         await arrived.all(left)
         assert len(arrived.late_ms) == len(left)
         assert min(arrived.late_ms) >= 0
-        await wait_until_async(
-            lambda: probe.states() == {"published": len(left), "cancelled": len(gone)}, DEADLINE_S
+        await until_async(
+            lambda: probe.states() == {"published": len(left), "cancelled": len(gone)}
         )
         probe.close()
         await crew.stop()

@@ -17,7 +17,7 @@ from delaybridge.web.console import look
 from delaybridge.web.console.pages import PAGES
 from tests.rigs.api import api
 from tests.rigs.sessions import TOKENS, log_in, token_file_in
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.redis import RedisServer
 
 POLICY = (
@@ -206,7 +206,7 @@ async def test_sessions_outlive_a_redis_that_comes_back_empty(
             async def is_there() -> bool:
                 return (await one.get("/v1/stats", headers=cookie)).status_code == 200
 
-            await wait_until_async(is_there, 10, "the session goes on")
+            await until_async(is_there, "the session goes on")
             async with api(redis.url, namespace, **serve) as other:
                 assert (await other.get("/v1/stats", headers=cookie)).status_code == 200
 
@@ -342,7 +342,7 @@ async def test_a_redis_that_is_slow_is_shown_as_it_was(
                 assert status == 200
                 return is_said
 
-            await wait_until_async(is_old, 12, "the page says that it is old")
+            await until_async(is_old, "the page says that it is old")
             monkeypatch.setattr(look, "_KEPT_S", 0.0)
             assert (await client.get("/")).status_code == 503  # too old to be of use
             redis.resume()
@@ -350,7 +350,7 @@ async def test_a_redis_that_is_slow_is_shown_as_it_was(
             async def is_there() -> bool:
                 return await alarm() == (200, False)
 
-            await wait_until_async(is_there, 12, "it is as it is now")
+            await until_async(is_there, "it is as it is now")
 
 
 async def test_ticks_are_streamed_and_end_with_the_client(redis_url: str, namespace: str) -> None:

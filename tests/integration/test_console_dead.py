@@ -16,7 +16,7 @@ from tests.rigs.api import api
 from tests.rigs.burials import buried
 from tests.rigs.crew import Crew
 from tests.rigs.sessions import log_in, token_file_in
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 BROKERS = {"rabbitmq": "amqp://user:secret@h", "kafka": "kafka://h", "memory": "memory://"}
 HOSTILE = "<script>alert(1)</script>"
@@ -164,5 +164,5 @@ async def test_brokers_tell_no_secret_and_what_workers_say(
             text = (await http.get("/brokers")).text
             return "memory memory:// available 1" in rows(text, "t-brokers")[2]
 
-        await wait_until_async(is_seen, 10.0, "the worker has said it")
+        await until_async(is_seen, "the worker has said it")
         assert "As each worker sees it" in (await http.get("/brokers")).text

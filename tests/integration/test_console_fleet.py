@@ -9,7 +9,7 @@ import pytest
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
 from tests.rigs.sessions import TOKENS, log_in
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 NIGHTLY = {
     "name": "nightly", "destination": "kafka:orders", "body": "secret <b>", "cron": "0 3 * * *",
@@ -85,7 +85,7 @@ async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namesp
         async def is_gone() -> bool:
             return 'id="t-gone"' in (await client.get("/workers")).text
 
-        await wait_until_async(is_gone, 10.0, "the worker is among those that vanished")
+        await until_async(is_gone, "the worker is among those that vanished")
         text = (await client.get("/workers")).text
         assert 'id="t-workers"' not in text and 'data-owner="one"' in text
         # A server that never saw it says nothing of it.

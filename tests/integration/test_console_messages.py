@@ -17,7 +17,7 @@ import pytest
 from tests.rigs.api import api
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import made
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 TO = "memory:q"
 BROKERS = {"memory": "memory://"}
@@ -234,7 +234,7 @@ async def test_jobs_are_listed_with_what_they_did(http: httpx.AsyncClient) -> No
     async def is_over() -> bool:
         return bool((await http.get(f"/v1/jobs/{job['id']}")).json()["state"] == "done")
 
-    await wait_until_async(is_over, 10.0, "the job ends")
+    await until_async(is_over, "the job ends")
     text = (await http.get("/jobs")).text
     assert "cancelled 3" in text and "POST /v1/messages:cancel" in text
 
@@ -261,7 +261,7 @@ async def test_what_workers_hold_is_shown_with_its_owner(
             has_owner = '<td class="wide">w</td>' in text
             return text if shown(text) == ["soon"] and has_owner else ""
 
-        text = await wait_until_async(row, 5.0, "it is claimed")
+        text = await until_async(row, "it is claimed")
         assert "on the wheel" in text or "fired" in text
         await crew.stop()
 
@@ -284,7 +284,7 @@ async def test_the_life_of_a_published_message_is_told_by_the_ledger(
                 text = (await http.get(f"/messages/{id}")).text
                 return text if "w, bucket" in text else ""
 
-            text = await wait_until_async(page, 10.0, "the ledger knows")
+            text = await until_async(page, "the ledger knows")
             steps = re.findall(r'<i class="dot \w+"></i> (.*?)</td>', text)
             # A slow database may have the message only after its due time.
             assert sorted(steps[:-1]) == ["due", "scheduled"] and steps[-1] == "published"

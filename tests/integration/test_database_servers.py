@@ -13,12 +13,11 @@ import pytest
 from sqlalchemy import Engine, NullPool, create_engine, inspect
 from sqlalchemy.exc import OperationalError
 
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer, new_database
 from tests.servers.process import STOP_TIMEOUT_S, ServerProcess
 
-DEADLINE_S = 20.0
 LOOPBACK = "127.0.0.1"
 OWN_SERVER = """
 from {module} import {name}
@@ -109,7 +108,7 @@ def test_a_pause_stops_all_of_its_processes(database: Database) -> None:
         database.pause()
         # One that was just ending stays a zombie: its parent is stopped, too.
         still = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
-        wait_until(lambda: {each.status() for each in processes(database.pid)} <= still, DEADLINE_S)
+        until(lambda: {each.status() for each in processes(database.pid)} <= still)
         database.resume()
         assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
 
@@ -137,7 +136,7 @@ def test_it_ends_with_a_run_that_is_killed(kind: type[ServerProcess]) -> None:
         assert run.stdout is not None
         everyone = processes(int(run.stdout.readline()))
         run.kill()
-    wait_until(lambda: not any(each.is_running() for each in everyone), DEADLINE_S)
+    until(lambda: not any(each.is_running() for each in everyone))
 
 
 def processes(server: int) -> list[psutil.Process]:

@@ -35,12 +35,11 @@ from delaybridge.dedup import (
     sql_once_async,
 )
 from delaybridge.sql_connection import dialect_of, execute, execute_async, fetch, fetch_async
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
 MANY = 10_000
-DEADLINE_S = 20.0
 PAGE = Path(__file__).parents[2] / "docs" / "effectively-once.md"
 SHORT = "250ms"  # a claim that a test awaits the end of
 DIES = """
@@ -128,7 +127,7 @@ def test_an_error_after_it_was_done_before_changes_nothing(dedup: RedisDedup) ->
 
 def expired(client: redis.Redis, key: str) -> None:
     """Return when a claim has expired."""
-    wait_until(lambda: not client.exists(key), DEADLINE_S, "the claim expired")
+    until(lambda: not client.exists(key), "the claim expired")
 
 
 def test_an_effect_that_outlasts_its_claim(client: redis.Redis, namespace: str) -> None:
@@ -537,7 +536,7 @@ def test_of_two_transactions_the_second_waits_for_the_first(
     thread = threading.Thread(target=second)
     thread.start()
     if database.get_backend_name() != "sqlite":  # which does not tell
-        wait_until(lambda: waiting(watcher), DEADLINE_S, "it waits", interval_s=0.15)
+        until(lambda: waiting(watcher), "it waits", interval_s=0.15)
     assert answers == []
     getattr(one, ending)()
     thread.join(DEADLINE_S)
@@ -740,5 +739,5 @@ def test_the_example_with_confluent_kafka(
             return fetch(connection, "SELECT body FROM invoices", {})
 
         with running(program):
-            wait_until(lambda: (b"three",) in rows(), DEADLINE_S, lambda: f"rows: {rows()}")
+            until(lambda: (b"three",) in rows(), lambda: f"rows: {rows()}")
         assert rows() == [(b"one",), (b"two",), (b"three",)]

@@ -15,9 +15,9 @@ from delaybridge.message import KNOWN, WAIT, Answer, OnConflict, Record, encode_
 from delaybridge.store import pulling
 from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Owner, World
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT
@@ -261,7 +261,7 @@ async def test_after_its_window_an_id_is_delivered_again(crew: Crew, arrived: Ar
         answers.append(str.__str__(await crew.client.schedule("memory:q", b"x", delay=0, id="x")))
         return answers.count("created") == 2
 
-    await wait_until_async(is_created, DEADLINE_S, lambda: f"x is created twice: {answers}")
+    await until_async(is_created, lambda: f"x is created twice: {answers}")
     assert len(answers) > 2
     await crew.settled()
     assert [id for id, _ in arrived.attempts] == ["x", "x"]
@@ -278,9 +278,7 @@ async def test_the_row_of_a_duplicate_does_not_come_back_from_the_ledger(
         await arrived.all(["x"])
         await crew.settled()
         assert await crew.client.schedule("memory:q", b"2", delay=0, id="x") == DUPLICATE
-        await wait_until_async(
-            lambda: probe.states() == {"published": 1}, DEADLINE_S, lambda: f"{probe.states()}"
-        )
+        await until_async(lambda: probe.states() == {"published": 1}, lambda: f"{probe.states()}")
         await crew.stop("a")
         crew.start("b", publish={"dedup_window_s": LONG_S})  # compares the bucket with the ledger
         await crew.shared("b")
@@ -317,9 +315,7 @@ async def test_whoever_schedules_whenever_each_id_is_delivered_once(
         crew.start("c", publish={"dedup_window_s": LONG_S})
         await crew.shared("a", "c")
         before = answers.total()
-        await wait_until_async(
-            lambda: answers.total() > before + len(ids), DEADLINE_S, "all are tried once more"
-        )
+        await until_async(lambda: answers.total() > before + len(ids), "all are tried once more")
         done.set()
     await crew.settled()
     assert arrived.twice == []

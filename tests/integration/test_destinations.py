@@ -21,7 +21,7 @@ from delaybridge.store.verbs import Bucket
 from tests.rigs.command_line import Run
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.flavours import Maker
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 
 BROKERS = {"rabbitmq": "amqp://h", "kafka": "kafka://h", "eu": "amqp://eu"}
 HOUR = ("--in", "1h")
@@ -320,7 +320,7 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
     async def obeyed() -> bool:
         return "memory:paused" in (await crew.client.stats()).workers[0].said.paused
 
-    await wait_until_async(obeyed, 10, "the worker obeys the pause")
+    await until_async(obeyed, "the worker obeys the pause")
     some = [Message("memory:paused", b"", delay=0.05 * n, id=f"p{n}") for n in range(100)]
     other = [Message("memory:other", b"", delay=0.05 * n, id=f"o{n}") for n in range(40)]
     await crew.client.schedule_many([*some, *other])
@@ -328,7 +328,7 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
     async def is_parked() -> bool:
         return bool((await crew.client.destinations("memory:paused")).places[0].parked.messages)
 
-    await wait_until_async(is_parked, 10, "some are parked")
+    await until_async(is_parked, "some are parked")
     (stored,) = (await crew.client.pending(state="parked", limit=1)).items
     assert stored.reason == "paused: memory:paused; see: delaybridge destination show memory:paused"
     answers = await crew.client.purge("memory:paused")
@@ -416,7 +416,7 @@ def test_a_destination_in_trouble_is_shown_with_the_reason(
     assert "trouble" not in run("destination", "show", "kafka:t").out
     info |= {"parked": {"kafka:t": "open: unroutable"}}
     store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
-    assert wait_until(lambda: "trouble" in run("destination", "show", "kafka:t").out, 1)
+    assert until(lambda: "trouble" in run("destination", "show", "kafka:t").out)
 
 
 async def test_what_an_operator_holds_back_is_not_late(
@@ -431,7 +431,7 @@ async def test_what_an_operator_holds_back_is_not_late(
     async def is_parked() -> bool:
         return (await crew.client.stats()).parked == 1
 
-    await wait_until_async(is_parked, 10, "it is parked")
+    await until_async(is_parked, "it is parked")
     stats = await crew.client.stats()
     ((place, since_ms, waiting),) = stats.paused
     assert (place, waiting) == ("memory:paused", (1, 0))
@@ -444,7 +444,7 @@ async def test_what_an_operator_holds_back_is_not_late(
     async def is_late() -> bool:
         return (await crew.client.stats()).overdue_ms > 0
 
-    await wait_until_async(is_late, 10, "the other message is late")
+    await until_async(is_late, "the other message is late")
     await crew.client.resume("memory:paused")
     assert (await crew.client.stats()).paused == []
 

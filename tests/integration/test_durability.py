@@ -23,12 +23,11 @@ from delaybridge.store.store import Store
 from tests.rigs.command_line import Result, runner
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.flavours import FLAVOURS, TO, Maker, Threaded
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
 
 TIMEOUT_S = 0.8
-DEADLINE_S = 20
 BINARIES = {"redis": lambda: None, "6.2": redis62_binary, "valkey": valkey_binary}
 
 
@@ -63,7 +62,7 @@ def _wait_for_replica(admin: redis.Redis) -> None:
         """Several times at once: after its first answer a replica is busy for half a second."""
         return all(admin.set("any", 1) and admin.wait(1, 20) == 1 for _ in range(5))
 
-    wait_until(confirms, DEADLINE_S, "the replica confirms")
+    until(confirms, "the replica confirms")
 
 
 @pytest.fixture
@@ -224,7 +223,7 @@ def test_a_kafka_producer_does_the_same() -> None:
     client: Any = OfProducer(2)
     accepted: Any = SimpleNamespace(payload=b"x", id="a", when="1")
     outbox.put(client, accepted, Produced("t", b"x", None, -1, [], None, False))
-    wait_until(lambda: not len(outbox), DEADLINE_S, "it is stored")
+    until(lambda: not len(outbox), "it is stored")
     assert client.calls == ["schedule", "confirmed", "confirmed", "schedule"]
 
 

@@ -20,13 +20,12 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from tests.rigs.command_line import Run
 from tests.rigs.fleet import Fleet
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import ON_EVERY_REDIS
 
 pytestmark = ON_EVERY_REDIS
 HOUR = ("--in", "1h")
 TO = "file:orders"
-DEADLINE_S = 20.0
 DEFINITIONS = {"delaybridge": 1, "destinations": {}, "recurring": []}
 BEFORE = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:00Z")
 
@@ -162,7 +161,7 @@ def test_tail_hears_all_workers(
             return "w1" in text and "w2" in text and "published" in text
 
         try:
-            wait_until(heard, DEADLINE_S, lambda: log.read_text(), interval_s=0.5)
+            until(heard, lambda: log.read_text(), interval_s=0.5)
         finally:
             tail.send_signal(signal.SIGINT)
         assert tail.wait(DEADLINE_S) == 0

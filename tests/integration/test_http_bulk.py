@@ -11,7 +11,7 @@ import pytest
 from delaybridge.web import jobs as web_jobs
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def finished(http: httpx.AsyncClient, started: httpx.Response) -> dict[str
         job.update((await http.get(f"/v1/jobs/{job['id']}")).json())
         return job["state"] != "running"
 
-    await wait_until_async(is_over, 10.0, "the job ends")
+    await until_async(is_over, "the job ends")
     return job
 
 
@@ -140,7 +140,7 @@ async def test_a_dead_message_from_burial_to_kick(http: httpx.AsyncClient, crew:
     async def is_dead() -> bool:
         return bool((await http.get("/v1/dead")).json()["items"])
 
-    await wait_until_async(is_dead, 30.0, "it is buried")
+    await until_async(is_dead, "it is buried")
     item = (await http.get("/v1/dead")).json()["items"][0]
     assert (item["id"], item["state"]) == ("late", "dead")
     shown = (await http.get("/v1/dead/late")).json()
@@ -163,4 +163,4 @@ async def test_what_workers_hold_is_listed(http: httpx.AsyncClient, crew: Crew) 
         items = (await http.get("/v1/in-flight")).json()["items"]
         return [item["id"] for item in items] == ["soon"]
 
-    await wait_until_async(is_held, 5.0, "it is claimed")
+    await until_async(is_held, "it is claimed")

@@ -13,7 +13,7 @@ from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from tests.rigs.api import api
 from tests.rigs.crew import Crew, note_arrivals
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 PLACE = "memory:{topic}"
 BROKERS = {"memory": "memory://"}
@@ -164,7 +164,7 @@ async def finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
     async def is_done() -> bool:
         return bool((await http.get(f"/v1/jobs/{id}")).json()["state"] == "done")
 
-    await wait_until_async(is_done, 10.0, "the job ends")
+    await until_async(is_done, "the job ends")
     return dict((await http.get(f"/v1/jobs/{id}")).json().get("answers", {}))
 
 
@@ -196,7 +196,7 @@ async def test_a_dead_job_comes_back(redis_url: str, namespace: str) -> None:
         async def both_are_dead() -> bool:
             return len((await http.get("/v1/dead")).json()["items"]) == 2
 
-        await wait_until_async(both_are_dead, 10.0, "they are buried")
+        await until_async(both_are_dead, "they are buried")
         assert (await got(http, "GET", "/reStoreJob?JobId=a")) == DONE
         restored = await got(http, "GET", "/reStore?expire=true")
         assert await finished(http, restored["data"]) == {"kicked": 1}
@@ -274,7 +274,7 @@ async def test_topology(redis_url: str, namespace: str) -> None:
             found = (await http.get("/topology")).json()
             return sum(len(one["serveKeys"]) for one in found.values()) > 0
 
-        await wait_until_async(all_are_held, 10.0, "a worker holds buckets")
+        await until_async(all_are_held, "a worker holds buckets")
         found = (await http.get("/topology")).json()
         (one,) = found.values()
         assert one.keys() == {"lastHeartBeat", "addr", "serveKeys"}

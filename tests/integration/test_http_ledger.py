@@ -17,7 +17,7 @@ from tests.rigs.api import api
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -54,7 +54,7 @@ async def finished(http: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, 
         job.update((await http.get(f"/v1/jobs/{job['id']}")).json())
         return job["state"] != "running"
 
-    await wait_until_async(is_over, 20.0, "the job ends")
+    await until_async(is_over, "the job ends")
     return job
 
 
@@ -89,7 +89,7 @@ async def test_a_published_message_has_its_worker(
                 shown = (await http.get(f"/v1/messages/{id}")).json()
                 return bool(shown.get("state") == "published")
 
-            await wait_until_async(is_told, 10.0, "the ledger knows")
+            await until_async(is_told, "the ledger knows")
             (step,) = (await http.get(f"/v1/messages/{id}")).json()["life"]["transitions"]
             assert (step["from"], step["to"], step["worker"]) == ("in_flight", "published", "w")
         await crew.stop()

@@ -16,7 +16,7 @@ from delaybridge.message import Answer
 from delaybridge.store import selection
 from tests.rigs.api import api
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 BROKERS = {"memory": "memory://"}
 START_MS = 2_051_222_400_000
@@ -62,7 +62,7 @@ async def moved(http: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, Any
         job.update((await http.get(f"/v1/jobs/{job['id']}")).json())
         return job["state"] != "running"
 
-    await wait_until_async(is_over, 20.0, "the job ends")
+    await until_async(is_over, "the job ends")
     return job
 
 

@@ -12,7 +12,7 @@ import pytest
 from delaybridge.cli.failure import Exit
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.command_line import Run
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 
 def is_alive(url: str) -> bool:
@@ -24,10 +24,10 @@ def is_alive(url: str) -> bool:
 
 def test_a_process_that_dies_is_replaced(redis_url: str, namespace: str, tmp_path: Path) -> None:
     with ApiProcess(tmp_path, redis_url, namespace, "--port", "0", "--processes", "2") as serving:
-        wait_until(lambda: is_alive(serving.url), 20.0, "it answers")
-        first = wait_until(lambda: len(serving.children) == 2 and serving.children, 20.0, "two")
+        until(lambda: is_alive(serving.url), "it answers")
+        first = until(lambda: len(serving.children) == 2 and serving.children, "two")
         first[0].kill()
-        wait_until(lambda: len({*serving.children} - {first[0]}) == 2, 20.0, serving.log.read_text)
+        until(lambda: len({*serving.children} - {first[0]}) == 2, serving.log.read_text)
         assert is_alive(serving.url)
         children = serving.children
         assert serving.stop() == 0
@@ -36,10 +36,10 @@ def test_a_process_that_dies_is_replaced(redis_url: str, namespace: str, tmp_pat
 
 def test_children_end_with_their_parent(redis_url: str, namespace: str, tmp_path: Path) -> None:
     with ApiProcess(tmp_path, redis_url, namespace, "--port", "0", "--processes", "2") as serving:
-        wait_until(lambda: is_alive(serving.url), 20.0, "it answers")
-        children = wait_until(lambda: len(serving.children) == 2 and serving.children, 20.0, "two")
+        until(lambda: is_alive(serving.url), "it answers")
+        children = until(lambda: len(serving.children) == 2 and serving.children, "two")
         serving.kill()
-        wait_until(lambda: not any(c.is_running() for c in children), 20.0, "they ended")
+        until(lambda: not any(c.is_running() for c in children), "they ended")
 
 
 async def test_a_stream_ends_when_the_server_drains(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.rigs.api import api
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer, redis_url_of
 
@@ -51,7 +51,7 @@ async def test_h62_a_redis_that_is_away_is_503_soon(
         async def is_back() -> bool:
             return (await http.post("/v1/messages", json=MESSAGE)).status_code == 201
 
-        await wait_until_async(is_back, 10.0, "it answers again")
+        await until_async(is_back, "it answers again")
 
 
 async def test_a_page_waits_longer_for_redis_than_programs_do(
@@ -84,7 +84,7 @@ async def test_a_job_goes_on_through_a_pause_of_redis(proxy: FaultProxy, namespa
             found = (await http.get(f"/v1/jobs/{job['id']}")).json()
             return None if found.get("state", "running") == "running" else found
 
-        found = await wait_until_async(ended, 20, "the job ends")
+        found = await until_async(ended, "the job ends")
         assert found["state"] == "done" and found["answers"] == {"cancelled": 1000}, found
 
 
@@ -98,7 +98,7 @@ async def test_a_server_starts_while_redis_is_away(proxy: FaultProxy, namespace:
         async def is_there() -> bool:
             return (await http.post("/v1/messages", json=MESSAGE)).status_code == 201
 
-        await wait_until_async(is_there, 10.0, "it answers")
+        await until_async(is_there, "it answers")
 
 
 async def test_h62_a_full_redis_is_507(namespace: str) -> None:

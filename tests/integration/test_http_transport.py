@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.rigs.api import api
+from tests.rigs.waiting import DEADLINE_S
 
-DEADLINE_S = 10.0
 BODY = b'{"destination": "kafka:orders", "body": "x", "delay": "1h"}'
 
 

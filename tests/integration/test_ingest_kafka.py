@@ -21,9 +21,9 @@ from delaybridge import AsyncClient
 from delaybridge.store import keys
 from delaybridge.store.ids import quarantine_ids
 from tests.rigs.fleet import Process
-from tests.rigs.ingest import DEADLINE_S, Entrance
+from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka, produce_raw, source
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 MakeEntrance = Callable[..., Entrance]
 SECOND = [("delaybridge-delay", b"1s")]
@@ -574,7 +574,7 @@ async def test_delay_topics_are_added_and_removed_by_sighup(
         return (await client.stats()).delayed == count
 
     async def until(condition: Callable[[], Any], what: str) -> None:
-        await wait_until_async(condition, DEADLINE_S, what)
+        await until_async(condition, what)
 
     write(first)
     command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]

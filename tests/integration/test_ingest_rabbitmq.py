@@ -25,10 +25,10 @@ from delaybridge.message import Answer, Delivery
 from delaybridge.publish import Outcome, Verdict
 from delaybridge.store.stored import Stored
 from tests.rigs.fleet import Process
-from tests.rigs.ingest import DEADLINE_S, Entrance
+from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, reading, source
 from tests.rigs.rabbitmq_site import Raw, entries
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
 MakeEntrance = Callable[..., Entrance]
@@ -808,20 +808,18 @@ async def test_delay_exchanges_are_added_and_removed_by_sighup(
     command += ["--config", str(config), "scan", "--with-ingest"]
     process = Process("w", command, {**os.environ}, tmp_path / "w.log")
     try:
-        await wait_until_async(lambda: rabbit.is_read(first), DEADLINE_S, "the first is read")
+        await until_async(lambda: rabbit.is_read(first), "the first is read")
         write(first, second)
         process.signal(signal.SIGHUP)
-        await wait_until_async(lambda: rabbit.is_read(second), DEADLINE_S, "the second, too")
+        await until_async(lambda: rabbit.is_read(second), "the second, too")
         async with AsyncClient(redis_url, namespace=namespace) as client:
             for exchange in (first, second):
                 await rabbit.publish(exchange, "k", headers={"x-delay": HOUR_MS})
-            await wait_until_async(delayed, DEADLINE_S, "both are stored")
+            await until_async(delayed, "both are stored")
 
         write(f"{first}={first}")
         process.signal(signal.SIGHUP)
-        await wait_until_async(
-            lambda: "reload_refused" in process.log, DEADLINE_S, "an exchange that feeds itself"
-        )
+        await until_async(lambda: "reload_refused" in process.log, "an exchange that feeds itself")
         assert await rabbit.is_read(first) and await rabbit.is_read(second)
 
         write(second)
@@ -830,8 +828,8 @@ async def test_delay_exchanges_are_added_and_removed_by_sighup(
         async def is_left() -> bool:
             return not await rabbit.is_read(first)
 
-        await wait_until_async(is_left, DEADLINE_S, "the first is read no more")
-        await wait_until_async(lambda: rabbit.is_read(second), DEADLINE_S, "the second is")
+        await until_async(is_left, "the first is read no more")
+        await until_async(lambda: rabbit.is_read(second), "the second is")
         assert "lease_released" not in process.log
         process.signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait) == 0

@@ -349,7 +349,6 @@ async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
     assert len(await rabbit.take(namespace, 20)) == 20
 
 
-@pytest.mark.timeout(120)  # a private node
 async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
     make_entrance: MakeEntrance,
     own_redis: RedisServer,

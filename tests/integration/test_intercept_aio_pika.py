@@ -15,7 +15,7 @@ from aio_pika import DeliveryMode, Message
 from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import aio_pika as delaying
 from tests.rigs.rabbitmq_site import Raw, Site
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK, free_port
 
 PUBLISHED = [
@@ -313,7 +313,7 @@ async def test_a_message_that_no_queue_takes_is_in_the_dead_set(
         stored = await client.get(receipt.id)
         return stored is not None and stored.state == "dead"
 
-    await wait_until_async(is_dead, 20, "the dead set")
+    await until_async(is_dead, "the dead set")
     await client.discard(receipt.id)
 
 

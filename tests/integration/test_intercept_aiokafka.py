@@ -17,8 +17,8 @@ from aiokafka.errors import MessageSizeTooLargeError, ProducerClosed
 from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import aiokafka as intercepted
 from delaybridge.intercept.aiokafka import AIOKafkaProducer
-from tests.rigs.kafka_site import DEADLINE_S, KafkaSite, Record
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.kafka_site import KafkaSite, Record
+from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK, free_port
 
 HOUR_MS = 3_600_000
@@ -170,7 +170,6 @@ class TestArriving:
         assert record.given == plain.given
         assert record.key == b"17"
 
-    @pytest.mark.timeout(60)
     async def test_two_thousand_arrive_once_and_none_early(
         self, site: KafkaSite, producer: AIOKafkaProducer
     ) -> None:
@@ -328,7 +327,7 @@ class TestTheEnd:
     ) -> None:
         topic = site.topic()
         await producer.send(topic, b"x", delay="1h")
-        await wait_until_async(lambda: len(site.pending(topic)) == 1, DEADLINE_S)
+        await until_async(lambda: len(site.pending(topic)) == 1)
 
     async def test_the_client_of_the_settings_is_closed_with_the_producer(
         self, site: KafkaSite

@@ -30,9 +30,8 @@ from delaybridge.intercept.celery import install
 from delaybridge.message import State
 from tests.rigs.bridge import Bridge
 from tests.rigs.lossy_proxy import LossyProxy
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 
-DEADLINE_S = 25.0
 APP = "tests.rigs.programs.celery_app"
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -76,9 +75,8 @@ class Workers:
                 stderr=log,
             )
         self.bridge.start_workers(1)
-        wait_until(
+        until(
             lambda: "ready." in self._log.read_text(),
-            DEADLINE_S,
             "a Celery worker",
             interval_s=0.05,
         )
@@ -123,9 +121,8 @@ class Team:
         return found
 
     def until_ran(self, *labels: str) -> dict[str, list[float]]:
-        wait_until(
+        until(
             lambda: set(labels) <= self.runs().keys(),
-            DEADLINE_S,
             f"runs of {len(labels)} tasks",
             interval_s=0.05,
         )
@@ -149,9 +146,8 @@ class Team:
         """Wait for the next message of the queue, as kombu gives it to a worker."""
         with self.app.connection_for_read() as connection:
             channel = connection.default_channel
-            return wait_until(
+            return until(
                 lambda: channel.basic_get(self.queue, no_ack=True),
-                DEADLINE_S,
                 "a message",
                 interval_s=0.05,
             )
@@ -238,7 +234,7 @@ def test_no_worker_holds_tasks_that_are_not_due(team: Team) -> None:
     assert team.client.stats().delayed == 200
     stock = Celery("stock", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False)
     held = stock.send_task(team.tasks.ran.name, ["held"], countdown=3600, queue=team.queue)
-    wait_until(lambda: held.id in str(inspect.scheduled()), DEADLINE_S, "what Celery would do")
+    until(lambda: held.id in str(inspect.scheduled()), "what Celery would do")
     stock.close()
 
 
@@ -288,7 +284,7 @@ def test_a_chord_learns_that_one_of_its_tasks_was_revoked(team: Team) -> None:
     joined = chord([add.s(1, 2), late], total.s()).apply_async()
     team.app.control.revoke(f"{team.queue}-late")
     # Of its own, not that of the group it waits for, which `get` would raise as well.
-    wait_until(lambda: joined.state == "FAILURE", DEADLINE_S, "the chord has failed")
+    until(lambda: joined.state == "FAILURE", "the chord has failed")
     with pytest.raises(Exception, match="evoked"):
         joined.get(timeout=DEADLINE_S)
 
@@ -326,7 +322,7 @@ def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
     team.start()
     for _ in range(2):
         team.tasks.ran.apply_async(["twice"], countdown=1, task_id=f"{team.queue}-same")
-    wait_until(lambda: len(team.runs().get("twice", ())) == 2, DEADLINE_S, "two runs")
+    until(lambda: len(team.runs().get("twice", ())) == 2, "two runs")
 
 
 def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
@@ -425,7 +421,7 @@ def test_links_and_tasks_sent_by_name_are_delayed(team: Team) -> None:
     late = team.tasks.ran.apply_async(["expired"], countdown=1, expires=0.5)
     team.until_ran("named", "linked", "error")
     assert failed.state == "FAILURE"
-    wait_until(lambda: late.state == "REVOKED", DEADLINE_S, "the expired one thrown away")
+    until(lambda: late.state == "REVOKED", "the expired one thrown away")
     assert "expired" not in team.runs()
 
 
@@ -455,7 +451,7 @@ def test_a_revoke_reaches_the_workers_even_if_redis_is_unreachable(team: Team) -
             app.control.revoke(f"{team.queue}-id")
         app.close()
     inspect = team.app.control.inspect([f"{team.queue}@localhost"])
-    wait_until(lambda: f"{team.queue}-id" in str(inspect.revoked()), DEADLINE_S, "the worker knows")
+    until(lambda: f"{team.queue}-id" in str(inspect.revoked()), "the worker knows")
 
 
 def test_a_lost_broker_connection_is_reopened_once(own_team: Team) -> None:

@@ -19,9 +19,9 @@ from confluent_kafka import KafkaError
 from delaybridge import Client, ConfigError, MessageError
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.confluent_kafka import Producer
-from tests.rigs.kafka_site import DEADLINE_S, KafkaSite
+from tests.rigs.kafka_site import KafkaSite
 from tests.rigs.lossy_proxy import LossyProxy
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
@@ -238,7 +238,6 @@ class TestArriving:
         (record,) = site.take(topic, 1)
         assert (record.value, record.id) == (b"given", own)
 
-    @pytest.mark.timeout(60)
     def test_two_thousand_arrive_once_and_none_early(
         self, site: KafkaSite, producer: Producer, reports: Reports
     ) -> None:
@@ -283,7 +282,7 @@ class TestReports:
         topic = site.topic()
         headers = {"a": "é", "b": None, "delaybridge-id": topic}
         producer.produce(topic, "é", "k", 2, on_delivery=reports, headers=headers, delay="1h")
-        wait_until(lambda: site.pending(topic), DEADLINE_S)
+        until(lambda: site.pending(topic))
         assert reports.all == []
         assert len(producer) == 1
         assert producer.poll(-1) == 1
@@ -327,7 +326,7 @@ class TestReports:
         self, site: KafkaSite, producer: Producer
     ) -> None:
         producer.produce(site.topic(), b"x", delay="1h")
-        wait_until(lambda: len(producer) == 0, DEADLINE_S)
+        until(lambda: len(producer) == 0)
 
     def test_the_callback_of_the_configuration_gets_reports(
         self, site: KafkaSite, reports: Reports
@@ -513,7 +512,7 @@ class TestAnUnavailableStore:
             lossy.swallowing = True
             id = producer.produce(topic, b"x", b"key", on_delivery=reports, delay="1h")
             assert id is not None
-            wait_until(lambda: site.pending(topic), DEADLINE_S)
+            until(lambda: site.pending(topic))
             assert site.client.cancel(id) == "cancelled"
             assert producer.flush(1.0) == 1  # the call is given up, and made again
             lossy.swallowing = False
@@ -554,7 +553,7 @@ class TestAnUnavailableStore:
                 producer.produce(topic, b"x", on_delivery=reports, delay="1h")
             assert len(producer) == 3
             lossy.swallowing = False
-            wait_until(lambda: len(site.pending(topic)) == 3, DEADLINE_S)
+            until(lambda: len(site.pending(topic)) == 3)
             with pytest.raises(BufferError):  # reports that were not served count, too
                 producer.produce(topic, b"x", delay="1h")
             assert producer.flush() == 0
@@ -615,7 +614,7 @@ class TestAnUnavailableStore:
     ) -> None:
         with Producer(site.config, client=unreachable) as producer:
             producer.produce("t", b"first", on_delivery=reports, delay="1h")
-            wait_until(lambda: producer._outbox._in_flight, DEADLINE_S)
+            until(lambda: producer._outbox._in_flight)
             producer.produce("t", b"second", on_delivery=reports, delay="1h")
             producer.purge(in_flight=False)
             assert producer.poll(-1) == 1
@@ -657,7 +656,7 @@ class TestTheEnd:
         assert record.levelno == logging.WARNING
         assert "3 delayed messages not stored yet: use flush()" in record.getMessage()
         lossy.swallowing = False
-        wait_until(lambda: len(site.pending(topic)) == 3, DEADLINE_S)
+        until(lambda: len(site.pending(topic)) == 3)
 
     def test_a_producer_dropped_when_all_is_stored_logs_nothing(
         self, site: KafkaSite, caplog: pytest.LogCaptureFixture
@@ -672,7 +671,7 @@ class TestTheEnd:
         assert len(threads() - before) == 1
         del producer
         gc.collect()
-        wait_until(lambda: threads() <= before, DEADLINE_S, "its thread ends")
+        until(lambda: threads() <= before, "its thread ends")
         assert caplog.records == []
 
     def test_a_process_that_ends_without_a_flush_stores_its_messages_first(

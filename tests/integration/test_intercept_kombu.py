@@ -23,7 +23,7 @@ from delaybridge import Client, ConfigError, MessageConflict, MessageError, Stor
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
 from tests.rigs.rabbitmq_site import Site
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 
 HEADERS = {
@@ -302,9 +302,8 @@ def test_a_message_that_no_queue_takes_is_in_the_dead_set(site: Site, connection
         connection, client=site.client, on_return=lambda *answer: returned.append(answer)
     )
     receipt = producer.publish("x", "no-such-queue", mandatory=True, delay=0)
-    wait_until(
+    until(
         lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead",
-        20,
         "the dead set",
     )
     assert returned == []
@@ -334,7 +333,7 @@ class TestQueuesInRedis:
 
     def take(self, queues: redis_py.Redis, queue: str) -> dict[str, Any]:
         """The next message as it is stored."""
-        found: Any = wait_until(lambda: queues.rpop(queue), 20, f"a message in {queue}")
+        found: Any = until(lambda: queues.rpop(queue), f"a message in {queue}")
         message: dict[str, Any] = json.loads(found)
         return message
 

@@ -16,7 +16,7 @@ from delaybridge import Client, ConfigError, MessageConflict, MessageError, Stor
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.pika import BlockingChannel, BlockingConnection, delaying
 from tests.rigs.rabbitmq_site import Site
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import ON_EVERY_REDIS
 
@@ -352,9 +352,8 @@ def test_a_message_that_no_queue_takes_is_in_the_dead_set(
     channel.add_on_return_callback(lambda *answer: returned.append(answer))
     receipt = channel.basic_publish("", "no-such-queue", b"x", mandatory=True, delay=0)
     assert receipt is not None
-    wait_until(
+    until(
         lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead",
-        20,
         "the dead set",
     )
     channel.connection.process_data_events(0)

@@ -25,7 +25,7 @@ from delaybridge.store.keys import birth
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -182,7 +182,7 @@ def test_closed_while_a_transaction_is_under_way_it_leaves_no_connection(postgre
         database.close()
         end.set()
         assert ran.result() == (None, True)
-        wait_until(lambda: not sessions(), 10)
+        until(lambda: not sessions())
 
 
 @pytest.mark.parametrize("url", ["", "oracle://x/y", "postgresql://x", "sqlite://"])

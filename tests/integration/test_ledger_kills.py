@@ -13,11 +13,10 @@ import pytest
 from delaybridge import Client
 from tests.rigs.fleet import Fleet
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.redis import RedisServer
 
 TO = "file:q"
-DEADLINE_S = 30.0
 ROOT = Path(__file__).parents[2]
 # Schedules and cancels until it dies; prints each answer.
 PROGRAM = """
@@ -81,7 +80,7 @@ def test_a_caller_dies(
     ages(probe)
     with fleet(tmp_path, server, namespace, url) as workers:
         workers.start("w")
-        wait_until(lambda: not probe.states()["delayed"], DEADLINE_S, lambda: f"{probe.states()}")
+        until(lambda: not probe.states()["delayed"], lambda: f"{probe.states()}")
         published = [record.id for record in workers.published()]
         assert len(published) == len(set(published))
         assert accepted - unanswered <= set(published)
@@ -109,10 +108,10 @@ def test_a_worker_dies(
         assert client.cancel(ids[0]) == "cancelled"
     with fleet(tmp_path, server, namespace, url) as workers:
         dying = workers.start("dies", settled=False, failpoints=f"{place}=exit:{time}")
-        wait_until(lambda: not dying.running or not probe.states()["delayed"], DEADLINE_S)
+        until(lambda: not dying.running or not probe.states()["delayed"])
         workers.start("w")
-        wait_until(
-            lambda: probe.states() == {"published": 39, "cancelled": 1}, DEADLINE_S,
+        until(
+            lambda: probe.states() == {"published": 39, "cancelled": 1},
             lambda: f"{probe.states()}",
         )  # fmt: skip
         published = [record.id for record in workers.published()]

@@ -14,9 +14,9 @@ from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, Limits
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import plain
-from tests.rigs.crew import BUCKETS, DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
@@ -44,14 +44,14 @@ def admin(server: RedisServer) -> redis_py.Redis:
 
 
 async def states_are(ledger: LedgerProbe, **wanted: int) -> None:
-    await wait_until_async(lambda: ledger.states() == wanted, DEADLINE_S, lambda: f"{wanted}")
+    await until_async(lambda: ledger.states() == wanted, lambda: f"{wanted}")
 
 
 async def delayed_are(crew: Crew, count: int) -> None:
     async def are() -> bool:
         return (await crew.client.stats()).delayed == count
 
-    await wait_until_async(are, DEADLINE_S, f"{count} messages are in Redis")
+    await until_async(are, f"{count} messages are in Redis")
 
 
 async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerProbe) -> None:
@@ -148,7 +148,7 @@ async def test_messages_without_a_row_are_counted(
         drift = (await crew.client.stats()).ledger
         return drift is not None and drift.without_row == 1
 
-    await wait_until_async(are_counted, DEADLINE_S, "it is counted")
+    await until_async(are_counted, "it is counted")
     await crew.stop()
 
 
@@ -161,9 +161,7 @@ async def test_while_the_database_is_down_messages_go_out(
         crew = Crew(server.url, namespace, ledger=made(database.url))
         try:
             crew.start()
-            await wait_until_async(
-                lambda: sum(1 for _ in crew.heard(LeaseAcquired)) == BUCKETS, DEADLINE_S
-            )
+            await until_async(lambda: sum(1 for _ in crew.heard(LeaseAcquired)) == BUCKETS)
             ids = await crew.schedule(50, seconds=1, first_s=3)
             await asyncio.to_thread(database.pause)
             with pytest.raises(LedgerUnavailable):
@@ -177,10 +175,10 @@ async def test_while_the_database_is_down_messages_go_out(
                 drift = (await crew.client.stats()).ledger
                 return drift is not None and bool(drift.silent)
 
-            await wait_until_async(is_told, DEADLINE_S, "workers say that it is silent")
+            await until_async(is_told, "workers say that it is silent")
             await asyncio.to_thread(database.resume)
             probe = LedgerProbe(database.url)
-            await wait_until_async(lambda: probe.states()["published"] == 50, DEADLINE_S)
+            await until_async(lambda: probe.states()["published"] == 50)
             probe.close()
             assert not await crew.client.get("refused")
             await crew.client.schedule(TO, b"x", delay="1h", id="accepted")

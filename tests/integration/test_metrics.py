@@ -24,11 +24,10 @@ from delaybridge.metrics.reader import Reader
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.fleet import Fleet, Process
 from tests.rigs.ingest import Rabbit
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
-DEADLINE_S = 30.0
 SCRAPE_S = 0.05
 HOUR_MS = 3_600_000
 Samples = dict[tuple[str, ...], float]
@@ -146,12 +145,10 @@ async def test_counters_never_fall_while_processes_are_killed(
             return port.value(name, f"rabbitmq:{namespace}", *labels) or 0
 
         async def reached(name: str, count: int, *labels: str) -> None:
-            await wait_until_async(
-                lambda: total(name, *labels) >= count, DEADLINE_S, f"{name} {count}"
-            )
+            await until_async(lambda: total(name, *labels) >= count, f"{name} {count}")
 
-        await wait_until_async(lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read")
-        await wait_until_async(lambda: port.value("worker_buckets") == 16, DEADLINE_S, "leases")
+        await until_async(lambda: rabbit.is_read(f"{namespace}.delay"), "read")
+        await until_async(lambda: port.value("worker_buckets") == 16, "leases")
         with Watch(port) as watch:
             for number in range(3):
                 publish()
@@ -159,18 +156,15 @@ async def test_counters_never_fall_while_processes_are_killed(
                 await rabbit.publish(f"{namespace}.delay", "k", headers={"x-delay": HOUR_MS})
                 await reached("messages_scheduled_total", number + 1, "ingest")
                 os.kill(process.children()[number % 3], signal.SIGKILL)
-                await wait_until_async(
+                await until_async(
                     lambda n=number: (
                         port.value("process_crashes_total") == n + 1
                         and port.value("worker_processes") == 3
                         and port.value("worker_buckets") == 16
                     ),
-                    DEADLINE_S,
                     f"the replacement of {number}",
                 )
-                await wait_until_async(
-                    lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read again"
-                )
+                await until_async(lambda: rabbit.is_read(f"{namespace}.delay"), "read again")
         assert watch.scrapes > 10
         assert watch.fallen == []
         assert total("messages_published_total") == 3 * batch == await rabbit.waiting(namespace)
@@ -198,15 +192,15 @@ async def test_every_step_of_a_message_is_counted_by_destination(
         "--metrics-port", str(port.number), INGEST__EXCHANGES=f"{namespace}.delay",
         RETRY__MAX_ATTEMPTS="1",
     )  # fmt: skip
-    await wait_until_async(lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read")
+    await until_async(lambda: rabbit.is_read(f"{namespace}.delay"), "read")
     for delay_ms in (100, 2000, "soon"):
         await rabbit.publish(f"{namespace}.delay", "k", headers={"x-delay": delay_ms})
     with Client(redis_url, namespace=namespace, brokers={"rabbitmq": rabbitmq_url}) as client:
         lost = client.schedule(wrong, b"x", delay=0.01).id
         buried = "messages_buried_total", wrong, "unroutable"
-        await wait_until_async(lambda: port.value(*buried) == 1, DEADLINE_S, "buried")
+        await until_async(lambda: port.value(*buried) == 1, "buried")
         assert client.kick(lost) == "kicked"
-    await wait_until_async(lambda: port.value(*buried) == 2, DEADLINE_S, "buried again")
+    await until_async(lambda: port.value(*buried) == 2, "buried again")
     expected = {
         f"messages_{step}_total": 2 for step in ("claimed", "fired", "published", "settled")
     }
@@ -223,7 +217,7 @@ async def test_every_step_of_a_message_is_counted_by_destination(
         found = port.scrape()
         return {key: found.get((name, to, *le)) for key in expected for name, *le in [key.split()]}
 
-    await wait_until_async(lambda: counted() == expected, DEADLINE_S, "every step")
+    await until_async(lambda: counted() == expected, "every step")
     found = port.scrape()
     assert found["messages_claimed_total", wrong] == found["messages_fired_total", wrong] == 2
     assert ("messages_settled_total", wrong) not in found
@@ -247,21 +241,21 @@ def test_health_follows_redis_as_it_ends_hangs_and_comes_back(
     ):
         fleet.start("w", "--metrics-port", str(port.number))
         fleet.wait_published(fleet.schedule(20, seconds=0.1))
-        wait_until(lambda: port.value("messages_published_total", "file:q") == 20, DEADLINE_S)
+        until(lambda: port.value("messages_published_total", "file:q") == 20)
         assert port.ready() == []
         fleet.schedule(7, seconds=1, first_s=3600)
 
         for away, back in ((server.stop, server.start), (server.pause, server.resume)):
             away()
-            wait_until(lambda: "redis: no answer" in str(port.ready()), DEADLINE_S)
+            until(lambda: "redis: no answer" in str(port.ready()))
             found = port.scrape()
             assert found["store_up",] == 0
             assert found["messages_published_total", "file:q"] == 20
             assert ("messages", "delayed") not in found
             assert port.is_up, "a restart would not mend it"
             back()
-            wait_until(lambda: not port.ready(), DEADLINE_S, "ready again")
-            wait_until(lambda: port.value("messages", "delayed") == 7, DEADLINE_S)
+            until(lambda: not port.ready(), "ready again")
+            until(lambda: port.value("messages", "delayed") == 7)
 
 
 async def test_a_stalled_fleet_is_told_from_an_idle_one(
@@ -273,25 +267,23 @@ async def test_a_stalled_fleet_is_told_from_an_idle_one(
         redis_url, "--broker", rabbitmq_url, "ingest", "rabbitmq", "--exchange",
         f"{namespace}.delay", "--metrics-port", str(idle.number),
     )  # fmt: skip
-    await wait_until_async(lambda: rabbit.is_read(f"{namespace}.delay"), DEADLINE_S, "read")
+    await until_async(lambda: rabbit.is_read(f"{namespace}.delay"), "read")
     assert idle.value("oldest_overdue_seconds") == 0
     await rabbit.publish(f"{namespace}.delay", "k", headers={"x-delay": 10})
 
     def is_stalled() -> bool:
         return (idle.value("oldest_overdue_seconds") or 0) > 1
 
-    await wait_until_async(is_stalled, DEADLINE_S, "nobody publishes it")
+    await until_async(is_stalled, "nobody publishes it")
     found = idle.scrape()
     assert found["buckets_unowned",] == found["buckets",] == 16
     assert found["source_up", f"rabbitmq:{namespace}.delay"] == 1
     assert ("worker_buckets",) not in found
-    await wait_until_async(
-        lambda: "16 buckets have had no worker" in str(idle.ready()), DEADLINE_S, "not ready"
-    )
+    await until_async(lambda: "16 buckets have had no worker" in str(idle.ready()), "not ready")
     start(redis_url, "--broker", rabbitmq_url, "scan", "--metrics-port", str(worker.number))
-    await wait_until_async(lambda: worker.is_up and not worker.ready(), DEADLINE_S, "ready")
-    await wait_until_async(lambda: not idle.ready(), DEADLINE_S, "all buckets have a worker")
-    await wait_until_async(lambda: idle.value("oldest_overdue_seconds") == 0, DEADLINE_S, "none")
+    await until_async(lambda: worker.is_up and not worker.ready(), "ready")
+    await until_async(lambda: not idle.ready(), "all buckets have a worker")
+    await until_async(lambda: idle.value("oldest_overdue_seconds") == 0, "none")
     assert await rabbit.take(namespace, 1)
 
 
@@ -309,7 +301,7 @@ async def test_a_broker_that_is_away_is_named_and_its_messages_become_overdue(
             return await asyncio.to_thread(question)  # the proxy needs this loop
 
         async def until(question: Callable[[], Any], what: str) -> None:
-            await wait_until_async(lambda: asked(question), DEADLINE_S, what)
+            await until_async(lambda: asked(question), what)
 
         await until(lambda: port.is_up and not port.ready(), "ready")
         proxy.mode = "refuse"
@@ -334,16 +326,16 @@ def test_paused_messages_are_held_and_not_overdue(
         fleet.start("w", "--metrics-port", str(port.number))
         fleet.client.pause("file:q")
         fleet.schedule(5, seconds=0.1, first_s=0.5)
-        wait_until(lambda: port.value("held_messages", "paused", "file:q") == 5, DEADLINE_S)
+        until(lambda: port.value("held_messages", "paused", "file:q") == 5)
         found = port.scrape()
         assert found["oldest_overdue_seconds",] == 0
         assert found["messages", "parked"] == 5
         of_it = "file:q", "parked"
-        wait_until(lambda: port.value("destination_messages", *of_it) == 5, DEADLINE_S)
+        until(lambda: port.value("destination_messages", *of_it) == 5)
         assert port.value("destination_messages_error", *of_it) == 0
         assert port.ready() == []
         fleet.client.resume("file:q")
-        wait_until(lambda: port.value("messages_published_total", "file:q") == 5, DEADLINE_S)
+        until(lambda: port.value("messages_published_total", "file:q") == 5)
         assert port.value("held_messages", "paused", "file:q") is None
 
 
@@ -379,7 +371,7 @@ def test_paused_messages_without_a_worker_are_late_neither_in_stats_nor_in_metri
         reader = Reader(redis_url, namespace, {"memory": "memory"})
         client.schedule("memory:q", b"x", delay=0.001)
         client.pause("memory:q")
-        wait_until(lambda: client.stats().next_due_ms < client.stats().now_ms, DEADLINE_S)
+        until(lambda: client.stats().next_due_ms < client.stats().now_ms)
         assert reader.read([]).overdue_s([]) == client.stats().overdue_ms == 0
         client.resume("memory:q")
         late_s, late_ms = reader.read([]).overdue_s([]), client.stats().overdue_ms

@@ -21,7 +21,7 @@ from delaybridge import web
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from delaybridge.web.mounting import MountedApp
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 MESSAGE = {"destination": "pull:x", "body": "1", "delay": "1h"}
 
@@ -65,7 +65,7 @@ async def served(app: Any) -> AsyncIterator[httpx.AsyncClient]:
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
             async with httpx.AsyncClient(base_url=url, timeout=20) as client:
-                await wait_until_async(lambda: _is_up(server), 20, "the server answers")
+                await until_async(lambda: _is_up(server), "the server answers")
                 yield client
         finally:
             server.should_exit = True
@@ -118,7 +118,7 @@ async def test_streams_end_with_their_clients(bridge: MountedApp, framework: Any
         async def all_gone() -> bool:
             return site.events.clients == 0
 
-        await wait_until_async(all_gone, 10, "both streams end")
+        await until_async(all_gone, "both streams end")
 
 
 async def test_it_can_be_closed_and_opens_again(bridge: MountedApp) -> None:

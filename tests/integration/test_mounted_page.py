@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.rigs.bridge import ROOT
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 TOKEN = "a-token-of-the-host-0123456789"
 PAGE = (ROOT / "docs" / "http.md").read_text().split("\n## In your own ASGI application\n")[1]
@@ -56,9 +56,7 @@ def running(
             command, env={**os.environ, **given}, cwd=folder, stdout=file, stderr=file
         )
     try:
-        found = wait_until(
-            lambda: re.search(r"on (http://\S+)", log.read_text()), 30, log.read_text
-        )
+        found = until(lambda: re.search(r"on (http://\S+)", log.read_text()), log.read_text)
         assert found is not None
         headers = {"authorization": f"Bearer {TOKEN}"}
         with httpx.Client(base_url=found[1], headers=headers, timeout=20) as client:

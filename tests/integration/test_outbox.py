@@ -26,13 +26,12 @@ from delaybridge.outbox.pump import Pump
 from delaybridge.store.selection import Selection
 from tests.rigs.command_line import Run
 from tests.rigs.fleet import ROOT, Process
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
 TO = "rabbitmq:orders/close"
 MANY = 5000
-DEADLINE_S = 30.0
 PAGE = ROOT / "docs" / "outbox.md"
 # A test of many transactions need not wait for the disk.
 FAST = {"sqlite": "PRAGMA synchronous = OFF", "postgresql": "SET synchronous_commit = off"}
@@ -113,7 +112,7 @@ def message(id: str | None = None, body: str = "x") -> Message:
 
 
 def wait_ids(client: Client, expected: set[str]) -> None:
-    wait_until(lambda: {*ids(client)} == expected, DEADLINE_S, lambda: f"{len(ids(client))} ids")
+    until(lambda: {*ids(client)} == expected, lambda: f"{len(ids(client))} ids")
 
 
 def rows(engine: Engine) -> list[Any]:
@@ -163,7 +162,7 @@ def test_a_rollback_schedules_nothing_and_a_commit_does(
         assert ids(client) == []  # not before the commit
         made.commit()
         wait_ids(client, {*before})
-        wait_until(lambda: not rows(engine), DEADLINE_S)
+        until(lambda: not rows(engine))
     found = client.get(before[0])
     assert found is not None
     assert found.body == b"x"
@@ -194,14 +193,14 @@ def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
     writer = threading.Thread(target=lambda: found.append(transactions(engine, box, MANY)))
     writer.start()
     for share in (0.1, 0.3, 0.6):  # each time while rows come in
-        wait_until(lambda share=share: client.stats().delayed > share * MANY * 2 / 3, DEADLINE_S)
+        until(lambda share=share: client.stats().delayed > share * MANY * 2 / 3)
         pump.kill()
         pump = start()
     writer.join(DEADLINE_S)
-    wait_until(lambda: not rows(engine), DEADLINE_S, lambda: f"{len(rows(engine))} rows")
+    until(lambda: not rows(engine), lambda: f"{len(rows(engine))} rows")
     with engine.begin() as connection:  # for the last pump: it is up when this has gone
         found[0].add(box.schedule(connection, message("last")))
-    wait_until(lambda: not rows(engine), DEADLINE_S)
+    until(lambda: not rows(engine))
     arrived = ids(client)
     assert len(arrived) == len({*arrived})
     assert {*arrived} == found[0]
@@ -227,7 +226,7 @@ def test_a_batch_that_is_sent_again_changes_nothing(
         assert {*ids(client)} == {"one", "two"}
     assert len(rows(engine)) == 5
     with pumping(url, client, namespace) as said:
-        wait_until(lambda: not rows(engine), DEADLINE_S)
+        until(lambda: not rows(engine))
     assert sorted(ids(client)) == ["old", "one"]
     found = client.get("old")
     assert found is not None
@@ -252,13 +251,13 @@ def test_a_cancel_takes_effect_after_the_call_that_it_follows(
     with engine.begin() as connection:
         box.cancel(connection, "later transaction")
     with pumping(url, client, namespace):
-        wait_until(lambda: not rows(engine), DEADLINE_S)
+        until(lambda: not rows(engine))
         assert ids(client) == ["stays"]
         with engine.begin() as connection:
             box.cancel(connection, "stays")
             box.cancel(connection, "never was there")
         wait_ids(client, set())
-        wait_until(lambda: not rows(engine), DEADLINE_S)
+        until(lambda: not rows(engine))
 
 
 def test_a_refused_row_blocks_no_other(
@@ -277,7 +276,7 @@ def test_a_refused_row_blocks_no_other(
         box.schedule(connection, message("free"))
     with pumping(url, client, namespace) as said:
         wait_ids(client, {"taken", "free"})
-        wait_until(lambda: len(rows(engine)) == 1, DEADLINE_S)
+        until(lambda: len(rows(engine)) == 1)
     assert said.count("outbox_refused") == 1
     monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", url)
     (row,) = run("--json", "outbox", "ls").objects
@@ -291,7 +290,7 @@ def test_a_refused_row_blocks_no_other(
         box.cancel(connection, "free")
     assert "2 wait for the pump, the oldest for " in run("outbox", "ls").err
     with pumping(url, client, namespace):
-        wait_until(lambda: len(rows(engine)) == 1, DEADLINE_S)
+        until(lambda: len(rows(engine)) == 1)
     assert ids(client) == ["taken"]
 
 
@@ -302,7 +301,7 @@ def test_the_rows_of_another_namespace_are_left_alone(
         outbox.schedule(connection, message("theirs"), namespace=f"{namespace}-2")
         box.schedule(connection, message("ours"))
     with pumping(url, client, namespace):
-        wait_until(lambda: len(rows(engine)) == 1, DEADLINE_S)
+        until(lambda: len(rows(engine)) == 1)
     assert ids(client) == ["ours"]
 
 
@@ -314,7 +313,7 @@ def test_two_pumps(engine: Engine, client: Client, box: outbox.Outbox, start: St
     with engine.begin() as connection:
         committed.add(box.schedule(connection, message("after the kill")))
     wait_ids(client, committed)
-    wait_until(lambda: not rows(engine), DEADLINE_S)
+    until(lambda: not rows(engine))
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
     assert "WARNING" not in one.log + other.log
@@ -330,7 +329,7 @@ def test_an_open_transaction_holds_up_nobody(
         with engine.begin() as connection:
             box.schedule(connection, message("quick"))
         wait_ids(client, {"quick"})
-        wait_until(lambda: not rows(engine), DEADLINE_S)
+        until(lambda: not rows(engine))
         slow.commit()
         wait_ids(client, {"quick", "slow"})
 
@@ -346,12 +345,12 @@ def test_redis_is_away_for_a_while(
         server.kill()
         with engine.begin() as connection:
             box.schedule(connection, message("one"))
-        wait_until(lambda: "store_silent" in said, DEADLINE_S)
+        until(lambda: "store_silent" in said)
         with engine.begin() as connection:  # which the pump does not hold up
             box.schedule(connection, message("two"))
         assert len(rows(engine)) == 2
         server.start()
-        wait_until(lambda: not rows(engine), DEADLINE_S)
+        until(lambda: not rows(engine))
         assert sorted(ids(client)) == ["one", "two"]
     assert said.count("store_silent") == said.count("outbox_goes_on") == 1
 
@@ -372,7 +371,7 @@ def test_the_database_is_away_for_a_while(
             box.schedule(connection, message("before"))
         wait_ids(client, {"before"})
         server.kill()
-        wait_until(lambda: "outbox_silent" in pump.log, DEADLINE_S, lambda: pump.log)
+        until(lambda: "outbox_silent" in pump.log, lambda: pump.log)
         server.start()
 
         def scheduled() -> bool:
@@ -383,7 +382,7 @@ def test_the_database_is_away_for_a_while(
                 return False
             return True
 
-        wait_until(scheduled, DEADLINE_S)
+        until(scheduled)
         wait_ids(client, {"before", "after"})
         assert pump.log.count("outbox_silent") == 1
         pump.signal(signal.SIGTERM)

@@ -22,13 +22,12 @@ from delaybridge.store import keys
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
 from tests.rigs.bridge import ROOT, rabbitmq_channel
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 PACKAGE = ROOT / "delaybridge"
 PAGE = (ROOT / "docs" / "internals.md").read_text()
 LIFE = PAGE.split("\n## One message's life\n")[1].split("\n## ")[0]
 NAMED = frozenset(re.findall(r"`((?:\w+/)*\w+\.(?:py|lua))`", LIFE))
-DEADLINE_S = 30.0
 SELDOM = {"ttl_ms": 180_000, "renew_ms": 60_000}  # no renewal mixes with the message
 
 
@@ -100,7 +99,7 @@ async def pass_through(client: Client, namespace: str, id: str, redis_url: str) 
     stored = keys.bucket_key(namespace, 0, "messages")
     with redis.Redis.from_url(redis_url) as plain:
         await asyncio.to_thread(schedule)
-        await wait_until_async(lambda: not plain.exists(stored), DEADLINE_S, f"{id} is settled")
+        await until_async(lambda: not plain.exists(stored), f"{id} is settled")
 
 
 def test_every_module_that_a_message_runs_through_is_named(traced: Traced) -> None:

@@ -26,7 +26,7 @@ from delaybridge.publish.http.signature import signatures
 from tests.rigs.broker import Sink
 from tests.rigs.broker_http import HttpRig
 from tests.rigs.crew import Crew
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
 
@@ -105,7 +105,7 @@ async def test_an_endless_answer_is_cut_off(rig: HttpRig) -> None:
     async with rig.connected() as (publisher, sink):
         both = [rig.delivery(rig.destination(path)) for path in (large, dripping)]
         publisher.publish(both)
-        await sink.all_of(both, 5.0)
+        await sink.all_of(both)
         assert sink.verdicts(both) == {Verdict.CONFIRMED}
 
 
@@ -116,8 +116,8 @@ async def test_an_answer_that_does_not_come_is_unknown_and_holds_up_no_other(rig
         publisher.publish([stuck])
         others = rig.deliveries(rig.destination(fast), 20)
         publisher.publish(others)
-        await sink.all_of(others, 1.5)
-        await sink.all_of([stuck], 5.0)
+        await sink.all_of(others)
+        await sink.all_of([stuck])
         assert sink.outcomes[stuck].verdict is Verdict.UNKNOWN
         assert sink.outcomes[stuck].reason.startswith("confirm_timeout")
         assert publisher.unavailable is None
@@ -318,7 +318,7 @@ async def test_a_large_delivery_and_a_null_body(rig: HttpRig) -> None:
             Delivery("null", Record(str(to), None), to, 1, 1),
         ]
         publisher.publish(made)
-        await wait_until_async(lambda: len(sink.outcomes) == 2, 5.0)
+        await until_async(lambda: len(sink.outcomes) == 2)
     assert sorted(len(one["body"]) for one in rig.node.got(path)) == [0, 2**20]
 
 
@@ -336,7 +336,7 @@ async def test_a_message_is_posted_when_it_is_due(
         async def are_gone() -> bool:
             return not any([await client.get(each.id) for each in (one, two)])
 
-        await wait_until_async(are_gone, 10.0, "both are delivered")
+        await until_async(are_gone, "both are delivered")
     (got,) = rig.node.got(path)
     assert got["headers"]["delaybridge-id"] == one.id
     assert 0 <= got["at_ms"] - one.due_ms < 1000

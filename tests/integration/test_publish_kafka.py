@@ -26,7 +26,7 @@ from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
 from tests.rigs import certificates
 from tests.rigs.broker import OPTIONS, Sink
 from tests.rigs.broker_kafka import KafkaRig
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.kafka import KafkaStandIn, plain_login
 from tests.servers.process import LOOPBACK, free_port
 
@@ -110,7 +110,6 @@ class TestRecords:
                 assert [int(r.value()) for r in mine] == list(range(key, 700, 7))
                 assert len({r.partition() for r in mine}) == 1
 
-    @pytest.mark.timeout(60)
     async def test_confirmed_records_exist_even_in_a_new_topic(self, rig: KafkaRig) -> None:
         # In about one new topic of six the broker loses the first record of a partition, and
         # calls it a duplicate; it must not be called confirmed.
@@ -198,7 +197,7 @@ class TestRefusals:
             await asyncio.to_thread(delete)
             caught = rig.deliveries(to, 10)
             publisher.publish(caught)
-            await sink.all_of(caught, 15.0)
+            await sink.all_of(caught)
             assert Verdict.CONFIRMED not in sink.verdicts(caught)
             late = rig.deliveries(to, 10)
             await publish(publisher, sink, late)
@@ -239,7 +238,7 @@ class TestConnection:
             assert publisher.unavailable is not None
             rig.proxy.mode = "pass"
             rig.proxy.reset()
-            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            await until_async(lambda: publisher.unavailable is None, "it is back")
             after = rig.deliveries(to, 10)
             await publish(publisher, sink, after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
@@ -254,7 +253,7 @@ class TestConnection:
                 caught = rig.deliveries(to, 10)
                 await publish(publisher, sink, caught)
                 assert Verdict.CONFIRMED not in sink.verdicts(caught)
-                await wait_until_async(lambda: len(sink.changes) == 3, 20.0, "lost, and back")
+                await until_async(lambda: len(sink.changes) == 3, "lost, and back")
                 assert [reason is None for reason in sink.changes] == [True, False, True]
                 after = rig.deliveries(to, 10)
                 await publish(publisher, sink, after)
@@ -272,7 +271,6 @@ class TestConnection:
             records = await asyncio.to_thread(rig.read_raw, to.address, 1000)
             assert [int(record.value()) for record in records] == list(range(1000))
 
-    @pytest.mark.timeout(90)  # a private node
     async def test_a_password_in_a_file_is_read_again_when_it_is_refused(
         self, tmp_path: Path
     ) -> None:
@@ -294,7 +292,7 @@ class TestConnection:
                 with pytest.raises(PublishUnavailable):
                     await publisher.connect()
                 file.write_text("right\n")
-                await wait_until_async(lambda: publisher.unavailable is None, 30.0, "logged in")
+                await until_async(lambda: publisher.unavailable is None, "logged in")
                 deliveries = rig.deliveries(to, 3)
                 await publish(publisher, sink, deliveries)
                 assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
@@ -302,7 +300,6 @@ class TestConnection:
             await publisher.close(0.0)
             rig.close()
 
-    @pytest.mark.timeout(90)  # a private node
     async def test_tls_verifies_the_broker(self) -> None:
         port = free_port()
         tls = {

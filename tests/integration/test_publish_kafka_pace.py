@@ -14,7 +14,7 @@ from delaybridge.publish import Fault, PublishOptions, Verdict
 from delaybridge.publish.kafka.topic import MANY
 from tests.rigs.broker import OPTIONS, Sink
 from tests.rigs.broker_kafka import KafkaRig
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 KEYS = 7
 
@@ -67,7 +67,7 @@ class Order:
 async def both_ready(publisher: Any) -> None:
     """Wait until the patient producer can be used, too."""
     clients = publisher._clients
-    await wait_until_async(lambda: clients.patient.ready.is_set(), 10.0, "the patient one is ready")
+    await until_async(lambda: clients.patient.ready.is_set(), "the patient one is ready")
 
 
 async def in_use(publisher: Any, rig: KafkaRig, sink: Sink) -> Order:
@@ -125,7 +125,7 @@ class TestOrder:
                     publisher.publish(order.next(count))
                     await asyncio.sleep(0)
                 rig.proxy.mode = "pass"
-                await wait_until_async(lambda: not topic.held, 10.0, "all handed over")
+                await until_async(lambda: not topic.held, "all handed over")
                 used.append(topic.client)
             await sink.all_of(order.sent)
             assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
@@ -144,7 +144,7 @@ class TestOrder:
             publisher.publish(order.next(MANY))
             assert topic.is_blocked
             assert len(topic.held) == MANY
-            await wait_until_async(lambda: not topic.held, 5.0, "given up")
+            await until_async(lambda: not topic.held, "given up")
             assert topic.client is publisher._clients.prompt
             publisher.publish(order.next(MANY))
             assert not topic.held
@@ -177,9 +177,9 @@ class TestFaults:
             assert sink.verdicts(held) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in held} == {Fault.BROKER}
             rig.proxy.mode = "pass"
-            await sink.all_of(flying, 20.0)
+            await sink.all_of(flying)
             assert sink.verdicts(flying) <= {Verdict.CONFIRMED, Verdict.UNKNOWN}
-            await wait_until_async(lambda: publisher.unavailable is None, 20.0, "it is back")
+            await until_async(lambda: publisher.unavailable is None, "it is back")
             after = rig.deliveries(order.to, 10)
             publisher.publish(after)
             await sink.all_of(after)
@@ -195,7 +195,7 @@ class TestFaults:
             assert sink.verdicts(order.sent[1:11]) == {Verdict.UNKNOWN}
             assert sink.verdicts(order.sent[11:]) == {Verdict.REFUSED}
             rig.proxy.mode = "pass"
-            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            await until_async(lambda: publisher.unavailable is None, "it is back")
 
     async def test_the_idle_patient_producer_is_replaced_without_an_outage(
         self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +248,7 @@ class TestFaults:
             await sink.all_of(lost)
             assert clients.patient is not patient
             rig.proxy.mode = "pass"
-            await wait_until_async(lambda: publisher.unavailable is None, 20.0, "it is back")
+            await until_async(lambda: publisher.unavailable is None, "it is back")
             after = order.next(1)
             publisher.publish(after)
             await sink.all_of(after)
@@ -265,10 +265,10 @@ class TestFaults:
             assert sink.verdicts(lost) == {Verdict.UNKNOWN}
             rig.proxy.mode = "pass"
             rig.proxy.reset()
-            await wait_until_async(lambda: publisher.unavailable is None, 10.0, "it is back")
+            await until_async(lambda: publisher.unavailable is None, "it is back")
             prompt = publisher._clients.prompt
             publisher.publish(rig.deliveries(order.to, MANY))
-            await wait_until_async(lambda: publisher._unconfirmed, 10.0, "handed over")
+            await until_async(lambda: publisher._unconfirmed, "handed over")
             assert publisher._topics[order.to.address].client is prompt
 
     async def test_closing_during_a_change_waits_for_all_records(self, rig: KafkaRig) -> None:

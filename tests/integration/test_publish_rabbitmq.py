@@ -25,7 +25,7 @@ from delaybridge.message import ContentHeader, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
 from tests.rigs.broker import Sink
 from tests.rigs.broker_rabbitmq import RabbitMQRig, running_with_tls
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK
 
 MAX_MESSAGE_BYTES = 100_000  # of this broker: lower than RabbitMQ's default
@@ -350,7 +350,7 @@ class TestAlarm:
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
             caught = rig.deliveries(to, 10)
             publisher.publish(caught)
-            await wait_until_async(lambda: publisher.unavailable is not None, 5.0, "blocked")
+            await until_async(lambda: publisher.unavailable is not None, "blocked")
             assert publisher.unavailable == "blocked: low on memory"
             assert sink.changes == [None, "blocked: low on memory"]
             refused = rig.deliveries(to, 10)
@@ -358,7 +358,7 @@ class TestAlarm:
             assert sink.verdicts(refused) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.6")
-            await wait_until_async(lambda: publisher.unavailable is None, 5.0, "unblocked")
+            await until_async(lambda: publisher.unavailable is None, "unblocked")
             await sink.all_of(caught)
             assert sink.verdicts(caught) == {Verdict.CONFIRMED}
 

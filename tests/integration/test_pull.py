@@ -17,10 +17,9 @@ from delaybridge.store import keys, pulling
 from delaybridge.store.pulling import ReceivedMessage
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
-DEADLINE_S = 20
 TTR = "1s"
 
 
@@ -41,7 +40,7 @@ async def received(
         found.extend(await client.receive("t", limit=count - len(found), ttr=ttr))
         return len(found) == count
 
-    await wait_until_async(are_there, DEADLINE_S, lambda: f"{count} messages, got {found}")
+    await until_async(are_there, lambda: f"{count} messages, got {found}")
     return found
 
 
@@ -114,7 +113,7 @@ async def test_a_cancelled_message_does_not_come(crew: Crew, is_received: bool) 
         async def is_offered() -> bool:
             return getattr(await client.get("a"), "state", None) == "parked"
 
-        await wait_until_async(is_offered, DEADLINE_S, "offered")
+        await until_async(is_offered, "offered")
         assert await client.cancel("a") == "cancelled"
     assert await client.receive("t") == []
     await client.schedule("pull:t", b"y", delay=0, id="a")
@@ -131,7 +130,7 @@ async def test_a_message_never_finished_is_buried(crew: Crew) -> None:
     async def is_dead() -> bool:
         return getattr(await client.get("a"), "state", None) == "dead"
 
-    await wait_until_async(is_dead, DEADLINE_S, "buried")
+    await until_async(is_dead, "buried")
     dead = await client.get("a")
     assert dead is not None and dead.reason == "used_up: no consumer finished it in 2 attempts"
 
@@ -152,7 +151,7 @@ async def _cancelled_entries_go(crew: Crew, plain: redis.Redis) -> None:
     async def are_offered() -> bool:
         return (await client.stats()).parked == 300
 
-    await wait_until_async(are_offered, DEADLINE_S, "offered")
+    await until_async(are_offered, "offered")
     await client.cancel_many(ids[1:])
     buckets = await client.run(lambda calls: calls.open())
     ready = [bucket.key("ready") for bucket in buckets]
@@ -161,7 +160,7 @@ async def _cancelled_entries_go(crew: Crew, plain: redis.Redis) -> None:
     def entries() -> int:
         return sum(map(plain.zcard, ready))
 
-    await wait_until_async(lambda: entries() == 1, DEADLINE_S, lambda: f"1 left, not {entries()}")
+    await until_async(lambda: entries() == 1, lambda: f"1 left, not {entries()}")
     assert [one.id for one in await client.receive("t", limit=9)] == [ids[0]]
 
 
@@ -172,7 +171,7 @@ async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
     async def are_offered() -> bool:
         return (await client.stats()).parked == 20
 
-    await wait_until_async(are_offered, DEADLINE_S, "offered")
+    await until_async(are_offered, "offered")
     assert (await client.stats()).overdue_ms == 0
     offered = await client.get("m0")
     assert offered is not None and (offered.reason or "").startswith("unreceived")
@@ -284,7 +283,7 @@ async def test_a_poll_whose_subscription_is_lost_hears_of_its_message(
     ]
     plain = redis.Redis.from_url(redis_url)
     channel = keys.offers(crew.namespace)
-    await wait_until_async(lambda: plain.pubsub_numsub(channel)[0][1], DEADLINE_S, "subscribed")
+    await until_async(lambda: plain.pubsub_numsub(channel)[0][1], "subscribed")
     for _ in range(3):
         plain.client_kill_filter(_type="pubsub", skipme=True)
         await crew.client.schedule_many([Message("pull:t", b"x", delay=0)] * 2)

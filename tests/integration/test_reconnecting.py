@@ -31,7 +31,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.flavours import TO, Maker
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
@@ -113,7 +113,7 @@ def test_a_wire_reconnects_ten_thousand_times(fickle: Fickle) -> None:
     fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
     assert wire.call(PING) == [b"PONG"]
     wire.close()
-    wait_until(lambda: open_files() <= before, 10, "every connection is closed")
+    until(lambda: open_files() <= before, "every connection is closed")
 
 
 def _answer(wire: Wire) -> Any:
@@ -137,7 +137,7 @@ async def test_an_async_wire_reconnects_ten_thousand_times(fickle: Fickle) -> No
     fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
     assert await wire.call(PING) == [b"PONG"]
     await wire.close()
-    await wait_until_async(lambda: open_files() <= before, 10, "every connection is closed")
+    await until_async(lambda: open_files() <= before, "every connection is closed")
 
 
 async def _answer_of(wire: AsyncWire) -> Any:
@@ -265,7 +265,7 @@ async def test_a_call_waits_while_redis_is_busy_with_a_script(
     admin.config_set("lua-time-limit", 5)
     with redis.Redis(host=LOOPBACK, port=server.port) as other:
         busy = asyncio.create_task(asyncio.to_thread(endless_script, other))
-        await wait_until_async(lambda: is_busy(admin), 20, "it is busy")
+        await until_async(lambda: is_busy(admin), "it is busy")
         killing = threading.Timer(0.3, admin.script_kill)
         killing.start()
         assert await client.schedule(TO, b"", delay=60, id="y") == "created"

@@ -17,7 +17,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.looks import mend_looks
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.timetable import NAME, Timetable
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 NOW_MS = 1_800_000_000_000  # Fri 2027-01-15 08:00:00 UTC
 MINUTE_MS = 60_000
@@ -451,9 +451,9 @@ async def test_workers_make_each_run_once_at_its_time_though_one_leaves(
     for name in ("one", "two"):
         crew.start(name)
     await crew.store.complete(calls.add_recurring(found, replace=False))
-    await wait_until_async(lambda: len(arrived.at_ms) >= 3, 20, "three runs arrive")
+    await until_async(lambda: len(arrived.at_ms) >= 3, "three runs arrive")
     await crew.stop("one")
-    await wait_until_async(lambda: len(arrived.at_ms) >= 7, 20, "seven runs arrive")
+    await until_async(lambda: len(arrived.at_ms) >= 7, "seven runs arrive")
     assert not arrived.twice
     assert min(arrived.late_ms) >= 0
     due_ms = sorted(arrived.due_ms.values())

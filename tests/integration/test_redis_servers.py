@@ -21,7 +21,7 @@ from delaybridge.store.slots import slot_of
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import Bucket
 from tests.rigs.flavours import FLAVOURS, TO, Awaited
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.cluster import ClusterNode, ClusterSite
 from tests.servers.sentinel import SentinelSite
 
@@ -137,7 +137,7 @@ async def test_calls_for_other_servers_do_not_wait_for_one_that_hangs(
             hanging.resume()
         assert len(ends[True]) > 20 and len(ends[False]) > 5
         assert max(ends[True]) < 1 < min(ends[False]) and max(ends[False]) < 4
-        wait_until(lambda: hanging.client.ping(), 10)
+        until(lambda: hanging.client.ping())
         assert (await client.stats()).delayed >= len(ends[True])
 
 

@@ -25,7 +25,7 @@ from delaybridge.store.connection import NotNow, WrongServer
 from delaybridge.store.scripts import packed
 from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 from tests.servers.process import free_port
 
 TIMEOUT_S = 0.3
@@ -93,10 +93,10 @@ async def test_a_call_that_outlives_the_wire_closes_its_connection(
     wire: AsyncWire, proxy: FaultProxy
 ) -> None:
     waiting = asyncio.create_task(wire.call(some(("BLPOP", "never filled", 0.1), ("ECHO", "a"))))
-    await wait_until_async(lambda: proxy.connections == 1, TIMEOUT_S, "it is under way")
+    await until_async(lambda: proxy.connections == 1, "it is under way")
     await wire.close()
     assert await waiting == [None, b"a"]
-    await wait_until_async(lambda: proxy.connections == 0, TIMEOUT_S, "it is closed")
+    await until_async(lambda: proxy.connections == 0, "it is closed")
 
 
 async def test_a_missing_answer_is_a_time_out_and_a_late_one_goes_to_no_other_call(
@@ -220,7 +220,7 @@ def test_a_thread_waits_for_a_connection_no_longer_than_for_an_answer(redis_url:
         wire = Wire(client.connection_pool, TIMEOUT_S)
         with ThreadPoolExecutor(1) as thread:
             busy = thread.submit(lambda: list(wire.replies(some(("BLPOP", "f", "60")), 60.0)))
-            wait_until(lambda: wire._free.empty(), 10, "it is under way")
+            until(lambda: wire._free.empty(), "it is under way")
             with pytest.raises(redis.TimeoutError, match="no connection became free"):
                 wire.call(some(("ECHO", "b")))
             client.rpush("f", "filled")
@@ -301,7 +301,7 @@ async def test_a_wrong_server_s_reply_closes_idle_and_busy_connections_of_an_asy
     before = {one for (one,) in idle} | {(await busy)[1]}
     after = await asyncio.gather(*(wire.call(ID) for _ in range(4)))
     assert before.isdisjoint(one for (one,) in after)
-    await wait_until_async(lambda: proxy.connections == 4, 10, "the others are closed")
+    await until_async(lambda: proxy.connections == 4, "the others are closed")
 
 
 def test_after_a_time_out_idle_connections_are_not_used(redis_url: str) -> None:

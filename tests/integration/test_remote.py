@@ -16,9 +16,9 @@ from delaybridge.store import keys, registry
 from delaybridge.store.alerts import alerts
 from delaybridge.store.announcements import WorkerInfo, WorkerPace
 from tests.rigs.api import api
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import Arrived, Crew
 from tests.rigs.fleet import Fleet
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
 
@@ -40,7 +40,7 @@ async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
     crew.start("b")
     await crew.shared("a", "b")
     ids = await crew.schedule(400, seconds=2)
-    await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "under load")
+    await until_async(lambda: len(arrived.at_ms) > 50, "under load")
     asked = await crew.client.run(lambda calls: calls.drain("a"))
     assert asked.name == "a"
     await leaving
@@ -87,9 +87,8 @@ async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
     ids = await crew.schedule(400, seconds=1.5)
     for replaced in range(1, 4):
         assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["w"]
-        await wait_until_async(
-            lambda: len(arrived.brokers) == 1 + replaced,  # noqa: B023
-            DEADLINE_S,
+        await until_async(
+            lambda now=1 + replaced: len(arrived.brokers) == now,
             "another connection is made",
         )
     await arrived.all(ids)
@@ -109,7 +108,7 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
             202,
             {"broker": "memory", "workers": ["a b/c"]},
         )
-        await wait_until_async(lambda: len(arrived.brokers) == 2, DEADLINE_S, "it connects again")
+        await until_async(lambda: len(arrived.brokers) == 2, "it connects again")
         for path, code in (
             ("/v1/brokers/nowhere:reconnect", "unknown_broker"),
             ("/v1/workers/nobody:drain", "unknown_worker"),
@@ -166,14 +165,14 @@ async def test_a_worker_tells_its_pace(crew: Crew, arrived: Arrived) -> None:
         pace = (await told(crew)).pace
         return bool(pace.published_s and pace.claims_s and pace.claimed)
 
-    await wait_until_async(said, DEADLINE_S, "it has counted")
+    await until_async(said, "it has counted")
     pace = (await told(crew)).pace
     assert pace.ahead_ms == 0  # Redis runs on this host
 
     async def is_confirmed() -> bool:
         return (await told(crew)).pace.unconfirmed == {"memory": 0}
 
-    await wait_until_async(is_confirmed, DEADLINE_S, "all are confirmed")
+    await until_async(is_confirmed, "all are confirmed")
     await crew.stop()
 
 

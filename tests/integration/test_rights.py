@@ -16,8 +16,8 @@ from delaybridge.store import keys, registry, rights, verbs
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.crew import Arrived, Crew
+from tests.rigs.waiting import until, until_async
 from tests.servers.redis import RedisServer, default_binary, redis62_binary, valkey_binary
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
@@ -83,7 +83,7 @@ async def test_each_user_of_the_page_of_security_can_do_its_work_and_an_operator
         crew = Crew(guarded.url("operator"), NS)
         crew.start(url=guarded.url("worker"))
         client.schedule("memory:q", b"x", delay=0.05, id="first")
-        await arrived.all(["first"], DEADLINE_S)
+        await arrived.all(["first"])
         for id, destination in (("later", "memory:q"), ("soon", "memory:q"), ("p", "memory:p")):
             client.schedule(destination, b"x", delay=3600, id=id)
         client.schedule("memory:q", b"x", delay=3600, id="gone")
@@ -127,7 +127,7 @@ def test_every_missing_right_is_named_and_no_key_is_left(guarded: Guarded, role:
         return found
 
     assert lacking() == []
-    wait_until(lambda: guarded.redis.keys() == [], DEADLINE_S, "nothing is left")
+    until(lambda: guarded.redis.keys() == [], "nothing is left")
     for name in rights.commands_of(rights.ROLES[role]):
         assert lacking(f"-{name.lower()}") == [f"+{name.lower()}"]
         guarded.redis.flushall()
@@ -149,7 +149,7 @@ async def test_a_worker_that_may_not_settle_does_not_start_and_names_the_command
     assert arrived.attempts == []
     guarded.reset()
     crew.start(url=guarded.url("worker"))
-    await wait_until_async(lambda: arrived.attempts, DEADLINE_S, "it is delivered")
+    await until_async(lambda: arrived.attempts, "it is delivered")
     await crew.stop()
     await crew.close()
 

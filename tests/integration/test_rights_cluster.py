@@ -11,7 +11,7 @@ import pytest
 from delaybridge import Client, StoreDenied, cli
 from delaybridge.store import registry, rights
 from delaybridge.store.store import Store
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import Arrived, Crew
 from tests.servers.cluster import ClusterSite
 from tests.servers.sentinel import SentinelSite
 
@@ -59,7 +59,7 @@ async def test_the_users_of_the_page_do_their_work_on_a_cluster(
     with Client(url, namespace=namespace, brokers=MEMORY) as client:
         for id in ids:
             client.schedule("memory:q", b"x", delay=0.05, id=id)
-    await arrived.all(ids, DEADLINE_S)
+    await arrived.all(ids)
     flags = ["--redis", as_user(cluster_site, "operator"), "--namespace", namespace]
     for line in ("doctor", "stats", "health", "bucket ls", "worker ls", "message ls"):
         cli.main([*flags, *line.split()])

@@ -17,7 +17,7 @@ from delaybridge.store.series import _read
 from delaybridge.store.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.flavours import Maker
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 START_S = 1_795_000_000
 RINGS = {"s": (1, 61), "m": (60, 61), "h": (1800, 49)}
@@ -259,7 +259,7 @@ async def test_the_series_of_two_workers_add_up(
         recent = await client.rates()
         return not recent.missing and not recent.silent and bool(recent.rates[1].covered_s > 2)
 
-    await wait_until_async(both_report, 20, "both workers report")
+    await until_async(both_report, "both workers report")
     messages = [Message(TO, b"x", delay="10ms") for _ in range(300)]
     ids = [receipt.id for receipt in await crew.client.schedule_many(messages)]
     cancelled = await crew.client.schedule(TO, b"x", delay="1h")
@@ -277,7 +277,7 @@ async def test_the_series_of_two_workers_add_up(
     async def all_counted() -> bool:
         return dict(await sums()) == wanted
 
-    await wait_until_async(all_counted, 20, "all are counted")
+    await until_async(all_counted, "all are counted")
     await crew.client.schedule_many([Message(TO, b"x", delay="1h") for _ in range(7)])
 
     async def all_delayed() -> bool:
@@ -285,7 +285,7 @@ async def test_the_series_of_two_workers_add_up(
         states = {"delayed": 7, "in_flight": 0, "parked": 0, "dead": 0}
         return last is not None and last.states == states
 
-    await wait_until_async(all_delayed, 20, "the states are told")
+    await until_async(all_delayed, "the states are told")
     series = await client.series("1s")
     assert (len(series.points), series.step_ms, series.points[0]) == (60, 1000, None)
     recent = await client.rates()

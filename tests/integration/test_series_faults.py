@@ -13,10 +13,8 @@ from tests.rigs.crew import Arrived, Crew
 from tests.rigs.fleet import Fleet
 from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.redis_troubles import Pair, moving
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 from tests.servers.redis import RedisServer
-
-DEADLINE_S = 30.0
 
 
 async def sums(crew: Crew) -> Counter[str]:
@@ -47,7 +45,7 @@ async def watching(crew: Crew, *names: str) -> None:
         return not recent.silent and not recent.missing and len(buckets) == 16
 
     await crew.shared(*names)
-    await wait_until_async(looked, DEADLINE_S, "every bucket is watched")
+    await until_async(looked, "every bucket is watched")
 
 
 def test_a_killed_worker_takes_only_its_last_second_with_it(
@@ -63,9 +61,9 @@ def test_a_killed_worker_takes_only_its_last_second_with_it(
             buckets = [field for field in known if field.startswith(b"b")]
             return len(buckets) == 16 and not fleet.client.rates().silent
 
-        wait_until(watched, DEADLINE_S, "every bucket is watched")
+        until(watched, "every bucket is watched")
         ids = fleet.schedule(900, seconds=3)
-        wait_until(lambda: len(fleet.published()) > 200, DEADLINE_S, "under load")
+        until(lambda: len(fleet.published()) > 200, "under load")
         doomed.kill()
         fleet.wait_published(ids)
         fleet.wait_settled()
@@ -76,9 +74,9 @@ def test_a_killed_worker_takes_only_its_last_second_with_it(
                 found.update({} if point is None else point.counts)
             return found
 
-        wait_until(lambda: points()["scheduled"] == 900, DEADLINE_S, "all are counted")
+        until(lambda: points()["scheduled"] == 900, "all are counted")
         # It published 150 a second, and could not tell of the last one or two.
-        wait_until(lambda: points()["published"] >= 900 - 300, DEADLINE_S, "nearly all")
+        until(lambda: points()["published"] >= 900 - 300, "nearly all")
         assert points()["published"] <= 900 + len(fleet.twice())
         assert points()["scheduled"] == 900
 
@@ -92,9 +90,9 @@ async def test_lost_answers_count_nothing_twice(
         ids = await crew.schedule(150, seconds=3)
         for lost in range(2, 14, 2):
             proxy.drop_next_replies(2)
-            await wait_until_async(lambda at=lost: proxy.dropped >= at, DEADLINE_S, "lost")
-        await arrived.all(ids, DEADLINE_S)
-        await wait_until_async(counted(crew, published=150, scheduled=150), DEADLINE_S, "counted")
+            await until_async(lambda at=lost: proxy.dropped >= at, "lost")
+        await arrived.all(ids)
+        await until_async(counted(crew, published=150, scheduled=150), "counted")
 
 
 async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> None:
@@ -110,15 +108,15 @@ async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> 
                 (worker,) = (await crew.client.stats()).workers
                 return "out of memory" in str(worker.failing.get("series"))
 
-            await wait_until_async(told, DEADLINE_S, "the worker says why")
+            await until_async(told, "the worker says why")
             await arrived.all(ids)
 
             async def silent() -> bool:
                 return "out of memory" in (await crew.client.rates()).silent.get("w1", "")
 
-            await wait_until_async(silent, DEADLINE_S, "it is no longer counted as reporting")
+            await until_async(silent, "it is no longer counted as reporting")
             await crew.store.redis.config_set("maxmemory", 0)
-            await wait_until_async(counted(crew, published=60), DEADLINE_S, "recorded later")
+            await until_async(counted(crew, published=60), "recorded later")
         finally:
             await crew.close()
 
@@ -132,11 +130,9 @@ async def test_the_series_go_on_after_a_failover_and_count_nothing_twice(
             crew.start("w1")
             await watching(crew, "w1")
             await arrived.all(await crew.schedule(80, seconds=0.3))
-            await wait_until_async(counted(crew, published=80), DEADLINE_S, "counted")
+            await until_async(counted(crew, published=80), "counted")
             await move()
-            await arrived.all(await crew.schedule(40, seconds=0.3), DEADLINE_S)
-            await wait_until_async(
-                counted(crew, published=120, scheduled=120), DEADLINE_S, "all are counted"
-            )
+            await arrived.all(await crew.schedule(40, seconds=0.3))
+            await until_async(counted(crew, published=120, scheduled=120), "all are counted")
         finally:
             await crew.close()

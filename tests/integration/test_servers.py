@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from tests.rigs.docker_engine import FakeEngine
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers import __main__ as installing
 from tests.servers import kafka
 from tests.servers.kafka import KafkaNode, cached_libs, path_libs
@@ -26,7 +26,6 @@ from tests.servers.redis import RedisServer
 from tests.servers.redis import container as redis_container
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-DEADLINE_S = 20.0
 
 with_rabbitmq = pytest.mark.skipif(
     not (built_root() or machine_root()), reason="no RabbitMQ here to run a node from"
@@ -64,7 +63,7 @@ def test_rabbitmq_gives_back_the_same_values(rabbitmq_url: str, namespace: str) 
     channel = connection.channel()
     channel.queue_declare(namespace, exclusive=True)
     channel.basic_publish("", namespace, b"body")
-    assert wait_until(lambda: channel.basic_get(namespace, auto_ack=True)[2], DEADLINE_S) == b"body"
+    assert until(lambda: channel.basic_get(namespace, auto_ack=True)[2]) == b"body"
     connection.close()
 
 
@@ -117,21 +116,20 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
         assert accepts(int(port))
         os.kill(run.pid, signal.SIGKILL)
         run.wait(DEADLINE_S)
-    wait_until(lambda: not members(int(group)), DEADLINE_S)
+    until(lambda: not members(int(group)))
     assert not accepts(int(port))
     with RedisServer():  # the next run removes the folders that the dead one left
         assert not Path(folder).exists()
 
 
 @with_rabbitmq
-@pytest.mark.timeout(120)  # starts a node twice, and rabbitmqctl three times
 def test_a_rabbitmq_node_is_controlled_and_comes_back() -> None:
     with RabbitMQNode() as node:
         assert f"RabbitMQ version: {node.version}" in node.ctl("status")
         node.ctl("stop_app")
         assert not node.is_ready()
         node.ctl("start_app")
-        wait_until(node.is_ready, DEADLINE_S)
+        until(node.is_ready)
         node.restart()
         assert node.is_ready()
 

@@ -14,8 +14,8 @@ from delaybridge.errors import StoreWiped
 from delaybridge.events import StoreWentBack
 from delaybridge.store import keys
 from tests.rigs.command_line import Result, runner
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.crew import Arrived, Crew
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
 
@@ -72,19 +72,18 @@ async def test_a_restored_snapshot_is_noticed_with_the_buckets_and_what_is_missi
         async def seen() -> None:
             await asyncio.to_thread(between)
             past = crew.workers["w"].past
-            await wait_until_async(
+            await until_async(
                 lambda: sum(marks.scheduled for marks in past._known.values()) == 50,
-                DEADLINE_S, "the worker has counted them",
-            )  # fmt: skip
+                "the worker has counted them",
+            )
 
         await roll_back(server, seen)
-        await wait_until_async(
-            lambda: sum(e.missing for e in crew.heard(StoreWentBack)) == 30,
-            PROMISED_S, "the worker says it",
+        await until_async(
+            lambda: sum(e.missing for e in crew.heard(StoreWentBack)) == 30, "the worker says it",
         )  # fmt: skip
         late = await crew.schedule(20, seconds=0.2)
         await arrived.all(late)  # and it goes on
-        await wait_until_async(lambda: _kept(server, namespace), PROMISED_S, "it is kept")
+        await until_async(lambda: _kept(server, namespace), "it is kept")
         health = await asyncio.to_thread(ask, "--json", "health")
         assert health.code == 1
         (fault,) = (text for text in health.objects[0]["faults"] if "older state" in text)

@@ -15,8 +15,8 @@ from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.verbs import Bucket
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew, note_arrivals
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.crew import Arrived, Crew, note_arrivals
+from tests.rigs.waiting import until_async
 from tests.servers.clock import SOURCE
 from tests.servers.cluster import ClusterNode, ClusterSite, slot_of
 from tests.servers.preloaded import library
@@ -76,10 +76,10 @@ async def test_a_silent_node_delays_only_its_own_buckets(
     own = site.master_of(keys.birth(crew.namespace))
     silent = next(node for node in site.masters if (node is own) is of_namespace)
     ids = await crew.schedule(1500, seconds=5, first_s=1.5)
-    await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+    await until_async(lambda: len(arrived.at_ms) > 50, "the first arrive")
     silent.pause()
     others = {id for id in ids if nodes[bucket_of(id.encode(), len(nodes))] != silent.address}
-    await wait_until_async(lambda: others <= arrived.at_ms.keys(), DEADLINE_S, "the others arrive")
+    await until_async(lambda: others <= arrived.at_ms.keys(), "the others arrive")
     silent.resume()
     await arrived.all(ids)
     late = late_ms(arrived, nodes, but=silent)
@@ -101,7 +101,7 @@ async def test_a_master_that_fails_over_delays_its_buckets_by_little_more_than_t
             dead = site.masters[1]
             slot = site.slots_of(dead)[0]
             ids = await crew.schedule(1500, seconds=5, first_s=1.5)
-            await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+            await until_async(lambda: len(arrived.at_ms) > 50, "the first arrive")
             site.wait_in_sync()
             dead.kill()
             began_s = time.monotonic()
@@ -121,7 +121,7 @@ async def test_buckets_whose_slots_move_under_load_lose_nothing_and_are_never_ea
 ) -> None:
     ids = await crew.schedule(1500, seconds=4, first_s=1.5)
     source, target = site.masters[0], site.masters[2]
-    await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+    await until_async(lambda: len(arrived.at_ms) > 50, "the first arrive")
     await asyncio.to_thread(site.reshard, site.slots_of(source), target)
     await arrived.all(ids)
     await crew.settled()
@@ -143,14 +143,14 @@ async def test_each_bucket_obeys_the_clock_of_its_own_node(
             await crew.shared("w")
             buckets, nodes = await buckets_of(crew), await nodes_of(crew)
             ids = await crew.schedule(1500, seconds=10, first_s=1.5 + AHEAD_MS / 1000)
-            await wait_until_async(lambda: len(arrived.at_ms) > 50, DEADLINE_S, "the first arrive")
+            await until_async(lambda: len(arrived.at_ms) > 50, "the first arrive")
             # The shift of the bucket's old node must not take the other clock for its own.
             moved = next(
                 number for number, node in enumerate(nodes) if node == site.nodes[0].address
             )
             nodes[moved] = ahead.address
             await asyncio.to_thread(site.reshard, [slot_of(buckets[moved].key("due"))], ahead)
-            await wait_until_async(lambda: len(arrived.at_ms) > 500, DEADLINE_S, "more arrive")
+            await until_async(lambda: len(arrived.at_ms) > 500, "more arrive")
             await asyncio.to_thread(site.reshard, site.slots_of(ahead), site.nodes[2])
             # What was fired in the moment of the move may still come, by the other clock.
             moved_ms = time.time() * 1000 + IN_FLIGHT_MS

@@ -16,7 +16,7 @@ from delaybridge import Client, Message, cli
 from delaybridge.store import keys, registry
 from delaybridge.store.store import Store
 from tests.rigs.crew import Crew
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 from tests.servers.redis import RedisServer
 
 HOUR = "1h"
@@ -219,7 +219,7 @@ def test_an_interval_goes_on_when_redis_comes_back(namespace: str) -> None:
             server.kill()
             assert b"store_unavailable" in process.stderr.readline()
             server.start()
-            wait_until(lambda: b"now_ms" in process.stdout.readline(), 20)
+            until(lambda: b"now_ms" in process.stdout.readline())
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
 
@@ -238,7 +238,7 @@ async def test_workers_go_on_while_the_series_cannot_be_written_and_say_why(
         stats = await crew.client.stats()
         return "wrong type" in str(stats.workers[0].failing.get("series"))
 
-    await wait_until_async(told, 20, "the worker announces it")
+    await until_async(told, "the worker announces it")
     await arrived.all(await crew.schedule(50, seconds=0.2))
     store.redis.delete(name)
 
@@ -247,5 +247,5 @@ async def test_workers_go_on_while_the_series_cannot_be_written_and_say_why(
         published = recent.rates[1].per_s.get("published", 0) * recent.rates[1].covered_s
         return not recent.missing and round(published) == 50
 
-    await wait_until_async(mended, 20, "what was counted meanwhile is recorded")
+    await until_async(mended, "what was counted meanwhile is recorded")
     store.close()

@@ -16,7 +16,7 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.store.command import RedisCommand
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.sample_calls import SAMPLES
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 
@@ -1106,9 +1106,7 @@ def in_cluster(now_ms: int) -> Iterator[World]:
     with RedisServer(options) as server, World(server.url, "slots", now_ms) as world:
         world.redis.execute_command("CLUSTER ADDSLOTS", *range(16_384))
         # A node refuses writes for two seconds after its start.
-        wait_until(
-            lambda: world.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok", 10.0
-        )
+        until(lambda: world.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
         yield world
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.crew import Arrived, Crew
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
 
@@ -40,7 +40,7 @@ class Tail:
         return [line for line in list(self.lines) if line["event"] == name]
 
     async def said(self, name: str) -> dict[str, Any]:
-        await wait_until_async(lambda: self.events(name), DEADLINE_S, f"it says {name}")
+        await until_async(lambda: self.events(name), f"it says {name}")
         return self.events(name)[0]
 
 
@@ -62,24 +62,24 @@ async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     tails.append(tail := Tail(redis_url, namespace))
     await tail.said("listening")
     heard = [crew.workers[name].broadcast for name in "ab"]
-    await wait_until_async(lambda: all(each._is_heard for each in heard), DEADLINE_S, "heard")
+    await until_async(lambda: all(each._is_heard for each in heard), "heard")
     for _ in range(40):
         await crew.client.schedule("memory:q", b"S3CR3T", delay=0)
 
     def count() -> int:
         return sum(line["fields"]["n"] for line in tail.events("published"))
 
-    await wait_until_async(lambda: count() == 40, DEADLINE_S, "all are shown")
+    await until_async(lambda: count() == 40, "all are shown")
     assert {line["worker"] for line in tail.events("published")} == {"a", "b"}
     assert {line["fields"]["destination"] for line in tail.events("published")} == {"memory:q"}
     await crew.stop("a")  # its last events are told before it ends
-    await wait_until_async(lambda: tail.events("lease_released"), DEADLINE_S, "a gave up")
+    await until_async(lambda: tail.events("lease_released"), "a gave up")
     assert tail.events("events_missing") == []
     assert "S3CR3T" not in str(tail.lines)
     tail.process.send_signal(signal.SIGINT)
     assert tail.process.wait(DEADLINE_S) == 0
     assert tail.process.stderr is not None and tail.process.stderr.read() == b""
-    await wait_until_async(lambda: not heard[1]._is_heard, DEADLINE_S, "nobody listens")
+    await until_async(lambda: not heard[1]._is_heard, "nobody listens")
 
 
 async def test_tail_says_that_redis_is_away_and_comes_back(
@@ -95,7 +95,7 @@ async def test_tail_says_that_redis_is_away_and_comes_back(
         await tail.said("redis_lost")
         server.start()
         assert "missing" in (await tail.said("redis_back"))["fields"]["hint"]
-        await wait_until_async(lambda: crew.workers["w"].broadcast._is_heard, DEADLINE_S)
+        await until_async(lambda: crew.workers["w"].broadcast._is_heard)
         await crew.client.schedule("memory:q", b"", delay=0)
         await tail.said("published")
         await crew.close()

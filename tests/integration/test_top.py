@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from delaybridge import Client
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import Arrived, Crew
 from tests.rigs.tmux import Tmux
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.redis import RedisServer
 
 
@@ -113,7 +113,7 @@ def test_it_ends_when_its_terminal_is_closed(tmux: Tmux, redis_url: str, namespa
     tmux.shows("q quit")
     process = psutil.Process(pid_of(tmux))
     tmux.run("kill-session", "-t", "t")
-    wait_until(lambda: not process.is_running(), DEADLINE_S, "it ends")
+    until(lambda: not process.is_running(), "it ends")
 
 
 def test_it_needs_a_terminal_and_names_what_does_not(redis_url: str, namespace: str) -> None:

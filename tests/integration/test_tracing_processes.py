@@ -16,10 +16,9 @@ import pytest
 
 from delaybridge import Client
 from tests.rigs.bridge import ROOT
-from tests.rigs.ingest import DEADLINE_S
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import Exchanges
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 
 PRODUCER = ROOT / "tests" / "rigs" / "programs" / "traced_producer.py"
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
@@ -85,7 +84,6 @@ def context(link: dict[str, Any]) -> tuple[str, str]:
     return link["context"]["trace_id"][2:], link["context"]["span_id"][2:]
 
 
-@pytest.mark.timeout(120)
 async def test_one_context_wins_the_producers_whatever_is_instrumented(
     environment: dict[str, str],
     worker: Worker,
@@ -99,13 +97,12 @@ async def test_one_context_wins_the_producers_whatever_is_instrumented(
         await kafka.topic(name)
 
     with Client(environment["DELAYBRIDGE_REDIS_URL"], namespace=namespace) as client:
-        wait_until(
+        until(
             lambda: sum(
                 source.state == "reading"
                 for ingest in client.stats().ingests
                 for source in ingest.sources
-            ) == 2,
-            DEADLINE_S, "both sources are read",
+            ) == 2, "both sources are read",
         )  # fmt: skip
     program = [sys.executable, str(PRODUCER), rabbitmq_url, kafka.servers, namespace]
     path = {**environment, "PYTHONPATH": str(ROOT)}

@@ -20,9 +20,8 @@ from delaybridge import Client, Message, cli
 from delaybridge.message import Answer, State
 from delaybridge.store import keys
 from delaybridge.times import format_time
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 
-DEADLINE_S = 30.0
 Tell = Callable[..., tuple[int, str]]
 
 
@@ -78,7 +77,7 @@ def test_a_failing_destination_is_named_with_its_reason_while_its_message_is_ret
         stored = client.get("a")
         return stored is not None and stored.attempts >= 1
 
-    wait_until(failed, DEADLINE_S, "a publish failed")
+    until(failed, "a publish failed")
     stored = client.get("a")
     assert stored is not None
     assert stored.first_due_ms == made.due_ms
@@ -122,7 +121,7 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     def is_told() -> bool:
         return any(each.destination == "kafka:" for each in client.stats().troubles)
 
-    wait_until(is_told, DEADLINE_S, "the worker has announced what it parks")
+    until(is_told, "the worker has announced what it parks")
     stored = client.get("a")
     assert stored is not None
     assert (stored.state, stored.attempts) == (State.PARKED, 0)
@@ -232,7 +231,7 @@ def test_a_given_up_message_goes_to_the_dead_letter_destination_if_that_takes_it
             found = client.get("a")
             return found is None or found.state is State.DEAD
 
-        wait_until(is_over, DEADLINE_S, "it left the bucket or was buried")
+        until(is_over, "it left the bucket or was buried")
         stored = client.get("a")
         if not is_there:
             assert stored is not None
@@ -316,7 +315,7 @@ def test_a_dead_letter_arrives_with_the_reason_it_was_given_up(
             client.kick("a")  # Kafka loses first records of topics just made, and says so
         return found is None
 
-    wait_until(is_settled, DEADLINE_S, "the letter is confirmed")
+    until(is_settled, "the letter is confirmed")
     body, headers = letters.take()
     assert body == b"x"
     assert headers.pop("x-dead-reason").startswith(place.reason)
@@ -336,7 +335,7 @@ def test_a_worker_drops_dead_messages_that_are_too_old(
     monkeypatch.setenv("DELAYBRIDGE_RETRY__MAX_ATTEMPTS", "1")
     request.getfixturevalue("worker")
     client.schedule(no_stream, b"x", delay=0, id="a")
-    wait_until(lambda: client.stats().dead_dropped == 1, DEADLINE_S, "it is dropped")
+    until(lambda: client.stats().dead_dropped == 1, "it is dropped")
     assert client.get("a") is None
     assert "1 dropped" in tell("stats")[1]
 
@@ -357,7 +356,7 @@ def test_workers_keep_no_more_dead_messages_than_the_limit(
         found = client.stats()
         return found.dead, found.dead_dropped
 
-    wait_until(lambda: sum(counts()) == 100, DEADLINE_S, "all are buried")
-    wait_until(lambda: counts() == (20, 80), DEADLINE_S, "those above the bound are dropped")
+    until(lambda: sum(counts()) == 100, "all are buried")
+    until(lambda: counts() == (20, 80), "those above the bound are dropped")
     log = tmp_path / "log"
-    wait_until(lambda: "dead_dropped n=" in log.read_text(), DEADLINE_S, "and that is logged")
+    until(lambda: "dead_dropped n=" in log.read_text(), "and that is logged")

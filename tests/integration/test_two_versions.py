@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from delaybridge.message import Answer, Message
 from tests.rigs.fleet import Fleet
 from tests.rigs.other_version import put_other_version
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 MESSAGES = 300
 
 
-@pytest.mark.timeout(180)
 def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -28,7 +25,7 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
         gone = ids[MESSAGES // 2 :: 4]
         cancelled = {id for id in gone if fleet.client.cancel(id) == Answer.CANCELLED}
         half = set(ids[: MESSAGES // 4])
-        wait_until(lambda: half <= {r.id for r in fleet.published()}, 20, "a quarter is out")
+        until(lambda: half <= {r.id for r in fleet.published()}, "a quarter is out")
         assert {worker.name for worker in fleet.client.stats().workers} == {"old", "new"}
         old.kill()  # what it held goes to the other, and is understood there
         fleet.start("old-again", instead=folder)
@@ -42,7 +39,6 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
     assert set(fleet.twice()) <= tried_again
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_that_knows_no_plans_delivers_messages_that_have_one(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:

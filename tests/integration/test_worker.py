@@ -47,11 +47,11 @@ from delaybridge.worker import worker as worker_module
 from delaybridge.worker.scan_run import ScanRun
 from delaybridge.worker.service import Identity
 from tests.rigs import recorder
-from tests.rigs.crew import BUCKETS, DEADLINE_S, TTL_MS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, TTL_MS, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.fleet import Fleet
 from tests.rigs.scanner import GatedStore
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.clock import ClockedRedis
 from tests.servers.process import free_port
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer
@@ -110,7 +110,7 @@ async def test_a_message_moved_to_the_front_wakes_the_scanner_as_well(
     ids = await crew.schedule(20, seconds=1, first_s=3600)
     for id in ids:
         assert await crew.client.reschedule(id, delay=0.005) == "rescheduled"
-        await arrived.all([id], deadline_s=2)
+        await arrived.all([id])
     assert min(arrived.late_ms) >= 0
     assert max(arrived.late_ms) < LATE_MS
     await crew.stop()
@@ -151,7 +151,7 @@ async def test_a_back_off_is_on_time_while_the_scanner_sleeps(crew: Crew, arrive
     await crew.shared("w")
     arrived.brokers[0].next_outcomes.append(Outcome(Verdict.UNKNOWN, "nack"))
     (id,) = await crew.schedule(1, seconds=1)
-    await wait_until_async(lambda: len(arrived.attempts) == 2, DEADLINE_S, "tried again")
+    await until_async(lambda: len(arrived.attempts) == 2, "tried again")
     assert arrived.attempts == [(id, 1), (id, 2)]
     assert 100 <= arrived.late_ms[0] < 100 + LATE_MS
     await crew.stop()
@@ -170,7 +170,7 @@ async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_ren
         fields = [f"b{number}" for number in range(BUCKETS)]
         return None not in await crew.store.redis.hmget(keys.series(namespace), fields)
 
-    await wait_until_async(has_counted_each, DEADLINE_S)
+    await until_async(has_counted_each)
     if waiting:
         await crew.client.schedule("memory:q", b"x", delay=300 * 86_400)
     sent = await asyncio.to_thread(_commands_about, crew.url, namespace, IDLE_WINDOW_S)
@@ -253,9 +253,7 @@ async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_d
     task = crew.start(brokers={"memory": "memory://", **unavailable})
     await arrived.all(ids)
     assert not silent_were_tried()
-    await wait_until_async(
-        lambda: parked(crew, len(unavailable)), DEADLINE_S, "the others are parked"
-    )
+    await until_async(lambda: parked(crew, len(unavailable)), "the others are parked")
 
     arrived.fail_next = True
     ids = await crew.schedule(20, seconds=0.2)
@@ -385,7 +383,7 @@ async def test_a_worker_announces_its_brokers_and_what_is_paused_and_damaged(cre
         assert (about["brokers"], about["parked"], about["failing"]) == ({"memory": None}, {}, {})
         return about["paused"] == ["memory:q"] and [*about["damaged"]] == ["3"]
 
-    await wait_until_async(announced, DEADLINE_S, "it tells the fleet")
+    await until_async(announced, "it tells the fleet")
     await crew.stop()
 
 
@@ -412,7 +410,7 @@ async def test_a_failing_script_is_retried_until_it_succeeds(crew: Crew, arrived
     redis = crew.store.redis
     await redis.set(broken, "not a hash")
     ids = await crew.schedule(200, seconds=1)
-    await wait_until_async(lambda: crew.heard(BucketDamaged), DEADLINE_S, "it fails")
+    await until_async(lambda: crew.heard(BucketDamaged), "it fails")
     await redis.delete(broken)
     await arrived.all(ids)
     await crew.settled()
@@ -429,7 +427,7 @@ async def test_earlier_failures_do_not_slow_the_restart_of_a_scanner_that_ran_we
     for _ in range(6):  # doubled each time it would be 3 s by now
         (id,) = await crew.schedule(1, seconds=1, first_s=0.3)
         arrived.fail_next = True
-        await arrived.all([id], deadline_s=2.5)
+        await arrived.all([id])
     assert len(crew.heard(ScannerFailed)) == 6
     await crew.stop()
 
@@ -472,7 +470,7 @@ async def test_a_step_of_the_store_s_clock_is_followed_and_logged(
     clocked.start(lease=STEADY)
     await clocked.shared("w")
     ids = await clocked.schedule(100, seconds=0.05, first_s=1.9)
-    await wait_until_async(lambda: _claimed(clocked) == len(ids), DEADLINE_S, "all on the wheel")
+    await until_async(lambda: _claimed(clocked) == len(ids), "all on the wheel")
     clocked_redis.set_clock(step_ms)
     await arrived.all(ids)
     assert clocked.heard(ClockStepped)[0].step_ms == pytest.approx(step_ms, abs=500)
@@ -543,7 +541,7 @@ async def test_a_wiped_namespace_stops_the_worker_within_5_s(crew: Crew) -> None
     with RedisServer() as server:
         task = crew.start(url=server.url, lease={"ttl_ms": 10_000, "renew_ms": 4000})
         client = redis_py.Redis.from_url(server.url)
-        await wait_until_async(lambda: client.keys("*:lease"), DEADLINE_S, "it holds a lease")
+        await until_async(lambda: client.keys("*:lease"), "it holds a lease")
         client.flushall()
         client.close()
         with pytest.raises(StoreWiped):
@@ -609,7 +607,7 @@ def test_a_killed_worker_s_buckets_are_taken_over_within_one_lease(fleet: Fleet)
     fleet.start("b")
     fleet.wait_shared("a", "b")
     ids = fleet.schedule(900, seconds=3)
-    wait_until(lambda: len(fleet.published()) > 200, DEADLINE_S, "under load")
+    until(lambda: len(fleet.published()) > 200, "under load")
     doomed.kill()
     killed_s = time.monotonic()
     fleet.wait_shared("b")
@@ -629,7 +627,7 @@ def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(fleet
     fleet.start("b")
     fleet.wait_shared("a", "b")
     ids = fleet.schedule(200, seconds=0.5, first_s=1)  # on the wheels by now, or soon
-    wait_until(lambda: fleet.client.stats().in_flight == 200, DEADLINE_S, "claimed")
+    until(lambda: fleet.client.stats().in_flight == 200, "claimed")
     paused.signal(signal.SIGSTOP)
     fleet.wait_published(ids)
     fleet.wait_settled()
@@ -640,7 +638,7 @@ def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(fleet
     fleet.wait_published(more)
     assert fleet.twice() == []
     assert fleet.early() == []
-    wait_until(lambda: "lease_lost" in paused.log, DEADLINE_S, "logged, a moment later")
+    until(lambda: "lease_lost" in paused.log, "logged, a moment later")
 
 
 def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetFactory) -> None:
@@ -649,7 +647,7 @@ def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetF
     fleet.start("b")
     fleet.wait_shared("a", "b")
     ids = fleet.schedule(600, seconds=2)
-    wait_until(lambda: len(fleet.published()) > 200, DEADLINE_S, "under load")
+    until(lambda: len(fleet.published()) > 200, "under load")
     leaving.signal(signal.SIGTERM)
     assert leaving.wait() == 0
     fleet.wait_published(ids)
@@ -729,7 +727,7 @@ def test_a_second_sigterm_ends_at_once_and_the_next_owner_publishes_again(fleet:
     (id,) = fleet.schedule(1, seconds=1)
     fleet.wait_published([id])
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "draining" in worker.log, DEADLINE_S, "it drains")
+    until(lambda: "draining" in worker.log, "it drains")
     assert worker.running
     worker.signal(signal.SIGTERM)
     assert worker.wait(5) == 130
@@ -752,11 +750,11 @@ def test_a_parent_replaces_a_killed_child_and_frees_its_buckets_at_once(
     parent = fleet.start("p", "--processes", "3", settled=False)
     fleet.wait_shared("p-0", "p-1", "p-2")
     ids = fleet.schedule(600, seconds=2)
-    wait_until(lambda: len(fleet.published()) > 100, DEADLINE_S, "under load")
+    until(lambda: len(fleet.published()) > 100, "under load")
     first, *others = parent.children()
     os.kill(first, signal.SIGKILL)
     killed_s = time.monotonic()
-    wait_until(lambda: len({*parent.children()} - {first}) == 3, DEADLINE_S, "it is replaced")
+    until(lambda: len({*parent.children()} - {first}) == 3, "it is replaced")
     assert set(others) < set(parent.children())
     fleet.wait_published(ids)
     fleet.wait_settled()
@@ -771,7 +769,7 @@ def test_a_parent_s_sigterm_drains_all_its_children(fleet: Fleet) -> None:
     parent = fleet.start("p", "--processes", "3", settled=False)
     fleet.wait_shared("p-0", "p-1", "p-2")
     fleet.schedule(1000, seconds=20)
-    wait_until(lambda: len(fleet.published()) > 20, DEADLINE_S, "under load")
+    until(lambda: len(fleet.published()) > 20, "under load")
     children = parent.children()
     parent.signal(signal.SIGTERM)
     assert parent.wait() == 0
@@ -788,7 +786,7 @@ def test_a_sigterm_while_children_are_being_started_ends_them_all(
     fleet: Fleet, after_ms: int
 ) -> None:
     parent = fleet.start("p", "--processes", "4", settled=False)
-    wait_until(lambda: parent.children(), DEADLINE_S, "the first child", interval_s=0.002)
+    until(lambda: parent.children(), "the first child", interval_s=0.002)
     time.sleep(after_ms / 1000)  # the moment is the parameter
     parent.signal(signal.SIGTERM)
     assert parent.wait() == 0
@@ -800,10 +798,10 @@ def test_children_whose_parent_is_killed_drain_and_release(fleet_of: FleetFactor
     parent = fleet.start("p", "--processes", "2", settled=False)
     fleet.wait_shared("p-0", "p-1")
     fleet.schedule(1000, seconds=20)
-    wait_until(lambda: len(fleet.published()) > 20, DEADLINE_S, "under load")
+    until(lambda: len(fleet.published()) > 20, "under load")
     children = parent.children()
     parent.kill()
-    wait_until(lambda: not any(_runs(pid) for pid in children), 5, "the children end")
+    until(lambda: not any(_runs(pid) for pid in children), "the children end")
     assert fleet.owners() == {}, "given back, and not left to run out"
     assert fleet.client.stats().in_flight == 0
     assert fleet.twice() == []
@@ -819,7 +817,7 @@ def test_a_child_that_dies_while_redis_is_down_does_not_end_the_others(
         ids = fleet.schedule(100, seconds=1, first_s=3)
         server.pause()
         os.kill(parent.children()[0], signal.SIGKILL)
-        wait_until(lambda: "restart_in_s=2" in parent.log, DEADLINE_S, "its replacement dies, too")
+        until(lambda: "restart_in_s=2" in parent.log, "its replacement dies, too")
         server.resume()
         fleet.wait_shared("p-0", "p-1")
         fleet.wait_published(ids)
@@ -834,7 +832,7 @@ def test_a_wiped_store_ends_a_parent_and_the_namespace_is_not_created_again(
         fleet = fleet_of(server.url, BUCKETS="4")
         parent = fleet.start("p", "--processes", "2", settled=False)
         client = redis_py.Redis.from_url(server.url)
-        wait_until(lambda: _holders(client) == {"p-0", "p-1"}, DEADLINE_S, "both hold buckets")
+        until(lambda: _holders(client) == {"p-0", "p-1"}, "both hold buckets")
         client.flushall()
         assert parent.wait() != 0
         assert client.get(keys.birth(namespace)) is None
@@ -874,7 +872,7 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
             config.write_text(text)
             seen = worker.log.count(say)
             worker.signal(signal.SIGHUP)
-            wait_until(lambda: worker.log.count(say) >= seen + processes, DEADLINE_S, say)
+            until(lambda: worker.log.count(say) >= seen + processes, say)
 
         def arrived(place: Path) -> list[str]:
             return [record.id for record in recorder.read(place)]
@@ -885,25 +883,25 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
         parked = lambda: client.stats().parked  # noqa: E731
         first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
         ids = schedule()
-        wait_until(lambda: parked() == 20, DEADLINE_S, "parked: no worker has the broker")
+        until(lambda: parked() == 20, "parked: no worker has the broker")
         written(f'[brokers]\neu = "recorder://{first}"\n', "reloaded changed_brokers=eu")
-        wait_until(lambda: arrived(first) == ids, DEADLINE_S, "all arrive, in order")
+        until(lambda: arrived(first) == ids, "all arrive, in order")
         written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded changed_brokers=eu")
         ids = schedule()
-        wait_until(lambda: arrived(second) == ids, DEADLINE_S, "all arrive elsewhere, in order")
+        until(lambda: arrived(second) == ids, "all arrive elsewhere, in order")
         written("", "reloaded changed_brokers=eu")
         ids += schedule()
-        wait_until(lambda: parked() == 20, DEADLINE_S, "parked: the broker is gone")
+        until(lambda: parked() == 20, "parked: the broker is gone")
 
         config.write_text("[brokers]\neu = 'amqp://h/?foo=1'\n")
         worker.signal(signal.SIGHUP)
         refused = "reload_refused reason=\"brokers.eu: 'foo' is not an option of a RabbitMQ URL"
-        wait_until(lambda: refused in worker.log, DEADLINE_S, "refused, with the reason")
+        until(lambda: refused in worker.log, "refused, with the reason")
         fleet.wait_published(fleet.schedule(10, seconds=0.1))
         assert parked() == 20
 
         written(f'[brokers]\neu = "recorder://{second}"\n', "reloaded changed_brokers=eu")
-        wait_until(lambda: arrived(second) == ids, DEADLINE_S, "the rest arrives, in order")
+        until(lambda: arrived(second) == ids, "the rest arrives, in order")
         after = client.stats().buckets
     assert [bucket.owner for bucket in after] == [bucket.owner for bucket in before]
     assert "scanner_failed" not in worker.log
@@ -928,7 +926,7 @@ def test_closing_the_terminal_drains_and_ends_the_worker(
     ) as process:  # fmt: skip
         os.close(theirs)
         owned = lambda: log.read_text().count("lease_acquired")  # noqa: E731
-        wait_until(lambda: owned() > 0, DEADLINE_S, "it holds buckets")
+        until(lambda: owned() > 0, "it holds buckets")
         os.close(ours)
         assert process.wait(DEADLINE_S) == 0
     assert "draining" in log.read_text()

@@ -14,10 +14,10 @@ from delaybridge.events import LeaseLost, ScannerFailed
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
-from tests.rigs.crew import BUCKETS, DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
@@ -160,7 +160,7 @@ async def test_a_worker_keeps_its_leases_while_redis_is_busy_with_a_script(
     admin.config_set("lua-time-limit", 5)
     with redis.Redis(host=LOOPBACK, port=server.port) as other:
         busy = asyncio.create_task(asyncio.to_thread(endless_script, other))
-        await wait_until_async(lambda: is_busy(admin), DEADLINE_S, "it is busy")
+        await until_async(lambda: is_busy(admin), "it is busy")
         await asyncio.sleep(0.7)  # longer than a call is sent again
         admin.script_kill()
         await busy
@@ -215,9 +215,7 @@ async def test_what_a_restarted_redis_has_forgotten_to_be_delivered_comes_again(
         own.zrem(bucket.key("due"), receipt.id)
         own.zadd(bucket.key("mirror"), {receipt.id: own.hget(bucket.key("marks"), "turn")})
         server.restart()
-        await wait_until_async(
-            lambda: own.zcard(bucket.key("due")) == 1, DEADLINE_S, "it is reclaimed"
-        )
+        await until_async(lambda: own.zcard(bucket.key("due")) == 1, "it is reclaimed")
         assert not own.exists(bucket.key("mirror"))
         await crew.shared("w")
         assert not crew.heard(LeaseLost) and not crew.heard(ScannerFailed)

@@ -10,9 +10,9 @@ import pytest
 
 from delaybridge.store import keys, rules
 from delaybridge.worker.destinations import Destinations
-from tests.rigs.crew import DEADLINE_S, Arrived, Crew
+from tests.rigs.crew import Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 
@@ -46,7 +46,7 @@ async def parked(crew: Crew, count: int) -> None:
     async def are() -> bool:
         return (await crew.client.stats()).parked == count
 
-    await wait_until_async(are, DEADLINE_S, f"{count} are parked")
+    await until_async(are, f"{count} are parked")
 
 
 async def test_a_worker_that_starts_while_a_destination_is_paused_publishes_none_of_it(
@@ -74,7 +74,7 @@ async def test_a_pause_is_obeyed_within_a_second_also_when_the_wake_up_is_lost(
     await arrived.all(ids[:20])
     await (change(crew, paused=True) if is_told else set_silently(crew, PAUSED))
     obeyed_ms = (time.time() + (SLACK_S if is_told else OBEYED_S + SLACK_S)) * 1000
-    await wait_until_async(lambda: time.time() * 1000 > obeyed_ms + 1500, DEADLINE_S, "a while")
+    await until_async(lambda: time.time() * 1000 > obeyed_ms + 1500, "a while")
     assert max(arrived.at_ms.values()) < obeyed_ms
     assert 20 <= len(arrived.at_ms) < COUNT - 50
     resumed_s = time.time()
@@ -99,9 +99,7 @@ async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
     else:
         await set_silently(crew, b"{" if damage == "json" else b'{"paused":"no"}')
     asked = worker.destinations._asked
-    await wait_until_async(
-        lambda: worker.destinations._asked > asked + 2, DEADLINE_S, "it is read again"
-    )
+    await until_async(lambda: worker.destinations._asked > asked + 2, "it is read again")
     assert not arrived.at_ms
     logged = "rules_unreadable" if damage == "type" else "rule_unreadable"
     assert [record for record in caplog.records if record.getMessage().startswith(logged)]
@@ -111,7 +109,7 @@ async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
     async def told() -> bool:
         return PLACE in ((await crew.client.stats()).workers[0].said.paused or ())
 
-    await wait_until_async(told, DEADLINE_S, "the worker says what it obeys")
+    await until_async(told, "the worker says what it obeys")
     stats = await crew.client.stats()  # operators see what the worker obeys, too
     assert [each.place for each in stats.paused] == [PLACE]
     assert (stats.overdue_ms, len(stats.odd_rules)) == (0, 1)

@@ -12,7 +12,7 @@ from typing import Self
 
 import psutil
 
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 _SERVING = re.compile(r"serving url=(\S+?)/? ")
 
@@ -42,9 +42,7 @@ class ApiProcess:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stderr=log, stdout=log)
         try:
-            found = wait_until(
-                lambda: _SERVING.search(self.log.read_text()), 20.0, self.log.read_text
-            )
+            found = until(lambda: _SERVING.search(self.log.read_text()), self.log.read_text)
         except BaseException:
             self.kill()
             raise

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge import Client, Message
 from tests.rigs.history import Delivery, Promise, Verdict, check, read
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
@@ -116,9 +116,8 @@ class Bridge:
     def start_workers(self, count: int, redis_url: str | None = None) -> list[str]:
         """Start workers; returns once every bucket has an owner and all have a share."""
         names = [self.start_worker(redis_url) for _ in range(count)]
-        wait_until(
+        until(
             lambda: {b.owner for b in self.client.stats().buckets} == set(self._workers),
-            20,
             "a full fleet",
             interval_s=0.05,
         )
@@ -224,7 +223,7 @@ class Bridge:
     def deliveries(self) -> list[Delivery]:
         return [delivery for path in self._files for delivery in read(path)]
 
-    def wait_delivered(self, deadline_s: float = 60) -> None:
+    def wait_delivered(self) -> None:
         """Wait until nothing is delayed, in flight or parked, and all promised messages arrived."""
 
         def arrived() -> bool:
@@ -234,7 +233,7 @@ class Bridge:
             received = {d.id for d in self.deliveries()}
             return self.promises.keys() <= received | self.dead()
 
-        wait_until(arrived, deadline_s, "everything delivered", interval_s=0.3)
+        until(arrived, "everything delivered", interval_s=0.3)
 
     def dead(self) -> set[str]:
         """Every id in the dead set."""

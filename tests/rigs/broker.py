@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Outcome, Publisher, PublishOptions, Verdict, connect
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
 
 DUE_MS = 1_800_000_000_000
@@ -53,10 +53,10 @@ class Sink:
         if self.publisher is not None:
             self.changes.append(self.publisher.unavailable)
 
-    async def all_of(self, deliveries: Iterable[Delivery], deadline_s: float = 10.0) -> None:
+    async def all_of(self, deliveries: Iterable[Delivery]) -> None:
         """Wait until each of them has its outcome."""
         wanted = set(deliveries)
-        await wait_until_async(lambda: wanted <= self.outcomes.keys(), deadline_s, "all reported")
+        await until_async(lambda: wanted <= self.outcomes.keys(), "all reported")
 
     def verdicts(self, deliveries: Iterable[Delivery]) -> set[Verdict]:
         """The verdicts of these deliveries."""

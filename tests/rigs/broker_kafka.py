@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.rigs.broker import NetworkRig, Received
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import KafkaNode
 from tests.servers.process import LOOPBACK
 
@@ -40,7 +40,7 @@ class KafkaRig(NetworkRig):
         admin.create_topics([topic])[name].result(10)
         for number in range(self.partitions if settled else 0):
             asked = TopicPartition(name, number)
-            wait_until(lambda asked=asked: self._has_leader(admin, asked), 10)
+            until(lambda asked=asked: self._has_leader(admin, asked))
         return name
 
     @staticmethod
@@ -59,7 +59,7 @@ class KafkaRig(NetworkRig):
             found.append(Received(headers["delaybridge-id"].decode(), record.value(), attempt))
         return found
 
-    def read_raw(self, topic: str, at_least: int, deadline_s: float = 10.0) -> list[Any]:
+    def read_raw(self, topic: str, at_least: int) -> list[Any]:
         """Records, as confluent_kafka gives them, partition by partition."""
         consumer = confluent_kafka.Consumer(
             {**self._settings(), "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
@@ -68,7 +68,7 @@ class KafkaRig(NetworkRig):
         consumer.assign(assigned)
         found: list[Any] = []
         ended: set[int] = set()
-        deadline = time.monotonic() + deadline_s
+        deadline = time.monotonic() + DEADLINE_S
         try:
             while time.monotonic() < deadline:
                 record = consumer.poll(0.1)

@@ -11,6 +11,7 @@ from delaybridge.message import Delivery, Destination
 from tests.rigs.broker import Received
 from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
+from tests.rigs.waiting import DEADLINE_S
 
 
 class KombuRedisRig(RedisRig):
@@ -47,10 +48,10 @@ class KombuAmqpRig(RabbitMQRig):
         return super().delivery(to, body, **{"headers": b""} | record)
 
 
-def read_kombu(url: str, queue: str, at_least: int, deadline_s: float = 30.0) -> list[Received]:
+def read_kombu(url: str, queue: str, at_least: int) -> list[Received]:
     """The messages of a queue, as kombu itself receives them."""
     found: list[Received] = []
-    deadline = time.monotonic() + deadline_s
+    deadline = time.monotonic() + DEADLINE_S
     with kombu.Connection(url) as connection, connection.channel() as channel:
         while time.monotonic() < deadline:
             message = channel.basic_get(queue, no_ack=True)

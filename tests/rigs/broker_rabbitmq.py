@@ -14,7 +14,7 @@ import pika
 from delaybridge.message import Destination
 from tests.rigs import certificates
 from tests.rigs.broker import NetworkRig, Received
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 
@@ -43,7 +43,7 @@ def running_with_tls(node: RabbitMQNode) -> Iterator[Tls]:
             f"ssl_options.keyfile = {inside}/{made.key.name}\n"
         )
     with node:
-        wait_until(lambda: accepts(port), 10.0, "the TLS port answers")
+        until(lambda: accepts(port), "the TLS port answers")
         yield Tls(f"amqps://guest:guest@{LOOPBACK}:{port}/%2F", made.authority)
 
 
@@ -95,10 +95,10 @@ class RabbitMQRig(NetworkRig):
             for properties, body in self.read_raw(address, at_least)
         ]
 
-    def read_raw(self, queue: str, at_least: int, deadline_s: float = 10.0) -> list[Any]:
+    def read_raw(self, queue: str, at_least: int) -> list[Any]:
         """Properties and bodies, as pika gives them."""
         found: list[Any] = []
-        deadline = time.monotonic() + deadline_s
+        deadline = time.monotonic() + DEADLINE_S
         with self.channel() as channel:
             while time.monotonic() < deadline:
                 method, properties, body = channel.basic_get(queue, auto_ack=True)

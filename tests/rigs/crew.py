@@ -20,11 +20,10 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 BUCKETS = 16
 TTL_MS = 1200
-DEADLINE_S = 20.0
 
 
 class Arrived:
@@ -57,10 +56,8 @@ class Arrived:
         counts = Counter(id for id, _ in self.attempts)
         return [id for id, count in counts.items() if count > 1]
 
-    async def all(self, ids: Sequence[str], deadline_s: float = DEADLINE_S) -> None:
-        await wait_until_async(
-            lambda: set(ids) <= self.at_ms.keys(), deadline_s, f"{len(ids)} arrive"
-        )
+    async def all(self, ids: Sequence[str]) -> None:
+        await until_async(lambda: set(ids) <= self.at_ms.keys(), f"{len(ids)} arrive")
 
 
 class Memory(memory.MemoryPublisher):
@@ -180,7 +177,7 @@ class Crew:
             few = len(shares) == len(names) and max(shares.values()) - min(shares.values()) <= 1
             return shares.keys() == set(names) and shares.total() == BUCKETS and few
 
-        await wait_until_async(even, DEADLINE_S, f"{names} share all buckets")
+        await until_async(even, f"{names} share all buckets")
 
     async def schedule(self, count: int, *, seconds: float, first_s: float = 0.1) -> list[str]:
         """Schedule messages, due evenly within `seconds`, over all buckets; their ids."""
@@ -189,12 +186,12 @@ class Crew:
         messages = [Message("memory:q", b"x", at=now + i * step, id=new_id()) for i in range(count)]
         return [receipt.id for receipt in await self.client.schedule_many(messages)]
 
-    async def settled(self, deadline_s: float = DEADLINE_S) -> None:
+    async def settled(self) -> None:
         async def nothing_left() -> bool:
             stats = await self.client.stats()
             return stats.delayed + stats.in_flight + stats.parked == 0
 
-        await wait_until_async(nothing_left, deadline_s, "everything settled")
+        await until_async(nothing_left, "everything settled")
 
     def heard(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -16,11 +16,9 @@ from typing import IO, Self
 from delaybridge import Client, Message
 from delaybridge.message import new_id
 from tests.rigs import recorder
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 
 ROOT = Path(__file__).parent.parent.parent
-START_DEADLINE_S = 20.0
-DEADLINE_S = 20.0
 POLL_S = 0.02
 
 
@@ -51,9 +49,9 @@ class Process:
         self._process.kill()
         self._process.wait(DEADLINE_S)
 
-    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+    def wait(self) -> int:
         """Wait until it has ended by itself; its exit code."""
-        return self._process.wait(deadline_s)
+        return self._process.wait(DEADLINE_S)
 
     @property
     def running(self) -> bool:
@@ -142,9 +140,8 @@ class Fleet:
         process = Process(name, command, environment, log, stderr, instead or ROOT)
         self._processes.append(process)
         if settled:
-            wait_until(
+            until(
                 lambda: any(owner.startswith(name) for owner in self.owners().values()),
-                START_DEADLINE_S,
                 f"{name} holds a bucket; its log: {process.log[-2000:]}",
                 interval_s=POLL_S,
             )
@@ -158,7 +155,7 @@ class Fleet:
     def shares(self) -> Counter[str]:
         return Counter(self.owners().values())
 
-    def wait_shared(self, *names: str, deadline_s: float = DEADLINE_S) -> None:
+    def wait_shared(self, *names: str) -> None:
         """Wait until these workers and no others hold all buckets, evenly."""
 
         def shared() -> bool:
@@ -166,7 +163,7 @@ class Fleet:
             even = max(shares.values(), default=0) - min(shares.values(), default=0) <= 1
             return shares.keys() == set(names) and shares.total() == 16 and even
 
-        wait_until(shared, deadline_s, f"{names} share all buckets", interval_s=POLL_S)
+        until(shared, f"{names} share all buckets", interval_s=POLL_S)
 
     # messages
 
@@ -182,22 +179,21 @@ class Fleet:
     def published(self) -> list[recorder.Record]:
         return recorder.read(self.path)
 
-    def wait_published(self, ids: list[str], deadline_s: float = DEADLINE_S) -> None:
-        wait_until(
+    def wait_published(self, ids: list[str]) -> None:
+        until(
             lambda: set(ids) <= {record.id for record in self.published()},
-            deadline_s,
             f"all {len(ids)} published",
             interval_s=POLL_S,
         )
 
-    def wait_settled(self, deadline_s: float = DEADLINE_S) -> None:
+    def wait_settled(self) -> None:
         """Wait until nothing is delayed, in flight or parked."""
 
         def settled() -> bool:
             stats = self.client.stats()
             return stats.delayed + stats.in_flight + stats.parked == 0
 
-        wait_until(settled, deadline_s, "everything settled", interval_s=POLL_S)
+        until(settled, "everything settled", interval_s=POLL_S)
 
     def twice(self) -> list[str]:
         """The ids that were published more than once."""

@@ -17,8 +17,7 @@ from delaybridge.store.stored import Stored
 from delaybridge.worker.ingester import Ingester, routes_of
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker
-
-DEADLINE_S = 20.0
+from tests.rigs.waiting import DEADLINE_S
 
 
 class Entrance:

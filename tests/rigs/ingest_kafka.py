@@ -29,8 +29,8 @@ from confluent_kafka.admin import (
 
 from delaybridge.message import OWN_HEADERS
 from delaybridge.store.announcements import SourceInfo
-from tests.rigs.ingest import DEADLINE_S, Entrance
-from tests.rigs.waiting import wait_until
+from tests.rigs.ingest import Entrance
+from tests.rigs.waiting import DEADLINE_S, until
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]]
@@ -81,7 +81,7 @@ class Kafka:
         def make() -> None:
             new = NewTopic(name, partitions, 1, config=config)
             self.admin.create_topics([new])[name].result(DEADLINE_S)
-            wait_until(lambda: self._exists(name), DEADLINE_S, f"{name} is there")
+            until(lambda: self._exists(name), f"{name} is there")
 
         await self.do(make)
         return name
@@ -94,7 +94,7 @@ class Kafka:
     async def delete(self, name: str) -> None:
         def delete() -> None:
             self.admin.delete_topics([name])[name].result(DEADLINE_S)
-            wait_until(lambda: not self._exists(name), DEADLINE_S, f"{name} is gone")
+            until(lambda: not self._exists(name), f"{name} is gone")
 
         await self.do(delete)
 

@@ -12,8 +12,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.amqp.header import HEADERS_FLAG, encode_properties, split_content_header
 from delaybridge.store.announcements import SourceInfo
-from tests.rigs.ingest import DEADLINE_S, Entrance, Rabbit
+from tests.rigs.ingest import Entrance, Rabbit
 from tests.rigs.rabbitmq_site import Raw
+from tests.rigs.waiting import DEADLINE_S
 
 HOUR_MS = 3_600_000
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.rigs.site import DEADLINE_S, ProducerSite
-from tests.rigs.waiting import wait_until
+from tests.rigs.site import ProducerSite
+from tests.rigs.waiting import DEADLINE_S, until
 
 PARTITIONS = 3
 
@@ -63,7 +63,7 @@ class KafkaSite(ProducerSite):
         except KafkaException as exc:
             if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-        wait_until(lambda: _has_leaders(admin, name), DEADLINE_S, f"{name} can be written to")
+        until(lambda: _has_leaders(admin, name), f"{name} can be written to")
         return name
 
     def take(self, topic: str, count: int) -> list[Record]:

@@ -19,8 +19,8 @@ from delaybridge.amqp.header import (
 )
 from delaybridge.message import ContentHeader
 from tests.rigs.bridge import rabbitmq_channel
-from tests.rigs.site import DEADLINE_S, ProducerSite
-from tests.rigs.waiting import wait_until
+from tests.rigs.site import ProducerSite
+from tests.rigs.waiting import until
 
 
 class Raw(NamedTuple):
@@ -91,9 +91,8 @@ class Site(ProducerSite):
         # pika's own decoder changes numbers.
         with pytest.MonkeyPatch.context() as patch, rabbitmq_channel(self.url) as channel:
             patch.setattr(pika.BasicProperties, "decode", keep)
-            method, _, body = wait_until(
+            method, _, body = until(
                 lambda: (got := channel.basic_get(queue, auto_ack=True))[0] and got,
-                DEADLINE_S,
                 f"a message in {queue}",
             )
             at_ms = time.time_ns() / 1e6

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import wait_until, wait_until_async
+from tests.rigs.waiting import until, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
 
@@ -33,7 +33,7 @@ async def moving(pair: Sequence[RedisServer]) -> AsyncIterator[tuple[FaultProxy,
 
         async def move() -> None:
             was.set("the last thing written", 1)
-            await wait_until_async(lambda: was.wait(1, 100) == 1, 20, "the replica has it all")
+            await until_async(lambda: was.wait(1, 100) == 1, "the replica has it all")
             will_be.replicaof("NO", "ONE")
             was.replicaof(LOOPBACK, new.port)
             proxy.target = new.port
@@ -59,6 +59,6 @@ def refuse_writes(server: RedisServer, admin: redis.Redis) -> None:
     (server.folder / "dump.rdb").mkdir()  # which cannot be replaced by a file
     admin.config_set("save", "3600 1")
     admin.bgsave()
-    wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err", 20)
+    until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
     with pytest.raises(redis.ResponseError, match="MISCONF"):
         admin.set("any", 1)

@@ -10,7 +10,7 @@ import subprocess
 import httpx
 
 from tests.rigs.bridge import Bridge
-from tests.rigs.waiting import wait_until_async
+from tests.rigs.waiting import until_async
 
 
 class Server:
@@ -33,7 +33,7 @@ class Server:
                     return (await client.get(f"{self.url}/health/live")).status_code == 200
             return False
 
-        await wait_until_async(is_there, 40, "the server answers")
+        await until_async(is_there, "the server answers")
         self.answers.set()
 
     async def kill(self) -> None:

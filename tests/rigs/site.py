@@ -15,9 +15,8 @@ import pytest
 
 from delaybridge import Client
 from tests.rigs.bridge import ROOT, Bridge
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 
-DEADLINE_S = 20.0
 GUIDE = ROOT / "docs" / "intercept.md"
 
 
@@ -56,7 +55,7 @@ class ProducerSite:
 
     def await_settled(self, id: str) -> None:
         """Wait until the worker has settled a message: it does so some ms after its delivery."""
-        wait_until(lambda: self.client.get(id) is None, DEADLINE_S, f"{id} to be settled")
+        until(lambda: self.client.get(id) is None, f"{id} to be settled")
 
     def run_recipe(self, title: str) -> str:
         """The output of the code in a section of the guide, which must print no warning."""

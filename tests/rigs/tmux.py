@@ -11,10 +11,8 @@ from typing import Self
 
 import pytest
 
-from tests.rigs.waiting import DeadlineExceeded, wait_until
+from tests.rigs.waiting import DeadlineExceeded, until
 from tests.servers import debian
-
-DEADLINE_S = 20.0
 
 
 def installed() -> str:
@@ -71,7 +69,7 @@ class Tmux:
             return screen if all(t in screen for t in texts) and without not in screen else ""
 
         try:
-            return wait_until(found, DEADLINE_S, f"the screen shows {texts}", interval_s=0.1)
+            return until(found, f"the screen shows {texts}", interval_s=0.1)
         except DeadlineExceeded as exc:
             raise DeadlineExceeded(f"{exc}\n{self.screen}") from None
 

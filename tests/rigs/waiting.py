@@ -1,4 +1,8 @@
-"""Waiting with a deadline: how a test waits for something that does not notify it."""
+"""Waiting: until something is so, with a deadline that costs nothing while things are well.
+
+`until` is how a test waits. That nothing more comes is shown by a marker message sent after it;
+where nothing can be sent, by `quiet`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+DEADLINE_S = 60.0  # generous: a machine that is starved for a while is no fault of the product
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.02
 
 T = TypeVar("T")
@@ -18,11 +23,11 @@ class DeadlineExceeded(AssertionError):
     """The condition did not become true before the deadline."""
 
 
-def wait_until(
+def until(
     predicate: Callable[[], T],
-    deadline_s: float,
     what: What = None,
     *,
+    deadline_s: float = DEADLINE_S,
     interval_s: float | None = None,
 ) -> T:
     """Return the first true answer of ``predicate``; past the deadline raise, naming ``what``.
@@ -37,20 +42,13 @@ def wait_until(
     return answer
 
 
-def _interval_s(waited_s: float) -> float:
-    """Short while little time was lost; then longer, since the awaited work needs the CPU, too."""
-    return min(max(FIRST_INTERVAL_S, waited_s / 10), LAST_INTERVAL_S)
-
-
-def wait_s(seconds: float) -> None:
-    """Wait for a fixed time: an outage has a length."""
-    time.sleep(max(seconds, 0))
-
-
-async def wait_until_async(
-    predicate: Callable[[], T | Awaitable[T]], deadline_s: float, what: What = None
+async def until_async(
+    predicate: Callable[[], T | Awaitable[T]],
+    what: What = None,
+    *,
+    deadline_s: float = DEADLINE_S,
 ) -> T:
-    """`wait_until` for a running event loop; the predicate may be a coroutine function."""
+    """`until` for a running event loop; the predicate may be a coroutine function."""
     began = time.monotonic()
     while True:
         asked = predicate()
@@ -62,9 +60,27 @@ async def wait_until_async(
         await asyncio.sleep(_interval_s(waited_s))
 
 
+def quiet(seconds: float) -> None:
+    """Let time pass: an outage has a length, or nothing more may come and nothing can show it.
+
+    The only fixed wait of the tests. Use a marker message instead wherever one can be sent.
+    """
+    time.sleep(max(seconds, 0))
+
+
+async def quiet_async(seconds: float) -> None:
+    """`quiet` for a running event loop."""
+    await asyncio.sleep(max(seconds, 0))
+
+
+def _interval_s(waited_s: float) -> float:
+    """Short while little time was lost; then longer, since the awaited work needs the CPU, too."""
+    return min(max(FIRST_INTERVAL_S, waited_s / 10), LAST_INTERVAL_S)
+
+
 def _complaint(
     predicate: Callable[[], object], deadline_s: float, what: What, answer: object
 ) -> str:
     said = what() if callable(what) else what
     awaited = said or getattr(predicate, "__qualname__", repr(predicate))
-    return f"not within {deadline_s:g} s: {awaited} (last answer: {answer!r})"
+    return f"not within {deadline_s:g} s: {awaited} (last answer: {answer!r:.300})"

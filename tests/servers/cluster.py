@@ -15,7 +15,7 @@ import redis
 from redis.crc import key_slot
 
 from tests.rigs.certificates import Certificates
-from tests.rigs.waiting import wait_s, wait_until
+from tests.rigs.waiting import quiet, until
 from tests.servers.network import Network
 from tests.servers.process import FIRST_PORT, LOOPBACK, ServerFailed, free_port, take_port
 from tests.servers.redis import default_binary
@@ -148,7 +148,7 @@ class ClusterSite:
             owner = self.owner_of(slot)
             return owner if owner is not old and self._agree() else None
 
-        return wait_until(taken_over, UP_TIMEOUT_S, "another node owns the slot")
+        return until(taken_over, "another node owns the slot")
 
     def lose_master(self) -> None:
         """Kill a master whose replica is in sync; return when the next one and it are up.
@@ -160,12 +160,12 @@ class ClusterSite:
         self.wait_in_sync()
         old.kill()
         self.wait_for_other_master(old, slot)
-        wait_s(FOLLOWED_S)
+        quiet(FOLLOWED_S)
         old.start()
 
     def wait_until_healthy(self) -> None:
         """Return when all nodes agree, every slot is served, and all replicas are in sync."""
-        wait_until(lambda: self._agree() and self._is_up(), UP_TIMEOUT_S, "the Cluster is up")
+        until(lambda: self._agree() and self._is_up(), "the Cluster is up")
         self.wait_in_sync()
 
     def wait_in_sync(self) -> None:
@@ -176,7 +176,7 @@ class ClusterSite:
     def fail_over(self, replica: ClusterNode) -> None:
         """Promote the replica while its master lives, without loss: CLUSTER FAILOVER."""
         replica.client.execute_command("CLUSTER", "FAILOVER")
-        wait_until(lambda: replica.is_master and self._agree(), UP_TIMEOUT_S, "it is promoted")
+        until(lambda: replica.is_master and self._agree(), "it is promoted")
 
     def reshard(self, slots: Sequence[int], target: ClusterNode) -> None:
         """Move the slots with their keys while the Cluster serves, as ``redis-cli --cluster``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 
 READY_TIMEOUT_S = 60.0
@@ -45,7 +45,7 @@ class Container:
         # with_bind_ports would listen on every address of this machine.
         self._container.ports[f"{self._container_port}/tcp"] = (LOOPBACK, self.port)
         self._container.start()
-        wait_until(lambda: self._is_ready(self.port), READY_TIMEOUT_S, f"{self.image} is up")
+        until(lambda: self._is_ready(self.port), f"{self.image} is up")
         return self
 
     def __exit__(self, *exc: object) -> None:

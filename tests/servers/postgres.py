@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url
 from sqlalchemy.exc import OperationalError
 
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
-from tests.servers.process import LOOPBACK, STOP_TIMEOUT_S, ServerProcess
+from tests.servers.process import LOOPBACK, ServerProcess
 from tests.servers.sources import NoServer, Source, from_environment, serve
 
 PACKAGE = "postgresql"
@@ -76,7 +76,7 @@ class PostgresServer(ServerProcess):
         children = self._children()
         super().kill()
         done = "every process of postgres is dead"  # the next one refuses to start before
-        wait_until(lambda: all(_parent(child) is None for child in children), STOP_TIMEOUT_S, done)
+        until(lambda: all(_parent(child) is None for child in children), done)
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGTERM:  # with this one it would wait for its clients to go

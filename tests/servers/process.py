@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from tests.rigs.waiting import DeadlineExceeded, wait_until
+from tests.rigs.waiting import DeadlineExceeded, until
 from tests.servers.folders import PrivateFolder
 
 LOOPBACK = "127.0.0.1"
@@ -97,7 +97,7 @@ class ServerProcess:
         self.kill()  # reaps a process that ended by itself
         self._process = _launcher.submit(self._spawn).result()
         try:
-            wait_until(self._ready_or_dead, self.ready_timeout_s, f"{self.name} is up")
+            until(self._ready_or_dead, f"{self.name} is up")
         except (ServerFailed, DeadlineExceeded) as failure:
             self.kill()
             raise ServerFailed(f"{failure}\n{self._log_end()}") from failure
@@ -109,14 +109,14 @@ class ServerProcess:
             self.resume()  # a paused process would not see the next signal
             self._signal(signal.SIGTERM)
             with contextlib.suppress(DeadlineExceeded):
-                wait_until(lambda: not self.running, STOP_TIMEOUT_S)
+                until(lambda: not self.running)
         self.kill()
 
     def kill(self) -> None:
         """Kill the whole process group; returns when its processes and ports are gone."""
         if self._process is not None:
             self._signal(signal.SIGKILL)
-            wait_until(lambda: not members(self.pid), STOP_TIMEOUT_S, f"{self.name} is dead")
+            until(lambda: not members(self.pid), f"{self.name} is dead")
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.rigs.certificates import Certificates
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 from tests.servers.network import CLIENTS, Network
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer, tls_binary
@@ -152,4 +152,4 @@ class RedisNode(RedisServer):
 def wait_in_sync(master: RedisNode, replicas: Sequence[RedisNode]) -> None:
     """Return when these replicas have all that the master has written until now."""
     for replica in replicas:
-        wait_until(lambda r=replica: r.has_all_of(master), SYNC_TIMEOUT_S, "the replica is in sync")
+        until(lambda r=replica: r.has_all_of(master), "the replica is in sync")

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.rigs.certificates import Certificates
-from tests.rigs.waiting import wait_s, wait_until
+from tests.rigs.waiting import quiet, until
 from tests.servers.network import Network
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import default_binary
@@ -99,7 +99,7 @@ class SentinelSite:
     @property
     def master(self) -> RedisNode:
         """The server that all living Sentinels name as the master."""
-        return wait_until(self._agreed, ELECTED_TIMEOUT_S, "the Sentinels agree on a master")
+        return until(self._agreed, "the Sentinels agree on a master")
 
     @property
     def replicas(self) -> list[RedisNode]:
@@ -114,7 +114,7 @@ class SentinelSite:
             found = self._agreed()
             return found if found is not None and found is not old and found.is_master else None
 
-        return wait_until(elected, ELECTED_TIMEOUT_S, "another master is elected")
+        return until(elected, "another master is elected")
 
     def wait_in_sync(self) -> None:
         """Return when every running replica has all that the master has written until now."""
@@ -129,7 +129,7 @@ class SentinelSite:
         self.wait_in_sync()
         old.kill()
         self.wait_for_other_master(old)
-        wait_s(FOLLOWED_S)
+        quiet(FOLLOWED_S)
         old.start()
 
     def fail_over(self) -> RedisNode:
@@ -144,7 +144,7 @@ class SentinelSite:
             for server in (*self.servers, *self.sentinels):
                 server.start()
             wait_in_sync(self.servers[0], self.servers[1:])
-            wait_until(self._watched, ELECTED_TIMEOUT_S, "the Sentinels see all")
+            until(self._watched, "the Sentinels see all")
             stack.pop_all()
         return self
 

@@ -24,8 +24,8 @@ from delaybridge.scan.alarm import (
     TimerFactory,
     best_timer,
 )
+from tests.rigs.waiting import DEADLINE_S
 
-DEADLINE_S = 10.0
 SOON_S = 0.02
 FAR_S = 3600.0
 

@@ -24,10 +24,9 @@ from delaybridge.metrics.server import Response, Server, not_found
 from delaybridge.settings.settings import Settings
 from delaybridge.worker import serving
 from delaybridge.worker.serving import served
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import free_port
 
-DEADLINE_S = 5.0
 MANY = 1000
 
 
@@ -123,7 +122,7 @@ def test_a_client_that_sends_nothing_or_too_slowly_is_cut(port: int) -> None:
 def test_a_client_that_takes_no_answer_is_cut(port: int) -> None:
     with connect(port) as greedy:
         greedy.sendall(b"GET /big HTTP/1.1\r\n\r\n")
-        wait_until(lambda: is_well(port), DEADLINE_S)
+        until(lambda: is_well(port))
         total = 0
         try:
             while chunk := greedy.recv(2**20):
@@ -144,11 +143,11 @@ def test_a_thousand_connections_leave_it_well_with_one_thread(port: int) -> None
     for connection in held:
         connection.setblocking(False)
         connection.connect_ex(("127.0.0.1", port))
-    wait_until(lambda: can_connect(port), 10 * DEADLINE_S)
+    until(lambda: can_connect(port))
     assert threading.active_count() == threads
     for connection in held:
         connection.close()
-    wait_until(lambda: can_connect(port), 10 * DEADLINE_S)  # it has noticed that they are gone
+    until(lambda: can_connect(port))  # it has noticed that they are gone
     assert is_well(port)
 
 

@@ -23,7 +23,7 @@ from delaybridge.store.series import Lateness, Rates, Recent
 from delaybridge.store.stats import BucketStats, Stats
 from delaybridge.store.tally import Tally
 from delaybridge.store.troubles import Retrying, Trouble
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 NOW_MS = 1_800_000_000_000
 HOSTILE = "\x1b[31m\u202eevil\n日本語" * 30
@@ -239,22 +239,22 @@ def test_the_watcher_keeps_its_last_picture_while_redis_is_away_and_heals() -> N
     client = Fake()
     watcher = Watcher(client, 0.01, lambda: None)  # type: ignore[arg-type]
     watcher.start()
-    wait_until(lambda: watcher.picture.stats is not None, 5)
+    until(lambda: watcher.picture.stats is not None)
     client.answer = fail
-    wait_until(lambda: watcher.picture.away_s is not None, 5)
+    until(lambda: watcher.picture.away_s is not None)
     away = watcher.picture
     assert away.stats is not None and away.error == "redis: gone"
-    wait_until(lambda: watcher.picture is not away, 5)
+    until(lambda: watcher.picture is not away)
     assert watcher.picture.away_s == away.away_s, "since when, not since the last try"
     client.answer = lambda: Picture(stats(), places=places(place("b", 1, paused=True)))
-    wait_until(lambda: watcher.picture.away_s is None, 5)
+    until(lambda: watcher.picture.away_s is None)
     watcher.toggle("a")
-    assert wait_until(watcher.told, 5).startswith("a is paused")
+    assert until(watcher.told).startswith("a is paused")
     watcher.toggle("b")
-    assert wait_until(watcher.told, 5) == "b is not changed: redis: gone"
+    assert until(watcher.told) == "b is not changed: redis: gone"
     assert client.changes == ["pause a"] and watcher.told() == ""
     client.answer = deny
-    wait_until(lambda: watcher.picture.error == "redis: access refused", 5)
+    until(lambda: watcher.picture.error == "redis: access refused")
     text = shown(watcher.picture)
     assert "no look has succeeded for" in text and "has not answered" not in text
     watcher.stop()

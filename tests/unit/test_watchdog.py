@@ -9,7 +9,7 @@ import time
 import pytest
 
 from delaybridge.worker.watchdog import Watchdog
-from tests.rigs.waiting import wait_until
+from tests.rigs.waiting import until
 
 
 def test_a_stderr_that_is_not_a_file_does_not_end_the_watchdog(
@@ -17,5 +17,5 @@ def test_a_stderr_that_is_not_a_file_does_not_end_the_watchdog(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())  # it has no file descriptor for the stacks
     watchdog = Watchdog(lambda: time.monotonic() - 100, 0.03)
-    wait_until(lambda: caplog.text.count("loop_stuck") >= 3, 10, "it goes on")
+    until(lambda: caplog.text.count("loop_stuck") >= 3, "it goes on")
     watchdog.stop()
