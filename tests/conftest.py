@@ -11,6 +11,8 @@ from hypothesis import settings
 
 pytest_plugins = [
     "pytester",
+    "tests.rigs.stall",
+    "tests.rigs.screen",
     "tests.servers.redis",
     "tests.servers.sentinel",
     "tests.servers.cluster",

@@ -39,7 +39,7 @@ from tests.rigs.browser import (
 )
 from tests.rigs.hostile_strings import HOSTILE_STRINGS
 from tests.rigs.sessions import TOKENS, token_file_in
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
 PLAIN = [page.path for page in PAGES if "{" not in page.path]
@@ -484,7 +484,7 @@ async def test_the_demo_is_seen_live(chromium: str, tmp_path: Path) -> None:
         async with browser(url, chromium) as page:
             await opened(page, "/buckets")
             await expect(page.locator("main")).to_contain_text("w1", timeout=20_000)
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(DEADLINE_S):
                 while b"worker w3 started" not in await demo.stdout.readline():
                     pass
             await expect(page.locator("#live, main").first).to_contain_text("w3", timeout=20_000)

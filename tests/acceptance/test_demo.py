@@ -31,7 +31,7 @@ from delaybridge.store import registry
 from delaybridge.store.command import plain
 from delaybridge.store.store import Store
 from tests.rigs.tmux import Tmux
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import accepts
 from tests.servers.redis import ON_EVERY_REDIS
@@ -141,7 +141,7 @@ def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
     assert _passed(run)
     (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.printed)
     admin = AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc})
-    until(lambda: topic not in admin.list_topics(timeout=10).topics, interval_s=0.1)
+    until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, interval_s=0.1)
 
 
 @ON_EVERY_REDIS

@@ -11,7 +11,7 @@ import httpx
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Promise
 from tests.rigs.serve import Server
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 MESSAGES, CLIENTS = 2000, 40
 KILLED_AFTER = (500, 1200)  # answers
@@ -29,7 +29,7 @@ class Load:
         self.repeated = 0
 
     async def run(self) -> None:
-        async with httpx.AsyncClient(base_url=self._server.url, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=self._server.url, timeout=DEADLINE_S) as client:
             await asyncio.gather(*(self._post_all(client) for _ in range(CLIENTS)))
 
     async def _post_all(self, client: httpx.AsyncClient) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge
 from tests.rigs.history import Delivery
-from tests.rigs.waiting import quiet, until
+from tests.rigs.waiting import DEADLINE_S, quiet, until
 from tests.servers.kafka import KafkaNode
 from tests.servers.redis import RedisServer
 
@@ -156,7 +156,7 @@ class Site:
         )
         try:
             places = [TopicPartition(self.delay, number) for number in range(PARTITIONS)]
-            return sum(max(p.offset, 0) for p in consumer.committed(places, timeout=10))
+            return sum(max(p.offset, 0) for p in consumer.committed(places, timeout=DEADLINE_S))
         finally:
             consumer.close()
 

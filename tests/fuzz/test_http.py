@@ -20,6 +20,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.web.openapi import description
 from delaybridge.web.serving import answer_on, listener
 from delaybridge.web.table import ENDPOINTS
+from tests.rigs.waiting import DEADLINE_S
 
 ENDLESS = {"/v1/events", "/live"}
 
@@ -75,4 +76,4 @@ def url(redis_url: str) -> Iterator[str]:
 @SCHEMA.parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
 def test_every_answer_is_as_described(case: Any, url: str) -> None:
-    case.call_and_validate(base_url=url, checks=CHECKS, timeout=10)
+    case.call_and_validate(base_url=url, checks=CHECKS, timeout=DEADLINE_S)

@@ -29,7 +29,7 @@ from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket, Item
 from tests.rigs.command_line import Result, Run
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import RedisServer
 
 CANARY = "S3CR3T-CANARY-99"
@@ -302,7 +302,7 @@ def test_a_reader_that_closes_stdout_does_not_stop_a_bulk_verb(
     done = subprocess.run(
         ["bash", "-c", f"{line} --exchange t --yes | head -n 1; echo ${{PIPESTATUS[0]}} >&2"],
         capture_output=True,
-        timeout=20,
+        timeout=DEADLINE_S,
     )
     assert done.stderr.decode() == "3,000 cancelled\n0\n"
     assert client.stats().delayed == 0
@@ -445,7 +445,7 @@ def test_a_reader_that_closes_stdout_does_not_stop_the_reading_of_lines(
     done = subprocess.run(
         ["bash", "-c", f"seq 3000 | {line} --lines | head -n 1; echo ${{PIPESTATUS[1]}} >&2"],
         capture_output=True,
-        timeout=20,
+        timeout=DEADLINE_S,
     )
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr.splitlines()[0] == b"3000 scheduled"
@@ -764,7 +764,7 @@ def test_no_secret_in_any_output(
         env={**os.environ, **urls},
         cwd=tmp_path,
         capture_output=True,
-        timeout=25,
+        timeout=DEADLINE_S,
     )
     printed = done.stdout + done.stderr
     assert done.returncode in (0, 1, 3)
@@ -818,7 +818,7 @@ def test_head_closes_the_pipe(flags: list[str], client: Client) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{line} --limit 500 | head -n 1; echo ${{PIPESTATUS[0]}} >&2"],
         capture_output=True,
-        timeout=20,
+        timeout=DEADLINE_S,
     )
     assert done.stderr.decode().splitlines()[-1] == "0"
     assert b"BrokenPipe" not in done.stderr

@@ -41,7 +41,7 @@ from delaybridge.store.views import Page
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.flavours import FLAVOURS, TO, Maker
 from tests.rigs.lossy_proxy import LossyProxy
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer, redis62_binary, valkey_binary
 
@@ -854,13 +854,13 @@ def heard(plain: redis.Redis, namespace: str) -> Iterator[Callable[[], list[byte
     """The messages on the namespace's channel since the last call."""
     subscription = plain.pubsub(ignore_subscribe_messages=True)
     subscription.subscribe(keys.wake(namespace))
-    subscription.get_message(timeout=5)
+    subscription.get_message(timeout=DEADLINE_S)
 
     def since_the_last_call() -> list[bytes]:
         # Everything published before this marker arrives before it.
         plain.publish(keys.wake(namespace), "marker")
         found = []
-        while (message := subscription.get_message(timeout=5)) is None or (
+        while (message := subscription.get_message(timeout=DEADLINE_S)) is None or (
             message["data"] != b"marker"
         ):
             if message is not None:
@@ -1047,7 +1047,7 @@ async def test_cancelling_close_leaves_no_caller_waiting(
     closing = asyncio.create_task(client.close())
     await asyncio.sleep(0)
     closing.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         assert Counter(await asyncio.gather(*calls)) == {"created": 3}
     await client.close()
 

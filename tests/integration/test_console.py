@@ -17,7 +17,7 @@ from delaybridge.web.console import look
 from delaybridge.web.console.pages import PAGES
 from tests.rigs.api import api
 from tests.rigs.sessions import TOKENS, log_in, token_file_in
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
 POLICY = (
@@ -371,7 +371,10 @@ async def test_a_stream_ends_with_its_token(
     monkeypatch.setattr(hub, "_ALIVE_S", 0.5)
     async with api(redis_url, namespace, token_file=str(token_file)) as client:
         headers = await log_in(client, "read")
-        async with asyncio.timeout(15), client.stream("GET", path, headers=headers) as answer:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            client.stream("GET", path, headers=headers) as answer,
+        ):
             lines = answer.aiter_lines()
             await anext(lines)
             rest = [line for line in token_file.read_text().splitlines() if " read" not in line]

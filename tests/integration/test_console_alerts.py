@@ -16,12 +16,13 @@ from delaybridge.store.setbacks import Setback
 from delaybridge.store.store import AsyncStore
 from delaybridge.web import sessions
 from tests.rigs.api import api
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.redis import RedisServer
 
 
 async def tick(client: httpx.AsyncClient, path: str = "/live", **headers: str) -> dict[str, Any]:
     """The first tick of a stream."""
-    async with asyncio.timeout(15), client.stream("GET", path, headers=headers) as answer:
+    async with asyncio.timeout(DEADLINE_S), client.stream("GET", path, headers=headers) as answer:
         lines = answer.aiter_lines()
         assert await anext(lines) == "event: tick"
         found: dict[str, Any] = json.loads((await anext(lines)).removeprefix("data: "))

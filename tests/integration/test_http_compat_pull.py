@@ -10,6 +10,7 @@ import httpx
 
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
+from tests.rigs.waiting import DEADLINE_S
 
 OK = {"code": 0, "message": "ok", "data": None}
 
@@ -55,7 +56,7 @@ async def test_youzan_from_add_to_finish(redis_url: str, namespace: str) -> None
         assert await got(http, "/", pop) == none
         assert (await got(http, "/", add))["success"]
         for _ in range(2):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE_S):
                 while (found := await got(http, "/", pop)) == none:
                     pass  # this dialect polls
             assert found == {**none, "id": "7", "value": "x"}

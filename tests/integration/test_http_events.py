@@ -12,6 +12,7 @@ import pytest
 
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
+from tests.rigs.waiting import DEADLINE_S
 
 
 async def told(
@@ -21,7 +22,7 @@ async def told(
     found: list[dict[str, Any]] = []
     current: dict[str, Any] = {}
     stream = http.stream("GET", "/v1/events", headers=headers, params=query)
-    async with asyncio.timeout(15), stream as answer:
+    async with asyncio.timeout(DEADLINE_S), stream as answer:
         assert answer.headers["content-type"] == "text/event-stream"
         async for line in answer.aiter_lines():
             name, _, value = line.partition(": ")

@@ -12,12 +12,12 @@ import pytest
 from delaybridge.cli.failure import Exit
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.command_line import Run
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 
 
 def is_alive(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health/live", timeout=2).status_code == 200
+        return httpx.get(f"{url}/health/live", timeout=DEADLINE_S).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -46,12 +46,12 @@ async def test_a_stream_ends_when_the_server_drains(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
     with ApiProcess(tmp_path, redis_url, namespace, "--port", "0") as serving:
-        async with httpx.AsyncClient(base_url=serving.url, timeout=20) as http:
+        async with httpx.AsyncClient(base_url=serving.url, timeout=DEADLINE_S) as http:
             async with http.stream("GET", "/v1/events") as answer:
                 lines = answer.aiter_lines()
                 assert await anext(lines) == "retry: 3000"
                 stopping = asyncio.create_task(asyncio.to_thread(serving.stop))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(DEADLINE_S):
                     async for _ in lines:
                         pass
             assert await stopping == 0

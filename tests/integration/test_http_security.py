@@ -20,6 +20,7 @@ from delaybridge.web.endpoint import Scope
 from delaybridge.web.serving import listener, serve
 from delaybridge.web.table import ENDPOINTS
 from tests.rigs.api import api
+from tests.rigs.waiting import DEADLINE_S
 
 ADMIN, WRITE, READ = (f"S3CR3T-CANARY-{word}-0123456789abcdef" for word in "awr")
 TOKENS = {"admin": ADMIN, "write": WRITE, "read": READ}
@@ -304,7 +305,7 @@ async def test_s30_a_job_is_noted_when_it_ends(http: httpx.AsyncClient) -> None:
     asked = {"filter": {"destination": "kafka:orders"}}
     started = await http.post("/v1/messages:cancel", json=asked, headers=bearer(ADMIN))
     assert started.status_code == 202
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while len(found := await records(http)) < 3:
             await asyncio.sleep(0.02)
     (end,) = [each for each in found if each["what"] == "cancel"]

@@ -225,7 +225,7 @@ def test_500_countdowns_and_etas_run_once_and_never_early(team: Team) -> None:
 def test_no_worker_holds_tasks_that_are_not_due(team: Team) -> None:
     team.start()
     worker = f"{team.queue}@localhost"
-    inspect = team.app.control.inspect([worker], timeout=5, limit=1)
+    inspect = team.app.control.inspect([worker], timeout=DEADLINE_S, limit=1)
     for number in range(200):
         team.tasks.ran.apply_async([number], countdown=3600)
     team.tasks.ran.delay("now")

@@ -24,7 +24,7 @@ from delaybridge.metrics.reader import Reader
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.fleet import Fleet, Process
 from tests.rigs.ingest import Rabbit
-from tests.rigs.waiting import until, until_async
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
@@ -40,7 +40,7 @@ class Port:
         self.number = free_port()
 
     def get(self, path: str) -> tuple[int, str]:
-        connection = HTTPConnection(LOOPBACK, self.number, timeout=20)
+        connection = HTTPConnection(LOOPBACK, self.number, timeout=DEADLINE_S)
         connection.request("GET", path, headers={"Accept": TEXT})
         response = connection.getresponse()
         return response.status, response.read().decode()

@@ -21,7 +21,7 @@ from delaybridge import web
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from delaybridge.web.mounting import MountedApp
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 MESSAGE = {"destination": "pull:x", "body": "1", "delay": "1h"}
 
@@ -64,7 +64,7 @@ async def served(app: Any) -> AsyncIterator[httpx.AsyncClient]:
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as client:
                 await until_async(lambda: _is_up(server), "the server answers")
                 yield client
         finally:

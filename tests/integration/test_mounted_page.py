@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.rigs.bridge import ROOT
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 
 TOKEN = "a-token-of-the-host-0123456789"
 PAGE = (ROOT / "docs" / "http.md").read_text().split("\n## In your own ASGI application\n")[1]
@@ -59,7 +59,7 @@ def running(
         found = until(lambda: re.search(r"on (http://\S+)", log.read_text()), log.read_text)
         assert found is not None
         headers = {"authorization": f"Bearer {TOKEN}"}
-        with httpx.Client(base_url=found[1], headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=found[1], headers=headers, timeout=DEADLINE_S) as client:
             yield client, psutil.Process(process.pid)
         process.terminate()
         process.wait(20)

@@ -15,6 +15,7 @@ from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
 from tests.rigs.broker import OPTIONS, Sink
 from tests.rigs.broker_memory import MemoryRig
+from tests.rigs.waiting import DEADLINE_S
 
 EXAMPLE = Path(__file__).parent.parent / "example_publisher"
 
@@ -39,7 +40,7 @@ def run(*command: str, **environment: str) -> None:
     """One `delaybridge` command; pytest captures its output."""
     known = {k: v for k, v in os.environ.items() if not k.startswith("DELAYBRIDGE_")}
     whole = [sys.executable, "-m", "delaybridge", *command]
-    subprocess.run(whole, env=known | environment, check=True, timeout=25)
+    subprocess.run(whole, env=known | environment, check=True, timeout=DEADLINE_S)
 
 
 def connect_to(url: str) -> tuple[Any, Sink]:

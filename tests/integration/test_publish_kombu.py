@@ -29,7 +29,7 @@ from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
 from tests.rigs.broker_rabbitmq import running_with_tls
 from tests.rigs.broker_redis import redis_with_tls
 from tests.rigs.fleet import is_settled, running_worker
-from tests.rigs.waiting import until, until_async
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
@@ -439,7 +439,7 @@ def consume(url: str, at_least: int) -> list[tuple[float, Any, dict[str, Any]]]:
     with kombu.Connection(url) as connection, connection.SimpleQueue("orders") as queue:
         while True:
             try:
-                message = queue.get(block=len(found) < at_least, timeout=20)
+                message = queue.get(block=len(found) < at_least, timeout=DEADLINE_S)
             except queue.Empty:
                 return found
             found.append((datetime.now(UTC).timestamp(), message.payload, message.headers))

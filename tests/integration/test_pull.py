@@ -240,7 +240,7 @@ async def test_a_long_poll_is_woken_and_its_message_finished(
         {"destination": "pull:t", "body": "x", "delay": "500ms", "id": id} for id in ("a", "b")
     ]
     assert [(await http.post("/v1/messages", json=one)).status_code for one in posts] == [201, 201]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
     items = [item for each in done for item in each.result().json()["items"]]
     assert items[0]["body"] == "x" and items[0]["attempt"] == 1
@@ -287,7 +287,7 @@ async def test_a_poll_whose_subscription_is_lost_hears_of_its_message(
     for _ in range(3):
         plain.client_kill_filter(_type="pubsub", skipme=True)
         await crew.client.schedule_many([Message("pull:t", b"x", delay=0)] * 2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             answers = await asyncio.gather(*polls)
         assert [len(answer.json()["items"]) for answer in answers] == [1, 1]
         polls = [

@@ -14,6 +14,7 @@ from delaybridge.errors import MessageError, StoreError
 from delaybridge.store import keys, registry, rules
 from delaybridge.store.rules import Rule
 from delaybridge.store.store import AsyncStore, Store
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
 
@@ -70,10 +71,10 @@ def test_a_change_sent_again_changes_nothing_and_says_the_same(
 def test_every_change_is_told_to_the_fleet(store: Store, namespace: str) -> None:
     with store.redis.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe(keys.wake(namespace))
-        heard.get_message(timeout=1)
+        heard.get_message(timeout=DEADLINE_S)
         for change in ({"paused": True}, {"paused": True}, {"paused": False}):
             store.complete(rules.change(namespace, PLACE, change))
-        texts = [heard.get_message(timeout=1) for _ in range(2)]
+        texts = [heard.get_message(timeout=DEADLINE_S) for _ in range(2)]
         assert [text["data"] for text in texts if text] == [b"destinations"] * 2
         assert heard.get_message(timeout=0.05) is None
 

@@ -24,6 +24,7 @@ from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store import keys
 from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.scanner import NOW_MS, Broker_, Rig, RigFactory, message, when
+from tests.rigs.waiting import DEADLINE_S
 
 SOON_MS = NOW_MS + 100
 BACKLOG = 400
@@ -1250,5 +1251,5 @@ async def test_a_repeated_claim_that_is_empty_by_now_does_not_stop_its_bucket(
         assert await rig.client.cancel("x") == "cancelled"
         await rig.schedule(message("y", NOW_MS + 1000))
         rig.scanner.wake_all()
-        await asyncio.wait_for(rig.at(NOW_MS + 1000), 10)
+        await asyncio.wait_for(rig.at(NOW_MS + 1000), DEADLINE_S)
         assert rig.memory.ids == ["y"]

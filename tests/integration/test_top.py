@@ -16,7 +16,7 @@ import redis
 from delaybridge import Client
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.tmux import Tmux
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import RedisServer
 
 
@@ -117,11 +117,11 @@ def test_it_ends_when_its_terminal_is_closed(tmux: Tmux, redis_url: str, namespa
 
 
 def test_it_needs_a_terminal_and_names_what_does_not(redis_url: str, namespace: str) -> None:
-    done = subprocess.run(command(redis_url, namespace), capture_output=True, timeout=20)
+    done = subprocess.run(command(redis_url, namespace), capture_output=True, timeout=DEADLINE_S)
     assert done.returncode == 2
     assert b"needs a terminal" in done.stderr and b"delaybridge stats -i 1s" in done.stderr
     often = command(redis_url, namespace, "-i", "1ms")
-    done = subprocess.run(often, capture_output=True, timeout=20)
+    done = subprocess.run(often, capture_output=True, timeout=DEADLINE_S)
     assert b"-i: 1ms is too often; at least 200ms" in done.stderr
 
 

@@ -545,7 +545,7 @@ async def test_a_wiped_namespace_stops_the_worker_within_5_s(crew: Crew) -> None
         client.flushall()
         client.close()
         with pytest.raises(StoreWiped):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, DEADLINE_S)
 
 
 @pytest.fixture

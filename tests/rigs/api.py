@@ -11,6 +11,7 @@ import httpx
 
 from delaybridge.settings.settings import Settings
 from delaybridge.web.serving import answer_on, listener
+from tests.rigs.waiting import DEADLINE_S
 
 
 @contextlib.asynccontextmanager
@@ -29,7 +30,7 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         serving = asyncio.create_task(answer_on(sock, settings, **transport))
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S) as client:
                 yield client
         finally:
             serving.cancel()

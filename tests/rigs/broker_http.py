@@ -14,6 +14,7 @@ from typing import Any
 
 from delaybridge.publish import HttpOptions, PublishOptions
 from tests.rigs.broker import CONFIRM_TIMEOUT_S, NetworkRig, Received
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import ServerProcess
 
 PROGRAM = Path(__file__).parent / "programs/webhook.py"
@@ -40,7 +41,7 @@ class Webhook(ServerProcess):
     def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
         url = f"http://127.0.0.1:{self.port}/base/{path}"
         request = urllib.request.Request(url, body or None, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
             data: bytes = answer.read()
             return data
 

@@ -53,6 +53,7 @@ from delaybridge.store.stats import BucketStats, Stats
 from delaybridge.store.stored import Stored
 from delaybridge.times import in_time
 from delaybridge.worker.interrupts import interrupts
+from tests.rigs.waiting import DEADLINE_S
 
 DOCS = Path(__file__).parents[2] / "docs"
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
@@ -105,7 +106,7 @@ def spawn(*args: str | bytes, env: dict[str, str] | None = None, **options: Any)
         [sys.executable, "-m", "delaybridge", *args],
         env={**os.environ, **(env or {})},
         capture_output=True,
-        timeout=20,
+        timeout=DEADLINE_S,
         **options,
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -1156,7 +1157,7 @@ def test_a_reader_that_closes_stdout_is_not_an_error() -> None:
         stdout=closed_pipe(),
         stderr=subprocess.PIPE,
         text=True,
-        timeout=20,
+        timeout=DEADLINE_S,
     )
     assert done.stderr == "0\n"
 
@@ -1177,7 +1178,7 @@ def test_no_socket_gets_the_number_of_a_closed_standard_stream() -> None:
     script = "import os, sys; from delaybridge import cli; cli.main(['--version'])"
     script += "; sys.exit(os.get_inheritable(2) and os.dup(2))"
     closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", script]
-    assert subprocess.run(closed, timeout=20, check=False).returncode == 3
+    assert subprocess.run(closed, timeout=DEADLINE_S, check=False).returncode == 3
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -1188,7 +1189,7 @@ def test_stdout_full(unbuffered: str) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=20,
+            timeout=DEADLINE_S,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
     assert done.stderr == "error: input/output: No space left on device\n"

@@ -12,6 +12,7 @@ from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import PublishOptions, link
 from delaybridge.publish.link import LinkedPublisher
+from tests.rigs.waiting import DEADLINE_S
 
 LASTING_S = 0.03
 
@@ -82,7 +83,7 @@ async def play(publisher: ScriptedPublisher) -> None:
         await publisher.connect()
     except PublishUnavailable:
         pass
-    await asyncio.wait_for(publisher.over.wait(), 5)
+    await asyncio.wait_for(publisher.over.wait(), DEADLINE_S)
     await publisher.close(1)
 
 

@@ -15,6 +15,7 @@ from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store.command import RedisCommand, plain
 from delaybridge.store.scripts import request
 from delaybridge.worker.pulse import Pulse, next_beat_s
+from tests.rigs.waiting import DEADLINE_S
 
 NOW_US = 1_795_000_000_500_000
 
@@ -166,7 +167,7 @@ def test_a_cancelled_beat_does_not_block_the_next() -> None:
             await asyncio.sleep(0)
         running.cancel()
         store.gate.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await pulse.beat()
 
     asyncio.run(main())
