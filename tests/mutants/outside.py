@@ -1,0 +1,169 @@
+"""Mutants of what the outside meets: publish, web, cli, doctor."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+BULK = "tests/integration/test_http_bulk.py"
+CLI = "tests/unit/test_cli.py"
+HTTP = "tests/integration/test_publish_http.py"
+RABBITMQ = "tests/unit/test_publish_rabbitmq.py"
+SECURITY = "tests/integration/test_http_security.py"
+
+MUTANTS = [
+    Mutant(
+        "http: one key at once", "delaybridge/publish/http/publisher.py",
+        "            if key is None:\n", "            if key is None or key:\n",
+        "messages of one key overtake each other", HTTP,
+    ),
+    Mutant(
+        "http: a line is forgotten too soon", "delaybridge/publish/http/publisher.py",
+        "                await self._post(line.popleft())\n"
+        "            self._behind.pop(lane, None)\n",
+        "                self._behind.pop(lane, None)\n"
+        "                await self._post(line.popleft())\n",
+        "the message after the one under way overtakes it", HTTP,
+    ),
+    Mutant(
+        "http: 429 is final", "delaybridge/publish/http/outcomes.py",
+        "_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)",
+        "_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT,)",
+        "messages to a receiver that is busy are buried", HTTP,
+    ),
+    Mutant(
+        "http: the newest secret only", "delaybridge/publish/http/signature.py",
+        "for secret in secrets)", "for secret in secrets[:1])",
+        "receivers that know the old secret refuse everything", HTTP,
+    ),
+    Mutant(
+        "rabbitmq: a returned message is lost", "delaybridge/publish/rabbitmq/channel.py",
+        "self._reports.add(self._without_returned(left), outcome)",
+        "self._reports.add(left, outcome)",
+        "a message that no queue took is sent again although it was refused", RABBITMQ,
+    ),
+    Mutant(
+        "rabbitmq: a multiple ack", "delaybridge/publish/rabbitmq/channel.py",
+        "start = self._head if multiple else end - 1", "start = end - 1",
+        "messages that a broker confirms together are never settled", RABBITMQ,
+    ),
+    Mutant(
+        "rabbitmq: suspects go together", "delaybridge/publish/rabbitmq/channel.py",
+        "return self._careful > 0 or id in self._suspects", "return self._careful > 0",
+        "one bad message closes the channel for all others again and again", RABBITMQ,
+    ),
+    Mutant(
+        "kafka: an error is no proof", "delaybridge/publish/kafka/outcomes.py",
+        "if refused is not None and is_proof:", "if refused is not None:",
+        "a message that may have been written is refused for certain",
+        "tests/unit/test_publish_kafka.py",
+    ),
+    Mutant(
+        "kafka: a failed record is in flight", "delaybridge/publish/kafka/topic.py",
+        "        self.in_flight -= 1\n", "",
+        "a topic never changes its producer again", "tests/unit/test_publish_kafka_topic.py",
+    ),
+    Mutant(
+        "kafka: many", "delaybridge/publish/kafka/topic.py",
+        "MANY = 400", "MANY = 4000",
+        "no topic gets the patient producer", "tests/unit/test_publish_kafka_topic.py",
+    ),
+    Mutant(
+        "kombu: returned once, returned always", "delaybridge/publish/kombu/thread.py",
+        "    def _publish(self, delivery: Delivery) -> Outcome:\n        self._returned = None\n",
+        "    def _publish(self, delivery: Delivery) -> Outcome:\n",
+        "after one message without a queue, all are refused",
+        "tests/integration/test_publish_kombu.py",
+    ),
+    Mutant(
+        "streams: written is refused", "delaybridge/publish/redis_streams/publisher.py",
+        "unknown = Outcome(Verdict.UNKNOWN, reason, Fault.BROKER)",
+        "unknown = Outcome(Verdict.REFUSED, reason, Fault.BROKER)",
+        "a message that may have been added is sent again without its attempt counted",
+        "tests/integration/test_publish_redis_streams.py",
+    ),
+    Mutant(
+        "link: a broker that is back", "delaybridge/publish/link.py",
+        "            self.unavailable = unavailable\n            self._on_change()\n",
+        "            self.unavailable = unavailable\n",
+        "parked messages wait though their broker is back", "tests/unit/test_link.py",
+    ),
+    Mutant(
+        "web: an eleventh wrong token", "delaybridge/web/throttle.py",
+        "if record.failures <= _FAILURES:", "if record.failures < _FAILURES:",
+        "the tenth wrong token is refused", "tests/unit/test_throttle.py",
+    ),
+    Mutant(
+        "web: a session without an end", "delaybridge/web/sessions.py",
+        "if token is None or not time.time() < ends_s:", "if token is None:",
+        "a cookie is good for ever", SECURITY,
+    ),
+    Mutant(
+        "web: a token file that is gone", "delaybridge/web/tokens.py",
+        "_tokens_of(self._file) if self._seen else []", "_tokens_of(self._file)",
+        "tokens count although their file was removed", SECURITY,
+    ),
+    Mutant(
+        "web: read only but for admins", "delaybridge/web/access.py",
+        "needed in (Scope.WRITE, Scope.ADMIN)", "needed in (Scope.WRITE,)",
+        "a server that is to change nothing discards messages", SECURITY,
+    ),
+    Mutant(
+        "web: a cursor of another filter", "delaybridge/web/paging.py",
+        "self.header, self.attempts, self.reason)", "self.header, self.reason)",
+        "a page begins in the middle of another list",
+        "tests/integration/test_http_messages.py tests/integration/test_http_filters.py",
+    ),
+    Mutant(
+        "web: a job's batch", "delaybridge/web/jobs.py",
+        "do(page[at : at + BATCH_MESSAGES])", "do(page[at : at + BATCH_MESSAGES - 1])",
+        "a bulk verb leaves out one message of each batch", BULK,
+    ),
+    Mutant(
+        "web: a stopped job", "delaybridge/web/jobs.py",
+        "await asyncio.shield(do(page[at : at + BATCH_MESSAGES]))",
+        "await do(page[at : at + BATCH_MESSAGES])",
+        "messages under way when a job is stopped are in no answer", BULK,
+    ),
+    Mutant(
+        "web: a client that is gone", "delaybridge/web/topics.py",
+        "            await self._call.site.client.release(found)\n", "",
+        "messages wait for a consumer that has hung up", "tests/integration/test_pull.py",
+    ),
+    Mutant(
+        "cli: a line in two pieces", "delaybridge/cli/lines.py",
+        "yield from _line(number, kept + part, limit)", "yield from _line(number, part, limit)",
+        "the beginning of a line is lost", CLI,
+    ),
+    Mutant(
+        "cli: a bucket without a worker", "delaybridge/cli/health.py",
+        "alone &= set(unowned(found.buckets))", "alone = set(unowned(found.buckets))",
+        "a bucket fails the check that lacked its worker for a moment only", CLI,
+    ),
+    Mutant(
+        "cli: ids are not counted", "delaybridge/cli/targets.py",
+        "if dry_run and ids:", "if dry_run and not ids:",
+        "--dry-run with ids changes them", CLI,
+    ),
+    Mutant(
+        "cli: a wrong word for not durable", "delaybridge/cli/failure.py",
+        '    errors.NotDurable: ("not_durable", Exit.UNREACHABLE),\n', "",
+        "a caller is told to try again what may be stored", CLI,
+    ),
+    Mutant(
+        "doctor: durable by half", "delaybridge/doctor/durability.py",
+        "if all(each.is_mild for each in found):", "if any(each.is_mild for each in found):",
+        "doctor says ok below what is lacking", "tests/unit/test_durability_gate.py"
+        " tests/integration/test_durability.py",
+    ),
+    Mutant(
+        "doctor: an old alarm", "delaybridge/doctor/checks.py",
+        "level = FAIL if age_ms < setbacks.FRESH_MS else WARN", "level = FAIL",
+        "a setback of last week restarts workers", "tests/integration/test_setbacks.py",
+    ),
+    Mutant(
+        "doctor: buckets that differ", "delaybridge/doctor/namespace.py",
+        "    if count != settings.buckets:", "    if count < settings.buckets:",
+        "a wrong number of buckets is found when a worker starts",
+        "tests/integration/test_cli.py -k doctor",
+    ),
+]  # fmt: skip

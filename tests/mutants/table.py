@@ -1,0 +1,13 @@
+"""All mutants, room by room."""
+
+from __future__ import annotations
+
+from tests.mutants import entrances, outside, scanning, storing
+from tests.mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    *entrances.MUTANTS,
+    *storing.MUTANTS,
+    *scanning.MUTANTS,
+    *outside.MUTANTS,
+]
