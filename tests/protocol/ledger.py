@@ -87,6 +87,7 @@ class LedgerState(NamedTuple):
     was_answered: bool = False  # the schedule, when the message was delivered first
 
 
+changed, with_store, doing_with = LedgerState._replace, Store._replace, Doing._replace
 STAMP = 1
 _COMPARISONS = 100  # more than there are
 Step = tuple[str, LedgerState]
@@ -113,19 +114,19 @@ class LedgerModel:
         if doing is None:
             return
         if doing.at == "row":
-            after = now._replace(scheduling=Doing("redis"))
+            after = changed(now, scheduling=Doing("redis"))
             if self.rules.row_first:
-                after = after._replace(row=LIVE)
+                after = changed(after, row=LIVE)
             yield "schedule: the row", after
         elif doing.at == "redis":
             store = now.store
             if STAMP not in store.undone and store.has is None:
-                store = store._replace(has=STAMP)
+                store = with_store(store, has=STAMP)
             told = now.answered | {"created"}
             at = None if self.rules.row_first else Doing("late row")
-            yield "schedule: Redis", now._replace(store=store, scheduling=at, answered=told)
+            yield "schedule: Redis", changed(now, store=store, scheduling=at, answered=told)
         else:
-            yield "schedule: the row, late", now._replace(row=now.row or LIVE, scheduling=None)
+            yield "schedule: the row, late", changed(now, row=now.row or LIVE, scheduling=None)
 
     def _cancel(self, now: LedgerState) -> Iterator[Step]:
         doing = now.cancelling
@@ -133,18 +134,18 @@ class LedgerModel:
             return  # what is cancelled was accepted, or its caller is dead
         if doing.at == "redis":
             if now.store.has is None:
-                yield "cancel: unknown", now._replace(cancelling=Doing("look"))
+                yield "cancel: unknown", changed(now, cancelling=Doing("look"))
                 return
             store = self._leave(now.store)
-            store = store._replace(undone=store.undone | {STAMP})
+            store = with_store(store, undone=store.undone | {STAMP})
             commit = Doing("commit", healed=store.healed)
-            after = now._replace(store=store, cancelling=commit)
+            after = changed(now, store=store, cancelling=commit)
             if not self.rules.answer_last:
                 after = self._told_cancelled(after)
             yield "cancel: Redis", after
         elif doing.at == "look":
             at = Doing("withdraw") if now.row == LIVE else None
-            yield "cancel: the ledger", now._replace(cancelling=at)
+            yield "cancel: the ledger", changed(now, cancelling=at)
         elif doing.at == "withdraw":
             yield "cancel: what Redis lacks", self._withdraw(now)
         else:
@@ -153,32 +154,32 @@ class LedgerModel:
     def _commit_cancel(self, now: LedgerState, doing: Doing) -> Iterator[Step]:
         if doing.at == "commit":
             row = CANCELLED if now.row == LIVE else now.row
-            after = now._replace(row=row, cancelling=doing._replace(at="confirm"))
+            after = changed(now, row=row, cancelling=doing_with(doing, at="confirm"))
             if not self.rules.confirmed:
-                after = self._told_cancelled(after._replace(cancelling=None))
+                after = self._told_cancelled(changed(after, cancelling=None))
             yield "cancel: the row", after
             return
         if now.store.healed != doing.healed:
-            yield "cancel: call again", now._replace(cancelling=None)
+            yield "cancel: call again", changed(now, cancelling=None)
             return
-        yield "cancel: no comparison began", self._told_cancelled(now._replace(cancelling=None))
+        yield "cancel: no comparison began", self._told_cancelled(changed(now, cancelling=None))
 
     def _withdraw(self, now: LedgerState) -> LedgerState:
         store = now.store
         if store.has is None and any(stamp == STAMP for stamp, _ in store.gone):
-            return now._replace(cancelling=None)  # it left: unknown
+            return changed(now, cancelling=None)  # it left: unknown
         store = self._leave(store)
-        store = store._replace(undone=store.undone | {STAMP})
-        return now._replace(store=store, cancelling=Doing("commit", healed=store.healed))
+        store = with_store(store, undone=store.undone | {STAMP})
+        return changed(now, store=store, cancelling=Doing("commit", healed=store.healed))
 
     def _told_cancelled(self, now: LedgerState) -> LedgerState:
-        return now._replace(answered=now.answered | {"cancelled"})
+        return changed(now, answered=now.answered | {"cancelled"})
 
     def _leave(self, store: Store) -> Store:
         gone = store.gone
         if self.rules.gone and store.generation:
             gone = gone | {(STAMP, store.generation)}
-        return store._replace(has=None, gone=gone)
+        return with_store(store, has=None, gone=gone)
 
     # the owner
 
@@ -187,7 +188,7 @@ class LedgerModel:
         if doing is None:
             if now.session < 0:
                 begun = Doing("verify", run=now.run)
-                yield "owner: a session", now._replace(owner=begun, known=-1)
+                yield "owner: a session", changed(now, owner=begun, known=-1)
                 return
             if now.seals < self.seals:
                 yield "owner: seal", self._seal(now, "tell")
@@ -200,7 +201,7 @@ class LedgerModel:
         if now.store.has is None:
             return
         if self.rules.server_checked and now.session != now.run:
-            yield "owner: another server", now._replace(session=-1)
+            yield "owner: another server", changed(now, session=-1)
             return
         violated = now.violated
         if "cancelled" in now.answered:
@@ -210,7 +211,8 @@ class LedgerModel:
         store = self._leave(now.store)
         yield (
             "owner: publish",
-            now._replace(
+            changed(
+                now,
                 store=store,
                 delivered=min(now.delivered + 1, 2),
                 violated=violated,
@@ -221,63 +223,63 @@ class LedgerModel:
     def _seal(self, now: LedgerState, then: str) -> LedgerState:
         store = now.store
         if now.known >= store.generation:
-            return now._replace(session=-1, owner=None)  # the store lost writes
+            return changed(now, session=-1, owner=None)  # the store lost writes
         last = now.known if self.rules.kept_longer else now.known + 1
         gone = frozenset(each for each in store.gone if each[1] >= last)
-        sealed = store._replace(gone=gone, generation=store.generation + 1)
+        sealed = with_store(store, gone=gone, generation=store.generation + 1)
         run = now.run if now.owner is None else now.owner.run
         doing = Doing(then, store.generation, run=run)
-        return now._replace(store=sealed, owner=doing, seals=now.seals + 1)
+        return changed(now, store=sealed, owner=doing, seals=now.seals + 1)
 
     def _verify(self, now: LedgerState, doing: Doing) -> LedgerState:
         if not self.rules.verified or now.store.healed // _COMPARISONS == doing.run:
-            return now._replace(owner=None, session=doing.run)
+            return changed(now, owner=None, session=doing.run)
         if self.rules.begun_named:
             begun = now.comparisons + 1
-            now = now._replace(store=now.store._replace(healed=-1 - begun), comparisons=begun)
+            now = changed(now, store=with_store(now.store, healed=-1 - begun), comparisons=begun)
         return self._seal(now, "tell_first")
 
     def _tell(self, now: LedgerState, doing: Doing) -> LedgerState:
-        return self._told(now, doing)._replace(owner=None)
+        return changed(self._told(now, doing), owner=None)
 
     def _tell_first(self, now: LedgerState, doing: Doing) -> LedgerState:
-        return self._told(now, doing)._replace(owner=doing._replace(at="compare"))
+        return changed(self._told(now, doing), owner=doing_with(doing, at="compare"))
 
     def _told(self, now: LedgerState, doing: Doing) -> LedgerState:
         row = now.row
         left = [g for stamp, g in now.store.gone if stamp == STAMP and g <= doing.generation]
         if left and row == LIVE:
             row = CANCELLED if STAMP in now.store.undone else PUBLISHED
-        return now._replace(row=row, known=doing.generation)
+        return changed(now, row=row, known=doing.generation)
 
     def _compare(self, now: LedgerState, doing: Doing) -> LedgerState:
         """Drop what has ended; then what is missing is looked for."""
         store = now.store
         if store.has is not None and now.row in (PUBLISHED, CANCELLED):
-            store = store._replace(has=None)
-        return now._replace(store=store, owner=doing._replace(at="stand"))
+            store = with_store(store, has=None)
+        return changed(now, store=store, owner=doing_with(doing, at="stand"))
 
     def _stand(self, now: LedgerState, doing: Doing) -> LedgerState:
         begun = Doing("read", now.store.generation, now.store.healed, run=doing.run)
-        return now._replace(owner=begun)
+        return changed(now, owner=begun)
 
     def _read(self, now: LedgerState, doing: Doing) -> LedgerState:
         rows = (STAMP,) if now.row == LIVE else ()
-        return now._replace(owner=doing._replace(at="bring", rows=rows))
+        return changed(now, owner=doing_with(doing, at="bring", rows=rows))
 
     def _bring(self, now: LedgerState, doing: Doing) -> LedgerState:
         store, is_void = self._restored(now.store, doing)
-        return now._replace(
-            store=store, owner=doing._replace(at="stand" if is_void else "heal", rows=())
+        return changed(
+            now, store=store, owner=doing_with(doing, at="stand" if is_void else "heal", rows=())
         )
 
     def _heal(self, now: LedgerState, doing: Doing) -> LedgerState:
         if now.known >= now.store.generation:
-            return now._replace(session=-1, owner=None)
+            return changed(now, session=-1, owner=None)
         # The run that it read when it began: if that is over, the first answer to a fire says so.
         healed = doing.run * _COMPARISONS + (now.comparisons if self.rules.each_named else 0)
-        store = now.store._replace(healed=healed, generation=now.store.generation + 1)
-        return now._replace(store=store, owner=None, session=doing.run)
+        store = with_store(now.store, healed=healed, generation=now.store.generation + 1)
+        return changed(now, store=store, owner=None, session=doing.run)
 
     # somebody who restores
 
@@ -286,14 +288,14 @@ class LedgerModel:
         if doing is None:
             if now.restores < self.restores:
                 begun = Doing("read", now.store.generation, now.store.healed)
-                yield "restore: begin", now._replace(restoring=begun, restores=now.restores + 1)
+                yield "restore: begin", changed(now, restoring=begun, restores=now.restores + 1)
         elif doing.at == "read":
             rows = (STAMP,) if now.row == LIVE else ()
-            bring = doing._replace(at="bring", rows=rows)
-            yield "restore: the ledger", now._replace(restoring=bring)
+            bring = doing_with(doing, at="bring", rows=rows)
+            yield "restore: the ledger", changed(now, restoring=bring)
         else:
             store, _ = self._restored(now.store, doing)
-            yield "restore: Redis", now._replace(store=store, restoring=None)
+            yield "restore: Redis", changed(now, store=store, restoring=None)
 
     def _restored(self, store: Store, doing: Doing) -> tuple[Store, bool]:
         """The bucket after a restore, and whether it was void."""
@@ -304,29 +306,29 @@ class LedgerModel:
             return store, True
         has_left = any(stamp == STAMP for stamp, _ in store.gone) or STAMP in store.undone
         if doing.rows and store.has is None and not has_left:
-            store = store._replace(has=STAMP)
+            store = with_store(store, has=STAMP)
         return store, False
 
     # faults
 
     def _fail(self, now: LedgerState) -> Iterator[Step]:
         if now.snapshot is None and self.goes_back:
-            yield "Redis: a snapshot", now._replace(snapshot=now.store)
+            yield "Redis: a snapshot", changed(now, snapshot=now.store)
         if now.faults >= self.faults:
             return
-        fault = now._replace(faults=now.faults + 1)
+        fault = changed(now, faults=now.faults + 1)
         if now.scheduling is not None:
-            yield "the scheduling client dies", fault._replace(scheduling=None)
+            yield "the scheduling client dies", changed(fault, scheduling=None)
         if now.cancelling is not None:
-            yield "the cancelling client dies", fault._replace(cancelling=None)
-        yield "the owner dies", fault._replace(owner=None, session=-1, known=-1)
+            yield "the cancelling client dies", changed(fault, cancelling=None)
+        yield "the owner dies", changed(fault, owner=None, session=-1, known=-1)
         if not self.goes_back:
             yield (
                 "Redis: wiped",
-                fault._replace(store=Store(), forgot=True, owner=None, session=-1, known=-1),
+                changed(fault, store=Store(), forgot=True, owner=None, session=-1, known=-1),
             )
         if now.snapshot is not None:
-            back = fault._replace(store=now.snapshot, run=now.run + 1, forgot=True)
+            back = changed(fault, store=now.snapshot, run=now.run + 1, forgot=True)
             yield "Redis: an older past", back
 
     # in the end
@@ -335,9 +337,9 @@ class LedgerModel:
         """Whether a message that was accepted is delivered, or cancelled, if no fault comes."""
         if "created" not in now.answered:
             return True
-        now = now._replace(
-            scheduling=None, cancelling=None, restoring=None, owner=None, session=-1, known=-1,
-            snapshot=now.store, seals=-1000, store=now.store._replace(healed=-1),
+        now = changed(
+            now, scheduling=None, cancelling=None, restoring=None, owner=None, session=-1,
+            known=-1, snapshot=now.store, seals=-1000, store=with_store(now.store, healed=-1),
             faults=self.faults, restores=self.restores,
         )  # fmt: skip
         for _ in range(40):

@@ -45,6 +45,6 @@ def test_every_rule_has_a_mutant() -> None:
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     name, promise = MUTANTS[rule]
-    rules = LedgerRules()._replace(**{rule: False})
+    rules = LedgerRules(**{rule: False})
     _, violated = explore_ledger(LedgerModel(rules, **BOUNDS[name]))
     assert [int(what[0]) for what in violated] == [promise]

@@ -35,6 +35,6 @@ def test_every_rule_has_a_mutant() -> None:
 @pytest.mark.parametrize("rule", MUTANTS)
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     name, promise = MUTANTS[rule]
-    rules = TierRules()._replace(**{rule: False})
+    rules = TierRules(**{rule: False})
     _, broken = explore_tiers(TierModel(rules, cold=CALLS[name], promotions=2))
     assert promise in {int(what[0]) for what in broken}

@@ -63,6 +63,9 @@ class TierState(NamedTuple):
     late: bool = False
 
 
+changed, task_with = TierState._replace, Task._replace
+
+
 class TierModel:
     """The steps from a state. cold: whether the calls are due late. promotions: how many."""
 
@@ -95,7 +98,7 @@ class TierModel:
                     found, now = task.read[1 - n], self._with_row(now, n)
                 return self._look(now, n, found)
             case "bring":
-                return _doing(self._brought(now, task), n, task._replace(at="arrived"))
+                return _doing(self._brought(now, task), n, task_with(task, at="arrived"))
             case "arrived":
                 return _doing(self._arrived(now, task), n, Task("redis"))
             case "redis":
@@ -106,7 +109,7 @@ class TierModel:
 
     def _with_row(self, now: TierState, n: int) -> TierState:
         now = _row(now, n + 1, COLD if self.cold[n] else HOT)
-        return now._replace(order=(*now.order, n + 1))
+        return changed(now, order=(*now.order, n + 1))
 
     def _look(self, now: TierState, n: int, found: str) -> TierState:
         """found: the other call's row."""
@@ -124,9 +127,9 @@ class TierModel:
         if mine in now.undone:
             return _doing(_answer(now, n, "cancelled"), n, None)
         if now.has in (0, mine):
-            return _doing(_answer(now._replace(has=mine), n, "created"), n, None)
+            return _doing(_answer(changed(now, has=mine), n, "created"), n, None)
         if self.rules.refused_kept:
-            now = now._replace(undone=now.undone | {mine})
+            now = changed(now, undone=now.undone | {mine})
         return _doing(_answer(now, n, "duplicate"), n, Task("withdraw"))
 
     # promotion
@@ -137,12 +140,12 @@ class TierModel:
                 latest_first = now.order[::-1]  # by their due times it may be so
                 read = tuple(stamp for stamp in latest_first if self._is_to_come(now, stamp))
                 now = now if self.rules.cold_until_there else _warm(now, Task("", read))
-                return now._replace(promoter=Task("bring", read))
+                return changed(now, promoter=Task("bring", read))
             case "bring":
-                return self._brought(now, task)._replace(promoter=task._replace(at="arrived"))
+                return changed(self._brought(now, task), promoter=task_with(task, at="arrived"))
             case _:
                 after = self._arrived(now, task)
-                return after._replace(promoter=Task("read"), promotions=now.promotions + 1)
+                return changed(after, promoter=Task("read"), promotions=now.promotions + 1)
 
     def _is_to_come(self, now: TierState, stamp: Stamp) -> bool:
         live = [each for each in now.order if now.rows[each - 1] in (COLD, HOT)]
@@ -157,7 +160,7 @@ class TierModel:
         for stamp in task.read:
             is_gone = self.rules.gone_checked and stamp in now.undone
             if not (now.has or is_gone):
-                now = now._replace(has=stamp)
+                now = changed(now, has=stamp)
         return now
 
     # one that cancels
@@ -165,16 +168,16 @@ class TierModel:
     def _cancel(self, now: TierState, task: Task) -> TierState:
         match task.at:
             case "redis":
-                now = now._replace(late=all(call is None for call in now.calls))
+                now = changed(now, late=all(call is None for call in now.calls))
                 if now.has:
                     return self._removed(now, now.has)
                 if not self.rules.ledger_looked:
-                    return _answer(now, 2, "unknown")._replace(cancel=None)
-                return now._replace(cancel=Task("read"))
+                    return changed(_answer(now, 2, "unknown"), cancel=None)
+                return changed(now, cancel=Task("read"))
             case "read":
                 live = [stamp for stamp in (1, 2) if now.rows[stamp - 1] in (COLD, HOT)]
                 live.sort(key=lambda stamp: now.rows[stamp - 1] != COLD)
-                return now._replace(cancel=Task("rows", tuple(live)))
+                return changed(now, cancel=Task("rows", tuple(live)))
             case "rows":
                 return self._cancel_row(now, task)
             case _:  # the row
@@ -185,22 +188,22 @@ class TierModel:
                         now = _row(now, stamp, OVER)
                 left = () if was_cold else task.read[1:]
                 now = _answer(now, 2, "cancelled")
-                return now._replace(cancel=Task("rows", left) if left else None)
+                return changed(now, cancel=Task("rows", left) if left else None)
 
     def _cancel_row(self, now: TierState, task: Task) -> TierState:
         if not task.read:
-            return _answer(now, 2, now.answers[2] or "unknown")._replace(cancel=None)
+            return changed(_answer(now, 2, now.answers[2] or "unknown"), cancel=None)
         stamp = task.read[0]
         if now.has:
             return self._removed(now, now.has)
         if stamp in now.undone:
-            return now._replace(cancel=Task("rows", task.read[1:]))
+            return changed(now, cancel=Task("rows", task.read[1:]))
         undone = now.undone | {stamp}
-        return now._replace(undone=undone, cancel=Task("commit", task.read))
+        return changed(now, undone=undone, cancel=Task("commit", task.read))
 
     def _removed(self, now: TierState, stamp: Stamp) -> TierState:
-        after = now._replace(has=0, undone=now.undone | {stamp})
-        return after._replace(cancel=Task("commit", (stamp,)))
+        after = changed(now, has=0, undone=now.undone | {stamp})
+        return changed(after, cancel=Task("commit", (stamp,)))
 
     # in the end
 
@@ -227,7 +230,7 @@ class TierModel:
 def _row(now: TierState, stamp: Stamp, state: str) -> TierState:
     rows = [*now.rows]
     rows[stamp - 1] = state
-    return now._replace(rows=(rows[0], rows[1]))
+    return changed(now, rows=(rows[0], rows[1]))
 
 
 def _warm(now: TierState, task: Task) -> TierState:
@@ -240,13 +243,13 @@ def _warm(now: TierState, task: Task) -> TierState:
 def _doing(now: TierState, n: int, task: Task | None) -> TierState:
     calls = [*now.calls]
     calls[n] = task
-    return now._replace(calls=(calls[0], calls[1]))
+    return changed(now, calls=(calls[0], calls[1]))
 
 
 def _answer(now: TierState, n: int, answer: str) -> TierState:
     answers = [*now.answers]
     answers[n] = answer
-    return now._replace(answers=(answers[0], answers[1], answers[2]))
+    return changed(now, answers=(answers[0], answers[1], answers[2]))
 
 
 def explore_tiers(model: TierModel) -> tuple[int, dict[str, TierState]]:
