@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 
@@ -12,15 +14,18 @@ from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import PublishOptions, link
 from delaybridge.publish.link import LinkedPublisher
-from tests.rigs.waiting import DEADLINE_S
 
-LASTING_S = 0.03
+LASTING_S = 60.0
 
 
 class ScriptedPublisher(LinkedPublisher):
-    """Each session is a pair: seconds until it opens (None: never opens), seconds that it lasts."""
+    """Each session is a pair: seconds until it opens (None: never opens), seconds that it lasts.
+
+    now_s: the time, which only its sessions move.
+    """
 
     def __init__(self, *sessions: tuple[float | None, float]) -> None:
+        self.now_s = 0.0
         self.changes: list[str | None] = []
         self.over = asyncio.Event()
         self._script = list(sessions)
@@ -38,9 +43,9 @@ class ScriptedPublisher(LinkedPublisher):
             await asyncio.Event().wait()
         opens_s, lasts_s = self._script.pop(0)
         if opens_s is not None:
-            await asyncio.sleep(opens_s)
+            self.now_s += opens_s
             self._opened()
-        await asyncio.sleep(lasts_s)
+        self.now_s += lasts_s
         self._change("connection_lost: by script")
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
@@ -61,30 +66,27 @@ class ScriptedPublisher(LinkedPublisher):
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits that were asked for, with everything a hundred times faster and no jitter."""
+    """The waits that were asked for, in seconds, without jitter; none is waited for."""
     asked: list[float] = []
 
     class Recording(Backoff):
         def next_s(self, worked_s: float = 0.0) -> float:
-            asked.append(round(super().next_s(worked_s) * 1000))
+            asked.append(super().next_s(worked_s))
             return 0.0
 
-    monkeypatch.setattr(link, "FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(link, "LONGEST_WAIT_S", 0.010)
+    monkeypatch.setattr(link, "FIRST_WAIT_S", 2.0)
     monkeypatch.setattr(link, "JITTER", 0.0)
-    monkeypatch.setattr(link, "STABLE_S", LASTING_S / 2)
     monkeypatch.setattr(link, "Backoff", Recording)
     return asked
 
 
 async def play(publisher: ScriptedPublisher) -> None:
     """Run all its sessions, then close it."""
-    try:
-        await publisher.connect()
-    except PublishUnavailable:
-        pass
-    await asyncio.wait_for(publisher.over.wait(), DEADLINE_S)
-    await publisher.close(1)
+    with patch.object(asyncio.get_running_loop(), "time", lambda: publisher.now_s):
+        with suppress(PublishUnavailable):
+            await publisher.connect()
+        await publisher.over.wait()
+        await publisher.close(1)
 
 
 async def test_each_wait_is_twice_the_one_before_up_to_the_longest(waits: list[float]) -> None:

@@ -333,7 +333,8 @@ class TestReports:
         reports.add([delivery("b")], LOST)
         with pytest.raises(RuntimeError):
             reports.flush()
-        await asyncio.sleep(0.01)
+        for _ in range(3):
+            await asyncio.sleep(0)
         assert calls == [CONFIRMED, LOST]
 
 
