@@ -18,6 +18,7 @@ from tests.chaos.cells import CELLS
 from tests.chaos.changes import MUTATIONS
 from tests.chaos.runner import run_cell
 from tests.chaos.site import Shared
+from tests.rigs.stall import Stall
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
@@ -32,7 +33,8 @@ def run_cells(names: list[str], shared: Shared, seconds: float) -> int:
     PAGES.mkdir(exist_ok=True)
     for name in names:
         try:
-            result = run_cell(CELLS[name], shared, seconds=seconds, pages=PAGES)
+            with Stall() as stall:
+                result = run_cell(CELLS[name], shared, stall, seconds=seconds, pages=PAGES)
         except Exception as error:
             print(f"{name} FAILED: {error!r}", flush=True)
             red += 1
@@ -51,7 +53,10 @@ def run_mutations(names: list[str], shared: Shared, seconds: float) -> int:
         for id in MUTATIONS[name].cells:
             environment = {"CHAOS_CHANGE": name}
             try:
-                result = run_cell(CELLS[id], shared, seconds=seconds, environment=environment)
+                with Stall() as stall:
+                    result = run_cell(
+                        CELLS[id], shared, stall, seconds=seconds, environment=environment
+                    )
                 broken = {which: len(what) for which, what in result.broken.items()}
             except Exception as error:
                 print(f"{name} {id} FAILED: {error!r}"[:2000], flush=True)

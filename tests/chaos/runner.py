@@ -16,11 +16,12 @@ from tests.chaos.cell import Cell
 from tests.chaos.checker import Fate, Found, Terms, check, fold, p99_ms, read_history, timeline
 from tests.chaos.history_page import page
 from tests.chaos.site import Shared, Site
+from tests.rigs.stall import Stall
 from tests.rigs.waiting import until
 
 WARM_UP_S = 1.0
 SHOWN = 20  # ids whose whole history is printed
-SLACK_MS = 5000  # two busy cores
+SETTLE_MS = 5000  # to start what was killed, and to send what has piled up
 EXITS = {0, -9, 137, -15}
 SECRET = re.compile(r"guest:guest|s3cret")
 
@@ -52,6 +53,7 @@ class Result:
 def run_cell(
     cell: Cell,
     shared: Shared,
+    stall: Stall,
     *,
     seconds: float = 8.0,
     environment: Mapping[str, str] | None = None,
@@ -59,12 +61,12 @@ def run_cell(
 ) -> Result:
     """Run it once. shared: the servers for all cells. environment: of all processes.
 
-    pages: a folder for the cell's history as a page.
+    stall: measures this machine meanwhile. pages: a folder for the cell's history as a page.
     """
-    began_s = time.monotonic()
+    began_s, name = time.monotonic(), f"c-{uuid.uuid4().hex[:12]}"
     with (
         tempfile.TemporaryDirectory(prefix=f"chaos-{cell.id}-") as folder,
-        Site(cell, Path(folder), f"c-{uuid.uuid4().hex[:12]}", shared, environment or {}) as site,
+        Site(cell, Path(folder), name, shared, environment or {}, stall) as site,
     ):
         site.seconds = max(seconds, cell.seconds)
         try:
@@ -75,9 +77,9 @@ def run_cell(
         until(lambda: '"ok"' in "".join(read_history(site.history)[-200:]), "the load")
         site.wait(WARM_UP_S)
         cell.run(site)
-        site.finish_load(60 + site.seconds)
+        site.finish_load()
         drained = site.wait_drained()
-        site.wait_consumed()
+        site.bridge.wait_consumed()
         found, figures, fates = judged(site)
         if not drained:
             found["I9"] = ["not drained", *found.get("I9", [])]
@@ -114,7 +116,8 @@ def judged(site: Site) -> tuple[Found, dict[str, float], dict[str, Fate]]:
         duplicates=cell.duplicates,
         clock=site.clock,
         late_ms=cell.late_ms,
-        settle_ms=cell.setup.lease_ms + cell.back_off_ms + SLACK_MS,
+        settle_ms=cell.setup.lease_ms + cell.back_off_ms + SETTLE_MS,
+        slack_ms=site.slack_s * 1000,
         may_lose_s=cell.may_lose_s,
         cancels_delivered=cell.cancels_delivered,
         others=[site.other] if cell.setup.other else [],

@@ -22,6 +22,7 @@ from tests.chaos.proxies import Proxies
 from tests.rigs.bridge import ROOT, Bridge
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S, quiet, until
 from tests.servers.clock import ClockedRedis
 from tests.servers.cluster import ClusterSite
@@ -63,8 +64,10 @@ class Site:
         namespace: str,
         shared: Shared,
         environment: Mapping[str, str],
+        stall: Stall,
     ) -> None:
         """environment: added to that of every process, such as a mutation."""
+        self._stall, self._started_s = stall, 0.0
         self.cell, self.folder, self.namespace, self._shared = cell, folder, namespace, shared
         self.faults: list[tuple[int, int]] = []  # from, to; epoch ms
         self.notes: list[str] = []  # what the cell saw that breaks no invariant
@@ -189,10 +192,16 @@ class Site:
 
     def start(self) -> None:
         """Start the workers, then the load."""
-        setup = self.cell.setup
+        setup, began_s = self.cell.setup, time.monotonic()
         first = [self.bridge.start_worker(self.workers_redis) for _ in range(setup.workers)]
         until(lambda: self.owners() == set(first), "a full fleet", interval_s=0.05)
+        self._started_s = time.monotonic() - began_s
         self.start_load()
+
+    @property
+    def slack_s(self) -> float:
+        """What this machine may add to a time: its worst stall, and the start of the fleet."""
+        return self._stall.worst_s + self._started_s
 
     def owners(self) -> set[str | None]:
         """Who holds the buckets; None: some have no owner."""
@@ -228,7 +237,7 @@ class Site:
     def finish_load(self) -> None:
         """Wait until every producer has sent all."""
         for each in self._loads:
-            each.wait(DEADLINE_S)
+            each.wait(self.seconds + DEADLINE_S)
         if any(each.returncode for each in self._loads):
             raise RuntimeError(f"the load ended: {(self.folder / 'load.log').read_text()[-2000:]}")
 
@@ -339,13 +348,6 @@ class Site:
         except AssertionError:
             return False
         return True
-
-    def wait_consumed(self) -> None:
-        """Wait until the consumers have written nothing new for a moment."""
-        before = -1
-        while (now := len(self.bridge.deliveries())) != before:
-            before = now
-            quiet(0.5)
 
     def misplaced(self) -> list[str]:
         """I8: buckets whose stored messages are not each in exactly one place."""

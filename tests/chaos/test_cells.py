@@ -9,15 +9,20 @@ import pytest
 from tests.chaos.cell import Cell
 from tests.chaos.cells import CELLS
 from tests.chaos.runner import run_cell
+from tests.rigs.stall import Stall
 
 IN_CI = [cell for cell in CELLS.values() if cell.in_ci]
 
 
 @pytest.mark.parametrize("cell", IN_CI, ids=lambda cell: cell.id)
-def test_the_invariants_hold(cell: Cell, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_invariants_hold(
+    cell: Cell, request: pytest.FixtureRequest, tmp_path: Path, stall: Stall
+) -> None:
     """Which server is shared is known only once the cell asks for it."""
     names = {"redis": "redis_url", "rabbitmq": "rabbitmq_url", "kafka": "real_kafka_url"}
-    result = run_cell(cell, lambda name: request.getfixturevalue(names[name]), pages=tmp_path)
+    result = run_cell(
+        cell, lambda name: request.getfixturevalue(names[name]), stall, pages=tmp_path
+    )
     print(result)
     assert f"<h1>{cell.id}: " in (tmp_path / f"{cell.id}.html").read_text()
     assert not result.broken, str(result)

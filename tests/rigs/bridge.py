@@ -9,20 +9,23 @@ import random
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pika
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge import Client, Message
 from tests.rigs.history import Delivery, Promise, Verdict, check, read
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 OUTAGE_S = 10  # how long a server does not answer
+MARKER = "marker-"  # the id of a message that only shows that consumers have all before it
 
 
 class Bridge:
@@ -67,6 +70,8 @@ class Bridge:
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._consumers: list[subprocess.Popen[bytes]] = []
         self._files: list[Path] = []
+        self._queues: list[tuple[str, str]] = []  # URL, name; those with a consumer
+        self._topics: list[tuple[str, str, int]] = []  # servers, name, partitions
         self._count = 0
 
     # workers
@@ -156,6 +161,7 @@ class Bridge:
             channel.queue_bind(name, name, "#")
         if consume:
             self._consume("consume_rabbitmq.py", self.brokers[broker], name)
+            self._queues.append((self.brokers[broker], name))
         return f"{broker}:{name}/key"
 
     def kafka_topic(
@@ -165,9 +171,10 @@ class Bridge:
         servers = urlsplit(self.brokers[broker]).netloc
         admin = AdminClient({"bootstrap.servers": servers})
         for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-            future.result(20)
+            future.result(DEADLINE_S)
         if consume:
             self._consume("consume_kafka.py", servers, name)
+            self._topics.append((servers, name, partitions))
         return f"{broker}:{name}"
 
     def pull_topic(
@@ -221,7 +228,36 @@ class Bridge:
     # the verdict
 
     def deliveries(self) -> list[Delivery]:
+        return [each for each in self._received() if not each.id.startswith(MARKER)]
+
+    def _received(self) -> list[Delivery]:
         return [delivery for path in self._files for delivery in read(path)]
+
+    def wait_consumed(self) -> None:
+        """Wait until the consumers have written down all that the brokers have for them now.
+
+        A marker is put behind it in each queue and partition.
+        """
+        mark, sent = f"{MARKER}{uuid.uuid4().hex}", set()
+        headers = {"delaybridge-due-ms": 0, "delaybridge-attempt": 1}
+        for url, queue in self._queues:
+            id = f"{mark}-{queue}"
+            sent.add(id)
+            with rabbitmq_channel(url) as channel:
+                channel.confirm_delivery()
+                properties = pika.BasicProperties(headers={**headers, "delaybridge-id": id})
+                channel.basic_publish("", queue, b"", properties)
+        for servers, topic, partitions in self._topics:
+            producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+            for partition in range(partitions):
+                id = f"{mark}-{topic}-{partition}"
+                sent.add(id)
+                own = {**headers, "delaybridge-id": id}
+                producer.produce(
+                    topic, partition=partition, headers={n: str(v) for n, v in own.items()}
+                )
+            producer.flush(DEADLINE_S)
+        until(lambda: sent <= {each.id for each in self._received()}, "the markers arrive")
 
     def wait_delivered(self) -> None:
         """Wait until nothing is delayed, in flight or parked, and all promised messages arrived."""

@@ -7,7 +7,8 @@ arrive. Times are this machine's, which Redis and the consumers share.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class Verdict:
 
     def late(self, share: float) -> float:
         """A percentile of the lateness in ms."""
-        return self.lateness_ms[min(int(len(self.lateness_ms) * share), len(self.lateness_ms) - 1)]
+        return percentile(self.lateness_ms, share)
 
     def __str__(self) -> str:
         parts = [f"accepted {self.accepted}", f"delivered {self.delivered}"]
@@ -59,6 +60,26 @@ class Verdict:
                 f"max {self.lateness_ms[-1]:.1f} ms"
             )
         return "  ".join(parts)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the sorted values is; 0 if there are none."""
+    return values[min(int(len(values) * share), len(values) - 1)] if values else 0.0
+
+
+def firsts(deliveries: Iterable[Delivery]) -> dict[str, Delivery]:
+    """Id -> its first delivery, in the order of arrival."""
+    found: dict[str, Delivery] = {}
+    for each in sorted(deliveries, key=lambda delivery: delivery.at_us):
+        found.setdefault(each.id, each)
+    return found
+
+
+def late_ms(deliveries: Iterable[Delivery], ids: Container[str]) -> list[float]:
+    """How late the first delivery of each of these ids was, sorted."""
+    return sorted(
+        each.at_us / 1000 - each.due_ms for each in firsts(deliveries).values() if each.id in ids
+    )
 
 
 def read(path: Path) -> list[Delivery]:
@@ -75,10 +96,7 @@ def read(path: Path) -> list[Delivery]:
 
 def check(promises: dict[str, Promise], deliveries: list[Delivery], dead: set[str]) -> Verdict:
     """Compare by id. dead: ids in the dead set, which are not lost."""
-    by_id: dict[str, list[Delivery]] = defaultdict(list)
-    for delivery in sorted(deliveries, key=lambda d: d.at_us):
-        by_id[delivery.id].append(delivery)
-    counts = Counter({id: len(found) for id, found in by_id.items()})
+    counts = Counter(delivery.id for delivery in deliveries)
     return Verdict(
         accepted=len(promises),
         delivered=sum(1 for id in promises if counts[id]),
@@ -86,7 +104,5 @@ def check(promises: dict[str, Promise], deliveries: list[Delivery], dead: set[st
         early=[d.id for d in deliveries if d.at_us < d.due_ms * 1000],
         duplicates=[id for id, n in counts.items() if n > 1],
         changed=[d.id for d in deliveries if d.id in promises and d.sha != promises[d.id].sha],
-        lateness_ms=sorted(
-            found[0].at_us / 1000 - found[0].due_ms for found in by_id.values() if found
-        ),
+        lateness_ms=late_ms(deliveries, counts),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from tests.chaos.checker import Terms, check, fold
 from tests.rigs.history import Delivery
 
 DUE_MS = 1_000_000
+
+
+# The one message of most tests is due during a fault.
+TERMS = Terms(settle_ms=7000, others=["r:x"], faults=[(DUE_MS, DUE_MS + 1)])
 
 
 def event(f: str, phase: str, at_ms: int = DUE_MS - 5000, **more: Any) -> str:
@@ -51,14 +56,19 @@ BROKEN = [
 def test_a_broken_promise_is_found(
     invariant: str, history: list[str], deliveries: list[Delivery]
 ) -> None:
-    terms = Terms(settle_ms=7000, others=["r:x"])
-    assert check(fold(history, deliveries), set(), terms)[invariant]
+    assert check(fold(history, deliveries), set(), TERMS)[invariant]
 
 
 def test_kept_promises_are_not_complained_about() -> None:
-    terms = Terms(settle_ms=7000, others=["r:x"])
-    found = check(fold(scheduled(), [came(), came(9, redelivered=True)]), set(), terms)
+    found = check(fold(scheduled(), [came(), came(9, redelivered=True)]), set(), TERMS)
     assert not any(found.values())
+
+
+def test_others_are_compared_with_those_that_no_fault_concerned() -> None:
+    calm = [line.replace('"m"', '"calm"') for line in scheduled(due=DUE_MS + 5)]
+    late = replace(came(1500), id="calm", due_ms=DUE_MS + 5)
+    fates = fold([*scheduled(), *calm], [came(1500), late])
+    assert not check(fates, set(), TERMS)["I16"]
 
 
 def test_what_is_unknown_breaks_nothing() -> None:
