@@ -107,7 +107,7 @@ def test_a_worker_dies(
             redis.Redis.from_url(server.url).flushall()
         assert client.cancel(ids[0]) == "cancelled"
     with fleet(tmp_path, server, namespace, url) as workers:
-        dying = workers.start("dies", settled=False, failpoints=f"{place}=exit:{time}")
+        dying = workers.start("dies", settled=False, FAILPOINTS=f"{place}=exit:{time}")
         until(lambda: not dying.running or not probe.states()["delayed"])
         workers.start("w")
         until(

@@ -24,6 +24,7 @@ from tests.rigs.waiting import until_async
 
 BUCKETS = 16
 TTL_MS = 1200
+SELDOM = {"ttl_ms": 600_000, "renew_ms": 300_000}  # what waits for it misses every deadline
 
 
 class Arrived:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Self
@@ -20,6 +20,7 @@ from tests.rigs.waiting import DEADLINE_S, until
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_S = 0.02
+LONGEST_TIMEOUT_S = 5.0
 
 
 class Process:
@@ -101,8 +102,8 @@ class Fleet:
             "PYTHONPATH": os.pathsep.join(path),
             "DELAYBRIDGE_LEASE__TTL_MS": str(ttl_ms),
             "DELAYBRIDGE_LEASE__RENEW_MS": str(ttl_ms // 3),
-            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(ttl_ms / 2000),
-            **{f"DELAYBRIDGE_{name}": value for name, value in settings.items()},
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(min(ttl_ms / 2000, LONGEST_TIMEOUT_S)),
+            **_variables(settings),
         }
         self._processes: list[Process] = []
 
@@ -121,22 +122,20 @@ class Fleet:
         settled: bool = True,
         stderr: IO[bytes] | None = None,
         instead: Path | None = None,
-        failpoints: str = "",
+        **settings: str,
     ) -> Process:
         """Start a worker; `settled`: wait until it holds a bucket. stderr: instead of its log.
 
-        instead: a folder whose modules are imported before any other. failpoints: of this one.
+        instead: a folder whose modules are imported before any other. settings: of this one.
         """
         command = [sys.executable, "-m", "delaybridge", "--redis", self._redis_url]
         command += ["--namespace", self._namespace, "--broker", f"file={self._broker}"]
         log = self._folder / f"{name}-{len(self._processes)}.log"
         command += ["scan", "--name", name, *options]
-        environment = self._environment
+        environment = self._environment | _variables(settings)
         if instead is not None:
             path = os.pathsep.join([str(instead), environment["PYTHONPATH"]])
             environment = {**environment, "PYTHONPATH": path}
-        if failpoints:
-            environment = {**environment, "DELAYBRIDGE_FAILPOINTS": failpoints}
         process = Process(name, command, environment, log, stderr, instead or ROOT)
         self._processes.append(process)
         if settled:
@@ -209,6 +208,10 @@ class Fleet:
 
     def let_go(self) -> None:
         self.path.with_suffix(".hold").unlink()
+
+
+def _variables(settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"DELAYBRIDGE_{name}": value for name, value in settings.items()}
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ async def until_async(
     what: What = None,
     *,
     deadline_s: float = DEADLINE_S,
+    interval_s: float | None = None,
 ) -> T:
     """`until` for a running event loop; the predicate may be a coroutine function."""
     began = time.monotonic()
@@ -57,7 +58,7 @@ async def until_async(
             return answer
         if (waited_s := time.monotonic() - began) >= deadline_s:
             raise DeadlineExceeded(_complaint(predicate, deadline_s, what, answer))
-        await asyncio.sleep(_interval_s(waited_s))
+        await asyncio.sleep(_interval_s(waited_s) if interval_s is None else interval_s)
 
 
 def quiet(seconds: float) -> None:
