@@ -114,19 +114,19 @@ class Stages:
         """Turn the reply into copies, and let them wait."""
         self._number += 1
         claimed = Claim(self._number, self._ids, self._records, [], None, False)
-        self.scanner._claiming._received(self.session, claimed, NOW_MS, Counter())
+        self.scanner.claiming.received(self.session, claimed, NOW_MS, Counter())
 
     def select(self) -> list[Any]:
         """Check the ripe copies for obstacles, and select those to be fired."""
-        self.scanner._waiting.ripen(NOW_MS, 5, 5)
-        (copies,) = self.scanner._firing._select(NOW_MS).values()
+        self.scanner.waiting.ripen(NOW_MS, 5, 5)
+        (copies,) = self.scanner.firing.select(NOW_MS).values()
         return copies
 
     def hand_over(self, copies: list[Any]) -> None:
         """Hand fired copies to the publisher."""
-        fired = self.scanner._firing._covered(self.session, Fired(UNLIMITED, {}), copies)
-        self.scanner._publishing.fired = fired
-        self.scanner._publishing.publish(NOW_MS)
+        fired = self.scanner.firing.covered(self.session, Fired(UNLIMITED, {}), copies)
+        self.scanner.publishing.fired = fired
+        self.scanner.publishing.publish(NOW_MS)
 
     def encode(self) -> list[bytes]:
         """Encode the deliveries as AMQP frames."""

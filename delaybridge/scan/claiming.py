@@ -119,12 +119,12 @@ class Claiming:
         took_ms = (clock.monotonic() - sent_s) * 1000
         received: Counter[str] = Counter()
         for session, (claimed,) in answers.items():
-            self._received(session, claimed, now_ms, received)
+            self.received(session, claimed, now_ms, received)
         self.under_way = ()
         if messages := received.total():
             self._context.emit(Claimed(messages=messages, took_ms=took_ms, destinations=received))
 
-    def _received(
+    def received(
         self, session: Session, claimed: Claim, now_ms: int, destinations: Counter[str]
     ) -> None:
         """Put one bucket's copies on the wheel, and note when to look again.

@@ -31,14 +31,17 @@ Batch = dict[Session, list[Copy]]
 
 
 class Firing:
-    """Fires ripe copies of all buckets together. One fire at a time."""
+    """Fires ripe copies of all buckets together. One fire at a time.
+
+    under_way: a fire has no answer yet.
+    """
 
     def __init__(
         self, context: Context, claiming: Claiming, telling: Telling, publishing: Publishing
     ) -> None:
         self._context, self._claiming = context, claiming
         self._telling, self._publishing = telling, publishing
-        self._under_way = False
+        self.under_way = False
         self._fired_ms = -inf
         self._round_trip_ms = 1.0
 
@@ -54,14 +57,14 @@ class Firing:
         holds; its broker has the rest meanwhile.
         """
         ripe = self._context.waiting.ripe
-        if not ripe or self._under_way:
+        if not ripe or self.under_way:
             return False
         gathers = 0 <= now_ms - self._fired_ms < _GATHER_MS
         return not gathers or self._context.lanes.has_room(ripe[0].lane)
 
     def next_look_ms(self, now_ms: int) -> float:
         """When a fire is worth it though no room is gathered."""
-        if self._under_way or not self._context.waiting.ripe:
+        if self.under_way or not self._context.waiting.ripe:
             return inf
         ends_ms = self._fired_ms + _GATHER_MS
         return ends_ms if ends_ms > now_ms else inf
@@ -71,15 +74,15 @@ class Firing:
         waiting = self._context.waiting
         waiting.ripen(now_ms, self.lead_ms, self._context.options.fire_lead_ms)
         if self.is_ready(now_ms):
-            batch = self._select(now_ms)
+            batch = self.select(now_ms)
             if batch:
-                self._under_way, self._fired_ms = True, now_ms
+                self.under_way, self._fired_ms = True, now_ms
                 # Built here: a claim answered before the task runs must not be covered.
                 reports = {session: session.exits.take() for session in batch}
                 fires = [self._fire_of(session, copies) for session, copies in batch.items()]
                 self._context.start(self._fire(batch, reports, fires))
 
-    def _select(self, now_ms: int) -> Batch:
+    def select(self, now_ms: int) -> Batch:
         """The next copies by score while there is room, and all others that their fire covers.
 
         A bucket's fire covers every copy at or below its watermark. So a covered copy goes along
@@ -155,7 +158,7 @@ class Firing:
             if session not in answers:
                 self._context.lanes.withdraw(copies)
                 continue
-            ours = self._covered(session, answers[session][-1], copies)
+            ours = self.covered(session, answers[session][-1], copies)
             if any(copy.record.at_most_once for copy in ours):
                 once[session] = ours
             else:
@@ -163,7 +166,7 @@ class Firing:
         if once:
             self._context.ring()
             await self._settle_once(once)
-        self._under_way = False
+        self.under_way = False
 
     async def _settle_once(self, once: Batch) -> None:
         settled = await settle_once(self._context.asking, once)
@@ -173,7 +176,7 @@ class Firing:
         if of:
             self._context.emit(events.Settled(messages=of.total(), destinations=of))
 
-    def _covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
+    def covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
         """The copies that one bucket's fire allows to be published.
 
         Every copy was received before the fire was sent, so the fire covers its claim number.

@@ -40,7 +40,11 @@ from delaybridge.store.store import AsyncStore
 
 
 class Scanner:
-    """Scans the buckets whose sessions `begin` gives it, until `session_over` or `drain`."""
+    """Scans the buckets whose sessions `begin` gives it, until `session_over` or `drain`.
+
+    waiting, claiming, firing, publishing, telling: its steps, which a benchmark also runs alone.
+    failure: the first error of any of them.
+    """
 
     def __init__(
         self,
@@ -66,32 +70,32 @@ class Scanner:
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
         self._sessions: dict[int, Session] = {}
-        self._waiting = WaitingCopies(clock.now_ms(), lanes)
+        self.waiting = WaitingCopies(clock.now_ms(), lanes)
         self._asking = Asking(store, clock, emit, lost, damaged, self.clock_stepped, last_here)
         self._asking.checks_server = ledger is not None
         context = Context(
-            self._sessions, self._waiting, lanes, self._asking, clock, emit, options,
-            start=self._start, ring=alarm.ring, ledger=ledger,
+            self._sessions, self.waiting, lanes, self._asking, clock, emit, options,
+            start=self.start_step, ring=alarm.ring, ledger=ledger,
         )  # fmt: skip
         self._reclaiming = Reclaiming(context)
-        self._claiming = Claiming(context)
-        self._telling = Telling(context, self.wake)
-        self._publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)
-        self._firing = Firing(context, self._claiming, self._telling, self._publishing)
+        self.claiming = Claiming(context)
+        self.telling = Telling(context, self.wake)
+        self.publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)
+        self.firing = Firing(context, self.claiming, self.telling, self.publishing)
         self._allowances = Allowances(context, allow)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
-        self._watch = Watch(self._waiting, lanes, self._asking, emit)
+        self.failure: BaseException | None = None
+        self._watch = Watch(self.waiting, lanes, self._asking, emit)
         self._is_swept = True  # no copy here belongs to a session that is over
 
     async def run(self) -> None:
         """Scan until cancelled; raises the first error of any step."""
         try:
-            while self._failure is None:
+            while self.failure is None:
                 at_ms = self.scan(self._clock.now_ms())
                 self._alarm.set(None if at_ms is None else self._clock.monotonic_at(at_ms))
                 await self._alarm.wait()
-            raise self._failure
+            raise self.failure
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -99,21 +103,21 @@ class Scanner:
     def scan(self, now_ms: int) -> int | None:
         """One pass; returns when to look again in ms, None: only when the alarm rings."""
         self._sweep()
-        self._publishing.publish(now_ms)  # first: a due message waits for nothing
+        self.publishing.publish(now_ms)  # first: a due message waits for nothing
         self._reclaiming.start()
         self._recover(now_ms)
         self._allowances.lapse(now_ms)
-        self._claiming.start(now_ms)
-        self._firing.start(now_ms)
+        self.claiming.start(now_ms)
+        self.firing.start(now_ms)
         self._allowances.start(now_ms)
-        self._telling.start(now_ms)
+        self.telling.start(now_ms)
         return self._next_look_ms(now_ms)
 
     def _sweep(self) -> None:
         """Drop copies of sessions that are over; they would only take room."""
         if not self._is_swept:
             self._is_swept = True
-            self._waiting.remove(lambda copy: not copy.session.alive)
+            self.waiting.remove(lambda copy: not copy.session.alive)
 
     def _recover(self, now_ms: int) -> None:
         """Bring parked messages back where their broker takes messages again.
@@ -121,18 +125,18 @@ class Scanner:
         Not while a claim is under way: its copies are not on the wheel yet, so they could not be
         taken off it.
         """
-        if not self._claiming.under_way:
-            self._lanes.recover(now_ms, self._waiting.remove)
+        if not self.claiming.under_way:
+            self._lanes.recover(now_ms, self.waiting.remove)
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The next time in ms at which a step can be taken though nothing else happens."""
-        looks: list[float] = [self._telling.next_look_ms, self._firing.next_look_ms(now_ms)]
+        looks: list[float] = [self.telling.next_look_ms, self.firing.next_look_ms(now_ms)]
         looks.append(self._allowances.next_look_ms)
-        looks += [copy.score for copy in self._publishing.fired[:1]]
-        if (wheel_ms := self._waiting.next_due_ms()) is not None:
-            looks.append(wheel_ms - self._firing.lead_ms)
-        looks += self._claiming.next_looks_ms(now_ms)
-        looks += self._lanes.next_looks_ms(now_ms, waiting=bool(self._waiting.ripe))
+        looks += [copy.score for copy in self.publishing.fired[:1]]
+        if (wheel_ms := self.waiting.next_due_ms()) is not None:
+            looks.append(wheel_ms - self.firing.lead_ms)
+        looks += self.claiming.next_looks_ms(now_ms)
+        looks += self._lanes.next_looks_ms(now_ms, waiting=bool(self.waiting.ripe))
         nearest = min(looks)
         return None if nearest == inf else int(max(nearest, now_ms))
 
@@ -157,7 +161,7 @@ class Scanner:
     async def drain(self, session: Session) -> None:
         """Claim no more, put back copies that are not fired, wait until the others have ended."""
         session.exits.draining = True
-        for copy in self._waiting.remove(lambda copy: copy.session is session):
+        for copy in self.waiting.remove(lambda copy: copy.session is session):
             session.exits.retry(copy.item, None)
         self._alarm.ring()
         while session.alive and (session.copies or session.calls):
@@ -198,8 +202,8 @@ class Scanner:
         """How publishes ended. Every delivery is reported once."""
         now_ms = self._clock.now_ms()
         self._lanes.outcome(deliveries, outcome, now_ms)
-        is_planned = self._telling.is_planned and self._lanes.is_calm
-        if not is_planned or self._firing.is_ready(now_ms):
+        is_planned = self.telling.is_planned and self._lanes.is_calm
+        if not is_planned or self.firing.is_ready(now_ms):
             self._alarm.ring()
 
     # called by the worker
@@ -208,10 +212,10 @@ class Scanner:
         """Whether nothing is due in the buckets held here, and nothing is on its way."""
         now_ms = self._clock.now_ms()
         sessions = self._sessions.values()
-        is_busy = self._tasks or self._publishing.fired or self._lanes.is_returning
+        is_busy = self._tasks or self.publishing.fired or self._lanes.is_returning
         has_exits = any(session.exits.any for session in sessions)
-        published = sum(session.copies for session in sessions) - self._waiting.messages
-        is_due = self._waiting.is_due(now_ms) or any(s.next_score <= now_ms for s in sessions)
+        published = sum(session.copies for session in sessions) - self.waiting.messages
+        is_due = self.waiting.is_due(now_ms) or any(s.next_score <= now_ms for s in sessions)
         return not (is_busy or has_exits or published or is_due)
 
     def check_moving(self, limit_ms: int) -> None:
@@ -228,7 +232,8 @@ class Scanner:
 
     # steps that run as tasks
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_step(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a step's call to the store as a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -240,5 +245,5 @@ class Scanner:
         self._alarm.ring()
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         self._alarm.ring()

@@ -17,26 +17,29 @@ _LONG_PAUSE_MS = 30  # while a backlog lasts
 
 
 class Telling:
-    """Tells the store of all buckets' exits together. One call at a time."""
+    """Tells the store of all buckets' exits together. One call at a time.
+
+    under_way: a call has no answer yet.
+    """
 
     def __init__(self, context: Context, wake: Callable[[int, int], None]) -> None:
         """wake: called with a bucket and the time at which a message is due there again."""
         self._context, self._wake = context, wake
-        self._under_way = False
+        self.under_way = False
         self._told_ms = -inf
         self.next_look_ms = inf
 
     @property
     def is_planned(self) -> bool:
         """Whether the store will be told soon, without another pass."""
-        return self._under_way or self.next_look_ms < inf
+        return self.under_way or self.next_look_ms < inf
 
     def start(self, now_ms: int) -> None:
         """Tell, if there is anything to tell. Settled copies wait up to 10 ms for others, or 30.
 
         Most are told sooner, along with a fire of their bucket.
         """
-        if self._under_way:
+        if self.under_way:
             return
         self.next_look_ms = inf
         sessions = [s for s in self._context.sessions.values() if s.exits.any]
@@ -45,7 +48,7 @@ class Telling:
         if sessions and lately and all(s.exits.may_wait for s in sessions):
             self.next_look_ms = self._told_ms + pause_ms
         elif sessions:
-            self._under_way, self._told_ms = True, now_ms
+            self.under_way, self._told_ms = True, now_ms
             self._context.start(self._tell(sessions))
 
     async def _tell(self, sessions: Sequence[Session]) -> None:
@@ -53,7 +56,7 @@ class Telling:
         reports = {session: session.exits.take() for session in sessions}
         asked = {s: reports[s].commands + unparks[s] for s in sessions}
         answers = await self._context.asking.ask(asked)
-        self._under_way = False
+        self.under_way = False
         self.answered(answers, reports)
         for session in answers:
             if unparks[session]:

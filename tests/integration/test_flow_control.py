@@ -78,7 +78,7 @@ async def test_a_new_owner_finds_what_an_earlier_one_parked_and_it_stays_paused(
     await rig.live_until(SOON_MS + 100)
     for number, session in list(rig.sessions.items()):
         await rig.expire(number)
-        rig._lose(session, "test")
+        rig.lose(session, "test")
         await rig.take(number, "w:2")
     await rig.live_until(rig.now_ms + 1000)
     assert not rig.memory.ids
@@ -401,7 +401,7 @@ class Story:
         while self.rig.sessions[number].exits.any:  # or what was settled would come again
             await self.rig.live_until(self.rig.now_ms + 1)
         await self.rig.expire(number)
-        self.rig._lose(self.rig.sessions[number], "test")
+        self.rig.lose(self.rig.sessions[number], "test")
         await self.rig.take(number, f"w:{self.rig.now_ms}")
 
     def look(self) -> None:

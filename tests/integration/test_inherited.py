@@ -40,10 +40,10 @@ async def send(rig: Rig, ids: list[str], due_ms: int, *destinations: str) -> Non
 
 async def lose(rig: Rig) -> None:
     """The worker loses its bucket; what it has published is settled, else it would come again."""
-    while rig.sessions[0].exits.any or rig.scanner._telling.is_planned:
+    while rig.sessions[0].exits.any or rig.scanner.telling.is_planned:
         await rig.at(rig.now_ms + 1)
     await rig.expire(0)
-    rig._lose(rig.sessions[0], "test")
+    rig.lose(rig.sessions[0], "test")
 
 
 async def renew(rig: Rig) -> None:

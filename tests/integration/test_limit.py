@@ -140,7 +140,7 @@ async def test_what_is_set_aside_before_it_is_due_outlives_its_worker_and_its_ra
         assert await rig.client.cancel("q00399") == "cancelled"
         for number in (0, 1):
             await rig.expire(number)
-            rig._lose(rig.sessions[number], "a test")
+            rig.lose(rig.sessions[number], "a test")
             await rig.take(number)
         await rig.live_until(NOW_MS + 5500)
         assert 40 <= len(rig.memory.taken) <= 71, "half a second at 100/s, asked for at random"
@@ -302,4 +302,4 @@ async def test_a_backlog_is_announced_as_limited_and_not_as_slow(rig_of: RigFact
         await rig.quiet()
         rig.now_ms += 60_000
         rig.scanner.check_moving(10_000)
-        assert rig.scanner._failure is None
+        assert rig.scanner.failure is None

@@ -486,7 +486,7 @@ async def test_a_lease_known_to_be_lost_between_fire_and_publish_publishes_nothi
     async with rig_of(buckets=1) as old:
         await claimed(old, message("x", SOON_MS))
         await old.at(SOON_MS - 1)  # fired
-        old._lose(old.sessions[0], "renew refused")
+        old.lose(old.sessions[0], "renew refused")
         await old.expire(0)
         await old.at(SOON_MS)
         assert old.memory.taken == []
@@ -524,7 +524,7 @@ async def test_copies_of_a_lost_lease_take_no_room_from_the_next_session(
     async with rig_of(buckets=1, claim_ahead_ms=60_000, wheel_messages=10) as rig:
         await claimed(rig, *(message(f"m{i}", NOW_MS + 30_000) for i in range(10)))
         await rig.expire(0)
-        rig._lose(rig.sessions[0], "renew refused")
+        rig.lose(rig.sessions[0], "renew refused")
         await rig.take(0, "w:2")
         await rig.quiet()
         assert len(await rig.raw("mirror")) == 10, "claimed again, ahead of their time"
@@ -1189,7 +1189,7 @@ async def test_a_scanner_that_does_not_fire_its_first_message_is_noticed(lone: R
     lone.scanner.check_moving(1000)
     with pytest.raises(RuntimeError, match="stuck"):
         await lone.scanner.run()
-    lone.scanner._failure = None
+    lone.scanner.failure = None
 
 
 async def test_a_scanner_whose_first_message_waits_for_room_is_not_stuck_while_its_broker_answers(
@@ -1202,7 +1202,7 @@ async def test_a_scanner_whose_first_message_waits_for_room_is_not_stuck_while_i
             await rig.at(now_ms)
             rig.memory.confirm(1)
             rig.scanner.check_moving(1000)
-        assert rig.scanner._failure is None
+        assert rig.scanner.failure is None
 
 
 async def test_it_is_idle_only_when_nothing_is_due_or_on_its_way(lone: Rig) -> None:

@@ -74,7 +74,7 @@ async def test_the_next_owner_counts_what_it_takes_back_by_destination(rig: Rig)
     await rig.live_until(SOON_MS + 10)
     for number, session in list(rig.sessions.items()):
         await rig.expire(number)
-        rig._lose(session, "test")
+        rig.lose(session, "test")
         await rig.take(number, "w:2")
     rig.memory.hold = False
     await rig.live_until(SOON_MS + 2000)
@@ -93,7 +93,7 @@ async def test_a_record_that_cannot_be_read_is_reclaimed_for_an_unknown_destinat
         session = rig.sessions[0]
         await rig.store.redis.hdel(session.bucket.key("messages"), "m")
         await rig.expire(0)
-        rig._lose(session, "test")
+        rig.lose(session, "test")
         await rig.take(0, "w:2")
         await rig.quiet()
         assert counted(rig)["reclaimed"] == {"?": 1, "memory:q": 1}

@@ -189,8 +189,8 @@ class Rig:
         self.scanner = Scanner(
             *(self.store, self.lanes, self.clock, self.alarm, self.events.append),  # type: ignore[arg-type]
             ScanOptions(**options),
-            lost=self._lose,
-            damaged=lambda session, error: self._lose(session, str(error)),
+            lost=self.lose,
+            damaged=lambda session, error: self.lose(session, str(error)),
             allow=lambda wanted: registry.allow(
                 rates_of or namespace, wanted, now_ms=self.store_ms
             ),
@@ -210,8 +210,8 @@ class Rig:
             task.cancel()
         await self.client.close()
         await self.store.close()
-        if exc[0] is None and self.scanner._failure is not None:
-            raise self.scanner._failure
+        if exc[0] is None and self.scanner.failure is not None:
+            raise self.scanner.failure
 
     # leases
 
@@ -230,7 +230,8 @@ class Rig:
         """The lease of a bucket runs out, and its owner does not know."""
         await self.store.redis.delete(keys.bucket_key(self.namespace, number, "lease"))
 
-    def _lose(self, session: Session, reason: str) -> None:
+    def lose(self, session: Session, reason: str) -> None:
+        """The lease of a session is found to be lost."""
         if session.alive:
             session.alive = False
             self.lost.append((session, reason))

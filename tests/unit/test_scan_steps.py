@@ -8,8 +8,6 @@ from collections.abc import Coroutine, Sequence
 from math import inf
 from typing import Any
 
-import pytest
-
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions
@@ -53,10 +51,26 @@ class Recorder:
         self.taken += deliveries
 
 
-class Rig:
-    """A scanner whose tasks are kept, not run."""
+class KeptSteps(Scanner):
+    """A scanner that runs no step: it keeps the names of those that it would run."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: int) -> None:
+    started: list[str]
+    arguments: dict[str, Any]
+
+    def start_step(self, work: Coroutine[Any, Any, None]) -> None:
+        self.started.append(work.__qualname__.rpartition("._")[2])
+        self.arguments = dict(work.cr_frame.f_locals)  # type: ignore[attr-defined]
+        work.close()
+
+    def hold(self, session: Session) -> None:
+        """Own a bucket that has nothing to be reclaimed."""
+        self._sessions[session.bucket.number] = session
+
+
+class Rig:
+    """A scanner whose steps are kept, not run."""
+
+    def __init__(self, **options: int) -> None:
         self.stub: Any = Recorder()
         self.lanes = Lanes(
             {"a": Broker("memory", self.stub)},
@@ -65,9 +79,7 @@ class Rig:
             window_messages=WINDOW,
             window_bytes=2**30,
         )
-        self.started: list[str] = []
-        monkeypatch.setattr(Scanner, "_start", lambda _, work: self._keep(work))
-        self.scanner = Scanner(
+        self.scanner = KeptSteps(
             self.stub, self.lanes, self.stub, self.stub, lambda _: None, ScanOptions(**options),
             lost=lambda *_: None, damaged=lambda *_: None, allow=lambda _: None,
         )  # fmt: skip
@@ -75,15 +87,10 @@ class Rig:
         self.lane = self.lanes.route("a:q", NOW_MS)[1]
         self.lane.flow.limit = WINDOW
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        self.started.append(work.__qualname__.rpartition(".")[2])
-        self.arguments: dict[str, Any] = dict(work.cr_frame.f_locals)  # type: ignore[attr-defined]
-        work.close()
-
     def _session(self, number: int) -> Session:
         session = Session(Bucket("ns", number, "birth"), "owner:1", 1, 10_000, 0.0)
         session.ready = True
-        self.scanner._sessions[number] = session
+        self.scanner.hold(session)
         return session
 
     def copies(self, count: int, score: float = NOW_MS - 1000.0, number: int = 0) -> list[Copy]:
@@ -104,143 +111,133 @@ class Rig:
     def pass_(self, after_ms: int = 0) -> list[str]:
         """Make one pass; returns the steps that it started."""
         self.stub.now += after_ms
-        self.started.clear()
+        self.scanner.started = []
         self.scanner.scan(self.stub.now)
-        return self.started
+        return self.scanner.started
 
 
 def asked_of(rig: Rig) -> list[int]:
-    return [session.bucket.number for session in rig.scanner._claiming.under_way]
+    return [session.bucket.number for session in rig.scanner.claiming.under_way]
 
 
-def test_a_claim_of_a_backlog_takes_whole_batches_from_the_earliest_buckets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch, batch_messages=500)
+def test_a_claim_of_a_backlog_takes_whole_batches_from_the_earliest_buckets() -> None:
+    rig = Rig(batch_messages=500)
     for session in rig.sessions:
         session.next_score = NOW_MS - float(session.bucket.number)
-    assert rig.pass_() == ["_claim"]
+    assert rig.pass_() == ["claim"]
     assert asked_of(rig) == [15, 14, 13, 12], "2000 messages at once"
 
 
-def test_a_claim_asks_all_buckets_that_have_no_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(monkeypatch)
+def test_a_claim_asks_all_buckets_that_have_no_backlog() -> None:
+    rig = Rig()
     for session in rig.sessions:
         session.has_more = False
-    assert rig.pass_() == ["_claim"]
+    assert rig.pass_() == ["claim"]
     assert len(asked_of(rig)) == BUCKETS
-    assert rig.arguments["limit"] == 500, "a burst of all of them would hold Redis for longer"
+    assert rig.scanner.arguments["limit"] == 500, (
+        "a burst of all of them would hold Redis for longer"
+    )
 
 
-def test_live_messages_do_not_wait_behind_the_backlog_of_other_buckets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch)
+def test_live_messages_do_not_wait_behind_the_backlog_of_other_buckets() -> None:
+    rig = Rig()
     for session in rig.sessions:
         session.next_score = NOW_MS - 10_000.0 - session.bucket.number
     rig.sessions[0].has_more = rig.sessions[7].has_more = False
-    assert rig.pass_() == ["_claim"]
+    assert rig.pass_() == ["claim"]
     assert asked_of(rig) == [15, 14, 7, 0]
 
 
-def test_buckets_whose_backlog_is_not_due_yet_are_all_claimed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_buckets_whose_backlog_is_not_due_yet_are_all_claimed() -> None:
     """A message due earlier wakes no owner that, as far as the store knows, looks at once."""
-    rig = Rig(monkeypatch)
+    rig = Rig()
     for session in rig.sessions:
         session.next_score = NOW_MS + 1500.0
-    assert rig.pass_() == ["_claim"]
+    assert rig.pass_() == ["claim"]
     assert len(asked_of(rig)) == BUCKETS
 
 
-def test_a_small_wheel_is_shared_by_all_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(monkeypatch, wheel_messages=40)
-    assert rig.pass_() == ["_claim"]
+def test_a_small_wheel_is_shared_by_all_buckets() -> None:
+    rig = Rig(wheel_messages=40)
+    assert rig.pass_() == ["claim"]
     assert len(asked_of(rig)) == BUCKETS
 
 
-def test_a_nearly_full_wheel_is_refilled_after_a_pause_or_when_a_batch_fits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch, wheel_messages=16_000, batch_messages=500)
-    claiming, waiting = rig.scanner._claiming, rig.scanner._waiting
-    assert rig.pass_() == ["_claim"]
+def test_a_nearly_full_wheel_is_refilled_after_a_pause_or_when_a_batch_fits() -> None:
+    rig = Rig(wheel_messages=16_000, batch_messages=500)
+    claiming, waiting = rig.scanner.claiming, rig.scanner.waiting
+    assert rig.pass_() == ["claim"]
     claiming.under_way = ()
     waiting.messages = 15_900
     for session in rig.sessions:
         session.look_at_ms = -inf
-    rig.scanner._firing._under_way = True
+    rig.scanner.firing.under_way = True
     waiting.ripe = rig.copies(1, NOW_MS - 1000.0)
     for session in rig.sessions:
         session.next_score = NOW_MS - 500.0
     assert rig.pass_(1) == []
     assert min(claiming.next_looks_ms(rig.stub.now)) == NOW_MS + 20
-    assert rig.pass_(19) == ["_claim"]
+    assert rig.pass_(19) == ["claim"]
     assert len(asked_of(rig)) == 1
     claiming.under_way = ()
     rig.sessions[3].look_at_ms = -inf
     rig.sessions[3].next_score = NOW_MS - 2000.0
-    assert rig.pass_(1) == ["_claim"], "nothing may be fired before it"
+    assert rig.pass_(1) == ["claim"], "nothing may be fired before it"
     claiming.under_way = ()
     waiting.messages = 15_500
-    assert rig.pass_(1) == ["_claim"], "a whole batch fits"
+    assert rig.pass_(1) == ["claim"], "a whole batch fits"
 
 
-def test_an_answer_says_whether_a_bucket_has_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(monkeypatch)
+def test_an_answer_says_whether_a_bucket_has_a_backlog() -> None:
+    rig = Rig()
     session = rig.sessions[0]
     for more in (False, True):
         claimed = Claim(session.last_claim + 1, [], [], [], None, more)
-        rig.scanner._claiming._received(session, claimed, NOW_MS, Counter())
+        rig.scanner.claiming.received(session, claimed, NOW_MS, Counter())
         assert session.has_more is more
 
 
-def test_a_full_lane_gathers_room_for_its_next_fire_but_not_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch)
+def test_a_full_lane_gathers_room_for_its_next_fire_but_not_for_long() -> None:
+    rig = Rig()
     for session in rig.sessions:
         session.look_at_ms = session.next_score = inf
     copies = rig.copies(5000)
-    rig.scanner._waiting.add(copies)
-    firing = rig.scanner._firing
-    assert rig.pass_() == ["_fire"]
-    firing._under_way = False
-    fired = [copy for copy in copies if copy not in rig.scanner._waiting.ripe]
+    rig.scanner.waiting.add(copies)
+    firing = rig.scanner.firing
+    assert rig.pass_() == ["fire"]
+    firing.under_way = False
+    fired = [copy for copy in copies if copy not in rig.scanner.waiting.ripe]
     assert len(fired) == WINDOW // 2
     rig.lanes.ready(fired)
     assert rig.pass_(1) == []
     assert firing.next_look_ms(rig.stub.now) == NOW_MS + 20
-    rig.scanner._telling.next_look_ms = NOW_MS + 10.0
+    rig.scanner.telling.next_look_ms = NOW_MS + 10.0
     rig.stub.rings = 0
     rig.scanner.report(fired[:40], CONFIRMED)
     assert rig.stub.rings == 0, "too little room"
     rig.scanner.report(fired[40:80], CONFIRMED)
     assert rig.stub.rings == 1
-    assert "_fire" in rig.pass_(1)
-    firing._under_way = False
+    assert "fire" in rig.pass_(1)
+    firing.under_way = False
     rig.scanner.report(fired[80:85], CONFIRMED)
-    assert "_fire" not in rig.pass_(19)
-    assert "_fire" in rig.pass_(1), "20 ms after the last"
+    assert "fire" not in rig.pass_(19)
+    assert "fire" in rig.pass_(1), "20 ms after the last"
 
 
-def test_settled_messages_wait_longer_for_others_while_a_backlog_lasts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch)
+def test_settled_messages_wait_longer_for_others_while_a_backlog_lasts() -> None:
+    rig = Rig()
     for session in rig.sessions:
         session.look_at_ms = session.next_score = inf
-    telling = rig.scanner._telling
+    telling = rig.scanner.telling
     for pause_ms, ripe in ((10, []), (30, rig.copies(1))):
-        rig.scanner._waiting.ripe = ripe
-        rig.scanner._firing._under_way = True
+        rig.scanner.waiting.ripe = ripe
+        rig.scanner.firing.under_way = True
         rig.sessions[0].exits.settle(1, ["id"], "a:q")
-        assert "_tell" in rig.pass_(100)
-        telling._under_way = False
-        assert "_tell" not in rig.pass_(pause_ms - 1)
-        assert "_tell" in rig.pass_(1)
-        telling._under_way = False
+        assert "tell" in rig.pass_(100)
+        telling.under_way = False
+        assert "tell" not in rig.pass_(pause_ms - 1)
+        assert "tell" in rig.pass_(1)
+        telling.under_way = False
         rig.sessions[0].exits.take()
 
 
@@ -268,10 +265,8 @@ def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
                     assert everything.index(earlier) < everything.index(later)
 
 
-def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = Rig(monkeypatch)
+def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired() -> None:
+    rig = Rig()
     rig.lane.flow.limit = FIRST
     copies = rig.copies(100)
     rig.lanes.begin_batch()
