@@ -93,6 +93,15 @@ async def test_ids_are_rescheduled(http: httpx.AsyncClient) -> None:
     assert found["due"] == "2030-01-01T00:00:00.000Z"
 
 
+async def test_ids_beyond_one_batch_of_a_job_are_each_cancelled_once(
+    http: httpx.AsyncClient,
+) -> None:
+    ids = await add(http, 501)  # a batch has 250
+    job = await finished(http, await http.post("/v1/messages:cancel", json={"ids": ids}))
+    assert (job["matched"], job["answers"]) == (501, {"cancelled": 501})
+    assert (await http.get("/v1/stats")).json()["delayed"] == 0
+
+
 async def test_publish_now_spreads_over_a_span(http: httpx.AsyncClient, crew: Crew) -> None:
     ids = await add(http, 20)
     wanted = {"filter": {}, "over": "10m"}

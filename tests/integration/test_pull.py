@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -12,15 +12,17 @@ import redis
 
 from delaybridge.client import AsyncClient
 from delaybridge.errors import MessageError
-from delaybridge.message import Message
-from delaybridge.store import keys, pulling
+from delaybridge.message import Message, Record, encode_record
+from delaybridge.store import keys, pulling, registry
 from delaybridge.store.pulling import ReceivedMessage
 from tests.rigs.api import api
+from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.crew import Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
 TTR = "1s"
+LONG_AGO_MS = 1_700_000_000_000  # due by Redis' own clock
 
 
 @pytest.fixture
@@ -42,6 +44,40 @@ async def received(
 
     await until_async(are_there, lambda: f"{count} messages, got {found}")
     return found
+
+
+@pytest.fixture
+def world(redis_url: str, namespace: str) -> Iterator[World]:
+    with World(redis_url, namespace, LONG_AGO_MS) as world:
+        yield world
+
+
+def offer_all(world: World, *bodies: bytes) -> None:
+    """Have a worker set aside a message of topic `t` for each body."""
+    for n, body in enumerate(bodies):
+        payload = encode_record(Record("pull:t", body, ()))
+        world.schedule(f"m{n:02}", LONG_AGO_MS + n, payload=payload)
+    owner = world.owner()
+    items = [(copy.item, "pull:t") for copy in owner.claim()]
+    world.run(pulling.offer(world.bucket, (owner.token, TTL_MS), items))
+
+
+def test_the_time_to_run_is_not_cut_short_by_a_part_of_a_millisecond(world: World) -> None:
+    offer_all(world, *([b"x"] * 20))
+    for receipt in range(20):
+        asked = pulling.receive(world.bucket, "t", 1, 5000, receipt)
+        now_us, (one,) = world.store.run([registry.store_time(), asked])
+        assert one.until_ms * 1000 >= now_us + 5_000_000
+
+
+def test_one_answer_has_no_more_bytes_than_its_bound_but_always_a_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_all(world, *([b"." * 1000] * 6))
+    size = len(world.redis.hget(world.key("messages"), "m00") or b"")
+    for most, count in ((2 * size, 2), (2 * size - 1, 1), (1, 1), (3 * size, 2)):
+        monkeypatch.setattr(pulling, "_CALL_BYTES", most)
+        assert len(world.run(pulling.receive(world.bucket, "t", 10, 5000, most))) == count
 
 
 @ON_EVERY_REDIS

@@ -15,6 +15,7 @@ from delaybridge.recurring.plan import LATE_MS
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.looks import mend_looks
+from delaybridge.store.recurring import define, recur
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.timetable import NAME, Timetable
 from tests.rigs.waiting import until_async
@@ -84,6 +85,35 @@ def test_one_run_is_ahead_however_many_workers_look(table: Timetable) -> None:
         table.make()
         table.pass_ms(1000)
     assert table.run(table.calls.stats()).delayed == 1
+
+
+def test_what_one_worker_looks_at_is_left_to_it_for_one_and_a_half_seconds(
+    table: Timetable,
+) -> None:
+    add(table)
+
+    def taken(at_ms: int) -> list[str]:
+        ((_, entries),) = table.store.run([recur(table.calls.namespace, 10, now_ms=at_ms)])
+        return [entry.name for entry in entries]
+
+    assert taken(NOW_MS) == [NAME]
+    assert taken(NOW_MS + 1499) == []
+    assert taken(NOW_MS + 1500) == [NAME]
+
+
+def test_progress_is_written_only_over_the_progress_that_was_read(table: Timetable) -> None:
+    add(table)
+    ((_, (read,)),) = table.store.run([recur(table.calls.namespace, 10, now_ms=NOW_MS)])
+
+    def write(progress: bytes) -> int:
+        command = define(table.calls.namespace, read, read.raw, progress, NOW_MS)
+        (answer,) = table.store.run([command])
+        return answer
+
+    assert write(b"further") == 1
+    assert write(b"further") == 1  # sent again
+    assert write(b"not as far") == 0
+    assert table.store.redis.hget(keys.recurring_state(table.calls.namespace), NAME) == b"further"
 
 
 def test_a_definition_is_listed_with_its_next_and_last_run(table: Timetable) -> None:

@@ -979,6 +979,16 @@ def test_claims_take_messages_by_score_within_their_limits_and_return_the_next_s
     assert last is not None and not last.more and last.next_score == now + 60_000 + 255 / 256
 
 
+def test_a_claim_ends_with_the_record_that_reaches_its_bytes(world: World, now: int) -> None:
+    sizes = [13, *([113] * 6)]  # with the head; after the first, twelve more seem to fit
+    for n, size in enumerate(sizes):
+        world.schedule(f"x{n}", now + n, payload=b"." * (size - 13))
+    owner = world.owner()
+    assert len(owner.claim(max_bytes=13 + 113)) == 2
+    assert len(owner.claim(max_bytes=114)) == 2
+    assert len(owner.claim(max_bytes=113)) == 1
+
+
 def test_a_message_due_just_after_the_horizon_is_not_claimed(world: World, now: int) -> None:
     world.schedule("in", now + 100, priority=0)
     world.schedule("out", now + 101, priority=255)
