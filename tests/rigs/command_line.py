@@ -1,9 +1,11 @@
-"""Command lines run in the test's own process, in a namespace of the test's own."""
+"""Command lines run in the test's own process, or in one of their own."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from delaybridge import cli
+from tests.rigs.waiting import DEADLINE_S
 
 
 @dataclass
@@ -26,6 +29,12 @@ class Result:
     def objects(self) -> list[dict[str, Any]]:
         """stdout of --json."""
         return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error on stderr of --json: its code, its field, and the wording."""
+        found: dict[str, Any] = json.loads(self.err.splitlines()[-1])["error"]
+        return found
 
 
 Run = Callable[..., Result]
@@ -43,3 +52,15 @@ def runner(
         return Result(code, out, err)
 
     return call
+
+
+def spawn(*args: str, env: dict[str, str] | None = None, **options: Any) -> Result:
+    """Runs a command line in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "delaybridge", *args],
+        env={**os.environ, **(env or {})},
+        timeout=DEADLINE_S,
+        text=True,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    )
+    return Result(done.returncode, done.stdout or "", done.stderr or "")

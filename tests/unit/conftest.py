@@ -1,0 +1,24 @@
+"""Fixtures that several files here ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rigs.command_line import Run, runner
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs a command line in this process, in a folder without settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    return runner([], capsys, monkeypatch)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis is not waited for."""
+    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "0.05")

@@ -1,0 +1,198 @@
+"""`delaybridge health` and `doctor`, what they find and how they judge it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from delaybridge.cli import health
+from delaybridge.cli.invocation import Invocation
+from delaybridge.doctor import findings, servers, sources
+from delaybridge.doctor.checks import problems
+from delaybridge.settings.settings import Settings
+from delaybridge.store.announcements import IngestInfo, SourceInfo
+from delaybridge.store.stats import BucketStats, Stats
+from tests.rigs.command_line import Run
+
+
+def stats(*, owners: list[str | None], overdue_ms: int = 0, delayed: int = 0) -> Stats:
+    """Stats with these owners of the buckets."""
+    buckets = [
+        BucketStats(i, delayed, 0, 0, 0, None, overdue_ms, owner, 1000)
+        for i, owner in enumerate(owners)
+    ]
+    return Stats(0, delayed, 0, 0, 0, None, overdue_ms, buckets, [])
+
+
+class FakeStats:
+    """A client whose stats come from a list, the last one repeated."""
+
+    def __init__(self, *answers: Stats) -> None:
+        self.answers = list(answers)
+        self.recurring = self  # without definitions
+
+    def list(self) -> list[Any]:
+        """No recurring definition."""
+        return []
+
+    def stats(self) -> Stats:
+        """The next one."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def run(self, call: object) -> list[Any]:
+        """Nothing that durability lacks."""
+        return []
+
+    def __enter__(self) -> FakeStats:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answers", "args", "unowned", "overdue_ms", "faults"),
+    [
+        ([stats(owners=["w", "w"])], (), [], 0, 0),
+        ([stats(owners=["w", None])], (), [1], 0, 1),
+        ([stats(owners=["w"], overdue_ms=6000)], (), [], 6000, 1),
+        ([stats(owners=["w"], overdue_ms=6000)], ("--max-overdue", "10s"), [], 6000, 0),
+        ([stats(owners=[None]), stats(owners=["w"])], ("--max-unowned", "2s"), [], 0, 0),
+        ([stats(owners=[None])], ("--max-unowned", "20ms"), [0], 0, 1),
+    ],
+)
+def test_health(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[Stats],
+    args: tuple[str, ...],
+    unowned: list[int],
+    overdue_ms: int,
+    faults: int,
+) -> None:
+    monkeypatch.setattr(health, "_LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(Invocation, "client", lambda self, reads: FakeStats(*answers))
+    result = run("--json", "health", *args)
+    (found,) = result.objects
+    assert (result.code, found["healthy"]) == (bool(faults), not faults)
+    assert (found["unowned"], found["overdue_ms"], len(found["faults"])) == (
+        unowned, overdue_ms, faults,
+    )  # fmt: skip
+
+
+def ingesting(
+    state: str, *, age_ms: int = 100_000, name: str = "orders.delay", **counts: int
+) -> Stats:
+    """Stats with one source of one ingest process."""
+    source = SourceInfo(f"rabbitmq:{name}", "rabbitmq:orders", state, 9, 0, 0, None, 0.0, **counts)
+    process = IngestInfo("i", "host", 1, "0", -age_ms, [source], 1000)
+    return stats(owners=["w"])._replace(ingests=[process])
+
+
+@pytest.mark.parametrize(
+    ("found", "level"),
+    [
+        (ingesting("reading"), "ok"),
+        (ingesting("idle: other processes read it"), "ok"),
+        (ingesting("starting", age_ms=1000), "ok"),
+        (ingesting("starting"), "FAIL"),
+        (ingesting("403 ACCESS_REFUSED"), "FAIL"),
+        (stats(owners=["w"]), "WARN"),
+        (ingesting("reading", name="pay.delay"), "WARN"),
+    ],
+)
+def test_health_and_doctor_check_that_sources_are_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch, found: Stats, level: str
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_INGEST__EXCHANGES", "orders.delay")
+    monkeypatch.setenv("DELAYBRIDGE_BROKERS__RABBITMQ", "amqp://127.0.0.1:1")
+    monkeypatch.setattr(Invocation, "client", lambda self, reads: FakeStats(found))
+    result = run("--json", "health")
+    faults = result.objects[0]["faults"]
+    assert (result.code, len(faults)) == ((0, 0) if level == "ok" else (1, 1))
+    assert all("rabbitmq:orders.delay" in fault for fault in faults)
+    listed = problems(found, Settings.load(), alone=(), max_overdue_ms=0)
+    levels = {finding.level for finding in [*listed, *sources.reading(found)]}
+    assert levels & {"FAIL", "WARN"} == {level} - {"ok"}
+
+
+def test_doctor_names_the_changes_that_producers_should_make() -> None:
+    found = ingesting("reading", without_id=3, refused=2)
+    told = [finding.text for finding in sources.reading(found) if finding.level == "WARN"]
+    assert "without an id" in told[0]
+    assert "2 cancels or reschedules" in told[1]
+
+
+class FakeStore:
+    """Replies by name of the command."""
+
+    def __init__(self, *, version: str = "7.0.15", policy: str = "noeviction", aof: str = "1"):
+        self.ahead_us = 0
+        self.info = {
+            "server": {"redis_version": version},
+            "memory": {"maxmemory_policy": policy},
+            "persistence": {"aof_enabled": aof},
+            "replication": {},
+        }
+
+    def run(self, asked: Any) -> list[Any]:
+        """INFO and TIME."""
+        return [
+            time.time_ns() // 1000 + self.ahead_us if c.name == "TIME" else self.info[c.args[0]]
+            for c in asked
+        ]
+
+    run_each = run
+
+    def nodes(self) -> list[str]:
+        """One server."""
+        return [""]
+
+
+@pytest.mark.parametrize(
+    ("server", "level", "says"),
+    [
+        ({}, "ok", "redis 7.0.15"),
+        ({"version": "6.2.0"}, "ok", "redis 6.2.0"),
+        ({"version": "6.0.16"}, "FAIL", "too old; 6.2 or newer"),
+        ({"version": "2.8"}, "FAIL", "too old"),
+        ({"version": "7.2.4"}, "WARN", "Upgrade: redis 7.2.11 or newer"),
+        ({"policy": "allkeys-lru"}, "FAIL", "maxmemory-policy allkeys-lru"),
+        ({"aof": "0"}, "WARN", "appendonly no"),
+    ],
+)
+def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: str) -> None:
+    store: Any = FakeStore(**server)
+    found = [f.level for f in servers.servers(store, Settings.load()) if says in f.text]
+    assert found == [level]
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "level"), [(0, "ok"), (1500, "ok"), (2500, "WARN"), (-2500, "WARN")]
+)
+def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
+    store: Any = FakeStore()
+    store.ahead_us = ahead_ms * 1000
+    (found,) = [f for f in findings._clock(store) if f.about == "clock"]
+    assert found.level == level
+    assert ("behind" if ahead_ms > 0 else "ahead of") in found.text or ahead_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "fixed"),
+    [
+        ("redis 6.2.19", "redis 6.2.20 or newer"),
+        ("redis 6.2.20", None),
+        ("redis 7.0.15", "redis 7.2.11 or newer"),
+        ("redis 8.2.1", "redis 8.2.2 or newer"),
+        ("redis 8.4.0", None),
+        ("valkey 8.1.3", "valkey 8.1.4 or newer"),
+        ("valkey 9.1.2", None),
+        ("KeyDB 6.3.4", None),
+        ("redis ?", None),
+    ],
+)
+def test_doctor_knows_which_servers_have_holes_in_lua(name: str, fixed: str | None) -> None:
+    pass
