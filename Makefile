@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test fuzz chaos chaos-mutations protocol bench check lint unit format servers luacheck lock clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench check lint unit format servers luacheck lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -22,15 +22,25 @@ PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
 # Most tests wait for servers, so three processes share two cores, each with servers of its own. The
 # long tests come first, and a process that is done takes over from the end of another one's list.
-TOGETHER = --dist=worksteal --numprocesses
-test: $(VENV)/.test servers ## install, obtain the servers, run every test
+STOREYS = tests/chaos tests/acceptance tests/test_packaging.py tests/integration tests/protocol \
+	tests/fuzz tests/unit
+TOGETHER = --dist=worksteal --numprocesses=3
+test: $(if $(strip $(PYTEST_ARGS)),,lint) servers ## install, obtain the servers, lint, and each test that no cheaper one replaces
 ifeq ($(strip $(PYTEST_ARGS)),)
-	$(PYTEST) -q tests/unit $(TOGETHER)=2
-	$(PYTEST) -q tests/chaos tests/acceptance tests/test_packaging.py \
-		tests/integration tests/protocol tests/fuzz $(TOGETHER)=3
+	$(PYTEST) -q -m "not slow" $(TOGETHER) $(STOREYS)
 else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
+
+test-all: lint servers ## every test, and the long forms of fuzz, protocol, chaos and mutants: hours
+	$(PYTEST) -q $(TOGETHER) $(STOREYS)
+	$(MAKE) fuzz protocol chaos chaos-mutations mutants
+
+soak-tests: $(VENV)/.test servers ## `make test` N times, half of them beside a burning neighbour
+	$(BIN)/python -m tests.soak $(N)
+
+mutants: $(VENV)/.test servers ## small mistakes in every room; a test must notice each
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 fuzz: $(VENV)/.test servers ## bad input at every entrance, for long; `make test` has a short form
 	$(PYTEST) tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(PYTEST_ARGS)
@@ -41,7 +51,7 @@ chaos: $(VENV)/.test servers ## every fault done to a running bridge; CELLS="F02
 chaos-mutations: $(VENV)/.test servers ## mistakes in the product; a cell must notice each
 	$(BIN)/python -m tests.chaos mutations $(CELLS)
 
-protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in its bounds, 10,000 traces on Redis
+protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in its bounds, 10,000 traces
 	$(BIN)/python -m tests.protocol
 	DELAYBRIDGE_TEST_TRACES=10000 $(PYTEST) -q tests/protocol/test_replay.py $(PYTEST_ARGS)
 

@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from complexipy import file_complexity
 
 PACKAGE = Path(__file__).parents[2] / "delaybridge"
@@ -34,28 +33,35 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield node.name, (node.end_lineno or 0) - node.lineno + 1 - docstring
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_no_file_is_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MOST_LINES_OF_A_FILE
+def test_no_file_is_long() -> None:
+    lines = {shown(path): len(path.read_text().splitlines()) for path in FILES}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES_OF_A_FILE} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_no_function_is_long(path: Path) -> None:
-    assert {n: lines for n, lines in functions(path) if lines > MOST_LINES_OF_A_FUNCTION} == {}
+def test_no_function_is_long() -> None:
+    found = {(shown(path), name): lines for path in FILES for name, lines in functions(path)}
+    assert {key: lines for key, lines in found.items() if lines > MOST_LINES_OF_A_FUNCTION} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_no_function_is_hard_to_follow(path: Path) -> None:
-    found = {f.name: f.complexity for f in file_complexity(str(path)).functions}
-    assert {name: count for name, count in found.items() if count > MOST_COMPLEXITY} == {}
+def test_no_function_is_hard_to_follow() -> None:
+    found = {
+        (shown(path), each.name): each.complexity
+        for path in FILES
+        for each in file_complexity(str(path)).functions
+    }
+    assert {key: count for key, count in found.items() if count > MOST_COMPLEXITY} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_no_tuple_is_unpacked_only_to_steer_the_formatter(path: Path) -> None:
+def test_no_tuple_is_unpacked_only_to_steer_the_formatter() -> None:
     """`f(*(a, b), c=d)` is `f(a, b, c=d)`; where the formatter wastes lines: `# fmt: skip`."""
-    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-    unpacked = (arg.value for call in calls for arg in call.args if isinstance(arg, ast.Starred))
-    assert [each.lineno for each in unpacked if isinstance(each, ast.Tuple | ast.List)] == []
+    assert [
+        f"{shown(path)}:{arg.value.lineno}"
+        for path in FILES
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        for arg in call.args
+        if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Tuple | ast.List)
+    ] == []
 
 
 def test_no_two_public_classes_have_one_name() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
 # From the lowest to the highest. A room is a folder, or a module right below the package.
@@ -65,13 +63,21 @@ def files_of(*rooms: str) -> list[Path]:
     return [path for path in FILES if room_of(path) in rooms]
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imports_of(path: Path) -> list[str]:
     """Dotted names of everything a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 def libraries_of(path: Path) -> set[str]:
@@ -88,7 +94,7 @@ def rooms_used_by(path: Path) -> set[str]:
 def private_names(path: Path) -> set[str]:
     """The names with one underscore that a file defines."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -106,12 +112,22 @@ def is_own(value: ast.expr) -> bool:
     return ast.unparse(value) in {"self", "cls", "super()"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_imports_point_down(path: Path) -> None:
-    room = room_of(path)
-    assert room in LEVEL, f"{room}: add it to ROOMS"
-    above = {used for used in rooms_used_by(path) if LEVEL[used] > LEVEL[room]}
-    assert not above, f"{room} imports from a room above it: {above}"
+def wrong(
+    check: Callable[[Path], Iterable[str]], files: Iterable[Path] = FILES
+) -> dict[str, set[str]]:
+    """What a check finds, by file; files without a finding are left out."""
+    return {shown(path): found for path in files if (found := set(check(path)))}
+
+
+def test_every_room_has_its_level() -> None:
+    assert {room_of(path) for path in FILES} <= LEVEL.keys(), "add it to ROOMS"
+
+
+def test_imports_point_down() -> None:
+    def above(path: Path) -> set[str]:
+        return {used for used in rooms_used_by(path) if LEVEL[used] > LEVEL[room_of(path)]}
+
+    assert wrong(above) == {}
 
 
 def test_the_internals_page_shows_the_rooms_in_this_order() -> None:
@@ -123,61 +139,62 @@ def test_the_internals_page_shows_the_rooms_in_this_order() -> None:
     assert order == [room for room in ROOMS if not room.startswith("__")]
 
 
-@pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
-def test_each_room_has_a_sign(room: str) -> None:
-    if room != "__pycache__":
-        sign = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text()))
-        assert sign, f"{room}/__init__.py has no docstring"
+def test_each_room_has_a_sign() -> None:
+    signs = [p / "__init__.py" for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"]
+    assert [shown(p) for p in signs if not ast.get_docstring(ast.parse(p.read_text()))] == []
 
 
-@pytest.mark.parametrize("path", files_of(*STANDALONE), ids=shown)
-def test_the_lowest_rooms_stand_alone(path: Path) -> None:
-    outside = libraries_of(path) - sys.stdlib_module_names - {"delaybridge"}
-    assert outside <= STANDALONE_MAY_USE
+def test_the_lowest_rooms_stand_alone() -> None:
+    allowed = sys.stdlib_module_names | {"delaybridge"} | STANDALONE_MAY_USE
+    assert wrong(lambda path: libraries_of(path) - allowed, files_of(*STANDALONE)) == {}
 
 
-@pytest.mark.parametrize("path", files_of("scan", "client"), ids=shown)
-def test_the_scanner_knows_no_client_library(path: Path) -> None:
-    assert not libraries_of(path) & CLIENT_LIBRARIES
-    deep = {
-        n for n in imports_of(path) if n.startswith("delaybridge.publish.") and n.count(".") > 2
-    }
-    assert not deep, f"{shown(path)} knows a publisher: {deep}"
+def test_the_scanner_knows_no_client_library() -> None:
+    def known(path: Path) -> set[str]:
+        publishers = (n for n in imports_of(path) if n.startswith("delaybridge.publish."))
+        return libraries_of(path) & CLIENT_LIBRARIES | {n for n in publishers if n.count(".") > 2}
+
+    assert wrong(known, files_of("scan", "client")) == {}
 
 
-@pytest.mark.parametrize("path", files_of("store"), ids=shown)
-def test_verbs_and_calls_are_without_io(path: Path) -> None:
-    if shown(path) not in REDIS_IS_IMPORTED_BY:
-        assert not libraries_of(path) & NO_IO
+def test_modules_that_read_and_decide_are_without_io() -> None:
+    of_store = [path for path in files_of("store") if shown(path) not in REDIS_IS_IMPORTED_BY]
+    without = [*of_store, *(PACKAGE / path for path in WITHOUT_IO)]
+    assert wrong(lambda path: libraries_of(path) & NO_IO, without) == {}
 
 
-@pytest.mark.parametrize("path", sorted(WITHOUT_IO))
-def test_modules_that_read_and_decide_are_without_io(path: str) -> None:
-    assert not libraries_of(PACKAGE / path) & NO_IO
+def test_only_processes_and_clients_get_all_settings() -> None:
+    others = [path for path in FILES if room_of(path) not in READ_ALL_SETTINGS]
+    all_settings = {"delaybridge.settings.settings.Settings"}
+    assert wrong(lambda path: all_settings & set(imports_of(path)), others) == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_only_processes_and_clients_get_all_settings(path: Path) -> None:
-    if room_of(path) not in READ_ALL_SETTINGS:
-        assert "delaybridge.settings.settings.Settings" not in imports_of(path)
+def test_private_names_are_used_by_their_own_file_only() -> None:
+    owners: dict[str, set[Path]] = {}
+    for path in FILES:
+        for name in private_names(path):
+            owners.setdefault(name, set()).add(path)
 
+    def foreign(path: Path) -> set[str]:
+        imported = {n for n in imports_of(path) if n.startswith("delaybridge.") and "._" in n}
+        used = {
+            f"{node.lineno}: {ast.unparse(node)}"
+            for node in nodes_of(path)
+            if isinstance(node, ast.Attribute)
+            and path not in owners.get(node.attr, {path})
+            and not is_own(node.value)
+        }
+        return used | (imported - {"delaybridge.__version__"})
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_private_names_are_used_by_their_own_file_only(path: Path) -> None:
-    elsewhere = set().union(*(private_names(each) for each in FILES)) - private_names(path)
-    imported = {n for n in imports_of(path) if n.startswith("delaybridge.") and "._" in n}
-    used = {
-        f"{node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in elsewhere and not is_own(node.value)
-    }
-    assert not used | (imported - {"delaybridge.__version__"})
+    assert wrong(foreign) == {}
 
 
 def test_a_broker_is_imported_on_demand_only() -> None:
     brokers = {path.name for path in (PACKAGE / "publish").iterdir() if path.is_dir()} | {"memory"}
-    for path in FILES:
-        if room_of(path) in {"publish", "ingest", "demo"}:  # on demand themselves
-            continue
-        named = {n.split(".")[2] for n in imports_of(path) if n.startswith("delaybridge.publish.")}
-        assert not named & brokers, f"{shown(path)}: {named & brokers}"
+    on_demand = {"publish", "ingest", "demo"}
+
+    def named(path: Path) -> set[str]:
+        publishers = (n for n in imports_of(path) if n.startswith("delaybridge.publish."))
+        return {name.split(".")[2] for name in publishers} & brokers
+
+    assert wrong(named, [path for path in FILES if room_of(path) not in on_demand]) == {}
