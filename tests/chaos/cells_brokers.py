@@ -115,7 +115,8 @@ def refuse_permission(site: Site) -> None:
         site.broker.ctl("set_permissions", "guest", ".*", "^$", ".*")
         site.wait(3)
         site.broker.ctl("set_permissions", "guest", ".*", ".*", ".*")
-    site.wait(1)
+    site.finish_load()
+    site.wait_drained()
     site.expect("I1", "none is in the dead set", not site.bridge.dead())
 
 
@@ -174,7 +175,6 @@ def throttle_a_large_burst(site: Site) -> None:
 def burst(count: int) -> Callable[[Site], None]:
     def run(site: Site) -> None:
         site.burst(count, first_s=4)
-        site.wait(1)
 
     return run
 

@@ -15,7 +15,7 @@ import redis
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.site import AOF, WINDOW, Site
 from tests.rigs.redis_troubles import endless_script, refuse_writes
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.power import PoweredRedis
 from tests.servers.redis import RedisServer, answers_ping
 
@@ -83,8 +83,7 @@ def flush_scripts_and_be_busy(site: Site) -> None:
 
 def reset_all_the_time(site: Site) -> None:
     with site.fault():
-        until_s = time.monotonic() + site.seconds - 1
-        while time.monotonic() < until_s:
+        for _ in range(int(site.seconds * 3)):
             site.wait(0.3)
             site.proxies.reset(site.redis_proxy)
 
@@ -131,7 +130,7 @@ def refuses_to_start(site: Site, *phrases: str, url: str = "") -> None:
     command = [sys.executable, "-m", "delaybridge", "--redis", url or site.redis.url]
     command += ["--namespace", site.namespace, "--broker", site.bridge.brokers["rabbitmq"], "scan"]
     ended = subprocess.run(
-        command, capture_output=True, text=True, env=site.bridge.environment, timeout=30
+        command, capture_output=True, text=True, env=site.bridge.environment, timeout=DEADLINE_S
     )
     said = ended.stdout + ended.stderr
     site.notes.append(said.strip().splitlines()[-1][:160] if said.strip() else "said nothing")
@@ -180,7 +179,7 @@ def must_say(site: Site, before: int) -> None:
     try:
         until(lambda: len(wiped(site)) > before)
         site.notes.append(f"said after {time.monotonic() - began_s:.1f} s")
-        is_soon = time.monotonic() - began_s <= 5 + site.lease_s
+        is_soon = time.monotonic() - began_s <= 5 + site.lease_s + site.slack_s
     except AssertionError:
         is_soon = False
     site.expect("I14", "a worker says within 5 s and a lease that data is gone", is_soon)
@@ -210,7 +209,8 @@ def roll_back(site: Site) -> None:
             until(lambda: went_back(site))
         took_s = time.monotonic() - began_s
         site.notes.append(f"said after {took_s:.1f} s: {went_back(site)}")
-        site.expect("I14", "a worker says within 5 s that the store went back", took_s <= 5)
+        is_soon = took_s <= 5 + site.slack_s
+        site.expect("I14", "a worker says within 5 s that the store went back", is_soon)
 
 
 def went_back(site: Site) -> list[str]:

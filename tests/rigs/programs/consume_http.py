@@ -8,6 +8,7 @@ python consume_http.py URL TOPIC TTR HOLD FILE
 import base64
 import hashlib
 import json
+import signal
 import sys
 import time
 import urllib.request
@@ -20,7 +21,7 @@ def main(url: str, topic: str, ttr: str, hold: int, path: str) -> None:
             json.dumps(asked).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["items"]
 
     held = 0
@@ -45,7 +46,7 @@ def main(url: str, topic: str, ttr: str, hold: int, path: str) -> None:
                 given = [{"id": item["id"], "receipt": item["receipt"]} for item in items]
                 results = call("finish", {"items": given})
                 assert {each["result"] for each in results} == {"finished"}, results
-    time.sleep(3600)  # until it is killed
+    signal.pause()  # until it is killed
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def main(servers: str, topic: str, path: str) -> None:
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": f"{topic}-check", "fetch.wait.max.ms": 10}
     )
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
     print("ready", flush=True)
     with open(path, "a", buffering=1) as history:
