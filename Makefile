@@ -33,7 +33,7 @@ else
 endif
 
 test-all: lint servers ## every test, and the long forms of fuzz, protocol, chaos and mutants: hours
-	$(PYTEST) -q $(TOGETHER) $(STOREYS)
+	$(PYTEST) -q --hypothesis-profile=long --timeout=0 $(TOGETHER) $(STOREYS)
 	$(MAKE) fuzz protocol chaos chaos-mutations mutants
 
 soak-tests: $(VENV)/.test servers ## `make test` N times, half of them beside a burning neighbour

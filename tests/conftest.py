@@ -28,7 +28,8 @@ pytest_plugins = [
 ]
 
 # A shared machine may be starved for a while: how long an example takes says nothing.
-settings.register_profile("delaybridge", deadline=None)
+settings.register_profile("delaybridge", deadline=None, max_examples=40)
+settings.register_profile("long", deadline=None, max_examples=300)  # make test-all
 settings.register_profile("fuzz", deadline=None, max_examples=3000)  # make fuzz
 settings.load_profile("delaybridge")
 
