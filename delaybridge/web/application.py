@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from starlette import routing
-from starlette.types import ASGIApp, Receive, Send
+from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.web.audit import audited
@@ -109,8 +109,27 @@ class Resource:
             took_s = time.perf_counter() - began_s
             self._site.traffic.count(counted, self._path, reply.status, took_s)
         else:
-            self._site.traffic.count(counted, self._path, 200, None)
-            await reply(scope, receive, send)
+            await self._stream(reply, counted, scope, receive, send)
+
+    async def _stream(
+        self, app: ASGIApp, counted: str, scope: Connection, receive: Receive, send: Send
+    ) -> None:
+        """Let an application of its own answer; if it fails before it does, answer why."""
+        has_begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_begun
+            if not has_begun:
+                has_begun = True
+                self._site.traffic.count(counted, self._path, message["status"], None)
+            await send(message)
+
+        try:
+            await app(scope, receive, sending)
+        except Exception as exc:
+            if has_begun:
+                raise
+            await _send(self._refused(scope, problem_of(exc)), sending, scope["method"])
 
     def _refused(self, scope: Connection, problem: Problem) -> Reply:
         endpoint = self._methods.get(scope["method"])
