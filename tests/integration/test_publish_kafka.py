@@ -25,7 +25,7 @@ from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
 from tests.rigs import certificates
 from tests.rigs.broker import OPTIONS, Sink
-from tests.rigs.broker_kafka import KafkaRig
+from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import until_async
 from tests.servers.kafka import KafkaStandIn, plain_login
 from tests.servers.process import LOOPBACK, free_port
@@ -226,12 +226,13 @@ class TestConnection:
     ) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             await publish(publisher, sink, rig.deliveries(to, 10))
             rig.proxy.mode = "blackhole_down"
             caught = rig.deliveries(to, 10)
             publisher.publish(caught)
             fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence", fatal=True)
-            publisher._erred(publisher._clients.prompt, fatal)
+            inside.erred(inside.clients.prompt, fatal)
             await sink.all_of(caught)
             assert sink.verdicts(caught) == {Verdict.UNKNOWN}
             assert sink.reasons(caught) == {"fatal"}
@@ -248,8 +249,9 @@ class TestConnection:
         to = Destination("kafka", "kafka", "t")
         with KafkaStandIn() as stand_in:
             async with rig.connected(url=stand_in.url) as (publisher, sink):
+                inside = KafkaInsides(publisher)
                 await publish(publisher, sink, rig.deliveries(to, 10))
-                end_for_good(publisher._clients.prompt._producer)
+                end_for_good(inside.librdkafka(inside.clients.prompt))
                 caught = rig.deliveries(to, 10)
                 await publish(publisher, sink, caught)
                 assert Verdict.CONFIRMED not in sink.verdicts(caught)

@@ -13,7 +13,7 @@ from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, PublishOptions, Verdict
 from delaybridge.publish.kafka.topic import MANY
 from tests.rigs.broker import OPTIONS, Sink
-from tests.rigs.broker_kafka import KafkaRig
+from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import until_async
 
 KEYS = 7
@@ -66,7 +66,7 @@ class Order:
 
 async def both_ready(publisher: Any) -> None:
     """Wait until the patient producer can be used, too."""
-    clients = publisher._clients
+    clients = KafkaInsides(publisher).clients
     await until_async(lambda: clients.patient.ready.is_set(), "the patient one is ready")
 
 
@@ -83,17 +83,17 @@ async def in_use(publisher: Any, rig: KafkaRig, sink: Sink) -> Order:
 class TestChoice:
     async def test_few_records_go_at_once_and_a_backlog_has_patience(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):
-            clients = publisher._clients
+            inside = KafkaInsides(publisher)
+            clients = inside.clients
             busy, calm = await in_use(publisher, rig, sink), await in_use(publisher, rig, sink)
             backlog, due = busy.next(MANY), calm.next(3)
             publisher.publish([*backlog, *due])
-            topics = publisher._topics
-            assert topics[busy.to.address].client is clients.patient
-            assert topics[calm.to.address].client is clients.prompt
+            assert inside.topic(busy.to).client is clients.patient
+            assert inside.topic(calm.to).client is clients.prompt
             await sink.all_of([*backlog, *due])
             last = busy.next(1)
             publisher.publish(last)
-            assert topics[busy.to.address].client is clients.prompt
+            assert inside.topic(busy.to).client is clients.prompt
             await sink.all_of(last)
             await busy.check()
             await calm.check()
@@ -107,17 +107,19 @@ class TestChoice:
         to = await rig.new_destination()
         options = PublishOptions(linger_ms=linger_ms)
         async with rig.connected(options, rig.url() + query) as (publisher, sink):
+            inside = KafkaInsides(publisher)
             backlog = rig.deliveries(to, 2 * MANY)
             publisher.publish(backlog)
             await sink.all_of(backlog)
-            assert publisher._clients.patient is None
+            assert inside.clients.patient is None
 
 
 class TestOrder:
     async def test_records_of_one_key_stay_in_order_across_changes(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
-            topic = publisher._topics[order.to.address]
+            topic = inside.topic(order.to)
             used = []
             for count in (10, MANY, 10, 1, 2 * MANY, 50, 3, MANY - 1, 10, MANY, 5) * 2:
                 rig.proxy.mode = "hold_down"
@@ -129,7 +131,7 @@ class TestOrder:
                 used.append(topic.client)
             await sink.all_of(order.sent)
             assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
-            assert {*used} == {publisher._clients.prompt, publisher._clients.patient}
+            assert {*used} == {inside.clients.prompt, inside.clients.patient}
             await order.check()
 
     async def test_a_change_that_takes_too_long_is_given_up(
@@ -137,15 +139,16 @@ class TestOrder:
     ) -> None:
         monkeypatch.setattr("delaybridge.publish.kafka.topic.CHANGE_S", 0.05)
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
-            topic = publisher._topics[order.to.address]
+            topic = inside.topic(order.to)
             rig.proxy.mode = "hold_down"
             publisher.publish(order.next(10))
             publisher.publish(order.next(MANY))
             assert topic.is_blocked
             assert len(topic.held) == MANY
             await until_async(lambda: not topic.held, "given up")
-            assert topic.client is publisher._clients.prompt
+            assert topic.client is inside.clients.prompt
             publisher.publish(order.next(MANY))
             assert not topic.held
             rig.proxy.mode = "pass"
@@ -161,7 +164,7 @@ class TestFaults:
         rig.proxy.mode = "hold_down"
         publisher.publish(order.next(10))
         publisher.publish(order.next(MANY))
-        topic = publisher._topics[order.to.address]
+        topic = KafkaInsides(publisher).topic(order.to)
         assert topic.is_blocked
         return order, topic
 
@@ -188,9 +191,10 @@ class TestFaults:
 
     async def test_a_fatal_error_during_a_change_ends_all_of_it(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order, _ = await self.blocked(publisher, rig, sink)
             fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence", fatal=True)
-            publisher._erred(publisher._clients.prompt, fatal)
+            inside.erred(inside.clients.prompt, fatal)
             await sink.all_of(order.sent)
             assert sink.verdicts(order.sent[1:11]) == {Verdict.UNKNOWN}
             assert sink.verdicts(order.sent[11:]) == {Verdict.REFUSED}
@@ -202,32 +206,35 @@ class TestFaults:
     ) -> None:
         monkeypatch.setattr("delaybridge.publish.kafka.clients.REOPEN_S", 0.0)
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
             down = KafkaError(KafkaError._ALL_BROKERS_DOWN)
-            publisher._erred(publisher._clients.patient, down)
+            inside.erred(inside.clients.patient, down)
             assert publisher.unavailable is None
             publisher.publish(order.next(MANY))
             await sink.all_of(order.sent)
             await both_ready(publisher)
             publisher.publish(order.next(MANY))
-            assert publisher._topics[order.to.address].client is publisher._clients.patient
+            assert inside.topic(order.to).client is inside.clients.patient
             await sink.all_of(order.sent)
             await order.check()
 
     async def test_without_a_patient_producer_the_prompt_one_does_all(
         self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(_: object) -> None:
+        def fail(*_: object) -> None:
             raise KafkaException(KafkaError(KafkaError._SSL, "a certificate is gone"))
 
         monkeypatch.setattr("delaybridge.publish.kafka.clients.REOPEN_S", 0.0)
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
-            monkeypatch.setattr(publisher._clients, "_make", fail)
-            publisher._clients.drop_patient()
+            monkeypatch.setattr("delaybridge.publish.kafka.clients.KafkaClient", fail)
+            inside.clients.drop_patient()
             publisher.publish(order.next(MANY))
             publisher.publish(order.next(MANY))
             await sink.all_of(order.sent)
+            assert inside.clients.patient is None
             assert sink.verdicts(order.sent) == {Verdict.CONFIRMED}
             await order.check()
 
@@ -235,16 +242,17 @@ class TestFaults:
         self, rig: KafkaRig
     ) -> None:
         async with rig.connected() as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
-            clients = publisher._clients
+            clients = inside.clients
             patient = clients.patient
             rig.proxy.mode = "hold_down"
             lost = order.next(MANY)
             publisher.publish(lost)
-            assert publisher._topics[order.to.address].client is patient
-            publisher._erred(patient, KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            assert inside.topic(order.to).client is patient
+            inside.erred(patient, KafkaError(KafkaError._ALL_BROKERS_DOWN))
             assert clients.patient is patient, "it may still be able to send them"
-            patient._producer.purge(in_queue=True, in_flight=True)
+            inside.librdkafka(patient).purge(in_queue=True, in_flight=True)
             await sink.all_of(lost)
             assert clients.patient is not patient
             rig.proxy.mode = "pass"
@@ -253,10 +261,11 @@ class TestFaults:
             publisher.publish(after)
             await sink.all_of(after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
-            assert publisher._topics[order.to.address].client is clients.prompt
+            assert inside.topic(order.to).client is clients.prompt
 
     async def test_a_topic_stays_where_it_is_after_a_failed_record(self, rig: KafkaRig) -> None:
         async with rig.connected(OPTIONS) as (publisher, sink):
+            inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
             rig.proxy.mode = "blackhole_down"
             lost = rig.deliveries(order.to, 1)
@@ -266,10 +275,11 @@ class TestFaults:
             rig.proxy.mode = "pass"
             rig.proxy.reset()
             await until_async(lambda: publisher.unavailable is None, "it is back")
-            prompt = publisher._clients.prompt
+            prompt = inside.clients.prompt
             publisher.publish(rig.deliveries(order.to, MANY))
-            await until_async(lambda: publisher._unconfirmed, "handed over")
-            assert publisher._topics[order.to.address].client is prompt
+            topic = inside.topic(order.to)
+            await until_async(lambda: topic.in_flight, "handed over")
+            assert topic.client is prompt
 
     async def test_closing_during_a_change_waits_for_all_records(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):

@@ -10,6 +10,9 @@ import confluent_kafka
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from delaybridge.message import Destination
+from delaybridge.publish.kafka.client import KafkaClient
+from delaybridge.publish.kafka.topic import TopicState
 from tests.rigs.broker import NetworkRig, Received
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import KafkaNode
@@ -86,3 +89,21 @@ class KafkaRig(NetworkRig):
 
     def _settings(self) -> dict[str, Any]:
         return {"bootstrap.servers": f"{LOOPBACK}:{self.proxy_port}", "log_level": 0}
+
+
+class KafkaInsides:
+    """What the user of a publisher does not see: its producers, and what it knows of a topic."""
+
+    def __init__(self, publisher: Any) -> None:
+        """erred: as librdkafka calls it, with one of the producers and an error."""
+        self.clients, self.erred = publisher._clients, publisher._erred
+        self._publisher = publisher
+
+    def topic(self, to: Destination) -> TopicState:
+        topics: dict[str, TopicState] = self._publisher._topics
+        return topics[to.address]
+
+    @staticmethod
+    def librdkafka(client: KafkaClient) -> Any:
+        """The producer of confluent_kafka."""
+        return client._producer
