@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from math import inf
 from typing import Any
 
 import pytest
@@ -31,6 +32,12 @@ def broker() -> Iterator[KafkaRig]:
     made = ThreePartitions()
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def only_counts_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine confirms are slow, which is another reason to have patience."""
+    monkeypatch.setattr("delaybridge.publish.kafka.topic.SLOW_S", inf)
 
 
 @pytest.fixture
