@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
-import statistics
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
-from delaybridge.web.serving import listener
 from tests.rigs.api import api
 
 
@@ -82,20 +81,15 @@ async def test_h38_a_key_given_twice_is_refused(http: httpx.AsyncClient, text: s
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_json"), refused.text
 
 
-async def test_an_answer_does_not_wait_for_an_acknowledgement(
-    http: httpx.AsyncClient, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def waiting(host: str, port: int) -> socket.socket:
-        sock = listener(host, port)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        return sock
-
-    monkeypatch.setattr("tests.rigs.api.listener", waiting)
-    async with api(redis_url, namespace) as control:  # which waits 40 ms
-        took_s: dict[httpx.AsyncClient, list[float]] = {http: [], control: []}
-        for _ in range(10):
-            for each, found in took_s.items():
-                began_s = time.perf_counter()
-                assert (await each.get("/health/live")).status_code == 200
-                found.append(time.perf_counter() - began_s)
-    assert min(took_s[http]) + 0.02 < statistics.median(took_s[control])
+async def test_an_answer_does_not_wait_for_an_acknowledgement(http: httpx.AsyncClient) -> None:
+    """It would wait 40 ms, but not in every case: the option is looked at, not the clock."""
+    assert (await http.get("/health/live")).status_code == 200
+    ours = [
+        each
+        for each in psutil.Process().net_connections("tcp4")
+        if each.laddr.port == http.base_url.port and each.status == psutil.CONN_ESTABLISHED
+    ]
+    assert ours
+    for each in ours:
+        with socket.socket(fileno=os.dup(each.fd)) as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
