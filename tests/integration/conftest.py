@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
+from tests.rigs.bucket import Owner, World
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
@@ -72,6 +74,18 @@ def store(redis_url: str) -> Iterator[Store]:
     store = Store(redis_url)
     yield store
     store.close()
+
+
+@pytest.fixture
+def owner_of(store: Store, redis_url: str, namespace: str) -> Iterator[Callable[[str], Owner]]:
+    """Makes the owner of a message's bucket, without a worker: its name is `test`."""
+    with ExitStack() as worlds:
+
+        def owner(id: str) -> Owner:
+            world = World.of_key(store, redis_url, namespace, id.encode())
+            return worlds.enter_context(world).owner("test")
+
+        yield owner
 
 
 @pytest.fixture

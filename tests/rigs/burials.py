@@ -1,4 +1,4 @@
-"""Dead messages without a worker: claimed and buried by the test itself."""
+"""Messages in flight and dead ones without a worker: claimed, fired, buried by the test itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from delaybridge import Client
 from delaybridge.store.store import Store
-from tests.rigs.bucket import World
+from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 
 
 @contextmanager
@@ -28,3 +28,18 @@ def buried(
             items = [(copy.item, True, False, why[copy.id]) for copy in owner.claim()]
             assert world.run(owner.bucket.bury(owner.token, 60_000, items)) is not None
             yield
+
+
+def hand_over(owner: Owner, id: str) -> Copy:
+    """Claim the message, however far off its time is, and fire it."""
+    copy = next(each for each in owner.claim(ahead_ms=10**12) if each.id == id)
+    owner.fire(copy.score)
+    return copy
+
+
+def bury(owner: Owner, id: str, reason: str) -> None:
+    """Give up a message after one failure; the bucket has no owner then."""
+    item = hand_over(owner, id).item
+    buried = owner.bucket.bury(owner.token, TTL_MS, [(item, True, False, reason)])
+    assert owner.world.run(buried) is not None
+    owner.world.end_lease()

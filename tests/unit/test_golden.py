@@ -10,8 +10,6 @@ from tests.rigs.command_line import Run
 from tests.rigs.golden import pages, replay
 
 
-@pytest.mark.parametrize(
-    "page", pages(Path(__file__).parent / "golden"), ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", pages(Path(__file__).parent), ids=lambda page: page.stem)
 def test_commands_print_what_their_page_says(page: Path, run: Run) -> None:
     replay(page, run)
