@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delaybridge.accept.accept import Accepted, accept, check_id, check_key
+from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
 from delaybridge.accept.destination import parse_destination
 from delaybridge.amqp.header import decode_table
 from delaybridge.errors import DecodeError, MessageError
@@ -486,6 +486,14 @@ def test_an_integer_too_long_to_be_printed_is_refused_like_any_other(name: str, 
     assert refusal(KAFKA, properties={"partition": 10**5000}).code == "bad_partition"
     assert refusal(headers={"n": 10**5000}).code == "header_out_of_range"
     assert refusal(properties={"delivery_mode": 10**5000}).code == "bad_property"
+
+
+def test_the_longest_delay_is_accepted_and_one_millisecond_more_is_not() -> None:
+    limits = Limits(delay_ms=90_000)
+    assert when(90, None, limits) == "+90000"
+    with pytest.raises(MessageError) as refused:
+        when("90001ms", None, limits)
+    assert refused.value.code == "too_far"
 
 
 def test_a_property_that_the_kind_lacks_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The values that a client returns."""
+"""The values that a client returns, and how it spreads messages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import pickle
 
 from delaybridge import Answer, Receipt
+from delaybridge.client.spreading import Spreading
 
 
 def test_a_receipt_can_be_copied_and_pickled() -> None:
@@ -13,3 +14,9 @@ def test_a_receipt_can_be_copied_and_pickled() -> None:
     for again in (copy.copy(receipt), copy.deepcopy(receipt), pickle.loads(pickle.dumps(receipt))):
         assert again == "created"
         assert repr(again) == repr(receipt)
+
+
+def test_messages_are_spread_evenly_and_those_not_counted_come_last() -> None:
+    spreading = Spreading(1000, {None: 4})
+    assert spreading.later_ms(["a", "b"]) == [0, 250]
+    assert spreading.later_ms(["c", "d", "e"]) == [500, 750, 750]

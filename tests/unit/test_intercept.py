@@ -318,6 +318,17 @@ class TestDelayingAPikaChannel:
         channel = delaying(PlainChannel.__new__(PlainChannel))
         assert type(channel) is BlockingChannel
 
+    def test_a_delay_in_a_header_stays_in_the_properties_of_the_caller(self) -> None:
+        stored: list[dict[str, Any]] = []
+        client = Client(brokers={"rabbitmq": "amqp://h"})
+        client.schedule = lambda **arguments: stored.append(arguments)  # type: ignore[method-assign]
+        channel = delaying(PlainChannel.__new__(PlainChannel), client=client)
+        mine = pika.BasicProperties(headers={"x-delay": 60_000, "a": 1})
+        for _ in range(2):  # with the same object, as producers do
+            channel.basic_publish("x", "k", b"body", mine)
+        assert mine.headers == {"x-delay": 60_000, "a": 1}
+        assert [each["delay"] for each in stored] == [timedelta(minutes=1)] * 2
+
     def test_basic_publish_accepts_every_argument_of_pika(self) -> None:
         ours = list(inspect.signature(BlockingChannel.basic_publish).parameters)
         assert ours == [
