@@ -53,7 +53,7 @@ class Connection(IntakeConnection):
     """Only the reading part of a connection."""
 
     def __init__(self) -> None:
-        self._deliveries, self._window_bytes, self._held_bytes = {}, 2**40, 0
+        self._deliveries, self._window_bytes, self.held_bytes = {}, 2**40, 0
         self._is_paused, self._unread, self.bytes_received = False, b"", 0
 
 

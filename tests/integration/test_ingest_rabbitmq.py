@@ -159,8 +159,7 @@ async def test_the_intake_queue_is_a_quorum_queue_without_delivery_limit(
     queue = f"{namespace}.delay"
     assert await rabbit.is_durable_quorum(queue, **{"x-delivery-limit": 2**31 - 1})
     assert not await rabbit.is_durable_quorum(queue)
-    for task in list(open_entrance._services):
-        await open_entrance.stop(task)
+    await open_entrance.stop_all()
 
     def return_often(channel: BlockingChannel) -> None:
         # RabbitMQ's own limit is 20.
@@ -780,7 +779,7 @@ async def test_a_wiped_namespace_ends_ingest_with_the_reason(
     with pytest.raises(StoreWiped):
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.shield(task)
-    entrance._services.clear()
+    await entrance.kill(task)  # it has ended
     assert await rabbit.waiting(delay) == 1, "the message waits in its queue"
 
 

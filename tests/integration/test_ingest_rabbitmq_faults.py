@@ -100,12 +100,6 @@ async def drained(entrance: Entrance, exchange: str) -> None:
     await entrance.until(is_drained, "nothing left to read")
 
 
-def ingest_of(entrance: Entrance, task: asyncio.Task[None]) -> Any:
-    """The ingest of that process."""
-    service: Any = entrance._services[task]
-    return service._ingests["rabbitmq"]
-
-
 async def handed_over(rabbit: Exchanges, entrance: Entrance, queue: str) -> None:
     """Whether a consumer has all messages of the queue."""
 
@@ -125,14 +119,14 @@ async def test_a_deleted_queue_is_declared_again(
     entrance = make_entrance()
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
-    connection = ingest_of(entrance, task)._connection
+    connection = entrance.ingest_of(task).connection
     for count in (1, 2):
         await rabbit.do(lambda channel: channel.queue_delete(delay))
         await entrance.until(lambda: rabbit.is_read(delay), "declared again")
         await rabbit.send(delay, messages(1, count))
         await stored(entrance, count)
     # over the same connection, and no channel is left open
-    assert ingest_of(entrance, task)._connection is connection
+    assert entrance.ingest_of(task).connection is connection
 
     def one_channel() -> bool:
         return len(connection._channels) == 1
@@ -150,15 +144,14 @@ async def test_a_channel_closed_by_the_broker_is_opened_again(
     await reading(entrance, delay)
     await rabbit.send(delay, messages(10))
     await stored(entrance, 10)
-    connection = ingest_of(entrance, task)._connection
-    (before,) = connection._deliveries
-    channel = ingest_of(entrance, task)._intakes[0]._channel
-    connection.ack(before, 2**40, multiple=False)
+    connection = entrance.ingest_of(task).connection
+    channel = entrance.ingest_of(task).intakes[0].channel
+    connection.ack(channel.number, 2**40, multiple=False)
     await entrance.until(channel.ended.done, "closed")
     await rabbit.send(delay, messages(10, 10))
     await stored(entrance, 20)
     await drained(entrance, delay)
-    assert ingest_of(entrance, task)._connection is connection
+    assert entrance.ingest_of(task).connection is connection
 
 
 async def test_a_message_returned_by_another_consumer_is_stored_too(
@@ -272,7 +265,7 @@ async def test_nothing_is_lost_while_the_store_is_killed_and_restarted(
     await asyncio.to_thread(own_redis.kill)
     await rabbit.send(delay, messages(100, 100))
     await handed_over(rabbit, entrance, delay)
-    assert ingest_of(entrance, task)._intakes[0].held >= 100, "none was acknowledged"
+    assert entrance.ingest_of(task).intakes[0].held >= 100, "none was acknowledged"
     await asyncio.to_thread(own_redis.start)
     await stored(entrance, 200)
     await drained(entrance, delay)
@@ -312,10 +305,10 @@ async def test_memory_is_bounded_while_the_store_does_not_answer(
     )
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
-    connection, most = ingest_of(entrance, task)._connection, [0]
+    connection, most = entrance.ingest_of(task).connection, [0]
 
     def is_full() -> bool:
-        most.append(connection._held_bytes)
+        most.append(connection.held_bytes)
         return most[-1] > window
 
     own_redis.pause()
@@ -329,7 +322,7 @@ async def test_memory_is_bounded_while_the_store_does_not_answer(
     own_redis.resume()
     await stored(entrance, 100)
     await drained(entrance, delay)
-    assert ingest_of(entrance, task)._connection._held_bytes == 0
+    assert entrance.ingest_of(task).connection.held_bytes == 0
 
 
 async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
@@ -357,20 +350,20 @@ async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
 ) -> None:
     """TLS decrypts more than one read takes: nothing may be left in its buffer."""
     pauses, most = 0, 0
-    hold, watch = IntakeConnection._hold, IntakeConnection._watch
+    hold, watch = IntakeConnection.hold, IntakeConnection.watch
 
     def held(connection: IntakeConnection, size: int) -> None:
         nonlocal most
         hold(connection, size)
-        most = max(most, connection._held_bytes)
+        most = max(most, connection.held_bytes)
 
     def watched(connection: IntakeConnection, reading: bool) -> None:
         nonlocal pauses
         pauses += not reading
         watch(connection, reading)
 
-    monkeypatch.setattr(IntakeConnection, "_hold", held)
-    monkeypatch.setattr(IntakeConnection, "_watch", watched)
+    monkeypatch.setattr(IntakeConnection, "hold", held)
+    monkeypatch.setattr(IntakeConnection, "watch", watched)
     node = RabbitMQNode()
     with running_with_tls(node) as tls:
         rabbit, delay = Exchanges(node.url), f"{namespace}.delay"
@@ -423,8 +416,8 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     cancel = pika.BasicProperties(headers={"delaybridge-cancel": True}, message_id="m0")
     (again, other) = messages(2)
     await rabbit.send(delay, [again, ("k", b"", cancel), other])
-    intake = ingest_of(entrance, task)._intakes[0]
-    await entrance.until(lambda: len(intake._waiting) == 2, "both wait")
+    intake = entrance.ingest_of(task).intakes[0]
+    await entrance.until(lambda: len(intake.waiting) == 2, "both wait")
     await entrance.until(lambda: ids(entrance, {"m1"}), "the other is stored")
     # then both take effect, in order, once it is settled
     proxy.mode = "pass"
@@ -461,8 +454,8 @@ async def test_nothing_is_lost_or_doubled_if_one_of_two_processes_is_killed(
     await entrance.until(both, "both read")
     own_redis.pause()
     await rabbit.send(delay, messages(count))
-    await entrance.until(lambda: ingest_of(entrance, first)._intakes[0].held, "in hand")
-    await entrance.until(lambda: ingest_of(entrance, second)._intakes[0].held, "in hand")
+    await entrance.until(lambda: entrance.ingest_of(first).intakes[0].held, "in hand")
+    await entrance.until(lambda: entrance.ingest_of(second).intakes[0].held, "in hand")
     await entrance.kill(first)
     own_redis.resume()
     await stored(entrance, count)

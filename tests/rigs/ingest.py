@@ -51,8 +51,7 @@ class Entrance:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for task in list(self._services):
-            await self.stop(task)
+        await self.stop_all()
         await self.client.close()
 
     def ingest(self, *kinds: str) -> asyncio.Task[None]:
@@ -68,6 +67,16 @@ class Entrance:
         task = asyncio.get_running_loop().create_task(service.work())
         self._services[task] = service
         return task
+
+    def ingest_of(self, task: asyncio.Task[None], broker: str = "rabbitmq") -> Any:
+        """What that ingest process has for one broker."""
+        service: Any = self._services[task]
+        return service._ingests[broker]
+
+    async def stop_all(self) -> None:
+        """Stop every process."""
+        for task in list(self._services):
+            await self.stop(task)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
         """Stop it as SIGTERM would, and wait until it has ended."""

@@ -601,7 +601,7 @@ class Stream(IntakeConnection):
     """Only the reading part of a connection. passed: the frames for pika."""
 
     def __init__(self, channel: int, deliveries: Deliveries) -> None:
-        self._deliveries, self._window_bytes, self._held_bytes = {channel: deliveries}, 10**9, 0
+        self._deliveries, self._window_bytes, self.held_bytes = {channel: deliveries}, 10**9, 0
         self._is_paused, self._unread, self.bytes_received = False, b"", 0
         self.passed: list[bytes] = []
 
@@ -643,7 +643,7 @@ def test_a_stream_is_read_the_same_wherever_it_is_cut(
     assert deliveries.messages == sent
     assert connection.passed == other
     assert connection.bytes_received + sum(map(len, other)) == len(stream)
-    assert connection._held_bytes == deliveries.size == sum(map(size_of, sent))
+    assert connection.held_bytes == deliveries.size == sum(map(size_of, sent))
 
 
 # acknowledging

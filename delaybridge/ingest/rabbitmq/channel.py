@@ -74,7 +74,7 @@ class IntakeChannel:
 
     def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
         """most: as `Tags.take` has it. held: messages taken, by tag, in their order."""
-        self._connection, self._number = connection, int(channel.channel_number)
+        self._connection, self.number = connection, int(channel.channel_number)
         self._most = most
         self.arrived = asyncio.Event()
         self.deliveries = Deliveries(self.arrived.set)
@@ -82,7 +82,7 @@ class IntakeChannel:
         self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.held: dict[int, HeldMessage] = {}
         self.moved = asyncio.Event()  # fewer are held than before
-        connection.take_deliveries(self._number, self.deliveries)
+        connection.take_deliveries(self.number, self.deliveries)
         channel.add_on_close_callback(lambda _, reason: self.end(reason))
         channel.add_on_cancel_callback(
             lambda _: self.end(ConnectionError("cancelled by the broker: the queue is gone"))
@@ -98,7 +98,7 @@ class IntakeChannel:
         if self.ended.done():
             return
         self.ended.set_result(reason)
-        self._connection.take_deliveries(self._number, None)
+        self._connection.take_deliveries(self.number, None)
         self._connection.release(self.deliveries.size)
         self.deliveries.messages.clear()
         self.arrived.set()
@@ -130,6 +130,6 @@ class IntakeChannel:
             return
         upto, single = self._tags.take(self._most)
         if upto:
-            self._connection.ack(self._number, upto, multiple=True)
+            self._connection.ack(self.number, upto, multiple=True)
         for tag in single:
-            self._connection.ack(self._number, tag, multiple=False)
+            self._connection.ack(self.number, tag, multiple=False)

@@ -86,14 +86,17 @@ def size_of(message: RawMessage) -> int:
 
 
 class IntakeConnection(WireConnection):
-    """A connection for consumers. It reads nothing while more than `window_bytes` are held."""
+    """A connection for consumers. It reads nothing while more than `window_bytes` are held.
+
+    held_bytes: of all messages that were delivered and not acknowledged.
+    """
 
     def __init__(
         self, parameters: Parameters, loop: asyncio.AbstractEventLoop, window_bytes: int
     ) -> None:
         self._deliveries: dict[int, Deliveries] = {}
         self._window_bytes = window_bytes
-        self._held_bytes = 0
+        self.held_bytes = 0
         self._is_paused = False
         super().__init__(parameters, loop)
 
@@ -118,10 +121,10 @@ class IntakeConnection(WireConnection):
 
     def release(self, size: int) -> None:
         """Hold this number of bytes fewer."""
-        self._held_bytes -= size
-        if self._is_paused and self._held_bytes <= self._window_bytes // 2:
+        self.held_bytes -= size
+        if self._is_paused and self.held_bytes <= self._window_bytes // 2:
             self._is_paused = False
-            self._watch(True)
+            self.watch(True)
 
     def ack(self, channel: int, tag: int, *, multiple: bool) -> None:
         """Acknowledge the message with this tag, or all up to it."""
@@ -181,7 +184,7 @@ class IntakeConnection(WireConnection):
             pass  # the next message is incomplete, or is not for a consumer
         self.bytes_received += position  # pika's heartbeat reads it
         if held:
-            self._hold(held)
+            self.hold(held)
         return position, in_pieces
 
     def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
@@ -193,20 +196,21 @@ class IntakeConnection(WireConnection):
                 return False
             deliveries.method(data, start)
         elif kind == _HEADER:
-            self._hold(deliveries.header(data[start:end]))
+            self.hold(deliveries.header(data[start:end]))
         elif kind == _BODY:
-            self._hold(deliveries.body(data[start:end]))
+            self.hold(deliveries.body(data[start:end]))
         else:
             return False
         return True
 
-    def _hold(self, size: int) -> None:
-        self._held_bytes += size
-        if self._held_bytes > self._window_bytes and not self._is_paused:
+    def hold(self, size: int) -> None:
+        """Hold this number of bytes more."""
+        self.held_bytes += size
+        if self.held_bytes > self._window_bytes and not self._is_paused:
             self._is_paused = True
-            self._watch(False)
+            self.watch(False)
 
-    def _watch(self, reading: bool) -> None:
+    def watch(self, reading: bool) -> None:
         """Read the socket, or stop: the broker keeps the rest."""
         transport: Any = self._transport
         if transport is None or self.is_closed or transport._state != transport._STATE_ACTIVE:

@@ -43,7 +43,7 @@ _CHANNEL_ERRORS = (AMQPError, OSError)
 
 
 class RabbitMQIngest:
-    """All delay exchanges of one RabbitMQ, on one connection."""
+    """All delay exchanges of one RabbitMQ, on one `connection`; None while none is open."""
 
     def __init__(
         self, parameters: Parameters, options: IngestOptions, store: EntryStore, emit: Emit
@@ -52,11 +52,11 @@ class RabbitMQIngest:
         self.publisher: Publisher
         self._parameters, self._options = parameters, options
         self._store, self._emit = store, emit
-        self._connection: IntakeConnection | None = None
+        self.connection: IntakeConnection | None = None
         settings, routes = options.settings, options.routes
         owner, sources = store.owner(settings.take_over), [route.source for route in routes]
         management = Management.of(options.broker, parameters, settings.management)
-        self._intakes = [
+        self.intakes = [
             Intake(self._reader(route, sources), store, emit, settings.prefetch, owner, management)
             for route in routes
         ]
@@ -69,7 +69,7 @@ class RabbitMQIngest:
     @property
     def counts(self) -> list[SourceCounts]:
         """Of each source."""
-        return [intake.counts for intake in self._intakes]
+        return [intake.counts for intake in self.intakes]
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """The outcome of publishes; called by the publisher."""
@@ -85,27 +85,27 @@ class RabbitMQIngest:
             await self._store.insist([])  # do not consume before the store answers
             opened_s = math.inf
             try:
-                self._connection = await open_connection(self._parameters, self._make)
+                self.connection = await open_connection(self._parameters, self._make)
             except PublishUnavailable as exc:
                 self._failed(str(exc))
             else:
                 opened_s = now_s()
-                self._connection.read_much()
-                await self._read(self._connection)
+                self.connection.read_much()
+                await self._read(self.connection)
             await asyncio.sleep(backoff.next_s(now_s() - opened_s))
 
     async def stop(self, timeout_s: float) -> None:
         """Read no more. Returns when everything read is acknowledged, or after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(intake.stop() for intake in self._intakes))
+                await asyncio.gather(*(intake.stop() for intake in self.intakes))
         except TimeoutError:
             pass  # RabbitMQ delivers the unacknowledged messages again
 
     async def measure(self) -> None:
         """Count the messages in each queue, and check that this namespace owns its exchange."""
-        connection = self._connection
-        for intake in self._intakes:
+        connection = self.connection
+        for intake in self.intakes:
             if connection is not None and connection.is_open and intake.counts.state == "reading":
                 try:
                     async with asyncio.timeout(_GOODBYE_S):
@@ -122,7 +122,7 @@ class RabbitMQIngest:
     async def _read(self, connection: IntakeConnection) -> None:
         """Read from every exchange until the connection is lost or this is cancelled."""
         work = [
-            asyncio.create_task(self._keep_reading(intake, connection)) for intake in self._intakes
+            asyncio.create_task(self._keep_reading(intake, connection)) for intake in self.intakes
         ]
         try:
             ends: list[asyncio.Future[Any]] = [connection.lost, *work]
@@ -130,7 +130,7 @@ class RabbitMQIngest:
             if connection.lost.done():
                 self._failed(f"connection_lost: {reason_of(connection.lost.result())}")
         finally:
-            self._connection = None
+            self.connection = None
             for task in work:
                 task.cancel()
             await asyncio.wait(work)
@@ -156,9 +156,9 @@ class RabbitMQIngest:
             await asyncio.sleep(backoff.next_s(now_s() - began_s))
 
     def _failed(self, reason: str) -> None:
-        for intake in self._intakes:
+        for intake in self.intakes:
             intake.counts.state = reason
-        self._emit(IngestFailed(source=str(self._intakes[0].route.broker), reason=reason))
+        self._emit(IngestFailed(source=str(self.intakes[0].route.broker), reason=reason))
 
 
 @asynccontextmanager

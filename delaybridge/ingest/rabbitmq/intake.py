@@ -63,18 +63,18 @@ class Intake:
         self._looking: asyncio.Task[None] | None = None
         self.counts = SourceCounts(source=str(route), target=f"{route.broker}:{route.target}")
         self._publisher: Publisher
-        self._waiting: list[HeldMessage] = []  # for an id in flight
+        self.waiting: list[HeldMessage] = []  # for an id in flight
         self._refused: list[HeldMessage] = []  # that could not be published at once
         # Stamp and id of messages held when a channel ended, by content: they are delivered again.
         self._lost: defaultdict[int, list[tuple[bytes, str]]] = defaultdict(list)
-        self._channel: IntakeChannel | None = None
+        self.channel: IntakeChannel | None = None
         self._storing: asyncio.Task[None] | None = None
         self._is_stopping = False
 
     @property
     def held(self) -> int:
         """Messages delivered and not acknowledged."""
-        channel = self._channel
+        channel = self.channel
         return 0 if channel is None else channel.in_hand + len(channel.deliveries.messages)
 
     def failed(self, reason: str) -> None:
@@ -94,8 +94,8 @@ class Intake:
         try:
             await claim(connection, self.route, self._owner)
         except SourceTaken as exc:
-            if self._channel is not None:
-                self._channel.end(exc)
+            if self.channel is not None:
+                self.channel.end(exc)
 
     async def _look_for_others(self) -> None:
         try:
@@ -109,9 +109,9 @@ class Intake:
     async def stop(self) -> None:
         """Read no more; returns when everything read is acknowledged, or the channel has ended."""
         self._is_stopping = True
-        while self._channel is not None and self._channel.in_hand:
-            self._channel.moved.clear()
-            await self._channel.moved.wait()
+        while self.channel is not None and self.channel.in_hand:
+            self.channel.moved.clear()
+            await self.channel.moved.wait()
 
     async def run(self, connection: IntakeConnection, publisher: Publisher) -> None:
         """Declare, consume, and store or publish each message; raises the reason of its end.
@@ -123,8 +123,8 @@ class Intake:
             self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
         opened = await declare(connection, self.route, self._management)
         self._publisher = publisher
-        channel = self._channel = IntakeChannel(connection, opened, self._prefetch // 2)
-        self._waiting, self._refused = [], []
+        channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
+        self.waiting, self._refused = [], []
         try:
             await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
             await connection.call(
@@ -151,7 +151,7 @@ class Intake:
         while not (channel.ended.done() or self._refused or self._may_take(channel)):
             channel.arrived.clear()
             try:
-                async with asyncio.timeout(AGAIN_S if self._waiting else None):
+                async with asyncio.timeout(AGAIN_S if self.waiting else None):
                     await channel.arrived.wait()
             except TimeoutError:
                 return
@@ -178,7 +178,7 @@ class Intake:
             self._emit(Ingested(source=str(self.route), messages=read))
         if self._storing is not None:
             await self._storing
-        again, self._waiting, refused, self._refused = self._waiting, [], self._refused, []
+        again, self.waiting, refused, self._refused = self.waiting, [], self._refused, []
         if to_store := again + refused + to_store:
             self._storing = asyncio.create_task(self._store_all(to_store, channel, now_s))
             self._storing.add_done_callback(lambda _: channel.arrived.set())
@@ -237,7 +237,7 @@ class Intake:
             left: list[HeldMessage] = []
             for each, answer in zip(held, answers, strict=True):
                 if self._must_wait(each, answer, now_s):
-                    self._waiting.append(each)
+                    self.waiting.append(each)
                 elif (kept := instead(each.entry, answer)) is not None:
                     each.entry = kept
                     left.append(each)
@@ -257,7 +257,7 @@ class Intake:
     def _must_wait(self, held: HeldMessage, answer: Answer | None, now_s: float) -> bool:
         """Whether its id is in flight, or it changes a message that waits for such an id."""
         if isinstance(held.entry, Change):
-            return any(other.id == held.id for other in self._waiting)
+            return any(other.id == held.id for other in self.waiting)
         is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < PATIENCE_S
         return answer is Answer.IN_FLIGHT and is_patient
 
@@ -266,7 +266,7 @@ class Intake:
         settled: defaultdict[IntakeChannel, list[HeldMessage]] = defaultdict(list)
         for delivery in deliveries:
             held, channel = delivery.held, delivery.channel
-            if channel is not self._channel:
+            if channel is not self.channel:
                 continue  # its channel has ended: the message will be delivered again
             if outcome.verdict is Verdict.CONFIRMED:
                 settled[channel].append(held)
