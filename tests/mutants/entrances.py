@@ -4,59 +4,49 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ACCEPT = "tests/unit/test_accept.py tests/unit/test_draft.py"
-INTERCEPT = "tests/unit/test_intercept.py"
-OUTBOX = "tests/unit/test_outbox.py"
-RECURRING = "tests/unit/test_recurring.py"
-STORING = "tests/unit/test_ingest_storing.py"
-
 MUTANTS = [
     Mutant(
         "accept: a key at the limit", "delaybridge/accept/accept.py",
         "len(key) > limits.body_bytes", "len(key) >= limits.body_bytes",
-        "a key of exactly limits.body_bytes is refused", ACCEPT,
+        "a key of exactly limits.body_bytes is refused",
+        "tests/unit/test_accept.py::test_a_key_has_the_same_limit_as_a_body",
     ),
     Mutant(
         "accept: a delay at the limit", "delaybridge/accept/accept.py",
         "if wait_ms > limits.delay_ms", "if wait_ms >= limits.delay_ms",
-        "a delay of exactly limits.delay is refused", ACCEPT,
-    ),
-    Mutant(
-        "accept: a pull topic takes at_most_once", "delaybridge/accept/accept.py",
-        "destination.kind == PULL and message.at_most_once",
-        "destination.kind is PULL and not message.at_most_once",
-        "a promise that a pull topic cannot keep is accepted", ACCEPT,
+        "a delay of exactly limits.delay is refused",
+        "tests/unit/test_accept.py",
     ),
     Mutant(
         "draft: an id is not checked", "delaybridge/accept/draft.py",
         "                check_id(id, self._limits)\n", "                pass\n",
-        "a plain message may have any id", ACCEPT,
+        "a plain message may have any id",
+        "tests/unit/test_draft.py",
     ),
     Mutant(
         "draft: a mould forgets the priority", "delaybridge/accept/draft.py",
         "                or message.priority is not mould.priority\n", "",
-        "a message gets the priority of the one before it", ACCEPT,
-    ),
-    Mutant(
-        "draft: a body of 256 bytes", "delaybridge/accept/draft.py",
-        "_SHORT[size] if size < 256", "_SHORT[size] if size <= 256",
-        "a plain body of 256 bytes cannot be encoded", ACCEPT,
+        "a message gets the priority of the one before it",
+        "tests/unit/test_draft.py",
     ),
     Mutant(
         "amqp: an empty body has a frame", "delaybridge/amqp/encoder.py",
         "if 0 < size <= self._payload_max", "if 0 <= size <= self._payload_max",
-        "the second empty message of a channel is a protocol error", "tests/unit/test_amqp.py",
+        "the second empty message of a channel is a protocol error",
+        "tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
         "amqp: a foreign user is sent", "delaybridge/amqp/encoder.py",
         "if not shape[0] & USER_ID_FLAG:", "if shape is not None:",
-        "the second message with a foreign user id closes the channel", "tests/unit/test_amqp.py",
+        "the second message with a foreign user id closes the channel",
+        "tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
         "times: a datetime is rounded down", "delaybridge/times.py",
         "-((_EPOCH - value) // timedelta(milliseconds=1))",
         "(value - _EPOCH) // timedelta(milliseconds=1)",
-        "a message may be delivered up to a millisecond early", "tests/unit/test_times.py",
+        "a message may be delivered up to a millisecond early",
+        "tests/unit/test_times.py",
     ),
     Mutant(
         "backoff: long work starts it no more", "delaybridge/backoff.py",
@@ -68,81 +58,74 @@ MUTANTS = [
         "settings: a lease as long as its renewal", "delaybridge/settings/relations.py",
         '(("lease.renew_ms", "redis.timeout_s"), "<", "lease.ttl_ms")',
         '(("lease.renew_ms", "redis.timeout_s"), "<=", "lease.ttl_ms")',
-        "a lease may run out while it is renewed", "tests/unit/test_settings.py",
+        "a lease may run out while it is renewed",
+        "tests/unit/test_settings.py",
     ),
     Mutant(
         "settings: spaces of a password are lost", "delaybridge/settings/password_file.py",
         'text.removesuffix("\\n").removesuffix("\\r")', "text.strip()",
         "a password that ends with a space is a wrong one",
-        "tests/unit/test_settings.py tests/unit/test_stream_connection.py"
-        " tests/unit/test_publish_rabbitmq.py",
-    ),
-    Mutant(
-        "client: a caller that left", "delaybridge/client/batching.py",
-        "            if not future.done():  # else its caller was cancelled\n    ", "",
-        "a cancelled call breaks off those that were sent with it",
-        "tests/integration/test_client.py -k cancelled",
+        "tests/unit/test_settings.py tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
         "client: spread beyond the span", "delaybridge/client/spreading.py",
         "min(place, count - 1) // count", "min(place, count) // count",
         "a message that was not counted comes after the span",
-        "tests/unit/test_client.py tests/integration/test_selection.py",
+        "tests/unit/test_client.py"
+        " tests/integration/test_http_bulk.py::test_publish_now_spreads_over_a_span",
     ),
     Mutant(
         "intercept: a delay begins when it is stored", "delaybridge/intercept/kafka_reports.py",
         "left_ms = max(0, int(accepted.when) - waited_ms)", "left_ms = int(accepted.when)",
-        "a message that waited for Redis is late by as much", INTERCEPT,
+        "a message that waited for Redis is late by as much",
+        "tests/unit/test_intercept.py",
     ),
     Mutant(
         "intercept: properties of the caller change", "delaybridge/intercept/pika.py",
         "sent = copy(properties) if", "sent = properties if",
         "the caller's headers lose the delay: a second publish goes out at once",
-        f"{INTERCEPT} tests/integration/test_intercept_pika.py",
-    ),
-    Mutant(
-        "intercept: a queue one too long", "delaybridge/intercept/kafka_outbox.py",
-        "if 0 < messages <= held", "if 0 < messages < held",
-        "queue.buffering.max.messages is exceeded by one",
-        f"{INTERCEPT} tests/integration/test_intercept_confluent_kafka.py",
+        "tests/unit/test_intercept.py"
+        " tests/integration/test_intercept_pika.py::test_a_delayed_message_is_cancelled_by_its_"
+        "own_id",
     ),
     Mutant(
         "outbox: the last call of an id", "delaybridge/outbox/pump.py",
         "first.setdefault(call.id, call)", "first[call.id] = call",
-        "a cancel is overtaken by the schedule after it", OUTBOX,
-    ),
-    Mutant(
-        "outbox: the second call of an id waits", "delaybridge/outbox/pump.py",
-        "len(batch.calls) == MOST_ROWS or len(calls) < len(batch.calls)",
-        "len(batch.calls) == MOST_ROWS",
-        "the next call for an id waits for the next poll", OUTBOX,
+        "a cancel is overtaken by the schedule after it",
+        "tests/unit/test_outbox.py"
+        " tests/integration/test_outbox.py::test_a_cancel_takes_effect_after_the_call_that_it_"
+        "follows",
     ),
     Mutant(
         "outbox: cancel commits at once", "delaybridge/outbox/rows.py",
         "        dialect, row = dialect_of(connection), self._cancel_row(id, key)\n"
-        "        if commits_each_statement(connection):\n            raise _no_transaction()\n",
+        "        if commits_each_statement(connection):\n"
+        "            raise _no_transaction()\n",
         "        dialect, row = dialect_of(connection), self._cancel_row(id, key)\n",
-        "a cancel outlives the transaction that was rolled back", OUTBOX,
+        "a cancel outlives the transaction that was rolled back",
+        "tests/unit/test_outbox.py",
     ),
     Mutant(
         "ingest: an entry overtakes in its source", "delaybridge/ingest/storing.py",
-        "            if call is not None and source:\n                continue\n", "",
-        "an offset is noted before the entries in front of it", STORING,
-    ),
-    Mutant(
-        "ingest: entries behind a lost bucket", "delaybridge/ingest/storing.py",
-        "found[0] is None or number in unborn", "found[0] is None",
-        "a change takes effect before the message that it is about", STORING,
+        "            if call is not None and source:\n"
+        "                continue\n",
+        "",
+        "an offset is noted before the entries in front of it",
+        "tests/unit/test_ingest_storing.py",
     ),
     Mutant(
         "ingest: a skipped record is read", "delaybridge/ingest/kafka/offsets.py",
         "int(offset) + 1", "int(offset)",
-        "--skip reads the record that it names", "tests/unit/test_ingest_kafka.py",
+        "--skip reads the record that it names",
+        "tests/unit/test_ingest_kafka.py",
     ),
     Mutant(
         "ingest: an empty batch is waited for", "delaybridge/ingest/kafka/handover.py",
-        "            if self._batch is None:\n                self._taken.set()\n", "",
-        "the consumer waits for a batch that nobody takes", "tests/unit/test_ingest_handover.py",
+        "            if self._batch is None:\n"
+        "                self._taken.set()\n",
+        "",
+        "the consumer waits for a batch that nobody takes",
+        "tests/unit/test_ingest_handover.py",
     ),
     Mutant(
         "ingest: a loop one turn early", "delaybridge/ingest/rabbitmq/messages.py",
@@ -160,27 +143,32 @@ MUTANTS = [
         "dedup: a lost claim is done", "delaybridge/dedup/claims.py",
         "if found and found ~= ARGV[1] and found ~= 'done' then return found end\n", "",
         "the consumer that has the id now is not asked, and its effect is marked as done",
-        "tests/unit/test_dedup.py tests/integration/test_dedup.py",
+        "tests/unit/test_dedup.py"
+        " tests/integration/test_dedup.py::test_an_effect_that_outlasts_its_claim",
     ),
     Mutant(
         "dedup: a failed effect keeps its claim", "delaybridge/dedup/claims.py",
         "                await self.release(id, token)\n", "                pass\n",
         "the next delivery waits until the claim has expired",
-        "tests/unit/test_dedup.py tests/integration/test_dedup.py",
+        "tests/unit/test_dedup.py tests/integration/test_dedup.py::test_the_async_twin"
+        " tests/integration/test_dedup.py::test_a_cancelled_effect_is_tried_again",
     ),
     Mutant(
         "recurring: a time comes twice", "delaybridge/recurring/cron.py",
         "if due_s > after_s:", "if due_s >= after_s:",
-        "two runs in a gap of the clock are not one", RECURRING,
+        "two runs in a gap of the clock are not one",
+        "tests/unit/test_recurring.py",
     ),
     Mutant(
         "recurring: the lead of 3 s", "delaybridge/recurring/plan.py",
         "LEAD_MS = 3000", "LEAD_MS = 300",
-        "a run is late if the worker that makes it dies", RECURRING,
+        "a run is late if the worker that makes it dies",
+        "tests/unit/test_recurring.py",
     ),
     Mutant(
         "recurring: late after 2 s", "delaybridge/recurring/plan.py",
         "LATE_MS = 2000", "LATE_MS = 200",
-        "a run that is a little late counts as missed, and is skipped", RECURRING,
+        "a run that is a little late counts as missed, and is skipped",
+        "tests/unit/test_recurring.py",
     ),
 ]  # fmt: skip

@@ -4,52 +4,38 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-BULK = "tests/integration/test_http_bulk.py"
-CLI = "tests/unit/test_cli.py"
-HTTP = "tests/integration/test_publish_http.py"
-RABBITMQ = "tests/unit/test_publish_rabbitmq.py"
-SECURITY = "tests/integration/test_http_security.py"
-
 MUTANTS = [
     Mutant(
         "http: one key at once", "delaybridge/publish/http/publisher.py",
         "            if key is None:\n", "            if key is None or key:\n",
-        "messages of one key overtake each other", HTTP,
-    ),
-    Mutant(
-        "http: a line is forgotten too soon", "delaybridge/publish/http/publisher.py",
-        "                await self._post(line.popleft())\n"
-        "            self._behind.pop(lane, None)\n",
-        "                self._behind.pop(lane, None)\n"
-        "                await self._post(line.popleft())\n",
-        "the message after the one under way overtakes it", HTTP,
+        "messages of one key overtake each other",
+        "tests/integration/test_publish_http.py::test_messages_of_one_key_go_one_after_the_other",
     ),
     Mutant(
         "http: 429 is final", "delaybridge/publish/http/outcomes.py",
         "_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)",
         "_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT,)",
-        "messages to a receiver that is busy are buried", HTTP,
+        "messages to a receiver that is busy are buried",
+        "tests/integration/test_publish_http.py::test_what_a_status_means",
     ),
     Mutant(
         "http: the newest secret only", "delaybridge/publish/http/signature.py",
         "for secret in secrets)", "for secret in secrets[:1])",
-        "receivers that know the old secret refuse everything", HTTP,
+        "receivers that know the old secret refuse everything",
+        "tests/integration/test_publish_http.py::test_headers_and_signature_arrive",
     ),
     Mutant(
         "rabbitmq: a returned message is lost", "delaybridge/publish/rabbitmq/channel.py",
         "self._reports.add(self._without_returned(left), outcome)",
         "self._reports.add(left, outcome)",
-        "a message that no queue took is sent again although it was refused", RABBITMQ,
+        "a message that no queue took is sent again although it was refused",
+        "tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
         "rabbitmq: a multiple ack", "delaybridge/publish/rabbitmq/channel.py",
         "start = self._head if multiple else end - 1", "start = end - 1",
-        "messages that a broker confirms together are never settled", RABBITMQ,
-    ),
-    Mutant(
-        "rabbitmq: suspects go together", "delaybridge/publish/rabbitmq/channel.py",
-        "return self._careful > 0 or id in self._suspects", "return self._careful > 0",
-        "one bad message closes the channel for all others again and again", RABBITMQ,
+        "messages that a broker confirms together are never settled",
+        "tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
         "kafka: an error is no proof", "delaybridge/publish/kafka/outcomes.py",
@@ -60,110 +46,120 @@ MUTANTS = [
     Mutant(
         "kafka: a failed record is in flight", "delaybridge/publish/kafka/topic.py",
         "        self.in_flight -= 1\n", "",
-        "a topic never changes its producer again", "tests/unit/test_publish_kafka_topic.py",
+        "a topic never changes its producer again",
+        "tests/unit/test_publish_kafka_topic.py",
     ),
     Mutant(
         "kafka: many", "delaybridge/publish/kafka/topic.py",
         "MANY = 400", "MANY = 4000",
-        "no topic gets the patient producer", "tests/unit/test_publish_kafka_topic.py",
+        "no topic gets the patient producer",
+        "tests/unit/test_publish_kafka_topic.py",
     ),
     Mutant(
         "kombu: returned once, returned always", "delaybridge/publish/kombu/thread.py",
-        "    def _publish(self, delivery: Delivery) -> Outcome:\n        self._returned = None\n",
+        "    def _publish(self, delivery: Delivery) -> Outcome:\n"
+        "        self._returned = None\n",
         "    def _publish(self, delivery: Delivery) -> Outcome:\n",
         "after one message without a queue, all are refused",
-        "tests/integration/test_publish_kombu.py",
+        "tests/integration/test_publish_contract.py -k kombu",
     ),
     Mutant(
         "streams: written is refused", "delaybridge/publish/redis_streams/publisher.py",
         "unknown = Outcome(Verdict.UNKNOWN, reason, Fault.BROKER)",
         "unknown = Outcome(Verdict.REFUSED, reason, Fault.BROKER)",
         "a message that may have been added is sent again without its attempt counted",
-        "tests/integration/test_publish_redis_streams.py",
+        "tests/integration/test_publish_contract.py -k streams",
     ),
     Mutant(
         "link: a broker that is back", "delaybridge/publish/link.py",
-        "            self.unavailable = unavailable\n            self._on_change()\n",
+        "            self.unavailable = unavailable\n"
+        "            self._on_change()\n",
         "            self.unavailable = unavailable\n",
-        "parked messages wait though their broker is back", "tests/unit/test_link.py",
+        "parked messages wait though their broker is back",
+        "tests/unit/test_link.py",
     ),
     Mutant(
         "web: an eleventh wrong token", "delaybridge/web/throttle.py",
         "if record.failures <= _FAILURES:", "if record.failures < _FAILURES:",
-        "the tenth wrong token is refused", "tests/unit/test_throttle.py",
+        "the tenth wrong token is refused",
+        "tests/unit/test_throttle.py",
     ),
     Mutant(
         "web: a session without an end", "delaybridge/web/sessions.py",
         "if token is None or not time.time() < ends_s:", "if token is None:",
-        "a cookie is good for ever", SECURITY,
+        "a cookie is good for ever",
+        "tests/integration/test_console.py"
+        " tests/integration/test_http_security.py::test_s1_a_token_counts_as_long_as_it_is_in_"
+        "the_file",
     ),
     Mutant(
         "web: a token file that is gone", "delaybridge/web/tokens.py",
         "_tokens_of(self._file) if self._seen else []", "_tokens_of(self._file)",
-        "tokens count although their file was removed", SECURITY,
+        "tokens count although their file was removed",
+        "tests/integration/test_http_security.py::test_s1_a_token_counts_as_long_as_it_is_in_the_"
+        "file",
     ),
     Mutant(
         "web: read only but for admins", "delaybridge/web/access.py",
         "needed in (Scope.WRITE, Scope.ADMIN)", "needed in (Scope.WRITE,)",
-        "a server that is to change nothing discards messages", SECURITY,
+        "a server that is to change nothing discards messages",
+        "tests/integration/test_http_security.py::test_read_only_changes_nothing",
     ),
     Mutant(
         "web: a cursor of another filter", "delaybridge/web/paging.py",
         "self.header, self.attempts, self.reason)", "self.header, self.reason)",
         "a page begins in the middle of another list",
-        "tests/integration/test_http_messages.py tests/integration/test_http_filters.py",
+        "tests/integration/test_http_filters.py::test_a_cursor_of_a_list_with_other_filters_is_"
+        "refused",
     ),
     Mutant(
         "web: a job's batch", "delaybridge/web/jobs.py",
         "do(page[at : at + BATCH_MESSAGES])", "do(page[at : at + BATCH_MESSAGES - 1])",
-        "a bulk verb leaves out one message of each batch", BULK,
+        "a bulk verb leaves out one message of each batch",
+        "tests/integration/test_http_bulk.py::test_ids_beyond_one_batch_of_a_job_are_each_"
+        "cancelled_once",
     ),
     Mutant(
         "web: a stopped job", "delaybridge/web/jobs.py",
         "await asyncio.shield(do(page[at : at + BATCH_MESSAGES]))",
         "await do(page[at : at + BATCH_MESSAGES])",
-        "messages under way when a job is stopped are in no answer", BULK,
-    ),
-    Mutant(
-        "web: a client that is gone", "delaybridge/web/topics.py",
-        "            await self._call.site.client.release(found)\n", "",
-        "messages wait for a consumer that has hung up", "tests/integration/test_pull.py",
+        "messages under way when a job is stopped are in no answer",
+        "tests/integration/test_http_bulk.py::test_a_job_can_be_stopped",
     ),
     Mutant(
         "cli: a line in two pieces", "delaybridge/cli/lines.py",
         "yield from _line(number, kept + part, limit)", "yield from _line(number, part, limit)",
-        "the beginning of a line is lost", CLI,
+        "the beginning of a line is lost",
+        "tests/unit/test_cli_lines.py",
     ),
     Mutant(
         "cli: a bucket without a worker", "delaybridge/cli/health.py",
         "alone &= set(unowned(found.buckets))", "alone = set(unowned(found.buckets))",
-        "a bucket fails the check that lacked its worker for a moment only", CLI,
+        "a bucket fails the check that lacked its worker for a moment only",
+        "tests/unit/test_cli_checks.py",
     ),
     Mutant(
         "cli: ids are not counted", "delaybridge/cli/targets.py",
         "if dry_run and ids:", "if dry_run and not ids:",
-        "--dry-run with ids changes them", CLI,
+        "--dry-run with ids changes them",
+        "tests/unit/test_cli_bulk.py tests/unit/test_cli_refusals.py",
     ),
     Mutant(
         "cli: a wrong word for not durable", "delaybridge/cli/failure.py",
         '    errors.NotDurable: ("not_durable", Exit.UNREACHABLE),\n', "",
-        "a caller is told to try again what may be stored", CLI,
+        "a caller is told to try again what may be stored",
+        "tests/unit/test_cli_endings.py",
     ),
     Mutant(
         "doctor: durable by half", "delaybridge/doctor/durability.py",
         "if all(each.is_mild for each in found):", "if any(each.is_mild for each in found):",
-        "doctor says ok below what is lacking", "tests/unit/test_durability_gate.py"
-        " tests/integration/test_durability.py",
-    ),
-    Mutant(
-        "doctor: an old alarm", "delaybridge/doctor/checks.py",
-        "level = FAIL if age_ms < setbacks.FRESH_MS else WARN", "level = FAIL",
-        "a setback of last week restarts workers", "tests/integration/test_setbacks.py",
+        "doctor says ok below what is lacking",
+        "tests/unit/test_durability_gate.py",
     ),
     Mutant(
         "doctor: buckets that differ", "delaybridge/doctor/namespace.py",
         "    if count != settings.buckets:", "    if count < settings.buckets:",
         "a wrong number of buckets is found when a worker starts",
-        "tests/integration/test_cli.py -k doctor",
+        "tests/unit/test_cli_checks.py",
     ),
 ]  # fmt: skip

@@ -24,7 +24,7 @@ _CALM = (
     *("-p", "no:cacheprovider", "-p", "no:schemathesis"),  # the latter takes a second to import
 )
 _FAST = ("-m", "not slow", "-p", "schemathesis.pytest.plugin", "tests")
-_RED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_RED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _STILL_RED = (1, 2)  # exit codes of pytest: a test failed; a module cannot be imported
 _OWN = ("delaybridge", "tests")
 _SPENT = itertools.count(1)

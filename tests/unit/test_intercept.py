@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
 from delaybridge import Client
-from delaybridge.accept.accept import accept
+from delaybridge.accept.accept import Accepted, accept
 from delaybridge.amqp.header import check_content, split_content_header
 from delaybridge.errors import ConfigError, DecodeError, MessageError
 from delaybridge.intercept import Timing, broker_of, destination, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
+from delaybridge.intercept.kafka_reports import Produced, Waiting
 from delaybridge.intercept.pika import BlockingChannel, delaying
 from delaybridge.message import ContentHeader, Limits, Message, MessagePlan, decode_record
 
@@ -336,6 +337,14 @@ class TestDelayingAPikaChannel:
             "delay",
             "deliver_at",
         ]
+
+
+def test_a_delay_counts_from_produce_however_long_redis_was_away() -> None:
+    produced = Produced("t", b"", None, -1, [], None, False)
+    at = "1900000000000"
+    for when, called in (("+60000", ["+60000", "+58500", "+0"]), (at, [at] * 3)):
+        waiting = Waiting(Accepted("i", b"i", when, 0, b""), b"1234", 100.0, produced)
+        assert [waiting.call(now_s)[1].when for now_s in (100.0, 101.5, 170.0)] == called
 
 
 def test_a_decimal_is_stored_as_pika_would_send_it() -> None:
