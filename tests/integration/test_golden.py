@@ -93,9 +93,7 @@ def acts(client: Client, store: Store, namespace: str, owner_of: Callable[[str],
     }
 
 
-@pytest.mark.parametrize(
-    "page", pages(Path(__file__).parent / "golden"), ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", pages(Path(__file__).parent), ids=lambda page: page.stem)
 def test_commands_print_what_their_page_says(
     page: Path, run: Run, acts: Acts, redis_url: str, namespace: str
 ) -> None:

@@ -14,6 +14,7 @@ An error is asked for as JSON, too: its code is shown, and its field and words m
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -45,7 +46,9 @@ _VARIABLE = [
 
 
 def pages(folder: Path) -> list[Path]:
-    return sorted(folder.glob("golden/*.txt"))
+    found = sorted(folder.glob("golden/*.txt"))
+    assert found, folder
+    return found
 
 
 def replay(
@@ -76,7 +79,8 @@ def replay(
     if os.environ.get("DELAYBRIDGE_TEST_UPDATE_GOLDEN"):
         page.write_text("\n".join(played) + "\n")
     else:
-        assert played == lines, page.name
+        difference = difflib.unified_diff(lines, played, page.name, "now", lineterm="", n=1)
+        assert played == lines, "\n".join(difference)
 
 
 def _played(line: str, run: Run) -> Iterator[str]:
