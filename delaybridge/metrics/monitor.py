@@ -18,7 +18,7 @@ from delaybridge.metrics.reports import ProcessReports
 from delaybridge.metrics.server import Response, not_found
 
 _FRESH_S = 1.0  # an answer is given again for so long
-_PATIENCE_S = 6.0  # for Redis
+PATIENCE_S = 6.0  # for Redis
 
 
 class Monitor:
@@ -66,7 +66,7 @@ class Monitor:
             loop = asyncio.get_running_loop()
             reading = self._reading = loop.run_in_executor(self._pool, self._ask, held)
         try:
-            return await asyncio.wait_for(asyncio.shield(reading), _PATIENCE_S)
+            return await asyncio.wait_for(asyncio.shield(reading), PATIENCE_S)
         except TimeoutError:
             return Reading(error="redis: no answer in time")
 

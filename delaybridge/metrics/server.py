@@ -19,8 +19,8 @@ from typing import NamedTuple
 _log = logging.getLogger("delaybridge")
 _CONNECTIONS = 32  # further ones are closed at once
 _HEADER_BYTES = 16 * 2**10
-_HEADER_S = 5.0  # to send a request
-_ANSWER_S = 15.0  # to make the answer, and for the client to take it
+HEADER_S = 5.0  # to send a request
+ANSWER_S = 15.0  # to make the answer, and for the client to take it
 _CLOSE_S = 2.0
 _STEPS = 5  # of the loop: more than it takes to accept a connection
 
@@ -92,11 +92,11 @@ class Server:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, one response."""
         try:
-            async with asyncio.timeout(_HEADER_S):
+            async with asyncio.timeout(HEADER_S):
                 head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             head = b""
-        async with asyncio.timeout(_ANSWER_S):
+        async with asyncio.timeout(ANSWER_S):
             response = await self._response(head)
             writer.write(_encoded(response, with_body=not head.startswith(b"HEAD ")))
             await writer.drain()

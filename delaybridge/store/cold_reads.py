@@ -36,8 +36,8 @@ _DUE = ":due"
 _BRIEF = 1  # a page: only where messages are bound for
 _HEAD = struct.Struct(">Bd")
 _DRAWN = 2000  # numbers of rows that are looked up for a sample
-_READ_AGAIN = 20  # times as long as a count took
-_SLOW_S = 0.05
+READ_AGAIN = 20  # times as long as a count took
+SLOW_S = 0.05
 _MANY = 1000  # messages: a count that may be old
 _RANGES = ("ZCARD", "ZCOUNT", "ZRANGE")
 _Reply = Any
@@ -136,8 +136,8 @@ class ColdReads:
         unknown = [span for span in dict.fromkeys(spans.values()) if span not in known]
         counted = dict(zip(unknown, self._cold.counted(on, unknown), strict=True))
         took_s = time.monotonic() - now_s
-        if took_s > _SLOW_S:
-            until_s = now_s + _READ_AGAIN * took_s
+        if took_s > SLOW_S:
+            until_s = now_s + READ_AGAIN * took_s
             many = {span: each for span, each in counted.items() if each.messages >= _MANY}
             kept |= {span: (each, until_s) for span, each in many.items()}
         self._counts.known = kept

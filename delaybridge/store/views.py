@@ -24,7 +24,7 @@ from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
 Cursor = tuple[float, str]
-_LOOKED = 20_000  # records
+LOOKED = 20_000  # records
 _LEAST, _GROWN = 16, 128  # records of each bucket: at first, and as long as too few fit
 
 
@@ -79,7 +79,7 @@ class Views(Namespace):
             conditions = replace(conditions, place=place_of(conditions.place, self.kinds))
         buckets: Sequence[Bucket] = yield from self.open()
         unseen: list[Unseen] = []
-        read, most = 0, _LOOKED if conditions.are_any else sys.maxsize
+        read, most = 0, LOOKED if conditions.are_any else sys.maxsize
         # Of each bucket more than its share, which is rarely too little: the rest follows then.
         each, span = max(_LEAST, 2 * limit // len(buckets)), span_scores(state, span_ms)
         items: list[Stored] = []

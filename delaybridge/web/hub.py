@@ -20,7 +20,7 @@ from delaybridge.times import format_time
 from delaybridge.web.ending import Ending, end_all
 
 _KEPT = 10_000  # events
-_ALIVE_S = 15.0  # between comments that keep a quiet connection open
+ALIVE_S = 15.0  # between comments that keep a quiet connection open
 _PART = 500  # events in one write
 _encode = msgspec.json.encode
 
@@ -132,7 +132,7 @@ class EventHub:
 
     async def _remind(self) -> None:
         while True:
-            await asyncio.sleep(_ALIVE_S)
+            await asyncio.sleep(ALIVE_S)
             self._wake()
 
     def _wake(self) -> None:

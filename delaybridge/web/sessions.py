@@ -25,7 +25,7 @@ from delaybridge.web.problems import Problem
 from delaybridge.web.tokens import Token, TokenFile
 
 KEPT_S = 12 * 3600
-_READ_AGAIN_S = 60.0
+READ_AGAIN_S = 60.0
 GUARD = "x-delaybridge-console"  # a page of another site cannot set it
 _VALUE = re.compile(r"([0-9a-f]{16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 _SECRET = re.compile(rb"[0-9a-f]{64}")
@@ -53,7 +53,7 @@ class Sessions:
         DelayBridgeError: Redis does not answer.
         """
         now_s = time.monotonic()
-        if self._secret is not None and now_s - self._read_s < _READ_AGAIN_S:
+        if self._secret is not None and now_s - self._read_s < READ_AGAIN_S:
             return
         self._read_s = now_s
         kept = self._secret or secrets.token_hex(32).encode()

@@ -30,7 +30,7 @@ class Broadcast:
         self._lines: list[Told] = []
         self._dropped = 0
         self._number = 0
-        self._is_heard = False
+        self.is_heard = False
 
     def commands(self) -> Commands:
         """One PUBLISH."""
@@ -45,13 +45,13 @@ class Broadcast:
         (heard,) = replies
         if isinstance(heard, Exception):
             return  # the next beat's number tells that this one is missing
-        if heard and not self._is_heard:
+        if heard and not self.is_heard:
             self._listeners.join(self._log)
-        elif not heard and self._is_heard:
+        elif not heard and self.is_heard:
             self._listeners.leave(self._log)
             self._log.flush()
             self._lines.clear()
-        self._is_heard = bool(heard)
+        self.is_heard = bool(heard)
 
     def _write(self, level: int, event: str, fields: dict[str, Any]) -> None:
         if len(self._lines) >= _MOST_LINES:

@@ -284,7 +284,7 @@ def test_an_unavailable_broker_is_named_without_its_password(scheme: str) -> Non
 def test_a_kafka_that_does_not_create_the_topic_in_time_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(brokers, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(brokers, "ANSWER_S", 1.0)
     with KafkaStandIn() as kafka:  # it creates topics for producers only
         with pytest.raises(PublishUnavailable, match="no answer within 1 s"):
             with brokers.target(kafka.url):
@@ -309,7 +309,7 @@ def test_a_redis_on_path_is_taken_if_none_is_bundled_and_refused_if_it_is_too_ol
     (tmp_path / "redis-server").symlink_to(binary)
     with private_redis() as (_, about):
         assert about.endswith("(found on PATH)")
-    monkeypatch.setattr(servers, "_OLDEST_REDIS", (99, 0))
+    monkeypatch.setattr(servers, "OLDEST_REDIS", (99, 0))
     with pytest.raises(ConfigError, match="is too old; pip install"), private_redis():
         pass
 

@@ -147,8 +147,8 @@ def test_the_answers_are_those_of_one_tier(
     client: Client, plain: Client, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:  # as if the database were slow: counts of many may be old, others not
-        monkeypatch.setattr(cold_reads, "_SLOW_S", 0.0)
-        monkeypatch.setattr(cold_reads, "_READ_AGAIN", 1e6)
+        monkeypatch.setattr(cold_reads, "SLOW_S", 0.0)
+        monkeypatch.setattr(cold_reads, "READ_AGAIN", 1e6)
     draw = random.Random(seed)
     base_s = round(time.time())
     for _ in range(120):

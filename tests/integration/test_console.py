@@ -196,7 +196,7 @@ async def test_sessions_outlive_a_redis_that_comes_back_empty(
     namespace: str, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its servers agree on a secret again, also with one that is new."""
-    monkeypatch.setattr(sessions, "_READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(sessions, "READ_AGAIN_S", 0.0)
     serve = {"token_file": str(token_file)}
     with RedisServer() as redis:
         async with api(redis.url, namespace, **serve) as one:
@@ -343,7 +343,7 @@ async def test_a_redis_that_is_slow_is_shown_as_it_was(
                 return is_said
 
             await until_async(is_old, "the page says that it is old")
-            monkeypatch.setattr(look, "_KEPT_S", 0.0)
+            monkeypatch.setattr(look, "KEPT_S", 0.0)
             assert (await client.get("/")).status_code == 503  # too old to be of use
             redis.resume()
 
@@ -368,7 +368,7 @@ async def test_ticks_are_streamed_and_end_with_the_client(redis_url: str, namesp
 async def test_a_stream_ends_with_its_token(
     redis_url: str, namespace: str, token_file: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(hub, "_ALIVE_S", 0.5)
+    monkeypatch.setattr(hub, "ALIVE_S", 0.5)
     async with api(redis_url, namespace, token_file=str(token_file)) as client:
         headers = await log_in(client, "read")
         async with (

@@ -61,7 +61,7 @@ async def test_only_an_administrator_may_ask_and_not_where_nothing_is_changed(
 
 
 async def test_no_finding_has_a_password(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers, "_CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(brokers, "CONNECT_TIMEOUT_S", 1.0)
     with RedisServer(["--requirepass", CANARY]) as server:
         port = server.url.rpartition(":")[2].partition("/")[0]
         urls = {

@@ -62,7 +62,7 @@ async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     tails.append(tail := Tail(redis_url, namespace))
     await tail.said("listening")
     heard = [crew.workers[name].broadcast for name in "ab"]
-    await until_async(lambda: all(each._is_heard for each in heard), "heard")
+    await until_async(lambda: all(each.is_heard for each in heard), "heard")
     for _ in range(40):
         await crew.client.schedule("memory:q", b"S3CR3T", delay=0)
 
@@ -79,7 +79,7 @@ async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     tail.process.send_signal(signal.SIGINT)
     assert tail.process.wait(DEADLINE_S) == 0
     assert tail.process.stderr is not None and tail.process.stderr.read() == b""
-    await until_async(lambda: not heard[1]._is_heard, "nobody listens")
+    await until_async(lambda: not heard[1].is_heard, "nobody listens")
 
 
 async def test_tail_says_that_redis_is_away_and_comes_back(
@@ -95,7 +95,7 @@ async def test_tail_says_that_redis_is_away_and_comes_back(
         await tail.said("redis_lost")
         server.start()
         assert "missing" in (await tail.said("redis_back"))["fields"]["hint"]
-        await until_async(lambda: crew.workers["w"].broadcast._is_heard)
+        await until_async(lambda: crew.workers["w"].broadcast.is_heard)
         await crew.client.schedule("memory:q", b"", delay=0)
         await tail.said("published")
         await crew.close()

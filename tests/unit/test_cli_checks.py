@@ -72,7 +72,7 @@ def test_health(
     overdue_ms: int,
     faults: int,
 ) -> None:
-    monkeypatch.setattr(health, "_LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(health, "LOOK_AGAIN_S", 0.001)
     monkeypatch.setattr(Invocation, "client", lambda self, reads: FakeStats(*answers))
     result = run("--json", "health", *args)
     (found,) = result.objects

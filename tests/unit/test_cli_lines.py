@@ -206,11 +206,11 @@ def test_lines_that_were_not_read_are_counted() -> None:
 def test_lines_of_an_endless_stream_are_counted_for_a_limited_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lines, "_COUNTING_S", 0.01)
+    monkeypatch.setattr(lines, "COUNTING_S", 0.01)
     stream: Any = Trickle(*[b"x\n" * 1000] * 10_000)
     count, is_all = lines.unread(lines.read_lines(stream, 10), stream)
     assert (count > 0, is_all) == (True, False)
-    monkeypatch.setattr(lines, "_PATIENCE_S", 0)
+    monkeypatch.setattr(lines, "PATIENCE_S", 0)
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as pipe, os.fdopen(write_end, "wb", 0) as sink:
         sink.write(b"a\nb\n")

@@ -44,15 +44,15 @@ async def answer(path: str, accept: str) -> Response:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The server cuts a connection after 0.1 s; `undo` makes it patient again."""
     with monkeypatch.context() as patch:
-        patch.setattr(server_module, "_HEADER_S", 0.1)
-        patch.setattr(server_module, "_ANSWER_S", 0.1)
+        patch.setattr(server_module, "HEADER_S", 0.1)
+        patch.setattr(server_module, "ANSWER_S", 0.1)
         yield patch
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(server_module, "_HEADER_S", DEADLINE_S)
-    monkeypatch.setattr(server_module, "_ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr(server_module, "HEADER_S", DEADLINE_S)
+    monkeypatch.setattr(server_module, "ANSWER_S", DEADLINE_S)
     listener = socket.create_server(("127.0.0.1", 0))
     server = Server(listener, answer)
     server.start()
@@ -227,7 +227,7 @@ async def test_many_scrapes_at_once_read_redis_once() -> None:
 async def test_while_redis_hangs_counters_and_liveness_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("delaybridge.metrics.monitor._PATIENCE_S", 0.05)
+    monkeypatch.setattr("delaybridge.metrics.monitor.PATIENCE_S", 0.05)
     reader = Recounted()
     reader.goes_on.clear()
     monitor = monitor_of(reader, totals={("messages_claimed_total", "a:b"): 3})

@@ -31,7 +31,7 @@ from delaybridge.web.ending import end_all
 
 _FRESH_S = 0.9
 _PATIENCE_S = 0.5  # a page waits so long for a look, if there is an older one
-_KEPT_S = 15.0  # so long an older one stands in for one that takes longer, or fails
+KEPT_S = 15.0  # so long an older one stands in for one that takes longer, or fails
 _OLD_S = 3.0  # and then pages say so
 _SLOW = StoreUnavailable("redis: it has not answered yet")
 _SPAN_MS = 60_000
@@ -145,7 +145,7 @@ class Looks:
             self._under_way = asyncio.create_task(self._again())
             self._running.add(self._under_way)
             self._under_way.add_done_callback(self._ended)
-        under_way, is_kept = self._under_way, age_s <= _KEPT_S
+        under_way, is_kept = self._under_way, age_s <= KEPT_S
         # After a change, wait longer rather than show the state before it.
         patience_s = _PATIENCE_S if self._began_s >= self._changed_s else _OLD_S
         # One that gives up does not end it for the others.
