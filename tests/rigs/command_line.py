@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,17 @@ def runner(
         return Result(code, out, err)
 
     return call
+
+
+@contextmanager
+def started(*args: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A command line in a process of its own, which does not outlive the test."""
+    command = [sys.executable, "-m", "delaybridge", *args]
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def spawn(*args: str, env: dict[str, str] | None = None, **options: Any) -> Result:
