@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
@@ -74,6 +75,13 @@ def store(redis_url: str) -> Iterator[Store]:
     store = Store(redis_url)
     yield store
     store.close()
+
+
+@pytest.fixture
+def raw(redis_url: str) -> Iterator[redis.Redis]:
+    """Redis without the product: to look at keys, or to damage them."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
 
 
 @pytest.fixture

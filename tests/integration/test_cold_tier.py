@@ -194,7 +194,8 @@ async def test_a_worker_counts_those_in_redis_without_asking_the_database(
     kept: dict[str, Any] = {"durability": "ledger", "ledger": ledger_url, "hot_window_s": WINDOW_S}
     async with AsyncClient(redis_url, namespace=namespace, brokers=BROKERS, **kept) as client:
         await client.schedule_many([Message(TO[0], b"x", delay=d) for d in ("1d", 5)])
-        sizes = [c for bucket in client._requests.calls.buckets for c in bucket.sizes()]
+        buckets = await client.run(lambda calls: calls.open())
+        sizes = [command for bucket in buckets for command in bucket.sizes()]
         for redis_only in (True, False):
             found = await client._store.run_each(sizes, redis_only=redis_only)
             assert sum(found) == 2 - redis_only
@@ -266,7 +267,10 @@ def test_calls_that_ingest_reads(client: Client) -> None:
     mine, other = '["^memory:a$"]', '["^memory:b$"]'
 
     def run(command: Any) -> Answer:
-        (answer,) = client._store.run([command])
+        def steps(_: object) -> Any:
+            return (yield [command])
+
+        (answer,) = client.run(steps)
         return Answer(answer)
 
     assert run(verbs.cancel(new_stamp(), "a", reach=other)) is Answer.FOREIGN

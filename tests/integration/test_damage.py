@@ -221,20 +221,19 @@ async def _populate(url: str, place: Place) -> None:
 
 @pytest.mark.parametrize("odd", ["x", "nan", "9" * 19, ""])
 def test_a_counter_that_is_no_number_begins_anew_and_no_call_fails(
-    redis_url: str, namespace: str, odd: str
+    redis_url: str, raw: redis.Redis, namespace: str, odd: str
 ) -> None:
     with Client(redis_url, namespace=namespace, buckets=1) as client:
         marks = keys.bucket_key(namespace, 0, "marks")
         client.schedule("memory:q", b"x", delay=60, id="first")
-        redis = client._store.redis
         counters = ("scheduled", "cancelled", "rescheduled", "kicked")
-        redis.hset(marks, mapping=dict.fromkeys(counters, odd))
+        raw.hset(marks, mapping=dict.fromkeys(counters, odd))
         two = [Message("memory:q", b"x", delay=60, id=id) for id in ("first", "second")]
         assert client.schedule("memory:q", b"x", delay=60, id="third") == "created"
         assert [each.answer for each in client.schedule_many(two)] == ["duplicate", "created"]
         assert client.reschedule("second", delay=90) == "rescheduled"
         assert client.cancel("second") == "cancelled"
-        redis.zrem(keys.bucket_key(namespace, 0, "due"), "first")
-        redis.zadd(keys.bucket_key(namespace, 0, "dead"), {"first": 1})
+        raw.zrem(keys.bucket_key(namespace, 0, "due"), "first")
+        raw.zadd(keys.bucket_key(namespace, 0, "dead"), {"first": 1})
         assert client.kick("first") == "kicked"
-        assert redis.hmget(marks, *counters) == [b"2", b"1", b"1", b"1"]
+        assert raw.hmget(marks, *counters) == [b"2", b"1", b"1", b"1"]

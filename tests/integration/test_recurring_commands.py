@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ import redis
 from delaybridge import Client, MessageConflict, MessageError, StoreFull
 from delaybridge.errors import StoreUnavailable
 from delaybridge.store import keys
+from delaybridge.store.calls import Calls
 from tests.rigs.command_line import Run, runner
 from tests.rigs.flavours import Maker
 from tests.servers.clock import ClockedRedis
@@ -162,10 +164,10 @@ def test_pausing_running_and_backfilling_say_what_they_did(run: Run) -> None:
 
 
 def test_what_fails_is_listed_and_doctor_names_it(
-    run: Run, client: Client, redis_url: str, namespace: str
+    run: Run, client: Client, raw: redis.Redis, namespace: str
 ) -> None:
     client.recurring.add("sound", "kafka:t", "x", every="1h")
-    client._store.redis.hset(keys.recurring(namespace), "broken", b"{")
+    raw.hset(keys.recurring(namespace), "broken", b"{")
     listed = run("recurring", "ls")
     assert listed.code == 0
     assert "broken: not JSON" in listed.err
@@ -199,10 +201,10 @@ def test_stats_names_a_definition_that_fails_and_missed_runs(
 
 @pytest.mark.parametrize("key", [keys.recurring, keys.recurring_due, keys.recurring_state])
 def test_doctor_and_stats_name_a_damaged_key_and_go_on(
-    run: Run, client: Client, namespace: str, key: Callable[[str], str]
+    run: Run, client: Client, raw: redis.Redis, namespace: str, key: Callable[[str], str]
 ) -> None:
     client.recurring.add("sound", "kafka:t", "x", every="1h")
-    client._store.redis.set(key(namespace), "by hand")
+    raw.set(key(namespace), "by hand")
     for command in ("doctor", "stats", "health"):
         assert f"{key(namespace)} is not a " in run(command).out
     assert "recurring messages are not made" in run("health").out
@@ -217,41 +219,51 @@ def test_doctor_and_stats_name_a_damaged_key_and_go_on(
 
 
 def test_health_and_stats_say_that_no_worker_makes_recurring_messages(
-    run: Run, client: Client, namespace: str
+    run: Run, client: Client, raw: redis.Redis, namespace: str
 ) -> None:
     client.recurring.add("sound", "kafka:t", "x", every="1h")
     assert "not been made" not in run("health").out and client.stats().recurring_late_ms == 0
-    due, redis = keys.recurring_due(namespace), client._store.redis
-    redis.zadd(due, {"sound": redis.zscore(due, "sound") - 60_000})
+    due = keys.recurring_due(namespace)
+    raw.zadd(due, {"sound": raw.zscore(due, "sound") - 60_000})
     assert "recurring messages have not been made for 1m" in run("health").out
     assert "recurring  none was made for 1m" in run("stats").out
     for score in (float("-inf"), float("inf")):  # by hand: looked at soon, or mended
-        redis.zadd(due, {"sound": score})
+        raw.zadd(due, {"sound": score})
         assert client.stats().recurring_late_ms == 0
 
 
 def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(client: Client) -> None:
     client.recurring.add("beat", "memory:q", "x", every="1h")
-    steps, lost, asked = client._requests.calls.make_runs(), 0, None
-    with pytest.raises(StopIteration) as ended:
+    lost: list[bool] = []
+
+    def losing(calls: Calls) -> Any:
+        steps, replies = calls.make_runs(), None
         while True:
-            asked = steps.send(asked)
-            names = [command.name for command in asked]
-            asked = client._store.run_each([*asked])  # it is executed
-            if "define" in names and not lost:
-                lost, asked = 1, [StoreUnavailable("redis: no answer")] * len(asked)
-    (made,) = ended.value.value
+            try:
+                asked = steps.send(replies)
+            except StopIteration as ended:
+                return ended.value
+            replies = yield asked  # it is executed
+            if any(command.name == "define" for command in asked) and not lost:
+                lost.append(True)
+                replies = [StoreUnavailable("redis: no answer")] * len(replies)
+
+    (made,) = client.run(losing)
     assert lost and made.name == "beat" and len(made.due_ms) == 1 and not made.error
-    assert client._store.complete(client._requests.calls.make_runs()) == []
+    assert client.run(lambda calls: calls.make_runs()) == []
 
 
 def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
-    with RedisServer() as server, Client(server.url, buckets=1) as client:
-        recurring, redis = client.recurring, client._store.redis
+    with (
+        RedisServer() as server,
+        Client(server.url, buckets=1) as client,
+        redis.Redis.from_url(server.url) as raw,
+    ):
+        recurring = client.recurring
         for name in ("paused", "resumed", "removed"):
             recurring.add(name, "memory:q", "x", every="1h", paused=name == "resumed")
-        assert client._store.complete(client._requests.calls.make_runs())
-        redis.config_set("maxmemory", 1)
+        assert client.run(lambda calls: calls.make_runs())
+        raw.config_set("maxmemory", 1)
         assert recurring.pause("paused") and recurring.remove("removed")
         assert {each.name: each.state for each in recurring.list()} == {
             "paused": "paused",
@@ -260,7 +272,7 @@ def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
         assert client.stats().delayed == 0
         with pytest.raises(StoreFull, match="resumed has begun, and workers finish it"):
             recurring.resume("resumed")
-        redis.config_set("maxmemory", 0)
+        raw.config_set("maxmemory", 0)
         assert recurring.resume("resumed")
         assert recurring.get("resumed").state == "active"  # type: ignore[union-attr]
 

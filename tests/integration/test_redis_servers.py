@@ -115,7 +115,7 @@ async def test_calls_for_other_servers_do_not_wait_for_one_that_hangs(
             [Message(TO, b"", delay=PENDING, id=f"n{number}") for number in range(200)]
         )
         store = client._store
-        buckets = client._requests.calls.buckets
+        buckets = await client.run(lambda calls: calls.open())
         hanging: ClusterNode = site.masters[1]
         hanging.pause()
         try:

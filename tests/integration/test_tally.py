@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
-from delaybridge import Client, Message, MessageError, StoreDamaged
+from delaybridge import Client, Message, MessageError, Receipt, StoreDamaged
 from delaybridge.store import keys
 from delaybridge.store.tally import DestinationCounts, Tally
 from tests.rigs.flavours import Maker
@@ -17,12 +18,14 @@ def to(destination: str, number: int, **fields: object) -> list[Message]:
     return [Message(destination, b"x", delay="1h", **fields) for _ in range(number)]  # type: ignore[arg-type]
 
 
-def test_few_messages_are_counted_in_every_state(redis_url: str, namespace: str) -> None:
+def test_few_messages_are_counted_in_every_state(
+    redis_url: str, raw: redis.Redis, namespace: str
+) -> None:
     with Client(redis_url, namespace=namespace) as client:
         made = client.schedule_many(
             [*to("rabbitmq:orders/close", 5), *to("rabbitmq:orders/remind", 2), *to("kafka:t", 3)]
         )
-        bury(client, made[0].id)
+        bury(client, raw, made[0])
         found = client.counts(by="destination")
     orders = DestinationCounts("rabbitmq:orders", delayed=Tally(6), dead=Tally(1))
     assert found == [orders, DestinationCounts("kafka:t", delayed=Tally(3))]
@@ -51,19 +54,21 @@ def test_large_records_end_a_look_early_and_make_it_an_estimate(
     assert found.delayed.error > 0
 
 
-def test_an_unreadable_record_is_counted_as_such(redis_url: str, namespace: str) -> None:
+def test_an_unreadable_record_is_counted_as_such(
+    redis_url: str, raw: redis.Redis, namespace: str
+) -> None:
     with Client(redis_url, namespace=namespace, buckets=1) as client:
         made = client.schedule_many(to("kafka:t", 2))
-        client._store.redis.hset(keys.bucket_key(namespace, 0, "messages"), made[0].id, b"\xc1")
+        raw.hset(keys.bucket_key(namespace, 0, "messages"), made[0].id, b"\xc1")
         found = {each.destination: each.delayed for each in client.counts()}
     assert found == {"kafka:t": Tally(1), "(unreadable)": Tally(1)}
 
 
-def test_a_damaged_key_is_named(redis_url: str, namespace: str) -> None:
+def test_a_damaged_key_is_named(redis_url: str, raw: redis.Redis, namespace: str) -> None:
     with Client(redis_url, namespace=namespace) as client:
         client.schedule_many(to("kafka:t", 2))
         damaged = keys.bucket_key(namespace, 3, "parked")
-        client._store.redis.set(damaged, "by hand")
+        raw.set(damaged, "by hand")
         with pytest.raises(StoreDamaged, match="parked"):
             client.counts()
 
@@ -79,11 +84,9 @@ async def test_no_other_count_is_offered(make: Maker, redis_url: str, namespace:
         await make(redis_url, namespace=namespace).counts(by="bucket")
 
 
-def bury(client: Client, id: str) -> None:
+def bury(client: Client, raw: redis.Redis, receipt: Receipt) -> None:
     """Move a delayed message to the dead set, as its owner's verbs would."""
-    calls = client._requests.calls
-    bucket = calls.buckets[keys.bucket_of(id.encode(), len(calls.buckets))]
-    redis = client._store.redis
-    redis.zrem(bucket.key("due"), id)
-    redis.zadd(bucket.key("dead"), {id: EARLIER_MS})
-    redis.hset(bucket.key("dead_reason"), id, "refused: by a test")
+    bucket = client.run(lambda calls: calls.open())[receipt.bucket]
+    raw.zrem(bucket.key("due"), receipt.id)
+    raw.zadd(bucket.key("dead"), {receipt.id: EARLIER_MS})
+    raw.hset(bucket.key("dead_reason"), receipt.id, "refused: by a test")
