@@ -14,11 +14,10 @@ import pytest
 from delaybridge.message import Answer
 from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.store.calls import Calls
-from delaybridge.store.recurring import PAUSE_MS
 from tests.rigs.timetable import NAME, Caller, Timetable
 
 NOW_MS = 1_800_000_000_000
-EVERY_MS = 4000
+EVERY_MS, PAUSE_MS = 4000, 1500
 SEEDS = 250
 STEPS = 400
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.scan.clock import STEP_MS, StoreClock
+from delaybridge.scan.clock import StoreClock
+
+STEP_MS = 100
 
 STORE_AHEAD_US = 1_800_000_000_000_000
 LATENCIES_US = st.integers(0, 3_000_000)

@@ -8,8 +8,10 @@ from random import Random
 import pytest
 
 from delaybridge import events
-from delaybridge.metrics.counts import MOST_DESTINATIONS, MOST_PAIRS, MOST_REASONS, OTHER, Counts
+from delaybridge.metrics.counts import OTHER, Counts
 from delaybridge.metrics.histogram import BOUNDS_MS, spread
+
+MOST_DESTINATIONS, MOST_PAIRS, MOST_REASONS = 200, 500, 50
 
 
 def published(destination: str, *late_ms: int) -> events.Published:

@@ -6,7 +6,9 @@ from collections import deque
 
 import pytest
 
-from delaybridge.scan.flow import FIRST, LEAST, STALLED_MS, Flow
+from delaybridge.scan.flow import Flow
+
+FIRST, LEAST, STALLED_MS = 128, 8, 500
 
 NOW_MS = 1_800_000_000_000
 MOST = 10_000

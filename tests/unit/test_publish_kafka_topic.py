@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from delaybridge.publish.kafka.topic import FEW, MANY, QUEUED, SETTLED_S, SLOW_S, TopicState
+from delaybridge.publish.kafka.topic import TopicState
+
+FEW, MANY, QUEUED, SETTLED_S, SLOW_S = 128, 400, 5, 30.0, 0.2
 
 
 def topic(*, in_flight: int = 0, held: int = 0, took_s: float = 0.001) -> TopicState:
