@@ -59,6 +59,11 @@ class Process:
         return self._process.poll() is None
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it has been stopped by a signal, for a while."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    @property
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
