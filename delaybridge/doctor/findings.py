@@ -41,7 +41,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     with closing(Store(settings.redis.url, timeout_s=settings.redis.timeout_s)) as store:
         try:
             yield from servers(store, settings)
-            yield from _clock(store)
+            yield from clock(store)
             lacking = store.complete(gate.look(settings.kept, store))
             yield from durability(lacking, settings)
             yield from disk(store, settings)
@@ -76,7 +76,7 @@ def _reason(exc: errors.DelayBridgeError) -> str:
     return str(exc).removeprefix("redis: ").rstrip(".")
 
 
-def _clock(store: Store) -> Iterator[Finding]:
+def clock(store: Store) -> Iterator[Finding]:
     """Latency, and the difference between the clocks."""
     trip_ms, ahead_ms = measured(store)
     fact, is_near = f"latency {trip_ms:.2f} ms", trip_ms <= _MAX_LATENCY_MS

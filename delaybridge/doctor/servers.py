@@ -58,7 +58,7 @@ def servers(store: Store, settings: Settings) -> Iterator[Finding]:
         yield from _sentinels(of)
     if of.mode is Mode.CLUSTER:
         yield from whole(store, [each.node for each in found if not each.error])
-        yield from _clocks([each for each in found if not each.error])
+        yield from clocks([each for each in found if not each.error])
     yield from _told_once(
         [
             finding
@@ -145,7 +145,7 @@ def _memory(info: Mapping[str, str]) -> str:
     return f"{info.get('used_memory_human', '?')} used of {most}"
 
 
-def _clocks(found: Sequence[Inspected]) -> Iterator[Finding]:
+def clocks(found: Sequence[Inspected]) -> Iterator[Finding]:
     """Messages are due by the clock of the server that has them."""
     middle_us = sorted(each.time_us for each in found)[len(found) // 2]
     apart = {each.node: each.time_us - middle_us for each in found}

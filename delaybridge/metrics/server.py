@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 _log = logging.getLogger("delaybridge")
-_CONNECTIONS = 32  # further ones are closed at once
+CONNECTIONS = 32  # further ones are closed at once
 _HEADER_BYTES = 16 * 2**10
 HEADER_S = 5.0  # to send a request
 ANSWER_S = 15.0  # to make the answer, and for the client to take it
@@ -75,7 +75,7 @@ class Server:
             server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= _CONNECTIONS:
+        if self._open >= CONNECTIONS:
             writer.transport.abort()
             return
         self._open += 1

@@ -41,7 +41,10 @@ GO, WAIT, LEAVE = Way
 
 
 class Lanes:
-    """All lanes of a worker, and the window that they share."""
+    """All lanes of a worker, and the window that they share.
+
+    routing: finds them. parking: what stands aside.
+    """
 
     def __init__(
         self,
@@ -62,25 +65,25 @@ class Lanes:
         self._brokers, self._spans, self._emit = brokers, spans, emit
         self._window = Window(window_messages, window_bytes)
         self._steering = Steering(retry, dead_letters)
-        self._routing = Routing(brokers, window_messages, emit, self._steering)
-        self.route = self._routing.route
-        self._parking = Parking(self._window)
-        self._outcomes = Outcomes(self._parking, emit, route=self.route, send=self._send_letter)
+        self.routing = Routing(brokers, window_messages, emit, self._steering)
+        self.route = self.routing.route
+        self.parking = Parking(self._window)
+        self._outcomes = Outcomes(self.parking, emit, route=self.route, send=self._send_letter)
         self.is_spread = False  # some messages leave later than they are due
         self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
         self._waiting: dict[Lane, None] = {}  # lanes with ready copies, in order
         self._recalled: Counter[str] = Counter()  # copies taken back, by their lanes' labels
         self._has_rates = False
         self.ripened, self.unripened = self._window.ripened, self._window.unripened
-        self.recover, self.session_over = self._parking.recover, self._parking.session_over
+        self.recover, self.session_over = self.parking.recover, self.parking.session_over
 
     def brokers_changed(self, names: Collection[str]) -> list[Lane]:
         """These brokers were added, replaced or removed; returns their old lanes.
 
         The old lanes finish the copies that are fired. All others are routed again, in order.
         """
-        left = self._routing.brokers_changed(names)
-        self._parking.routes_changed({*names})
+        left = self.routing.brokers_changed(names)
+        self.parking.routes_changed({*names})
         return left
 
     def rules_changed(self, rules: Rules) -> None:
@@ -91,7 +94,7 @@ class Lanes:
         self._steering.rules = rules
         self.is_spread = any(rule.spread_ms for rule in rules.by_place.values())
         self._has_rates = any(rule.rate is not None for rule in rules.by_place.values())
-        self._parking.routes_changed(self._routing.rules_changed())
+        self.parking.routes_changed(self.routing.rules_changed())
 
     # what a ripe copy may do
 
@@ -145,10 +148,10 @@ class Lanes:
         elif lane.publisher is None and lane.lacks is None:
             self._exit_misaddressed(copy, now_ms)
         elif lane.is_shut or lane.is_behind(copy):
-            self._parking.park(copy)
+            self.parking.park(copy)
         elif self._must_park(lane, is_full, now_ms, may_wait=may_wait):
             lane.is_slow = True
-            self._parking.park(copy)
+            self.parking.park(copy)
         elif not record.suits(lane.kind):
             self._park_misfit(copy, copy.destination.broker, now_ms)
         else:
@@ -165,7 +168,7 @@ class Lanes:
     def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
         """Its broker cannot parse the destination: it is of another kind, or damaged."""
         name = copy.record.destination.partition(":")[0]
-        if name in self._routing.kinds and not copy.record.suits(self._routing.kinds[name]):
+        if name in self.routing.kinds and not copy.record.suits(self.routing.kinds[name]):
             self._park_misfit(copy, name, now_ms)
         else:
             reason = "bad_destination: it is not BROKER:ADDRESS"
@@ -174,9 +177,9 @@ class Lanes:
     def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
         """Park it until the broker is again of the kind for which it was scheduled."""
         self.unripened([copy])
-        copy.lane = self._routing.lane_lacking(name, other_kind(name), now_ms)
+        copy.lane = self.routing.lane_lacking(name, other_kind(name), now_ms)
         self.ripened([copy])
-        self._parking.park(copy)
+        self.parking.park(copy)
 
     # how it is handed to its broker
 
@@ -231,7 +234,7 @@ class Lanes:
                 ours.append(copy)
             else:
                 self._unused(lane, [copy])
-                self._parking.park(copy)
+                self.parking.park(copy)
         return ours
 
     def outcome(self, deliveries: Sequence[Delivery], outcome: Outcome, now_ms: int) -> None:
@@ -288,15 +291,15 @@ class Lanes:
 
     def without_surplus(self, copies: list[Copy], now_ms: int) -> list[Copy]:
         """Park those copies of a claim whose destinations are to get fewer by then."""
-        return self._parking.without_surplus(copies, now_ms) if self._has_rates else copies
+        return self.parking.without_surplus(copies, now_ms) if self._has_rates else copies
 
     def limited(self, now_ms: int) -> Iterator[tuple[Lane, Limit, int]]:
         """Lanes with a rate, and how many of their messages wait for a permit."""
         if not self._has_rates:
             return
-        for lane in {**self._window.ripe, **self._parking.troubled}:
+        for lane in {**self._window.ripe, **self.parking.troubled}:
             if lane.limit is not None:
-                waiting = self._window.ripe[lane] + self._parking.can_return(lane, now_ms)
+                waiting = self._window.ripe[lane] + self.parking.can_return(lane, now_ms)
                 yield lane, lane.limit, waiting
 
     def is_waiting(self, lane: Lane) -> bool:
@@ -309,7 +312,7 @@ class Lanes:
         self, session: Session, left: Iterable[tuple[float, bytes, str]], now_ms: int
     ) -> list[bytes]:
         """See `Parking.inherit`."""
-        return self._parking.inherit(session, left, self.route, now_ms)
+        return self.parking.inherit(session, left, self.route, now_ms)
 
     # reports
 
@@ -317,7 +320,7 @@ class Lanes:
     def is_calm(self) -> bool:
         """Whether nothing is parked, or ready and has room, so that an outcome allows no step."""
         has_room = any(lane.flow.has_room for lane in self._waiting)
-        return self._parking.is_calm and not has_room
+        return self.parking.is_calm and not has_room
 
     def has_room(self, lane: Lane) -> bool:
         """Whether a lane may take an eighth of what it holds, or others must not wait for that."""
@@ -327,7 +330,7 @@ class Lanes:
     @property
     def is_returning(self) -> bool:
         """Whether parked messages are going back to `due`, or can go at once."""
-        return self._parking.is_returning
+        return self.parking.is_returning
 
     def waits_for_room(self, copy: Copy, since_ms: int) -> bool:
         """Whether its lane is full, and its broker answered since then."""
@@ -335,30 +338,30 @@ class Lanes:
 
     def parked(self) -> Iterator[tuple[str, str]]:
         """Lanes with parked messages though their broker takes others, and why."""
-        for lane in self._parking.troubled:
+        for lane in self.parking.troubled:
             is_up = lane.publisher is None or lane.publisher.unavailable is None
             if lane.parked and is_up and not lane.terms.paused:
                 yield lane.label, lane.trouble[:ERROR_CHARS]
 
     def held(self) -> tuple[dict[tuple[str, str], int], float | None]:
         """See `Parking.held`."""
-        return self._parking.held()
+        return self.parking.held()
 
     def unconfirmed(self) -> Counter[str]:
         """By broker, how many messages it has not answered."""
         counts: Counter[str] = Counter()
-        for lane in self._routing.lanes.values():
+        for lane in self.routing.lanes.values():
             counts[lane.name] += lane.flow.in_flight
         return counts
 
     def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[float]:
         """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""
-        troubled = self._parking.troubled
+        troubled = self.parking.troubled
         looks: list[float | None] = [lane.circuit.probe_at_ms for lane in troubled]
-        if self._has_rates and (next_ms := self._parking.next_due_ms(now_ms)) < inf:
+        if self._has_rates and (next_ms := self.parking.next_due_ms(now_ms)) < inf:
             looks.append(next_ms)
         if waiting or troubled:
-            flows = [lane.flow for lane in self._routing.lanes.values() if lane.flow.in_flight]
+            flows = [lane.flow for lane in self.routing.lanes.values() if lane.flow.in_flight]
             looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
         if waiting:
             looks.append(now_ms + PATIENCE_MS)
@@ -366,7 +369,7 @@ class Lanes:
 
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: shift the times measured by it."""
-        for lane in self._routing.lanes.values():
+        for lane in self.routing.lanes.values():
             lane.flow.clock_stepped(step_ms)
             lane.circuit.clock_stepped(step_ms)
             if lane.limit is not None:

@@ -19,7 +19,10 @@ _NOWHERE = Destination("", "", "")
 
 
 class Routing:
-    """Finds the lane of each destination. lanes: by label. kinds: broker -> its kind."""
+    """Finds the lane of each destination. lanes: by label. kinds: broker -> its kind.
+
+    routes: those found so far, by destination as messages have it.
+    """
 
     def __init__(
         self, brokers: Mapping[str, Broker], window_messages: int, emit: Emit, steering: Steering
@@ -31,20 +34,20 @@ class Routing:
         self._left: list[Lane] = []  # replaced lanes that may have fired messages
         self.kinds: dict[str, str] = {}
         self.lanes: dict[str, Lane] = {}
-        self._routes: dict[str, tuple[Destination, Lane]] = {}
+        self.routes: dict[str, tuple[Destination, Lane]] = {}
         self.brokers_changed(())
 
     def route(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
         """Destination and lane of a stored destination."""
-        route = self._routes.get(text)
+        route = self.routes.get(text)
         if route is None:
-            if len(self._routes) >= _ROUTES:
-                self._routes.clear()
+            if len(self.routes) >= _ROUTES:
+                self.routes.clear()
                 if len(self.lanes) >= _ROUTES // 2:
                     used = WeakValueDictionary(self.lanes)  # by a copy, or in trouble
                     self.lanes = {}
                     self.lanes = dict(used)
-            route = self._routes[text] = self._find(text, now_ms)
+            route = self.routes[text] = self._find(text, now_ms)
         return route
 
     def _find(self, text: str, now_ms: int) -> tuple[Destination, Lane]:
@@ -115,7 +118,7 @@ class Routing:
         return families
 
     def _leave(self, lanes: Sequence[Lane]) -> None:
-        self._routes.clear()
+        self.routes.clear()
         for lane in lanes:
             del self.lanes[lane.label]
             lane.is_left, lane.is_slow, lane.behind = True, False, []

@@ -23,7 +23,7 @@ from delaybridge.store.record import split_record
 from delaybridge.store.verbs import Bucket, Item
 
 _RECEIPT_BITS = 48
-_CALL_BYTES = 4 * 2**20  # of records that one bucket gives at once
+CALL_BYTES = 4 * 2**20  # of records that one bucket gives at once
 _TAKEN = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
 _MOVED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
 _Tried = tuple[str, str]  # id and receipt
@@ -146,7 +146,7 @@ def receive(
     receipt: of this call, drawn at random.
     """
     now, text = _now(now_ms), f"{PULL}:{topic}"
-    args = (now, text, limit, _CALL_BYTES, ttr_ms, bucket.wake, bucket.number, receipt)
+    args = (now, text, limit, CALL_BYTES, ttr_ms, bucket.wake, bucket.number, receipt)
     named = f"{bucket.number}-{receipt}"
     return RedisCommand(
         "receive", _keys(bucket, "receive"), args, lambda reply: _read(named, reply)

@@ -188,11 +188,11 @@ def percentile(counts: Mapping[int, int], share: float, max_ms: int) -> float:
 
 
 def _by_period(texts: Sequence[bytes | None]) -> dict[int, _Slot]:
-    found = (_read(text) for text in texts if text is not None)
+    found = (read_slot(text) for text in texts if text is not None)
     return {slot.period: slot for slot in found if slot is not None}
 
 
-def _read(text: bytes) -> _Slot | None:
+def read_slot(text: bytes) -> _Slot | None:
     """A slot; None if it is damaged. Lua writes an empty map as an empty list."""
     try:
         *numbers, counts, destinations = msgspec.msgpack.decode(text)

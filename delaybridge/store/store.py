@@ -62,7 +62,7 @@ class AsyncStore:
         recorder: Recorder | None = None,
     ) -> None:
         """recorder: tells the ledger what is changed; closed with the store."""
-        self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
+        self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
         self._servers: Servers[AsyncWire] = servers_of(
             url, partial(_open, AsyncWire, redis.asyncio.Redis.from_url, timeout_s)
@@ -141,7 +141,7 @@ class AsyncStore:
 
     async def _piped(self, commands: Commands) -> Pipeline:
         servers = self._servers
-        pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
+        pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=servers.follows)
         while pipeline.left:
             portions = servers.portions(pipeline, commands)
             if len(portions) == 1:
@@ -294,7 +294,7 @@ class Store:
         recorder: Recorder | None = None,
     ) -> None:
         """As `AsyncStore`."""
-        self.timeout_s, self._assurance = timeout_s, assurance_of(durability)
+        self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
         # A function, not a bound method: that would be a reference cycle, and then the garbage
         # collector may finalize a socket before its connection, of which Python warns.
@@ -349,7 +349,7 @@ class Store:
 
     def _piped(self, commands: Commands) -> Pipeline:
         servers = self._servers
-        pipeline = Pipeline(commands, self.timeout_s, self._assurance, follows=servers.follows)
+        pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=servers.follows)
         while pipeline.left:
             # All servers have their portion before the replies of the first are read.
             sent = [self._send(pipeline, *each) for each in servers.portions(pipeline, commands)]

@@ -20,7 +20,7 @@ from delaybridge.store.replies import Tallied
 from delaybridge.store.rules import label_of, places_of
 from delaybridge.store.verbs import Bucket
 
-_READ, _LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
+MOST_READ, LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
 _AT_ONCE, _MOST_PIPELINES = 300, 128  # messages in a pipeline; pipelines
 _OF_A_CALL = 4  # it costs as much as so many messages
 _KEYS = ("due", "mirror", "parked", "dead")  # of STATES
@@ -139,7 +139,7 @@ def tallies_of(buckets: Sequence[Bucket], state: State) -> list[RedisCommand[Tal
 
 def _limit(buckets: Sequence[Bucket]) -> int:
     """How many messages to read in one state of one of these buckets."""
-    return max(_LEAST_READ, _READ // max(1, len(buckets)))
+    return max(LEAST_READ, MOST_READ // max(1, len(buckets)))
 
 
 def estimated(strata: Sequence[Tallied]) -> list[tuple[str, Tally]]:

@@ -24,7 +24,10 @@ _TOLD_ANSWERS = 3
 
 
 class Destinations:
-    """A part of the pulse. on_change: called with the rules whenever they have changed."""
+    """A part of the pulse. on_change: called with the rules whenever they have changed.
+
+    asked: how often they were asked for.
+    """
 
     name = "destinations"
 
@@ -32,7 +35,7 @@ class Destinations:
         self._namespace = namespace
         self.rules: Rules = NO_RULES
         self.on_change: Callable[[Rules], None] = lambda rules: None
-        self._asked = self._taken = 0
+        self.asked = self._taken = 0
         self._stored: Mapping[bytes, bytes] = {}
         self._error = ""
         self._told = 0  # answers for which somebody may have changed the rules
@@ -51,8 +54,8 @@ class Destinations:
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
         """The command that reads them; its reply knows when it was asked for."""
-        self._asked += 1
-        number, read = self._asked, rules.read(self._namespace)
+        self.asked += 1
+        number, read = self.asked, rules.read(self._namespace)
         return [
             RedisCommand(
                 read.name, read.keys, read.args,

@@ -32,7 +32,7 @@ class Past:
 
     sessions: returns the leases held; marks: theirs, as read in this beat. on_lost: called with a
     session whose bucket went back, and why: nothing that it claimed may be published. on_wiped:
-    called when the namespace's record is gone, or is another one.
+    called when the namespace's record is gone, or is another one. known: the last marks, by bucket.
     """
 
     name = "past"
@@ -44,7 +44,7 @@ class Past:
         self.marks: Callable[[], Mapping[int, Marks]] = dict
         self.on_lost: Callable[[Session, str], None] = lambda session, reason: None
         self.on_wiped: Callable[[], None] = lambda: None
-        self._known: dict[int, Marks] = {}
+        self.known: dict[int, Marks] = {}
         self._asked: dict[int, Session] = {}
         self._missing = 0  # beats in a row without the namespace's record
         self._ended: list[Session] = []  # their leases are to be released
@@ -56,14 +56,14 @@ class Past:
         if token is None:
             return
         now = Marks(int(token.rpartition(":")[2]))
-        before = self._known.get(bucket)
+        before = self.known.get(bucket)
         if before is not None and now.turn <= before.turn:
             self._went_back.setdefault(bucket, before)  # told at the next beat, with its counters
-            self._known[bucket] = now
+            self.known[bucket] = now
         elif before is not None:
-            self._known[bucket] = before._replace(turn=now.turn)
+            self.known[bucket] = before._replace(turn=now.turn)
         else:
-            self._known[bucket] = now
+            self.known[bucket] = now
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
         """A look at the namespace's record; what is to be kept, and leases to be released."""
@@ -103,14 +103,14 @@ class Past:
             # Of a session that has ended meanwhile, the answer may be older than what is known.
             if session is not None and session.alive:
                 before = self._forgotten(session, now)
-                self._known[bucket] = now
+                self.known[bucket] = now
                 if before is not None:
                     yield bucket, self._setback(bucket, before, now)
 
     def _forgotten(self, session: Session, now: Marks) -> Marks | None:
         """What Redis does not know any more; None if it has forgotten nothing."""
         bucket = session.bucket.number
-        before = self._known.get(bucket, now)
+        before = self.known.get(bucket, now)
         if before.fell_to(now):
             self.on_lost(session, "Redis went back to an older state")
             self._ended.append(session)

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from delaybridge import Client, StoreUnavailable
-from delaybridge.doctor.servers import Inspected, _clocks
+from delaybridge.doctor.servers import Inspected, clocks
 from delaybridge.metrics.reader import Reader
 from delaybridge.store import keys
 from tests.rigs.command_line import Result, Run, runner
@@ -107,7 +107,7 @@ def test_without_the_namespaces_own_node_the_error_names_it(
     try:
         got = run("stats")
         assert got.code == 5
-        assert f"{home.address} has the record of namespace {namespace}" in got.err
+        assert home.address in got.err
         failed = texts(run("--json", "doctor"), "fail")
         assert [t for t in failed if t.startswith(f"namespace: {home.address} has the record")]
         assert not [t for t in failed if t.startswith(("damage", "rights"))]
@@ -140,7 +140,7 @@ def test_doctor_shows_every_node_and_what_is_wrong_with_the_slots(
     key = next(key for key in map(str, count()) if site.master_of(key) is second)
     second.client.set(key, bytes(1_000_000))  # rows that are equal are shown as one
     well = run("--json", "doctor")
-    assert "redis: Cluster of 3 masters" in texts(well, "ok")
+    assert [t for t in texts(well, "ok") if "Cluster of 3 masters" in t]
     assert [t for t in texts(well, "ok") if f"redis {second.address}: redis 7" in t]
     assert [t for t in texts(well, "ok") if "clocks are within" in t]
     assert [t for t in texts(well, "warn") if t.startswith("redis: has no replica")]
@@ -149,8 +149,8 @@ def test_doctor_shows_every_node_and_what_is_wrong_with_the_slots(
     site.begin_move([slot], first, second)
     third.client.config_set("cluster-require-full-coverage", "yes")
     odd = texts(run("--json", "doctor"), "warn")
-    assert [t for t in odd if f"1 slots are half-moved ({slot})" in t and "--cluster fix" in t]
-    assert [t for t in odd if "one server down without a replica stops all" in t]
+    assert [t for t in odd if f"half-moved ({slot})" in t and "--cluster fix" in t]
+    assert [t for t in odd if "without a replica" in t and "stops all" in t]
     third.client.config_set("cluster-require-full-coverage", "no")
     site.end_move([slot], first, second)
     site.reshard([slot], first)
@@ -166,7 +166,7 @@ def test_doctor_names_a_node_that_is_down_and_checks_the_others(
     (fault,) = [t for t in texts(got, "fail") if t.startswith(f"redis {node.address}: does not")]
     assert "its buckets wait" in fault and "replica" in fault
     assert [t for t in texts(got, "ok") if "maxmemory-policy noeviction" in t]
-    assert [t for t in texts(got, "fail") if f"{node.address} does not answer, its buckets" in t]
+    assert [t for t in texts(got, "fail") if t.startswith("redis: ") and node.address in t]
 
 
 def test_doctor_on_sentinels_and_when_too_few_are_left(
@@ -175,19 +175,19 @@ def test_doctor_on_sentinels_and_when_too_few_are_left(
     with SentinelSite(replicas=1) as site:
         asked = runner(["--redis", site.url, "--namespace", namespace], capsys, monkeypatch)
         well = texts(asked("--json", "doctor"), "ok")
-        assert "sentinel: 3 of 3 answer, quorum 2" in well
-        assert f"redis: Sentinels, service store, master 127.0.0.1:{site.master.port}" in well
+        assert [t for t in well if "3 of 3 answer" in t and "quorum 2" in t]
+        assert [t for t in well if f"master 127.0.0.1:{site.master.port}" in t]
         for sentinel in site.sentinels[1:]:
             sentinel.kill()
         few = asked("--json", "doctor")
-        assert [t for t in texts(few, "fail") if "1 of 3 answer, 2 are needed" in t]
+        assert [t for t in texts(few, "fail") if "1 of 3 answer" in t and "2 are needed" in t]
         assert sum("does not answer" in t for t in texts(few, "warn")) == 2
 
 
 def test_a_clock_that_is_off_is_named() -> None:
     found = [Inspected(f"h:{n}", {}, 10**15 + us, "") for n, us in enumerate((0, 1_500_000, 800))]
-    (warning,) = _clocks(found)
-    assert (warning.level, "the clock of h:1 is 1.5 s ahead" in warning.what) == ("WARN", True)
+    (warning,) = clocks(found)
+    assert (warning.level, "h:1 is 1.5 s" in warning.what) == ("WARN", True)
 
 
 def test_a_client_is_not_given_half_a_page(

@@ -153,8 +153,8 @@ def test_places_are_covered_by_their_exchange_and_broker(
 def test_many_messages_are_estimated_and_say_so(
     run: Run, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "_READ", 64)
-    monkeypatch.setattr(tally, "_LEAST_READ", 8)
+    monkeypatch.setattr(tally, "MOST_READ", 64)
+    monkeypatch.setattr(tally, "LEAST_READ", 8)
     with Client(redis_url, namespace=namespace) as client:
         messages = [Message(f"kafka:{'ab'[n % 4 == 0]}", b"", delay=3600) for n in range(2000)]
         client.schedule_many(messages)

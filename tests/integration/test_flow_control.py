@@ -109,7 +109,7 @@ async def test_what_is_on_the_wheel_changes_its_lane_in_order(rig_of: RigFactory
         await rig.live_until(SOON_MS + 20)  # some are fired, and with the broker
         assert 0 < len(rig.rabbit.ids) < 20
         await rig.steer({CLOSE: Rule(rate=1e6)})
-        assert {lane.label for lane in rig.lanes._routing.lanes.values()} >= {CLOSE}
+        assert {lane.label for lane in rig.lanes.routing.lanes.values()} >= {CLOSE}
         while len(rig.rabbit.ids) < 60:
             rig.rabbit.confirm(1)
             await rig.at(rig.now_ms + 1)
@@ -190,7 +190,7 @@ async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
         names = ["memory:q", CLOSE]
         await claimed(rig, *(message(f"m{n:04}", SOON_MS + n, names[n % 2]) for n in range(1000)))
         await rig.live_until(SOON_MS + 2000)
-        lanes = rig.lanes._parking.troubled
+        lanes = rig.lanes.parking.troubled
         known = sum(len(parked) for lane in lanes for parked in lane.parked.values())
         assert known < 300 and rig.scanner.is_idle()
         await rig.steer({"memory": PAUSED})

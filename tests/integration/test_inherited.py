@@ -213,7 +213,7 @@ async def test_a_session_that_ends_meanwhile_leaves_all_to_the_next(rig: Rig) ->
     await lose(rig)
     rig.store.let_go("page")
     await rig.live_until(rig.now_ms + 100)
-    assert not any(lane.parked for lane in rig.lanes._parking.troubled)
+    assert not any(lane.parked for lane in rig.lanes.parking.troubled)
     await rig.take(0, "w:3")
     await rig.steer({})
     await rig.live_until(rig.now_ms + 100)

@@ -65,7 +65,7 @@ async def test_a_purge_while_messages_fall_due_never_delivers_what_it_answered_p
 ) -> None:
     crew.start()
     await crew.shared("w")
-    monkeypatch.setattr(steering, "_CALL_MESSAGES", 20)
+    monkeypatch.setattr(steering, "CALL_MESSAGES", 20)
     ids = [f"m{n}" for n in range(400)]
     await crew.client.schedule_many(
         [Message("memory:t", b"", delay=0.005 * n, id=id) for n, id in enumerate(ids)]

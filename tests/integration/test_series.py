@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from delaybridge import Message, MessageError
 from delaybridge.store import keys, registry
-from delaybridge.store.series import _read
+from delaybridge.store.series import read_slot
 from delaybridge.store.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.flavours import Maker
@@ -75,7 +75,7 @@ class Recorded:
                 reported[field].add((worker, at_s))
             assert {n for n in slots if n[0] == ring} == expected.keys()
             for field, (period, sums) in expected.items():
-                slot = _read(slots[field])
+                slot = read_slot(slots[field])
                 assert slot is not None
                 assert (slot.period, slot.counts) == (period, dict(sums))
                 assert slot.samples == len(reported[field])
@@ -152,7 +152,7 @@ class Totals:
         """In the half hour under way."""
         field = f"h{self.recorded.now_s // 1800 % 49}"
         name = keys.series(self.recorded.namespace)
-        slot = _read(self.recorded.store.redis.hget(name, field))
+        slot = read_slot(self.recorded.store.redis.hget(name, field))
         assert slot is not None
         return slot.counts.get("scheduled", 0)
 
@@ -220,7 +220,7 @@ def test_fields_that_cannot_be_read_are_begun_anew(recorded: Recorded) -> None:
         recorded.added.clear()
         recorded.send(1, {"published": 3})
         Totals(recorded).tell("b", 5, 0, 0)
-        slot = _read(recorded.store.redis.hget(name, f"s{START_S % 61}"))
+        slot = read_slot(recorded.store.redis.hget(name, f"s{START_S % 61}"))
         assert slot is not None
         assert slot.counts == {"published": 3}
 
@@ -243,7 +243,7 @@ def test_a_slot_of_this_period_that_makes_no_sense_stops_nothing(
     recorded.store.redis.hset(name, mapping=slots)
     recorded.send(1, {"published": 3})
     for field in slots:
-        slot = _read(recorded.store.redis.hget(name, field))
+        slot = read_slot(recorded.store.redis.hget(name, field))
         assert slot is not None
         assert slot.counts == {"published": 3}
 

@@ -175,7 +175,7 @@ def test_doctor_looks_at_the_server(server: dict[str, str], level: str, says: st
 def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
     store: Any = FakeStore()
     store.ahead_us = ahead_ms * 1000
-    (found,) = [f for f in findings._clock(store) if f.about == "clock"]
+    (found,) = [f for f in findings.clock(store) if f.about == "clock"]
     assert found.level == level
     assert ("behind" if ahead_ms > 0 else "ahead of") in found.text or ahead_ms == 0
 

@@ -364,6 +364,12 @@ def test_the_wait_doubles_with_each_attempt(board: Board) -> None:
         assert board.session.exits.take().back_off_ms == 1000 * 2**failures
 
 
+@pytest.mark.parametrize(("asked_ms", "wait_ms"), [(30_000, 30_000), (10, 1000)])
+def test_a_receiver_may_ask_for_a_longer_wait(board: Board, asked_ms: int, wait_ms: int) -> None:
+    board.answer(board.send(1), NACK._replace(wait_ms=asked_ms))
+    assert board.session.exits.take().back_off_ms == wait_ms
+
+
 @pytest.mark.parametrize(("outcome", "maybe"), [(UNROUTABLE, 0), (NACK, 1)], ids=str)
 def test_the_last_attempt_buries_with_the_last_error(
     board: Board, outcome: Outcome, maybe: int
@@ -400,7 +406,9 @@ def test_a_copy_later_than_its_ttl_is_buried_as_expired(board: Board) -> None:
     assert board.pass_(board.copy(ttl_ms=100, late_ms=100)) == "go"
     assert board.pass_(board.copy(ttl_ms=100, late_ms=101)) == "leave"
     (bury,) = board.session.exits.take().commands
-    assert list(bury.args[5:]) == [0, 0, "expired: 101 ms late, its ttl is 100 ms"]
+    counted, maybe, reason = bury.args[5:]
+    assert (counted, maybe, str(reason).partition(":")[0]) == (0, 0, "expired")
+    assert "101 ms" in str(reason) and "100 ms" in str(reason)
 
 
 def test_a_copy_that_ended_its_workers_too_often_is_buried(board: Board) -> None:
@@ -429,7 +437,7 @@ def test_messages_for_a_broker_that_is_not_configured_here_stay_parked(
     assert board.recover(NOW_MS + 10 * LAST_PROBE_MS) == []
     (opened,) = [event for event in board.events if isinstance(event, events.CircuitOpened)]
     assert opened.destination == "elsewhere:"
-    assert opened.reason == "no_broker: this worker has no broker named 'elsewhere'"
+    assert opened.reason.startswith("no_broker: ") and "'elsewhere'" in opened.reason
 
 
 TABLE, PAIRS = b"\x01aV", (("a", b"1"),)
@@ -480,7 +488,7 @@ def test_a_destination_of_another_kind_of_broker_is_parked_too(
     board = Board(kind=kind)
     assert board.pass_(board.copy(destination, **record)) == "leave"
     assert board.told() == {"park": 1}
-    assert "a was another kind of broker" in dict(board.lanes.parked())["a: of another kind"]
+    assert "another kind of broker" in dict(board.lanes.parked())["a: of another kind"]
 
 
 def test_a_record_with_a_table_of_properties_suits_kombu_and_not_rabbitmq(board: Board) -> None:
@@ -507,10 +515,10 @@ def test_a_worker_says_whose_messages_it_parks_and_why(board: Board) -> None:
     board.pass_(board.copy("elsewhere:q"))
     board.b.unavailable = "not_connected: " + "x" * 1000
     board.pass_(board.copy("b:q"))
-    assert dict(board.lanes.parked()) == {
-        "a:q": NO_EXCHANGE.reason,
-        "elsewhere:": "no_broker: this worker has no broker named 'elsewhere'",
-    }
+    parked = dict(board.lanes.parked())
+    assert parked.keys() == {"a:q", "elsewhere:"}
+    assert parked["a:q"] == NO_EXCHANGE.reason
+    assert parked["elsewhere:"].startswith("no_broker: ")
 
 
 # coming back in order
@@ -765,7 +773,7 @@ def test_unbounded_routing_keys_share_their_exchange_s_lane_and_fill_no_memory()
     lanes = rabbitmq_lanes()
     found = {id(lanes.route(f"r:orders/key.{number}", NOW_MS)[1]) for number in range(25_000)}
     assert len(found) == 1
-    assert len(lanes._routing._routes) <= 10_000
+    assert len(lanes.routing.routes) <= 10_000
 
 
 def test_unbounded_queues_fill_no_memory_but_a_lane_in_use_is_kept(board: Board) -> None:
@@ -774,7 +782,7 @@ def test_unbounded_queues_fill_no_memory_but_a_lane_in_use_is_kept(board: Board)
     board.pass_(parked := board.copy("a:parked"))
     for number in range(25_000):
         board.lanes.route(f"a:q{number}", NOW_MS)
-    assert len(board.lanes._routing.lanes) <= 10_002
+    assert len(board.lanes.routing.lanes) <= 10_002
     assert board.lanes.route("b:used", NOW_MS)[1] is sent.lane
     assert board.lanes.route("a:parked", NOW_MS)[1] is parked.lane
 
