@@ -14,7 +14,7 @@ from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from delaybridge.store import keys, registry
-from delaybridge.store.setbacks import Setback, note
+from delaybridge.store.setbacks import Setback, clear, note
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket
 from tests.rigs.bucket import Owner
@@ -58,9 +58,14 @@ def acts(client: Client, store: Store, namespace: str, owner_of: Callable[[str],
         kept = Quarantine.of("q", b"1234", record, "ingress:foreign by a test")
         client.run(lambda calls: store_entries(calls, [kept]))
 
-    def rules_are_text() -> None:
-        redis.delete(rules)
-        redis.set(rules, "text")
+    def make_late() -> None:
+        client.recurring.add("late", "kafka:t", "x", every="1h")
+        due = keys.recurring_due(namespace)
+        redis.zadd(due, {"late": redis.zscore(due, "late") - 90_000})
+
+    def make_text(name: str) -> None:
+        redis.delete(name)
+        redis.set(name, "text")
 
     return {
         "a is handed to the broker": lambda: hand_over(owner_of("a"), "a"),
@@ -81,12 +86,15 @@ def acts(client: Client, store: Store, namespace: str, owner_of: Callable[[str],
             rules, "kafka:old", '{"paused": true, "paused_ms": 1800000000}'
         ),
         "a rule is of a broker that is gone": lambda: redis.hset(rules, "gone:x", '{"rate": 5}'),
-        "the rules are text": rules_are_text,
+        "the rules are text": lambda: make_text(rules),
         "a definition is broken": lambda: redis.hset(keys.recurring(namespace), "broken", "{"),
         "runs were missed": lambda: redis.hset(
             keys.recurring_state(namespace), "report", '{"missed": 1200}'
         ),
-        "the series is text": lambda: redis.set(keys.series(namespace), "text"),
+        "the series is text": lambda: make_text(keys.series(namespace)),
+        "a definition is late": make_late,
+        "the definitions are text": lambda: make_text(keys.recurring(namespace)),
+        "the alarm is cleared": lambda: store.run([clear(namespace)]),
         "the namespace was wiped": lambda: store.run([note(namespace, Setback(AT_MS, "w"))]),
         "every bucket has an owner": own,
         "Redis went back": lambda: store.run([note(namespace, Setback(AT_MS, "w", 7, 8, 2, 1520))]),

@@ -76,11 +76,16 @@ def replay(
             printed = [_without_variables(each, names or {}) for each in _played(line[2:], run)]
             assert SECRET not in "".join(printed), line
             played += [each for each in printed if not re.match(skipped, each)]
+    compare(page, played)
+
+
+def compare(page: Path, printed: list[str]) -> None:
+    """The page is what is printed now, or becomes it."""
     if os.environ.get("DELAYBRIDGE_TEST_UPDATE_GOLDEN"):
-        page.write_text("\n".join(played) + "\n")
-    else:
-        difference = difflib.unified_diff(lines, played, page.name, "now", lineterm="", n=1)
-        assert played == lines, "\n".join(difference)
+        page.write_text("\n".join(printed) + "\n")
+    kept = page.read_text().splitlines()
+    difference = difflib.unified_diff(kept, printed, page.name, "now", lineterm="", n=1)
+    assert printed == kept, "\n".join(difference)
 
 
 def _played(line: str, run: Run) -> Iterator[str]:
