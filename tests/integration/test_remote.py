@@ -159,9 +159,9 @@ def test_a_process_of_several_drains_alone_and_is_not_replaced(
 async def test_a_worker_tells_its_pace(crew: Crew, arrived: Arrived) -> None:
     crew.start()
     await crew.shared("w")
-    await arrived.all(await crew.schedule(200, seconds=2))
 
     async def said() -> bool:
+        await crew.schedule(1, seconds=1)  # each pace is of the last second
         pace = (await told(crew)).pace
         return bool(pace.published_s and pace.claims_s and pace.claimed)
 
@@ -195,6 +195,6 @@ async def test_a_clock_that_differs_is_an_alert(crew: Crew) -> None:
     for name, ahead_ms in (("fast", 51), ("slow", -1200), ("right", 50)):
         await announce(crew, name, pace={"ahead_ms": ahead_ms})
     texts = [each.text for each in alerts(await crew.client.stats())]
-    assert "the clock of fast is 51 ms ahead of Redis'" in texts
-    assert "the clock of slow is 1200 ms behind Redis'" in texts
+    assert [text for text in texts if "fast is 51 ms" in text]
+    assert [text for text in texts if "slow is 1200 ms" in text]
     assert not any("right" in text for text in texts)
