@@ -13,7 +13,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge
-from tests.rigs.history import Delivery
+from tests.rigs.history import Delivery, firsts, percentile
+from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S, quiet, until
 from tests.servers.kafka import KafkaNode
 from tests.servers.redis import RedisServer
@@ -48,7 +49,7 @@ class Site:
         self.target, self.delay = name, f"{name}.delay"
         self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         for future in self._admin.create_topics([NewTopic(self.delay, PARTITIONS, 1)]).values():
-            future.result(20)
+            future.result(DEADLINE_S)
         bridge.kafka_topic(name, partitions=PARTITIONS)
         self.producer = Producer(
             {"bootstrap.servers": self.servers, "enable.idempotence": True, "log_level": 0}
@@ -92,7 +93,7 @@ class Site:
             if due > len(self.sent):
                 self.send(due - len(self.sent))
             self.producer.poll(0.01)
-        assert self.producer.flush(60) == 0
+        assert self.producer.flush(DEADLINE_S) == 0
 
     def wait_received(self) -> list[Delivery]:
         """Wait until the plain consumer has as many different messages as were sent."""
@@ -126,7 +127,7 @@ class Site:
         assert len(by_number) == len(counts) == len(self.sent)
         if not duplicates:
             assert len(received) == len(self.sent)
-        first = {d.id: d for d in sorted(received, key=lambda d: d.at_us, reverse=True)}
+        first = firsts(received)
         assert not [d.id for d in received if d.at_us < d.due_ms * 1000]
         late_ms = []
         for one in self.sent:
@@ -139,7 +140,7 @@ class Site:
             assert at_ms >= one.least_ms
             late_ms.append(at_ms - max(first[id].due_ms, one.least_ms))
         late_ms.sort()
-        p50, p99 = (late_ms[int(len(late_ms) * share)] for share in (0.5, 0.99))
+        p50, p99 = (percentile(late_ms, share) for share in (0.5, 0.99))
         print(f"\n{self.target}: {len(received)} received, {len(received) - len(self.sent)} twice")
         print(f"lateness p50 {p50:.1f} p99 {p99:.1f} max {late_ms[-1]:.1f} ms")
         assert not self.bridge.dead()
@@ -176,8 +177,8 @@ def read_topic(servers: str, topic: str) -> Iterator[Found]:
     ended = 0
     try:
         while ended < PARTITIONS:
-            message = consumer.poll(10)
-            assert message is not None, f"{topic}: no end of partition within 10 s"
+            message = consumer.poll(DEADLINE_S)
+            assert message is not None, f"{topic}: no end of partition"
             error = message.error()
             if error is None:
                 headers: Any = message.headers() or []
@@ -197,7 +198,7 @@ def settings(namespace: str) -> dict[str, str]:
 
 
 def test_two_thousand_records_of_every_kind_arrive_once_unchanged_and_on_time(
-    make_bridge: MakeBridge, real_kafka_url: str, namespace: str
+    make_bridge: MakeBridge, real_kafka_url: str, namespace: str, stall: Stall
 ) -> None:
     bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
     site = Site(bridge, namespace)
@@ -205,10 +206,10 @@ def test_two_thousand_records_of_every_kind_arrive_once_unchanged_and_on_time(
     site.wait_reading()
     site.send_for(3)
     late_ms = site.check()
-    assert late_ms[int(len(late_ms) * 0.99)] < 1000
+    assert percentile(late_ms, 0.99) < 1000 + stall.worst_ms
     # and a worker that is terminated first commits every record
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(DEADLINE_S) == 0
     assert site.committed() == MESSAGES
 
 
@@ -224,7 +225,7 @@ def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
         site.send(MESSAGES // 4)
         until(lambda: bridge.deliveries(), "the first record arrives", interval_s=0.05)
         site.send(MESSAGES // 4)
-        assert site.producer.flush(30) == 0
+        assert site.producer.flush(DEADLINE_S) == 0
         ingests[half].kill()
         ingests[half].wait()
         bridge.start(*command)
@@ -232,7 +233,7 @@ def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
     site.check()
 
 
-def test_nothing_is_lost_while_kafka_is_down_for_ten_seconds(
+def test_nothing_is_lost_while_kafka_is_down(
     make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": own_kafka.url}, settings=settings(namespace))
@@ -240,13 +241,13 @@ def test_nothing_is_lost_while_kafka_is_down_for_ten_seconds(
     bridge.start_workers(1)
     bridge.start("ingest", "kafka")
     site.send(MESSAGES // 2)
-    assert site.producer.flush(30) == 0
+    assert site.producer.flush(DEADLINE_S) == 0
     until(lambda: bridge.deliveries(), "the first record arrives", interval_s=0.05)
     own_kafka.kill()
     quiet(OUTAGE_S)
     own_kafka.start()
     site.send(MESSAGES // 2)
-    assert site.producer.flush(60) == 0
+    assert site.producer.flush(DEADLINE_S) == 0
     site.check(duplicates=True)
 
 
@@ -271,7 +272,7 @@ def test_memory_is_bounded_while_redis_is_down(
     for number in range(waiting):
         value = number.to_bytes(4, "big") * (MIB // 5)
         site.producer.produce(site.delay, value, headers=hour)
-    assert site.producer.flush(60) == 0
+    assert site.producer.flush(DEADLINE_S) == 0
     # when there was time enough to fetch all of them
     log = bridge.folder / "ingest-1.log"
     until(

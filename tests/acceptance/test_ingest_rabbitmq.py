@@ -14,10 +14,11 @@ import psutil
 
 from delaybridge.amqp.header import encode_properties
 from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
-from tests.rigs.history import Delivery
+from tests.rigs.history import Delivery, firsts, percentile
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
-from tests.rigs.waiting import quiet, until
+from tests.rigs.stall import Stall
+from tests.rigs.waiting import DEADLINE_S, quiet, until
 from tests.servers.cluster import ClusterSite
 from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
@@ -159,13 +160,13 @@ class Site:
         assert sorted(copies) == list(range(len(self.sent)))
         if not duplicates:
             assert len(received) == sum(map(len, copies.values())) == len(self.sent)
-        first = {d.id: d for d in sorted(received, key=lambda d: d.at_us, reverse=True)}
+        first = firsts(received)
         late_ms = sorted(
             self._check_one(one, raw, first)
             for number, one in enumerate(self.sent)
             for raw in copies[number]
         )
-        p50, p99 = (late_ms[int(len(late_ms) * share)] for share in (0.5, 0.99))
+        p50, p99 = (percentile(late_ms, share) for share in (0.5, 0.99))
         print(f"\n{self.target}: {len(received)} received, {len(received) - len(self.sent)} twice")
         print(f"lateness p50 {p50:.1f} p99 {p99:.1f} max {late_ms[-1]:.1f} ms")
         return late_ms
@@ -204,7 +205,7 @@ def table(headers: dict[str, bytes]) -> bytes:
 
 
 def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
-    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
+    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str, stall: Stall
 ) -> None:
     exchanges = {"DELAYBRIDGE_INGEST__EXCHANGES": f"{namespace}.delay"}
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges)
@@ -213,10 +214,10 @@ def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
     site.wait_reading()
     site.send(MESSAGES, seconds=3)
     late_ms = site.check()
-    assert late_ms[int(len(late_ms) * 0.99)] < 1000
+    assert percentile(late_ms, 0.99) < 1000 + stall.worst_ms
     # and a worker that is terminated first acknowledges every message
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(DEADLINE_S) == 0
     with rabbitmq_channel(rabbitmq_url) as channel:
         assert channel.queue_declare(site.delay, passive=True).method.message_count == 0
 
@@ -250,11 +251,11 @@ def test_nothing_is_lost_when_a_master_of_redis_dies(
         site.send(
             MESSAGES // 2, seconds=6, midway=lambda: died.append(pool.submit(own_site.lose_master))
         )
-        died[0].result(60)
+        died[0].result(DEADLINE_S)
     site.check(duplicates=True)
 
 
-def test_nothing_is_lost_while_rabbitmq_is_down_for_ten_seconds(
+def test_nothing_is_lost_while_rabbitmq_is_down(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": own_rabbitmq.url})

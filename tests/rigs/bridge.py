@@ -24,7 +24,7 @@ from tests.rigs.waiting import DEADLINE_S, until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
-OUTAGE_S = 10  # how long a server does not answer
+OUTAGE_S = 4  # how long a server does not answer
 MARKER = "marker-"  # the id of a message that only shows that consumers have all before it
 
 
