@@ -9,7 +9,7 @@ import pytest
 
 from delaybridge import events
 from delaybridge.metrics.counts import OTHER, Counts
-from delaybridge.metrics.histogram import BOUNDS_MS, spread
+from delaybridge.metrics.histogram import BOUNDS_MS, Histogram, spread
 
 MOST_DESTINATIONS, MOST_PAIRS, MOST_REASONS = 200, 500, 50
 
@@ -203,3 +203,10 @@ def test_sums_of_processes_are_the_same_in_any_order() -> None:
     for _ in range(100):
         first, second, third = total(), total(), total()
         assert (first + second) + third == first + (second + third)
+
+
+def test_a_value_at_a_bound_is_within_it() -> None:
+    found = Histogram((1, 10))
+    for value in (0, 1, 1.5, 10, 10.5):
+        found.observe(value)
+    assert found.counts == [2, 2, 1]

@@ -48,6 +48,8 @@ def server(**fields: str) -> dict[str, dict[str, str]]:
             "",
         ),
         ("aof-fsync", {"server__redis_version": "6.2.14", "config": ""}, "CONFIG GET is refused"),
+        ("aof-fsync", {"server__redis_version": "7.2.0"}, ""),
+        ("replicated:2", {}, ""),
         ("replicated:3", {}, "2 of 3 replicas are online"),
         (
             "replicated:2",
@@ -99,3 +101,11 @@ def test_waitaof_is_believed_for_as_long_as_it_answers() -> None:
     assert asked() == 2 and assurance.shortfall([b"OK", [1, 0]]) is None
     after_fail_over = assurance.shortfall([b"OK", unknown])
     assert asked() == 3 and "lacks WAITAOF" in str(after_fail_over)
+
+
+def test_a_promise_is_kept_once_as_many_replicas_as_asked_for_have_a_write_after_it() -> None:
+    assurance = assurance_of(read_durability("replicated:2"))
+    assert assurance is not None
+    write, wait = assurance.requests(plain("SET", "{n:1}:lease", 1), 1.0)
+    assert b"SET" in write and b"WAIT\r\n$1\r\n2\r\n" in wait
+    assert [assurance.shortfall([b"OK", n]) is None for n in range(4)] == [False, False, True, True]

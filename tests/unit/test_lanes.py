@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -366,7 +367,7 @@ def test_the_wait_doubles_with_each_attempt(board: Board) -> None:
 
 @pytest.mark.parametrize(("asked_ms", "wait_ms"), [(30_000, 30_000), (10, 1000)])
 def test_a_receiver_may_ask_for_a_longer_wait(board: Board, asked_ms: int, wait_ms: int) -> None:
-    board.answer(board.send(1), NACK._replace(wait_ms=asked_ms))
+    board.answer(board.send(1), replace(NACK, wait_ms=asked_ms))
     assert board.session.exits.take().back_off_ms == wait_ms
 
 

@@ -1,4 +1,4 @@
-"""When a worker gives its leases back because another Redis answers."""
+"""When a worker gives its leases back, as another Redis answers; and how long it trusts one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.lease import LeaseOwner, Leases
+from delaybridge.scan.session import Session
+from delaybridge.store.replies import Acquired, Renewed
 from delaybridge.store.verbs import Bucket
 
 
@@ -21,7 +23,10 @@ class Servers:
         self.asked: list[str] = []
         self.given_back: list[Any] = []
         owner = LeaseOwner("w", 1000, 300, lambda bucket, token: None)
-        store: Any = SimpleNamespace(run_each=self._run_each)
+        self.takes_s, self.found = 0.0, list[Any]()  # of the next call for leases
+        store: Any = SimpleNamespace(
+            run_each=self._run_each, run_isolated=self._run_isolated, run_one=self._run_one
+        )
         self.leases = Leases(
             store, StoreClock(lambda: self.now_s), lambda event: None, owner,
             is_here=lambda bucket: bucket.number not in self.moved, on_change=lambda: None,
@@ -34,6 +39,13 @@ class Servers:
     async def _run_each(self, commands: Any) -> list[Any]:
         self.asked += [command.near for command in commands]
         return [{"run_id": self.answers}]
+
+    async def _run_isolated(self, commands: Any) -> list[Any]:
+        self.now_s += self.takes_s
+        return self.found[: len(commands)]
+
+    async def _run_one(self, command: Any) -> int:
+        return int(self.now_s * 1_000_000)
 
     async def round(self, run_id: str, after_s: float = 0.3) -> int:
         self.now_s += after_s
@@ -73,3 +85,21 @@ async def test_the_new_node_of_a_bucket_that_moved_is_not_asked(servers: Servers
     servers.moved = {0, 1}
     assert await servers.round("b") == 0
     assert len(servers.asked) == 1
+
+
+async def test_a_lease_is_counted_from_the_moment_at_which_its_renewal_was_sent(
+    servers: Servers,
+) -> None:
+    servers.now_s = 10.0
+    bucket = Bucket("ns", 1, "birth")
+    held = servers.leases.sessions[1] = Session(bucket, "w:1", 1, 1000, 9.0)
+    servers.takes_s, servers.found = 0.4, [Renewed(True)]
+    await servers.leases._round()
+    assert (held.touched_s, servers.now_s) == (10.0, 10.4)
+
+
+async def test_a_lease_of_another_is_asked_for_again_when_it_runs_out(servers: Servers) -> None:
+    servers.leases.sessions.clear()
+    servers.leases.assign({0: Bucket("ns", 0, "birth")}, may_take=True)
+    servers.found = [Acquired(None, left_ms=100, holder="other")]
+    assert await servers.leases._round() == pytest.approx(0.12)  # sooner than the next renewal

@@ -57,6 +57,7 @@ async def test_a_connection_that_opens_while_idle_ones_are_closed_is_used() -> N
     wire, meanwhile = a_wire(sent)
     meanwhile.append(lambda: wire._connections.close_idle())
     assert await wire.call([b"PING"]) == [b"OK"]
+    assert sent == [b"PING", b"closed"]  # but not again: it may lead to where they led
 
 
 async def test_a_wire_to_a_former_master_keeps_no_connection() -> None:
