@@ -78,17 +78,14 @@ async def _applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
 
 
 async def _work(site: Site, job: Job, progress: Progress, who: str) -> None:
-    answers = Counter[str]()
-    told_s = time.monotonic()
+    answers, ends = Counter[str](), asyncio.Event()
+    telling = asyncio.create_task(_keep_telling(site, job, ends))
     try:
         async with aclosing(progress):
             async for found, answered in progress:
                 job.matched += found
                 answers.update(answered)
                 job.answers = dict(answers)
-                if time.monotonic() - told_s > _TELL_S:
-                    told_s = time.monotonic()
-                    await _tell(site, job)
         job.state = "done"
     except asyncio.CancelledError:
         job.state = "stopped"
@@ -97,9 +94,20 @@ async def _work(site: Site, job: Job, progress: Progress, who: str) -> None:
     except Exception as exc:
         _log.error("job %s failed", job.id, exc_info=exc)
         job.state, job.error = "failed", f"internal: {type(exc).__name__}; see the log"
+    ends.set()
+    await telling  # not cancelled: what it has sent must not arrive after the end
     await _tell(site, job)
     done = msgspec.json.encode(job).decode()
     await note(site, {"who": who, "what": job.verb, "status": job.state, "answer": done})
+
+
+async def _keep_telling(site: Site, job: Job, ends: asyncio.Event) -> None:
+    """Write every second how far it is, however long a batch or a search takes."""
+    while not ends.is_set():
+        try:
+            await asyncio.wait_for(ends.wait(), _TELL_S)
+        except TimeoutError:
+            await _tell(site, job)
 
 
 async def _tell(site: Site, job: Job) -> None:

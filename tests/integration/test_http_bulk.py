@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
+from delaybridge import AsyncClient
+from delaybridge.message import Answer
 from delaybridge.web import jobs as web_jobs
-from tests.rigs.api import api
+from tests.rigs.api import api, ended_job, job_of
 from tests.rigs.crew import Crew
 from tests.rigs.waiting import until_async
 
@@ -31,19 +34,6 @@ async def add(http: httpx.AsyncClient, count: int, **fields: Any) -> list[str]:
     assert made.status_code == 207
     assert {item["status"] for item in made.json()["items"]} == {201}
     return ids
-
-
-async def finished(http: httpx.AsyncClient, started: httpx.Response) -> dict[str, Any]:
-    """The job, once it is not running any more."""
-    assert started.status_code == 202, started.text
-    job: dict[str, Any] = started.json()
-
-    async def is_over() -> bool:
-        job.update((await http.get(f"/v1/jobs/{job['id']}")).json())
-        return job["state"] != "running"
-
-    await until_async(is_over, "the job ends")
-    return job
 
 
 async def test_one_bad_message_of_a_batch_hinders_no_other(http: httpx.AsyncClient) -> None:
@@ -78,7 +68,7 @@ async def test_a_filter_is_counted_then_cancelled(http: httpx.AsyncClient) -> No
     wanted: dict[str, Any] = {"filter": {"destination": "memory:orders"}}
     tried = await http.post("/v1/messages:cancel", json={**wanted, "dry_run": True})
     assert (tried.status_code, tried.json()["matched"]) == (200, 600)
-    job = await finished(http, await http.post("/v1/messages:cancel", json=wanted))
+    job = await job_of(http, "/v1/messages:cancel", wanted)
     assert (job["state"], job["matched"], job["answers"]) == ("done", 600, {"cancelled": 600})
     assert (await http.get("/v1/stats")).json()["delayed"] == 1
     assert (await http.get("/v1/jobs")).json()["items"][0]["id"] == job["id"]
@@ -87,7 +77,7 @@ async def test_a_filter_is_counted_then_cancelled(http: httpx.AsyncClient) -> No
 async def test_ids_are_rescheduled(http: httpx.AsyncClient) -> None:
     ids = await add(http, 3)
     wanted = {"ids": [*ids, "missing"], "due": "2030-01-01T00:00:00Z"}
-    job = await finished(http, await http.post("/v1/messages:reschedule", json=wanted))
+    job = await job_of(http, "/v1/messages:reschedule", wanted)
     assert job["answers"] == {"rescheduled": 3, "unknown": 1}
     found = (await http.get(f"/v1/messages/{ids[0]}")).json()
     assert found["due"] == "2030-01-01T00:00:00.000Z"
@@ -97,7 +87,7 @@ async def test_ids_beyond_one_batch_of_a_job_are_each_cancelled_once(
     http: httpx.AsyncClient,
 ) -> None:
     ids = await add(http, 501)  # a batch has 250
-    job = await finished(http, await http.post("/v1/messages:cancel", json={"ids": ids}))
+    job = await job_of(http, "/v1/messages:cancel", {"ids": ids})
     assert (job["matched"], job["answers"]) == (501, {"cancelled": 501})
     assert (await http.get("/v1/stats")).json()["delayed"] == 0
 
@@ -105,7 +95,7 @@ async def test_ids_beyond_one_batch_of_a_job_are_each_cancelled_once(
 async def test_publish_now_spreads_over_a_span(http: httpx.AsyncClient, crew: Crew) -> None:
     ids = await add(http, 20)
     wanted = {"filter": {}, "over": "10m"}
-    await finished(http, await http.post("/v1/messages:publish", json=wanted))
+    await job_of(http, "/v1/messages:publish", wanted)
     dues = [(await http.get(f"/v1/messages/{id}")).json()["due_ms"] for id in ids]
     assert max(dues) - min(dues) > 60_000
 
@@ -119,6 +109,28 @@ async def test_a_job_can_be_stopped(
     stopped = await http.delete(f"/v1/jobs/{started.json()['id']}")
     assert stopped.json()["state"] == "stopped"
     assert (await http.get("/v1/stats")).json()["delayed"] > 0
+
+
+async def test_a_job_is_told_of_though_one_batch_takes_long(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def slow(*_: Any) -> list[Answer]:
+        await goes_on.wait()
+        return []
+
+    monkeypatch.setattr(AsyncClient, "cancel_many", slow)
+    monkeypatch.setattr(web_jobs, "_TELL_S", 0.01)
+    started = (await http.post("/v1/messages:cancel", json={"ids": ["m"]})).json()
+
+    async def is_told() -> bool:
+        job = (await http.get(f"/v1/jobs/{started['id']}")).json()
+        return bool(job.get("matched") and job["updated_ms"] > started["updated_ms"])
+
+    await until_async(is_told, "the job that waits is written again")
+    goes_on.set()
+    assert (await ended_job(http, started["id"]))["state"] == "done"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
-from tests.rigs.api import api
+from tests.rigs.api import api, ended_job
 from tests.rigs.crew import Crew, note_arrivals
 from tests.rigs.waiting import until_async
 
@@ -161,11 +161,9 @@ async def test_mykit_refuses(
 
 
 async def finished(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
-    async def is_done() -> bool:
-        return bool((await http.get(f"/v1/jobs/{id}")).json()["state"] == "done")
-
-    await until_async(is_done, "the job ends")
-    return dict((await http.get(f"/v1/jobs/{id}")).json().get("answers", {}))
+    job = await ended_job(http, id)
+    assert job["state"] == "done", job
+    return dict(job.get("answers", {}))
 
 
 async def test_mykit_clears_and_restores(redis_url: str, namespace: str) -> None:

@@ -11,7 +11,7 @@ import httpx
 
 from delaybridge.settings.settings import Settings
 from delaybridge.web.serving import answer_on, listener
-from tests.rigs.waiting import DEADLINE_S
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 
 @contextlib.asynccontextmanager
@@ -35,3 +35,23 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
         finally:
             serving.cancel()
             await asyncio.wait([serving])
+
+
+async def job_of(http: httpx.AsyncClient, path: str, asked: Any) -> dict[str, Any]:
+    """Ask for a bulk verb; its job, once that has ended in whichever way."""
+    started = await http.post(path, json=asked)
+    assert started.status_code == 202, started.text
+    return await ended_job(http, started.json()["id"])
+
+
+async def ended_job(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
+    """The job, once it has ended in whichever way."""
+
+    async def ended() -> dict[str, Any]:
+        answer = await http.get(f"/v1/jobs/{id}")
+        job: dict[str, Any] = answer.json()
+        # Its process is this one: if nobody heard of it for long, the machine stood still.
+        goes_on = answer.status_code == 503 or job["state"] in ("running", "interrupted")
+        return {} if goes_on else job
+
+    return await until_async(ended, "the job ends")
