@@ -16,7 +16,7 @@ FRAME_OVERHEAD = FRAME.size + 1
 _END = b"\xce"
 _NEXT_FRAME = struct.Struct(">cBHI")  # preceded by the end of the frame before
 _PUBLISH = b"\x00\x3c\x00\x28\x00\x00"  # class 60, method 40, reserved
-_MANDATORY = b"\x01"
+MANDATORY = b"\x01"
 _KEPT = 10_000  # routing keys, shapes and sizes; each of them is unbounded
 _NO_PROPERTIES = (0, b"", b"")
 _Shape = tuple[int, bytes, int, int, int, int]  # as `header_parts` takes it
@@ -109,7 +109,7 @@ class Encoder:
         if frame is None:
             exchange, key = destination.address.encode(), destination.routing_key.encode()
             payload = b"".join(
-                (_PUBLISH, bytes([len(exchange)]), exchange, bytes([len(key)]), key, _MANDATORY)
+                (_PUBLISH, bytes([len(exchange)]), exchange, bytes([len(key)]), key, MANDATORY)
             )
             frame = FRAME.pack(METHOD, self._channel, len(payload)) + payload + _END
             self._methods[destination.routing_key] = frame

@@ -59,14 +59,14 @@ def die_of(body: bytes) -> None:
 
     from delaybridge.publish.rabbitmq.publisher import RabbitMQPublisher
 
-    send = RabbitMQPublisher._send
+    publish = RabbitMQPublisher.publish
 
     def dying(self: Any, deliveries: Any) -> None:
         if any(delivery.record.body == body for delivery in deliveries):
             os._exit(137)
-        send(self, deliveries)
+        publish(self, deliveries)
 
-    RabbitMQPublisher._send = dying  # type: ignore[method-assign]
+    RabbitMQPublisher.publish = dying  # type: ignore[method-assign]
 
 
 def block_loop(seconds: float) -> None:
@@ -174,7 +174,7 @@ def not_mandatory() -> None:
     """RabbitMQ drops what no queue takes, and confirms it."""
     from delaybridge.amqp import encoder
 
-    encoder._MANDATORY = b"\x00"
+    encoder.MANDATORY = b"\x00"
 
 
 def nack_as_delivered() -> None:
@@ -225,15 +225,15 @@ def body_as_text() -> None:
     """A body is decoded and encoded again on its way."""
     from delaybridge.publish.rabbitmq.publisher import RabbitMQPublisher
 
-    send = RabbitMQPublisher._send
+    publish = RabbitMQPublisher.publish
 
     def sending(self: Any, deliveries: Any) -> None:
         for delivery in deliveries:
             text = (delivery.record.body or b"").decode(errors="replace")
             delivery.record = replace_body(delivery.record, text.encode())
-        send(self, deliveries)
+        publish(self, deliveries)
 
-    RabbitMQPublisher._send = sending  # type: ignore[method-assign]
+    RabbitMQPublisher.publish = sending  # type: ignore[method-assign]
 
 
 def replace_body(record: Any, body: bytes) -> Any:
@@ -244,20 +244,21 @@ def replace_body(record: Any, body: bytes) -> Any:
 
 def ingest_acks_first() -> None:
     """The broker may forget a message before the store has it."""
-    from delaybridge.ingest.rabbitmq.intake import Intake
-
-    store_all, settle = Intake._store_all, Intake._settle
-
-    async def storing(self: Any, held: Any, channel: Any, now_s: float) -> None:
-        settle(self, channel, held)
-        if failpoints.ARE_SET:
-            failpoints.reach("ingest.stored")
-        await store_all(self, held, channel, now_s)
-
     from delaybridge import failpoints
+    from delaybridge.ingest.rabbitmq.channel import IntakeChannel
 
-    Intake._store_all = storing  # type: ignore[method-assign]
-    Intake._settle = lambda self, channel, held: None  # type: ignore[method-assign]
+    take = IntakeChannel.take
+
+    def taking(self: Any, most: int) -> Any:
+        taken = take(self, most)
+        for message in taken:
+            self._connection.ack(self.number, message.tag, multiple=False)
+        if taken and failpoints.ARE_SET:
+            failpoints.reach("ingest.stored")
+        return taken
+
+    IntakeChannel.take = taking  # type: ignore[method-assign]
+    IntakeChannel.ack = lambda self: None  # type: ignore[method-assign]
 
 
 def wait_elsewhere() -> None:
