@@ -18,6 +18,7 @@ from delaybridge.message import (
     encode_record,
 )
 from delaybridge.settings.routes import Route
+from delaybridge.store.recurring import fence
 from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import World
 
@@ -78,6 +79,14 @@ def test_offsets_beyond_32_bits_are_exact(world: World) -> None:
     far = 2**52
     assert read(world, [(far, "a"), (far + 1, "b")]) == [CREATED, CREATED]
     assert read(world, [(far + 1, "b"), (far + 2, "c")]) == [DUPLICATE, CREATED]
+
+
+def test_a_fenced_source_reads_no_more_and_tells_where_it_was_however_often(world: World) -> None:
+    assert read(world, [(6, "a"), (7, "b")]) == [CREATED, CREATED]
+    for _ in range(3):
+        assert world.run(fence(world.bucket, ["topic:0", "unknown"])) == [7, None]
+    assert read(world, [(8, "c")]) == [DUPLICATE]
+    assert world.place("c") is None
 
 
 def test_a_conflict_ends_the_answers_and_does_not_count_as_read(world: World) -> None:

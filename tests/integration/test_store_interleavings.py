@@ -14,6 +14,7 @@ import pytest
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.healing import drop
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.sample_calls import SAMPLES
 from tests.rigs.waiting import until
@@ -668,6 +669,29 @@ def test_a_failed_publish_is_remembered_by_whether_it_may_have_arrived(
     owner.retry(x, delay_ms=100, maybe=maybe)
     assert world.tried("x") == f"1:{int(maybe)}:{now}"
     assert world.cancel("x") == answer
+
+
+def test_a_message_is_dropped_only_for_the_call_that_scheduled_it(world: World, now: int) -> None:
+    world.schedule("x", now + 1000)
+    record = world.state()["messages"][b"x"]
+    who = world.owner().token, TTL_MS
+
+    def dropped(stamp: bytes) -> int | None:
+        return world.run(drop(world.bucket, who, [("x", stamp)]))
+
+    assert dropped(b"else") == 0 and world.place("x") == "due"
+    assert dropped(record[9:13]) == 1 and world.place("x") is None
+
+
+def test_nothing_is_left_of_the_failures_of_a_message_that_is_settled(
+    world: World, now: int
+) -> None:
+    owner = world.owner()
+    for id in ("x", "y"):
+        world.schedule(id, now)
+    owner.retry(*owner.claim(), delay_ms=0)
+    owner.settle(*owner.claim())
+    assert world.state().keys() == {"lease", "marks"}
 
 
 def test_a_retried_message_is_claimed_with_its_new_due_time_and_remembers_the_first(

@@ -61,7 +61,8 @@ MUTANTS = [
         "        self._returned = None\n",
         "    def _publish(self, delivery: Delivery) -> Outcome:\n",
         "after one message without a queue, all are refused",
-        "tests/integration/test_publish_contract.py -k kombu",
+        "tests/integration/test_publish_contract.py::TestEveryPublisher::test_a_missing_"
+        "destination_is_refused_and_the_others_go_on[kombu-amqp]",
     ),
     Mutant(
         "streams: written is refused", "delaybridge/publish/redis_streams/publisher.py",
@@ -142,7 +143,7 @@ MUTANTS = [
         "cli: ids are not counted", "delaybridge/cli/targets.py",
         "if dry_run and ids:", "if dry_run and not ids:",
         "--dry-run with ids changes them",
-        "tests/unit/test_cli_bulk.py tests/unit/test_cli_refusals.py",
+        "tests/unit/test_cli_bulk.py",
     ),
     Mutant(
         "cli: a wrong word for not durable", "delaybridge/cli/failure.py",
@@ -160,6 +161,6 @@ MUTANTS = [
         "doctor: buckets that differ", "delaybridge/doctor/namespace.py",
         "    if count != settings.buckets:", "    if count < settings.buckets:",
         "a wrong number of buckets is found when a worker starts",
-        "tests/unit/test_cli_checks.py",
+        "tests/integration/test_golden.py -k doctor",
     ),
 ]  # fmt: skip

@@ -65,9 +65,7 @@ MUTANTS = [
         'words: list[tuple[Any, ...]] = [("SET", _beside(command), 1)]',
         'words: list[tuple[Any, ...]] = [("GET", _beside(command))]',
         "a duplicate is confirmed that no replica has",
-        "tests/unit/test_durability_gate.py"
-        " tests/integration/test_durability.py::test_a_duplicate_on_a_new_connection_is_not_"
-        "durable_either",
+        "tests/unit/test_durability_gate.py",
     ),
     Mutant(
         "quota: one message more", "delaybridge/store/quota.py",
@@ -92,13 +90,14 @@ MUTANTS = [
         "(rows[-1].score, rows[-1].id) if more else None",
         "(rows[-1].score + 1, rows[-1].id) if more else None",
         "a bulk verb with a filter leaves out what is due with a page's last message",
-        "tests/integration/test_selection.py",
+        "tests/integration/test_selection.py::test_messages_due_at_once_are_found_on_whatever_"
+        "page",
     ),
     Mutant(
         "agreement: the end of a page", "delaybridge/store/agreement.py",
         "            after = calls[-1].score, calls[-1].id\n", "            more = False\n",
         "of a bucket only 1000 messages are compared",
-        "tests/integration/test_ledger.py::test_restore_brings_back_what_redis_lost",
+        "tests/unit/test_agreement.py",
     ),
     Mutant(
         "define: without the progress", "lua/define.lua",
@@ -151,13 +150,15 @@ MUTANTS = [
         "fence: twice", "lua/fence.lua",
         "if read and read < FENCED then", "if read then",
         "a source that was fenced twice has lost where it was",
-        "tests/integration/test_store_ingest.py tests/integration/test_store_resend.py",
+        "tests/integration/test_store_ingest.py::test_a_fenced_source_reads_no_more_and_tells_"
+        "where_it_was_however_often",
     ),
     Mutant(
         "settle: errors stay", "lua/settle.lua",
         "        redis.call('HDEL', KEYS[4], unpack(errors_of(ids)))\n", "",
         "each message that failed once leaves an entry for ever",
-        "tests/integration/test_store_resend.py",
+        "tests/integration/test_store_interleavings.py::test_nothing_is_left_of_the_failures_of_"
+        "a_message_that_is_settled",
     ),
     Mutant(
         "kick: it may have arrived", "lua/kick.lua",
@@ -170,12 +171,14 @@ MUTANTS = [
         "drop: another call's message", "lua/drop.lua",
         "if record and string.sub(record, 10, 13) == ARGV[i + 1] then", "if record then",
         "a message that was scheduled meanwhile is dropped for the one that has ended",
-        "tests/protocol/test_ledger.py tests/integration/test_store_resend.py",
+        "tests/integration/test_store_interleavings.py::test_a_message_is_dropped_only_for_the_"
+        "call_that_scheduled_it",
     ),
     Mutant(
         "record: a sample counts twice", "lua/record.lua",
         "number <= workers[instance][2] then", "number < workers[instance][2] then",
         "a sample sent again is counted again",
-        "tests/integration/test_series.py tests/integration/test_store_resend.py",
+        "tests/integration/test_series.py::test_the_rings_hold_what_was_sent_in_their_periods_"
+        "and_no_more",
     ),
 ]  # fmt: skip

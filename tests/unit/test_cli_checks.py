@@ -61,6 +61,10 @@ class FakeStats:
         ([stats(owners=["w"], overdue_ms=6000)], ("--max-overdue", "10s"), [], 6000, 0),
         ([stats(owners=[None]), stats(owners=["w"])], ("--max-unowned", "2s"), [], 0, 0),
         ([stats(owners=[None])], ("--max-unowned", "20ms"), [0], 0, 1),
+        (
+            [stats(owners=[None, "w"]), stats(owners=["w", None])],
+            *(("--max-unowned", "20ms"), [], 0, 0),
+        ),
     ],
 )
 def test_health(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from delaybridge.doctor.durability import durability
 from delaybridge.settings.durability import check_durability, read_durability
 from delaybridge.store.command import plain
 from delaybridge.store.durability import assurance_of
-from delaybridge.store.gate import shortfalls
+from delaybridge.store.gate import Shortfall, shortfalls
 
 ONLINE = "ip=10.0.0.2,port=6379,state=online,offset=5,lag=0"
 
@@ -109,3 +111,14 @@ def test_a_promise_is_kept_once_as_many_replicas_as_asked_for_have_a_write_after
     write, wait = assurance.requests(plain("SET", "{n:1}:lease", 1), 1.0)
     assert b"SET" in write and b"WAIT\r\n$1\r\n2\r\n" in wait
     assert [assurance.shortfall([b"OK", n]) is None for n in range(4)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("mild", "levels"), [((), ["ok"]), ((True,), ["WARN", "ok"]), ((True, False), ["WARN", "FAIL"])]
+)
+def test_doctor_says_ok_unless_something_that_counts_is_lacking(
+    mild: tuple[bool, ...], levels: list[str]
+) -> None:
+    lacking = [Shortfall(f"{n}", "mend it", is_mild=each) for n, each in enumerate(mild)]
+    settings: Any = SimpleNamespace(durability="aof")
+    assert [found.level for found in durability(lacking, settings)] == levels

@@ -265,6 +265,18 @@ def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
                     assert everything.index(earlier) < everything.index(later)
 
 
+def test_nothing_is_fired_while_an_earlier_message_of_another_bucket_is_unclaimed() -> None:
+    rig = Rig()
+    for session in rig.sessions:
+        session.look_at_ms = session.next_score = inf
+    rig.scanner.waiting.add(rig.copies(3, NOW_MS - 100.0))
+    other = rig.sessions[1]
+    other.look_at_ms = other.next_score = NOW_MS - 200.0
+    assert rig.pass_() == ["claim"]
+    other.next_score = NOW_MS - 99.0
+    assert rig.pass_() == ["fire"]
+
+
 def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired() -> None:
     rig = Rig()
     rig.lane.flow.limit = FIRST
