@@ -15,14 +15,14 @@ import pytest
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict, connect
-from tests.rigs.broker import CONFIRM_TIMEOUT_S, NetworkRig, Received, Rig, Sink
+from tests.rigs.broker import QUICK_S, NetworkRig, Received, Rig, Sink, quick
 from tests.rigs.broker_http import HttpRig
 from tests.rigs.broker_kafka import KafkaRig
 from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
 from tests.rigs.broker_memory import MemoryRig
 from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 RIGS: dict[str, type[Rig]] = {
     "memory": MemoryRig,
@@ -33,6 +33,17 @@ RIGS: dict[str, type[Rig]] = {
     "kombu-redis": KombuRedisRig,
     "kombu-amqp": KombuAmqpRig,
 }
+
+
+def only(*kinds: str) -> pytest.MarkDecorator:
+    """Runs the test on these kinds of broker; on the others it would say nothing."""
+    return pytest.mark.parametrize("broker", kinds, indirect=True)
+
+
+ENCODING = only(*(kind for kind in RIGS if kind != "memory"))  # and reached through a network
+LIMITED = only(*(kind for kind, rig in RIGS.items() if rig.oversize is not None))
+WITH_PASSWORD = only("rabbitmq", "redis", "kombu-redis", "kombu-amqp")
+UNDER_LOAD = 50  # messages under way
 
 
 @pytest.fixture(scope="module", params=RIGS)
@@ -56,13 +67,13 @@ class TestEveryPublisher:
     ) -> None:
         to, other = await rig.new_destination(), await rig.new_destination()
         async with rig.connected() as (publisher, sink):
-            deliveries = rig.deliveries(to, 1000)
+            deliveries = rig.deliveries(to, 300)
             others = rig.deliveries(other, 10)
-            for start in range(0, 1000, 100):
-                publisher.publish([*deliveries[start : start + 100], others[start // 100]])
+            for start in range(0, 300, 30):
+                publisher.publish([*deliveries[start : start + 30], others[start // 30]])
             await sink.all_of([*deliveries, *others])
             assert set(sink.outcomes.values()) == {CONFIRMED}
-            arrived = await asyncio.to_thread(rig.read, to.address, 1000)
+            arrived = await asyncio.to_thread(rig.read, to.address, 300)
             assert in_order(rig, arrived) == in_order(rig, deliveries)
             arrived = await asyncio.to_thread(rig.read, other.address, 10)
             assert in_order(rig, arrived) == in_order(rig, others)
@@ -73,8 +84,7 @@ class TestEveryPublisher:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             deliveries = [rig.delivery(to, b""), rig.delivery(to, bytes(range(256)))]
-            publisher.publish(deliveries)
-            await sink.all_of(deliveries)
+            await sink.publish(deliveries)
             arrived = await asyncio.to_thread(rig.read, to.address, 2)
             assert {one.body for one in arrived} == {b"", bytes(range(256))}
 
@@ -83,8 +93,7 @@ class TestEveryPublisher:
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to)
             one.id, one.attempt = "é-id", 3
-            publisher.publish([one])
-            await sink.all_of([one])
+            await sink.publish([one])
             arrived = await asyncio.to_thread(rig.read, to.address, 1)
             assert [(a.id, a.attempt) for a in arrived] == [("é-id", 3)]
 
@@ -93,16 +102,15 @@ class TestEveryPublisher:
         async with rig.connected() as (publisher, sink):
             deliveries = rig.deliveries(to, 4)
             deliveries[2].id = deliveries[0].id
-            publisher.publish(deliveries)
-            await sink.all_of(deliveries)
+            await sink.publish(deliveries)
             arrived = await asyncio.to_thread(rig.read, to.address, 4)
             assert sorted(one.body or b"" for one in arrived) == [b"0", b"1", b"2", b"3"]
 
+    @LIMITED
     async def test_a_message_that_is_too_large_is_refused_and_the_others_are_not(
         self, rig: Rig
     ) -> None:
-        if rig.oversize is None:
-            pytest.skip(f"{rig.kind} takes whatever is accepted")
+        assert rig.oversize is not None
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             deliveries = rig.deliveries(to, 9)
@@ -114,11 +122,10 @@ class TestEveryPublisher:
             assert sink.reasons([large]) == {rig.oversize_reason}
             assert sink.outcomes[large].fault is Fault.MESSAGE
 
+    @ENCODING
     async def test_a_record_of_another_kind_is_refused_and_the_others_are_not(
         self, rig: Rig
     ) -> None:
-        if rig.kind == "memory":
-            pytest.skip("it encodes nothing")
         to = await rig.new_destination()
         foreign: Any = b"\x01aV" if rig.kind in ("kafka", "redis", "http") else (("a", b"1"),)
         async with rig.connected() as (publisher, sink):
@@ -132,9 +139,8 @@ class TestEveryPublisher:
             assert sink.outcomes[other].fault is Fault.MESSAGE
             assert publisher.unavailable is None
 
+    @ENCODING
     async def test_a_missing_destination_is_refused_and_the_others_go_on(self, rig: Rig) -> None:
-        if rig.kind == "memory":
-            pytest.skip("everything exists in memory")
         to, missing = await rig.new_destination(), rig.missing_destination()
         async with rig.connected() as (publisher, sink):
             lost, kept = rig.deliveries(missing, 20), rig.deliveries(to, 20)
@@ -147,21 +153,17 @@ class TestEveryPublisher:
             assert await publisher.check(to) is None
             assert (await publisher.check(missing) or "").startswith(rig.missing_reason)
 
+    @ENCODING
     async def test_a_destination_created_later_is_found(self, rig: Rig) -> None:
-        if rig.kind == "memory":
-            pytest.skip("everything exists in memory")
         missing = rig.missing_destination()
         async with rig.connected() as (publisher, sink):
             early = rig.deliveries(missing, 1)
-            publisher.publish(early)
-            await sink.all_of(early)
+            await sink.publish(early)
             await asyncio.to_thread(rig.make, missing.address)
 
             async def is_taken() -> bool:
                 late = rig.deliveries(missing, 1)
-                publisher.publish(late)
-                await sink.all_of(late)
-                await asyncio.sleep(0.1)
+                await sink.publish(late)
                 return sink.verdicts(late) == {Verdict.CONFIRMED}
 
             await until_async(is_taken)
@@ -170,16 +172,14 @@ class TestEveryPublisher:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             before = rig.deliveries(to, 50)
-            publisher.publish(before)
-            await sink.all_of(before)
+            await sink.publish(before)
             await rig.stop()
             meanwhile = await publish_until_unavailable(rig, publisher, to)
             assert publisher.unavailable is not None
             await sink.all_of(meanwhile)
             assert Verdict.CONFIRMED not in sink.verdicts(meanwhile[-5:])
             refused = rig.deliveries(to, 5)
-            publisher.publish(refused)
-            await sink.all_of(refused)
+            await sink.publish(refused)
             assert sink.verdicts(refused) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
             assert sink.changes[-1] is not None
@@ -187,8 +187,7 @@ class TestEveryPublisher:
             await until_async(lambda: publisher.unavailable is None, "it is back")
             assert sink.changes[-1] is None
             after = rig.deliveries(to, 50)
-            publisher.publish(after)
-            await sink.all_of(after)
+            await sink.publish(after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
             confirmed = {d.id for d, outcome in sink.outcomes.items() if outcome == CONFIRMED}
             read = await asyncio.to_thread(rig.read, to.address, len(confirmed))
@@ -203,12 +202,11 @@ class TestEveryPublisher:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             first = rig.deliveries(to, 5)
-            publisher.publish(first)
-            await sink.all_of(first)
+            await sink.publish(first)
             await rig.swallow_confirms(publisher)
             deliveries = rig.deliveries(to, 50)
             publisher.publish(deliveries)
-            await asyncio.sleep(0.2)
+            await rig.lose_confirm(to, 55)
             assert not sink.outcomes.keys() & set(deliveries)
             await rig.reset(publisher)
             await rig.heal(publisher)
@@ -218,8 +216,7 @@ class TestEveryPublisher:
             assert sink.verdicts(deliveries) == wanted
             await until_async(lambda: publisher.unavailable is None)
             after = rig.deliveries(to, 5)
-            publisher.publish(after)
-            await sink.all_of(after)
+            await sink.publish(after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
             arrived = [one.id for one in await asyncio.to_thread(rig.read, to.address, 10)]
             assert len(arrived) == len(set(arrived))
@@ -228,13 +225,19 @@ class TestEveryPublisher:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             published: list[Delivery] = []
-            for number in range(150):
-                batch = rig.deliveries(to, 20)
-                published += batch
-                publisher.publish(batch)
-                if number % 30 == 15:
-                    await rig.reset(publisher)
-                await asyncio.sleep(0.02)
+
+            def is_for_more() -> bool:
+                return len(published) - len(sink.outcomes) < UNDER_LOAD
+
+            for _ in range(5):
+                await until_async(lambda: publisher.unavailable is None, "it is back")
+                for number in range(20):
+                    batch = rig.deliveries(to, 10)
+                    published += batch
+                    publisher.publish(batch)
+                    if number == 10:
+                        await rig.reset(publisher)
+                    await until_async(is_for_more, "there is room for more")
             await sink.all_of(published)
             by_verdict: dict[Verdict, set[str]] = {verdict: set() for verdict in Verdict}
             for delivery, outcome in sink.outcomes.items():
@@ -246,23 +249,27 @@ class TestEveryPublisher:
             assert by_verdict[Verdict.CONFIRMED] <= set(arrived)
             assert not by_verdict[Verdict.REFUSED] & set(arrived)
 
+    @ENCODING
     async def test_without_confirms_messages_become_unknown_in_time_and_publishing_recovers(
         self, rig: Rig
     ) -> None:
-        async with rig.connected() as (publisher, sink):
-            to = await rig.new_destination()
-            first = rig.deliveries(to, 5)
-            publisher.publish(first)
-            await sink.all_of(first)
+        now_s = asyncio.get_running_loop().time
+        to = await rig.new_destination()
+        async with (
+            rig.connected() as (patient, still),
+            rig.connected(quick(rig.options)) as (publisher, sink),
+        ):
+            await still.publish(rig.deliveries(to, 5))
+            await sink.publish(rig.deliveries(to, 5))
             await rig.swallow_confirms(publisher)
-            deliveries = rig.deliveries(to, 50)
-            started_s = asyncio.get_running_loop().time()
-            publisher.publish(deliveries)
-            await sink.all_of(deliveries)
-            took_s = asyncio.get_running_loop().time() - started_s
+            waiting, deliveries = rig.deliveries(to, 50), rig.deliveries(to, 50)
+            patient.publish(waiting)
+            began_s = now_s()
+            await sink.publish(deliveries)
+            assert now_s() - began_s >= QUICK_S - 0.1
             assert sink.verdicts(deliveries) == unconfirmed(rig)
             assert sink.reasons(deliveries) == {"confirm_timeout"}
-            assert took_s >= CONFIRM_TIMEOUT_S - 0.1
+            assert not still.outcomes.keys() & set(waiting)
             await rig.heal(publisher)
             await takes_again(rig, publisher, sink)
 
@@ -270,8 +277,7 @@ class TestEveryPublisher:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()
             first = rig.deliveries(to, 5)
-            publisher.publish(first)
-            await sink.all_of(first)
+            await sink.publish(first)
             await rig.swallow_confirms(publisher)
             deliveries = rig.deliveries(to, 50)
             publisher.publish(deliveries)
@@ -280,21 +286,20 @@ class TestEveryPublisher:
             unknown = [one for one in deliveries if sink.verdicts([one]) == {Verdict.UNKNOWN}]
             assert sink.reasons(unknown) == {"closed"}
             late = rig.deliveries(to, 5)
-            publisher.publish(late)
-            await sink.all_of(late)
+            await sink.publish(late)
             assert sink.verdicts(late) == {Verdict.REFUSED}
             await rig.heal(publisher)
 
     async def test_closing_waits_for_the_last_confirm(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
-            deliveries = rig.deliveries(await rig.new_destination(), 500)
+            deliveries = rig.deliveries(await rig.new_destination(), 200)
             publisher.publish(deliveries)
-            await publisher.close(10.0)
+            await publisher.close(DEADLINE_S)
             assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
 
+    @ENCODING
     async def test_connecting_before_the_broker_is_up(self, rig: Rig) -> None:
-        if not isinstance(rig, NetworkRig):
-            pytest.skip("memory is always there")
+        assert isinstance(rig, NetworkRig)
         rig.proxy.mode = "refuse"
         sink = Sink()
         publisher = connect(
@@ -305,8 +310,7 @@ class TestEveryPublisher:
             with pytest.raises(PublishUnavailable, match=f"{rig.kind}: "):
                 await publisher.connect()
             refused = rig.deliveries(rig.missing_destination(), 3)
-            publisher.publish(refused)
-            await sink.all_of(refused)
+            await sink.publish(refused)
             assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
             rig.proxy.mode = "pass"
             await until_async(lambda: publisher.unavailable is None, "it connects")
@@ -314,14 +318,14 @@ class TestEveryPublisher:
         finally:
             await publisher.close(0.0)
 
+    @WITH_PASSWORD
     async def test_a_password_in_a_file_is_read_at_each_connect(
         self, rig: Rig, tmp_path: Path
     ) -> None:
         file = tmp_path / "password"
         file.write_text("wrong\n")
         login = rig.login(file)
-        if login is None:
-            pytest.skip("it asks for no password")
+        assert login is not None
         url, password = login
         sink = Sink()
         publisher = connect(
@@ -335,8 +339,7 @@ class TestEveryPublisher:
             await until_async(lambda: publisher.unavailable is None, "logged in")
             to = await rig.new_destination()
             deliveries = rig.deliveries(to, 3)
-            publisher.publish(deliveries)
-            await sink.all_of(deliveries)
+            await sink.publish(deliveries)
             assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
             assert password not in publisher.describe()
         finally:
@@ -381,8 +384,7 @@ async def takes_again(rig: Rig, publisher: Publisher, sink: Sink) -> None:
 
     async def is_taken() -> bool:
         batch = rig.deliveries(to, 5)
-        publisher.publish(batch)
-        await sink.all_of(batch)
+        await sink.publish(batch)
         return sink.verdicts(batch) == {Verdict.CONFIRMED}
 
     await until_async(is_taken, "confirmed again")

@@ -10,6 +10,7 @@ import contextlib
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,10 +21,13 @@ from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
 
 DUE_MS = 1_800_000_000_000
-CONFIRM_TIMEOUT_S = 2.0
-OPTIONS = PublishOptions(
-    confirm_timeout_s=CONFIRM_TIMEOUT_S, heartbeat_s=5, blocked_connection_timeout_s=20.0
-)
+OPTIONS = PublishOptions()
+QUICK_S = 1.0
+
+
+def quick(options: PublishOptions = OPTIONS) -> PublishOptions:
+    """Options of a publisher that soon gives up a message: for tests of just that."""
+    return replace(options, confirm_timeout_s=QUICK_S, heartbeat_s=5)
 
 
 class Received(NamedTuple):
@@ -52,6 +56,12 @@ class Sink:
         """The publisher's `on_change`."""
         if self.publisher is not None:
             self.changes.append(self.publisher.unavailable)
+
+    async def publish(self, deliveries: Sequence[Delivery]) -> None:
+        """Publish them, and wait until each has its outcome."""
+        assert self.publisher is not None
+        self.publisher.publish(deliveries)
+        await self.all_of(deliveries)
 
     async def all_of(self, deliveries: Iterable[Delivery]) -> None:
         """Wait until each of them has its outcome."""
@@ -158,6 +168,10 @@ class Rig(ABC):
         """Lose every answer of the broker from now on."""
 
     @abstractmethod
+    async def lose_confirm(self, to: Destination, total: int) -> None:
+        """Wait until a confirm is lost; where each message has its own, until all `total` are."""
+
+    @abstractmethod
     async def reset(self, publisher: Publisher) -> None:
         """Reset all connections."""
 
@@ -195,6 +209,9 @@ class NetworkRig(Rig):
 
     async def swallow_confirms(self, publisher: Publisher) -> None:
         self.proxy.mode = "blackhole_down"
+
+    async def lose_confirm(self, to: Destination, total: int) -> None:
+        await until_async(lambda: self.proxy.swallowed, "the broker answered")
 
     async def reset(self, publisher: Publisher) -> None:
         self.proxy.reset()

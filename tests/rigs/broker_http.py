@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from delaybridge.message import Destination
 from delaybridge.publish import HttpOptions, PublishOptions
-from tests.rigs.broker import CONFIRM_TIMEOUT_S, NetworkRig, Received
-from tests.rigs.waiting import DEADLINE_S
+from tests.rigs.broker import NetworkRig, Received
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.process import ServerProcess
 
 PROGRAM = Path(__file__).parent / "programs/webhook.py"
@@ -66,9 +67,7 @@ class HttpRig(NetworkRig):
     missing_reason = "http_404"
     oversize_reason = "http_413"
     is_ordered = False
-    options = PublishOptions(
-        confirm_timeout_s=CONFIRM_TIMEOUT_S, http=HttpOptions(allow_private=True)
-    )
+    options = PublishOptions(http=HttpOptions(allow_private=True))
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,3 +89,6 @@ class HttpRig(NetworkRig):
             )
             for one in self.node.got(address)
         ]
+
+    async def lose_confirm(self, to: Destination, total: int) -> None:
+        await until_async(lambda: len(self.node.got(to.address)) == total, "all are posted")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
 from typing import Any
 
+from delaybridge.message import Destination
 from delaybridge.publish import Publisher, PublishOptions
 from delaybridge.publish.memory import MemoryPublisher
-from tests.rigs.broker import CONFIRM_TIMEOUT_S, Received, Rig
+from tests.rigs.broker import Received, Rig
 
 
 class MemoryRig(Rig):
@@ -59,9 +59,9 @@ class MemoryRig(Rig):
 
     async def swallow_confirms(self, publisher: Publisher) -> None:
         self.made.hold = True
-        asyncio.get_running_loop().call_later(
-            CONFIRM_TIMEOUT_S, self.made.lose, "confirm_timeout: told to"
-        )
+
+    async def lose_confirm(self, to: Destination, total: int) -> None:
+        assert self.made.held
 
     async def reset(self, publisher: Publisher) -> None:
         self.made.lose()

@@ -26,6 +26,7 @@ class FaultProxy:
         self.mode = "pass"
         self.delay_s = 0.0  # of whatever passes, in each direction
         self.bytes_per_s = 0.0  # towards the server; 0: without a limit
+        self.swallowed = 0  # bytes so far
         self._writers: set[asyncio.StreamWriter] = set()
         self._subscribers: set[asyncio.StreamWriter] = set()  # towards the clients
         self._swallowed: set[asyncio.StreamWriter] = set()
@@ -104,7 +105,9 @@ class FaultProxy:
                 is_paced = self.bytes_per_s and client is not writer
                 if wait_s := self.delay_s + (len(data) / self.bytes_per_s if is_paced else 0):
                     await asyncio.sleep(wait_s)
-                if self.mode not in ("blackhole", swallow) and client not in self._swallowed:
+                if self.mode in ("blackhole", swallow) or client in self._swallowed:
+                    self.swallowed += len(data)
+                else:
                     writer.write(data)
                     await writer.drain()
         if writer.can_write_eof():

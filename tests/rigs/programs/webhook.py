@@ -26,18 +26,26 @@ MOST_BYTES = 8 * 2**20
 class Receiver:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.known: dict[Path, tuple[dict[str, Any], int]] = {}  # behaviour, number of POSTs
 
     def file(self, request: web.Request) -> Path:
         return self.folder / quote(request.path, safe="")
 
     async def put(self, request: web.Request) -> web.Response:
-        self.file(request).write_text(json.dumps(await self.behaviour(request)) + "\n")
+        file = self.file(request)
+        file.write_text(json.dumps(await self.behaviour(request)) + "\n")
+        self.known.pop(file, None)
         return web.Response()
 
     async def behaviour(self, request: web.Request) -> dict[str, Any]:
         text = await request.text()
         found: dict[str, Any] = json.loads(text) if text else {}
         return found
+
+    def written(self, file: Path) -> tuple[dict[str, Any], int]:
+        """Before a restart of this process, too."""
+        first, *posted = file.read_text().splitlines()
+        return json.loads(first), len(posted)
 
     async def get(self, request: web.Request) -> web.Response:
         file = self.file(request)
@@ -51,8 +59,8 @@ class Receiver:
         if not file.exists():
             return web.Response(status=404, text="no such path")
         body = await request.read()
-        lines = file.read_text().splitlines()
-        behaves = json.loads(lines[0])
+        behaves, count = self.known.get(file) or self.written(file)
+        self.known[file] = behaves, count + 1
         got = {
             "body": base64.b64encode(body).decode(),
             "headers": [(k.decode(), v.decode()) for k, v in request.raw_headers],
@@ -61,7 +69,7 @@ class Receiver:
         }
         with file.open("a") as stream:
             stream.write(json.dumps(got) + "\n")
-        if len(lines) > behaves.get("first", sys.maxsize):
+        if count >= behaves.get("first", sys.maxsize):
             return web.Response()
         await asyncio.sleep(behaves.get("wait_s", 0))
         answer = web.StreamResponse(
