@@ -1,6 +1,9 @@
 # Two commands do everything from a bare clone: `make demo` and `make test`.
 # REQUIRE=redis,rabbitmq,kafka,prometheus,postgres,mariadb,browser turns a stand-in or a missing server into a failure; CI sets it.
 
+# Tests start hundreds of processes: where nothing is kept, each compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

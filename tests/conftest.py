@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import uuid
 
 import pytest
@@ -39,6 +40,10 @@ KEPT = ("DELAYBRIDGE_TEST_", "DELAYBRIDGE_CACHE")
 for _name in list(os.environ):
     if _name.startswith("DELAYBRIDGE_") and not _name.startswith(KEPT):
         del os.environ[_name]
+
+# Where Python keeps no bytecode, each of hundreds of processes compiles the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A job in the background ignores Ctrl-C, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
