@@ -163,7 +163,7 @@ class Leases:
             self.beat_s = self._clock.monotonic()
             try:
                 async with self._round_under_way:
-                    wait_s = await self._round()
+                    wait_s = await self.round()
             except StoreUnavailable as exc:
                 self._emit(StoreSilent(reason=str(exc)))
                 self._forget_stale()
@@ -174,11 +174,11 @@ class Leases:
             except TimeoutError:
                 pass
 
-    async def _round(self) -> float:
+    async def round(self) -> float:
         """One round; returns the seconds until the next is needed."""
         await self._renew()
         await self._follow_clock()
-        await self._follow_server()
+        await self.follow_server()
         if await self.damaged_buckets.look():
             self._on_change()
         free, self._free = self._free - self.damaged_buckets.numbers, set()
@@ -210,7 +210,7 @@ class Leases:
             if answer.next_score is not None:
                 self._holder.wake(session.bucket.number, int(answer.next_score))
 
-    async def _follow_server(self) -> None:
+    async def follow_server(self) -> None:
         """If another server answers, or it was started again, give all leases back and retake them.
 
         It may have forgotten what became of claims. Their messages would stay in the mirror for as

@@ -35,7 +35,7 @@ class Limit:
         self.ask_at_ms: float = -inf
         self.error: str | None = None
         self._used_ms: float = -inf
-        self._planned: dict[int, int] = {}  # slot of due times -> copies that wait for it
+        self.planned: dict[int, int] = {}  # slot of due times -> copies that wait for it
 
     def __str__(self) -> str:
         """Why messages of the lane are parked."""
@@ -56,13 +56,13 @@ class Limit:
         So many are kept as the rate and what is saved up allow, if no other worker publishes any.
         """
         slot = due_ms // _SLOT_MS
-        if slot not in self._planned:
+        if slot not in self.planned:
             past = now_ms // _SLOT_MS
-            self._planned = {at: count for at, count in self._planned.items() if at >= past}
-        planned = self._planned.get(slot, 0)
+            self.planned = {at: count for at, count in self.planned.items() if at >= past}
+        planned = self.planned.get(slot, 0)
         if planned > int(self.rate * (1000 * _HOLD_S + _SLOT_MS) / 1000):
             return False
-        self._planned[slot] = planned + 1
+        self.planned[slot] = planned + 1
         return True
 
     def granted(self, wanted: int, granted: int, pause_ms: int, now_ms: int) -> None:

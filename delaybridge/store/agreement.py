@@ -30,7 +30,7 @@ from delaybridge.store.verbs import Bucket
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
 
-_PAGE = 1000
+PAGE_MESSAGES = 1000
 _CALL_MESSAGES, _CALL_BYTES = 500, 2**20  # restored by one script call
 _STAMP_BYTES = 4
 _LISTED = (State.DELAYED, State.PARKED, State.DEAD)
@@ -101,7 +101,7 @@ def restore_missing(
             continue  # too much has left since: read it again
         on_page(Looked(len(page), absent))
         total = Looked(total.rows + len(page), total.absent + absent)
-        if len(page) < _PAGE or page[-1].due_ms > wanted.to_ms:
+        if len(page) < PAGE_MESSAGES or page[-1].due_ms > wanted.to_ms:
             return total
         after = page[-1].due_ms, page[-1].number
 
@@ -109,7 +109,7 @@ def restore_missing(
 def _read_page(
     records: Records, bucket: int, after: tuple[int, int], on: Any
 ) -> Sequence[LedgerRow]:
-    return records.page(on, bucket, after, _PAGE)
+    return records.page(on, bucket, after, PAGE_MESSAGES)
 
 
 def _restore(
@@ -189,7 +189,7 @@ def compare(bucket: Bucket, records: Records, how: Comparing) -> LedgerSteps[Com
         after: tuple[float, str] | None = None
         more = True
         while more:
-            ((calls, more),) = yield [stored_calls(bucket, state, limit=_PAGE, after=after)]
+            ((calls, more),) = yield [stored_calls(bucket, state, limit=PAGE_MESSAGES, after=after)]
             if not calls:
                 break
             after = calls[-1].score, calls[-1].id

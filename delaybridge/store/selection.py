@@ -26,7 +26,7 @@ from delaybridge.store.verbs import Bucket
 
 # In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
-_PAGE_MESSAGES = 500  # a script call of about 3 ms
+PAGE_MESSAGES = 500  # a script call of about 3 ms
 _KNOWN = 10_000  # destinations that are remembered
 _BY_DUE_TIME = (State.DELAYED, State.PARKED)
 
@@ -125,9 +125,9 @@ class Walk:
     def _command(self, bucket: Bucket, state: State) -> RedisCommand[Any]:
         """Reads a page: records only if more than the destination must be known."""
         if self._is_brief:
-            return bound(bucket, state, limit=_PAGE_MESSAGES, after=self._after)
+            return bound(bucket, state, limit=PAGE_MESSAGES, after=self._after)
         low, high = span_scores(state, self._span_ms)
-        return bucket.page(state, limit=_PAGE_MESSAGES, after=self._after, low=low, high=high)
+        return bucket.page(state, limit=PAGE_MESSAGES, after=self._after, low=low, high=high)
 
     def _damaged(self, bucket: Bucket, refused: StoreError) -> Steps[None]:
         error = yield from self._namespace.explained(bucket, refused)

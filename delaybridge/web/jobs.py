@@ -23,7 +23,7 @@ from delaybridge.web.endpoint import Call
 from delaybridge.web.site import Site
 
 BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
-_TELL_S = 1.0
+TELL_S = 1.0
 _log = logging.getLogger("delaybridge")
 Named = str | Selected
 Verb = Callable[[Sequence[Named]], Awaitable[list[Answer]]]
@@ -105,7 +105,7 @@ async def _keep_telling(site: Site, job: Job, ends: asyncio.Event) -> None:
     """Write every second how far it is, however long a batch or a search takes."""
     while not ends.is_set():
         try:
-            await asyncio.wait_for(ends.wait(), _TELL_S)
+            await asyncio.wait_for(ends.wait(), TELL_S)
         except TimeoutError:
             await _tell(site, job)
 

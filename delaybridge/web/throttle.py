@@ -34,15 +34,15 @@ class Failures:
 
     def __init__(self, clock_s: Callable[[], float] = monotonic) -> None:
         self._clock_s = clock_s
-        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self.records: OrderedDict[str, _Record] = OrderedDict()
 
     def failed(self, address: str) -> int:
         """Note a wrong token. How many seconds the address has to wait; 0: it may go on."""
         name, now_s = _network(address), self._clock_s()
-        record = self._records.setdefault(name, _Record(now_s))
-        self._records.move_to_end(name)
-        if len(self._records) > _ADDRESSES:
-            self._records.popitem(last=False)
+        record = self.records.setdefault(name, _Record(now_s))
+        self.records.move_to_end(name)
+        if len(self.records) > _ADDRESSES:
+            self.records.popitem(last=False)
         if now_s < record.until_s:
             return ceil(record.until_s - now_s)
         if now_s - record.began_s > _SPAN_S:

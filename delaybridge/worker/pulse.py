@@ -18,7 +18,7 @@ from delaybridge.worker.eventlog import say
 
 Commands = Sequence[RedisCommand[Any]]
 _log = logging.getLogger("delaybridge")
-_EVERY_S = 1.0
+EVERY_S = 1.0
 _LAST_BEAT_S = 0.2
 # A beat falls in the middle of a second of Redis' clock, so that one that comes a little early or
 # late still falls in its own second. The workers of a fleet do not all beat at the same moment.
@@ -151,12 +151,12 @@ def next_beat_s(planned_s: float, now_s: float, store_s: float | None, phase_s: 
     planned_s: when the last was due. now_s: beats that were missed by then are left out. store_s:
     what Redis' clock is ahead; if it is known, the beat comes at this phase of a second of it.
     """
-    next_s = planned_s + _EVERY_S
+    next_s = planned_s + EVERY_S
     if next_s <= now_s:
-        next_s += (now_s - next_s) // _EVERY_S + _EVERY_S
+        next_s += (now_s - next_s) // EVERY_S + EVERY_S
     if store_s is not None:
         # Rather sooner than later: no pause is longer than a second.
-        off_s = (next_s + store_s - phase_s + _OFF_S) % _EVERY_S - _OFF_S
+        off_s = (next_s + store_s - phase_s + _OFF_S) % EVERY_S - _OFF_S
         if off_s > _OFF_S and next_s - off_s > now_s:
             next_s -= off_s
     return next_s

@@ -31,7 +31,7 @@ from delaybridge.worker.service import Identity, OnReport, Service, run
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner is restarted: first, longest
-_STEADY_S = 10.0  # a scanner that ran for longer is restarted after the first pause
+STEADY_S = 10.0  # a scanner that ran for longer is restarted after the first pause
 _REDIS_SILENT_S = 0.5  # pause before Redis is asked again; the time-out has passed already
 _NAME_TAKEN_S = 0.5  # pause before the name is asked for again
 
@@ -65,7 +65,7 @@ class Worker(Service):
         self.past = Past(settings.namespace, *who, self.emit)
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
-        self._backoff = Backoff(*_RESTART_S, steady_s=_STEADY_S)
+        self._backoff = Backoff(*_RESTART_S, steady_s=STEADY_S)
         self._name_free_s: float | None = None  # when a dead owner's name is free, monotonic
 
     async def work(self) -> None:

@@ -121,7 +121,7 @@ async def test_a_job_is_told_of_though_one_batch_takes_long(
         return []
 
     monkeypatch.setattr(AsyncClient, "cancel_many", slow)
-    monkeypatch.setattr(web_jobs, "_TELL_S", 0.01)
+    monkeypatch.setattr(web_jobs, "TELL_S", 0.01)
     started = (await http.post("/v1/messages:cancel", json={"ids": ["m"]})).json()
 
     async def is_told() -> bool:

@@ -138,7 +138,7 @@ async def test_each_message_of_a_filter_is_moved_once_though_it_is_found_again(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A page spans less than ten seconds: the walk meets moved messages again
-    monkeypatch.setattr(selection, "_PAGE_MESSAGES", 20)
+    monkeypatch.setattr(selection, "PAGE_MESSAGES", 20)
     before = {f"m{n:04}": START_MS + 20 * n for n in range(2000)}
     await add(http, before)
     span = {"due_from_ms": START_MS, "due_to_ms": START_MS + HOUR_MS}
@@ -165,7 +165,7 @@ async def test_only_the_messages_of_the_span_are_moved(http: httpx.AsyncClient) 
 async def test_cold_messages_are_moved_too(
     redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "_PAGE_MESSAGES", 50)
+    monkeypatch.setattr(selection, "PAGE_MESSAGES", 50)
     monkeypatch.setattr(web_jobs, "BATCH_MESSAGES", 20)  # several of them, each with the database
     database = made(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger = {"url": database, "hot_window_s": 120}

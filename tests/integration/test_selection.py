@@ -22,7 +22,7 @@ BROKERS = {"rabbitmq": "amqp://h", "eu": "amqp://eu", "kafka": "kafka://h"}
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages, so that a few messages fill several."""
-    monkeypatch.setattr(selection, "_PAGE_MESSAGES", 2)
+    monkeypatch.setattr(selection, "PAGE_MESSAGES", 2)
 
 
 @pytest.fixture

@@ -431,7 +431,7 @@ async def test_earlier_failures_do_not_slow_the_restart_of_a_scanner_that_ran_we
             return waits_s[-1]
 
     monkeypatch.setattr(worker_module, "Backoff", Recording)
-    monkeypatch.setattr(worker_module, "_STEADY_S", 0.0)
+    monkeypatch.setattr(worker_module, "STEADY_S", 0.0)
     crew.start()
     for _ in range(3):
         (id,) = await crew.schedule(1, seconds=1)

@@ -67,7 +67,7 @@ async def test_a_pause_is_obeyed_also_when_the_wake_up_is_lost(
     crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch, is_told: bool
 ) -> None:
     if is_told:  # by the wake-up alone: the pulse, which reads the rules as well, is too late
-        monkeypatch.setattr(pulse, "_EVERY_S", 3600.0)
+        monkeypatch.setattr(pulse, "EVERY_S", 3600.0)
     crew.start()
     await crew.shared("w")
     ids = await crew.schedule(COUNT, seconds=3)

@@ -60,7 +60,7 @@ def _page(held: Sequence[StoredCall], args: Sequence[Any]) -> tuple[list[StoredC
 
 
 def test_every_page_of_a_bucket_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "_PAGE", 2)
+    monkeypatch.setattr(agreement, "PAGE_MESSAGES", 2)
     held = [call(f"m{n}") for n in range(5)]
     found, dropped = compared(held, {})
     assert (found.messages, found.without_row, dropped) == (5, 5, [])

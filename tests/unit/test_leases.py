@@ -50,7 +50,7 @@ class Servers:
     async def round(self, run_id: str, after_s: float = 0.3) -> int:
         self.now_s += after_s
         self.answers = run_id
-        await self.leases._follow_server()
+        await self.leases.follow_server()
         return len(self.given_back)
 
 
@@ -94,7 +94,7 @@ async def test_a_lease_is_counted_from_the_moment_at_which_its_renewal_was_sent(
     bucket = Bucket("ns", 1, "birth")
     held = servers.leases.sessions[1] = Session(bucket, "w:1", 1, 1000, 9.0)
     servers.takes_s, servers.found = 0.4, [Renewed(True)]
-    await servers.leases._round()
+    await servers.leases.round()
     assert (held.touched_s, servers.now_s) == (10.0, 10.4)
 
 
@@ -102,4 +102,4 @@ async def test_a_lease_of_another_is_asked_for_again_when_it_runs_out(servers: S
     servers.leases.sessions.clear()
     servers.leases.assign({0: Bucket("ns", 0, "birth")}, may_take=True)
     servers.found = [Acquired(None, left_ms=100, holder="other")]
-    assert await servers.leases._round() == pytest.approx(0.12)  # sooner than the next renewal
+    assert await servers.leases.round() == pytest.approx(0.12)  # sooner than the next renewal

@@ -88,7 +88,7 @@ def test_it_forgets_times_that_have_passed() -> None:
     limit = limit_of(1)
     for at_ms in range(NOW_MS, NOW_MS + 60_000, 50):
         limit.plan(at_ms + 2000, at_ms)
-    assert len(limit._planned) <= 22
+    assert len(limit.planned) <= 22
 
 
 def test_what_is_owed_does_not_lapse() -> None:

@@ -538,12 +538,12 @@ class TestUrl:
         )
 
     def test_options_are_defaults_that_the_url_overrides(self) -> None:
-        parameters = self.make("amqp://u:p@h/v?heartbeat=30")._parameters
+        parameters = self.make("amqp://u:p@h/v?heartbeat=30").parameters
         assert (parameters.heartbeat, parameters.blocked_connection_timeout) == (30, 20.0)
-        assert self.make("amqp://u:p@h/v")._parameters.heartbeat == 15
+        assert self.make("amqp://u:p@h/v").parameters.heartbeat == 15
 
     def test_tls_verifies_certificate_and_host(self) -> None:
-        context = self.make("amqps://u:p@h/v")._parameters.ssl_options.context
+        context = self.make("amqps://u:p@h/v").parameters.ssl_options.context
         assert context.check_hostname
         assert context.verify_mode.name == "CERT_REQUIRED"
 

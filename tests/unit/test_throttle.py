@@ -62,7 +62,7 @@ def test_the_table_is_bounded_and_keeps_those_that_failed_last() -> None:
     assert failures.failed(HERE) == 60
     for number in range(10_000):
         failures.failed(f"10.1.{number // 256}.{number % 256}")
-    assert len(failures._records) == 10_000
+    assert len(failures.records) == 10_000
     assert failures.failed(HERE) == 0
 
 

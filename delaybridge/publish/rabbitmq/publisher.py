@@ -36,8 +36,8 @@ class RabbitMQPublisher(LinkedPublisher):
     """
 
     def _configure(self, url: str, options: PublishOptions) -> None:
-        self._parameters = parameters_of(self.name, url, options)
-        self._login = getattr(self._parameters.credentials, "username", "").encode()
+        self.parameters = parameters_of(self.name, url, options)
+        self._login = getattr(self.parameters.credentials, "username", "").encode()
         self._exchanges: dict[str, ExchangeChannel] = {}
         self._connection: WireConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -71,9 +71,9 @@ class RabbitMQPublisher(LinkedPublisher):
         return {} if self._connection is None else {"frame": self._connection.params.frame_max}
 
     def _describe(self) -> str:
-        at = f"{self._parameters.host}:{self._parameters.port}"
-        vhost = quote(self._parameters.virtual_host, safe="")
-        tls = "TLS" if self._parameters.ssl_options is not None else "no TLS"
+        at = f"{self.parameters.host}:{self.parameters.port}"
+        vhost = quote(self.parameters.virtual_host, safe="")
+        tls = "TLS" if self.parameters.ssl_options is not None else "no TLS"
         if (connection := self._connection) is None:
             return f"RabbitMQ at {at}/{vhost}, {tls}"
         properties: dict[str, Any] = connection.server_properties or {}
@@ -85,7 +85,7 @@ class RabbitMQPublisher(LinkedPublisher):
 
     async def _connect_until_lost(self) -> None:
         try:
-            connection = await open_connection(self._parameters, WireConnection)
+            connection = await open_connection(self.parameters, WireConnection)
         except PublishUnavailable as exc:
             self._change(str(exc))
         else:
