@@ -16,6 +16,7 @@ from delaybridge.web import doctor
 from tests.rigs.api import api
 from tests.rigs.command_line import Run
 from tests.rigs.sessions import TOKENS, token_file_in
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
 CANARY = "S3CR3T-CANARY-17"
@@ -84,12 +85,13 @@ class Slow:
     """Checks that find one thing, and the next when they are told to."""
 
     def __init__(self) -> None:
-        self.runs, self.goes_on = 0, threading.Event()
+        self.runs, self.has_begun, self.goes_on = 0, threading.Event(), threading.Event()
 
     def __call__(self, settings: Settings) -> Iterator[Finding]:
         self.runs += 1
         yield Finding(OK, "first", "well")
-        assert self.goes_on.wait(20)
+        self.has_begun.set()
+        assert self.goes_on.wait(DEADLINE_S)
         yield Finding(OK, "second", f"of run {self.runs}")
 
 
@@ -119,11 +121,13 @@ async def test_who_asks_meanwhile_shares_the_checks_and_others_are_answered(
 
 async def test_at_the_deadline_what_was_found_is_told_and_the_checks_go_on(slow: Slow) -> None:
     checks = doctor.Doctor(Settings.load())
+    first = asyncio.create_task(checks.findings(within_s=DEADLINE_S))
+    await until_async(slow.has_begun.is_set, "the first is found")
     early = await checks.findings(within_s=0.2)
     assert [each.about for each in early] == ["first", "checks"]
     assert early[1].level == "FAIL" and "within 0.2 s" in early[1].text
     slow.goes_on.set()
-    assert [each.text for each in await checks.findings()] == ["well", "of run 1"]
+    assert [each.text for each in await first] == ["well", "of run 1"]
 
 
 async def test_a_defect_in_a_check_is_told_once_and_the_next_asks_anew(

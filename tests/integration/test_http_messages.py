@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
-from tests.rigs.api import api
+from tests.rigs.api import accepted, api
 
 
 @pytest.fixture
@@ -84,12 +83,6 @@ async def test_h38_a_key_given_twice_is_refused(http: httpx.AsyncClient, text: s
 async def test_an_answer_does_not_wait_for_an_acknowledgement(http: httpx.AsyncClient) -> None:
     """It would wait 40 ms, but not in every case: the option is looked at, not the clock."""
     assert (await http.get("/health/live")).status_code == 200
-    ours = [
-        each
-        for each in psutil.Process().net_connections("tcp4")
-        if each.laddr.port == http.base_url.port and each.status == psutil.CONN_ESTABLISHED
-    ]
-    assert ours
-    for each in ours:
-        with socket.socket(fileno=os.dup(each.fd)) as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    (own,) = accepted(http)
+    with socket.socket(fileno=os.dup(own.fd)) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

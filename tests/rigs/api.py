@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import psutil
 
 from delaybridge.settings.settings import Settings
 from delaybridge.web.serving import answer_on, listener
@@ -35,6 +36,15 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
         finally:
             serving.cancel()
             await asyncio.wait([serving])
+
+
+def accepted(http: httpx.AsyncClient) -> list[Any]:
+    """The connections that the API has accepted and not closed; `fd` is its own end."""
+    return [
+        each
+        for each in psutil.Process().net_connections("tcp4")
+        if each.laddr.port == http.base_url.port and each.status == psutil.CONN_ESTABLISHED
+    ]
 
 
 async def job_of(http: httpx.AsyncClient, path: str, asked: Any) -> dict[str, Any]:
