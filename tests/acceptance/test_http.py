@@ -77,16 +77,12 @@ async def posted(bridge: Bridge, destination: str) -> Load:
     server = Server(bridge)
     await server.start()
     load = Load(bridge, server, destination)
-    posting = asyncio.create_task(load.run())
-    for many in KILLED_AFTER:
-
-        def are_answered(many: int = many) -> bool:
-            return len(bridge.promises) >= many or posting.done()
-
-        await until_async(are_answered, f"{many} answers")
-        await server.kill()
-        await server.start()
-    await posting
+    async with asyncio.TaskGroup() as group:
+        group.create_task(load.run())
+        for many in KILLED_AFTER:
+            await until_async(lambda many=many: len(bridge.promises) >= many, f"{many} answers")
+            await server.kill()
+            await server.start()
     return load
 
 

@@ -11,15 +11,17 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.rigs.bridge import OUTAGE_S, PROGRAMS, Bridge, MakeBridge
+from delaybridge.message import Answer
+from tests.rigs.bridge import PROGRAMS, Bridge, MakeBridge
 from tests.rigs.history import Promise, Verdict
 from tests.rigs.programs.produce_delayed import message
-from tests.rigs.waiting import quiet, until
+from tests.rigs.stall import Stall
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
 
-MESSAGES = 2000
-RESTART_S = 8.0  # a busy machine takes this long to kill and start a process
+MESSAGES = 600
+LONG_S = 600.0
 KILLED_AT = (MESSAGES // 3, 2 * MESSAGES // 3)
 
 
@@ -27,7 +29,7 @@ class Application:
     """An application: produce_delayed.py with one library."""
 
     def __init__(
-        self, bridge: Bridge, library: str, target: str, *, least_s: float = 2.0, seconds: float = 0
+        self, bridge: Bridge, library: str, target: str, *, least_s: float = 1.0, seconds: float = 0
     ) -> None:
         """It publishes within `seconds`, with delays of at least `least_s`."""
         self.prefix = f"{target}-{library}"
@@ -71,6 +73,13 @@ class Application:
             id, body, _ = message(self.prefix, number)
             bridge.promises[id] = Promise(id, destination, 0, hashlib.sha1(body).hexdigest())
 
+    def bring_forward(self, bridge: Bridge) -> None:
+        """Make all due within the next second."""
+        ids = [message(self.prefix, number)[0] for number in range(MESSAGES)]
+        later_ms = [1000 * number // MESSAGES for number in range(MESSAGES)]
+        answers = bridge.client.reschedule_many(ids, delay=0, spread_ms=later_ms)
+        assert set(answers) == {Answer.RESCHEDULED}
+
 
 def check_all_arrived(bridge: Bridge) -> Verdict:
     bridge.wait_delivered()
@@ -88,6 +97,7 @@ def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
     rabbitmq_url: str,
     real_kafka_url: str,
     namespace: str,
+    stall: Stall,
 ) -> None:
     bridge = make_bridge({"rabbitmq": rabbitmq_url, "kafka": real_kafka_url})
     if "kafka" in library:
@@ -96,17 +106,18 @@ def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
         destination = bridge.rabbitmq_queue(namespace)
     bridge.start_workers(2)
     # A message that was accepted but not noted must not be due before it is published again.
-    application = Application(bridge, library, namespace, least_s=RESTART_S)
+    application = Application(bridge, library, namespace, least_s=LONG_S)
     for killed_at in KILLED_AT:
         with application.running():
             application.wait_accepted(killed_at)
     with application.running() as process:
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE_S) == 0
     application.promise(bridge, destination)
+    application.bring_forward(bridge)
     verdict = check_all_arrived(bridge)
     # then a message that was accepted just before a kill keeps its id when it is published again
     assert not verdict.duplicates
-    assert verdict.late(0.5) < 500
+    assert verdict.late(0.5) < 500 + stall.worst_ms
 
 
 def check_outage(
@@ -116,28 +127,27 @@ def check_outage(
     start: Callable[[], None],
     libraries: Sequence[str],
 ) -> None:
-    """Stop the broker for ten seconds while applications publish; they must not fail."""
+    """Stop the broker while applications publish most of their messages; they must not fail."""
     bridge.start_workers(2)
     target = bridge.namespace
-    applications = [
-        Application(bridge, library, target, seconds=OUTAGE_S + 5) for library in libraries
-    ]
+    applications = [Application(bridge, library, target, seconds=6) for library in libraries]
     with ExitStack() as stack:
         processes = [stack.enter_context(application.running()) for application in applications]
         for application in applications:
             application.wait_accepted(MESSAGES // 5)
         stop()
-        quiet(OUTAGE_S)
+        for application in applications:
+            application.wait_accepted(MESSAGES * 4 // 5)
         start()
         for process in processes:
-            assert process.wait(60) == 0
+            assert process.wait(DEADLINE_S) == 0
     for application in applications:
         application.promise(bridge, destination)
     check_all_arrived(bridge)
     assert not bridge.dead()
 
 
-def test_applications_do_not_notice_that_rabbitmq_is_down_for_ten_seconds(
+def test_applications_do_not_notice_that_rabbitmq_is_down(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
 ) -> None:
     bridge = make_bridge({"rabbitmq": own_rabbitmq.url})
@@ -149,7 +159,7 @@ def test_applications_do_not_notice_that_rabbitmq_is_down_for_ten_seconds(
     )
 
 
-def test_applications_do_not_notice_that_kafka_is_down_for_ten_seconds(
+def test_applications_do_not_notice_that_kafka_is_down(
     make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
 ) -> None:
     bridge = make_bridge({"kafka": own_kafka.url})
