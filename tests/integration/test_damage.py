@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
@@ -34,7 +35,7 @@ from tests.rigs.damage import (
 from tests.rigs.waiting import until_async
 
 POLL_S = 0.05  # many wait at once
-TTL_MS = 3000
+TTL_MS = 10_000  # a busy machine renews it in time; some damage lasts until it runs out
 AT_ONCE = 24
 STOPS_ITS_WORKER = ("due-wrong-type", "mirror-wrong-type", "marks-turn-x")
 
@@ -56,21 +57,23 @@ class Damaged:
         """Schedule repeatedly, until the bucket takes it."""
 
         async def taken() -> bool:
-            await asyncio.sleep(POLL_S)
             with suppress(StoreError):
                 await self.schedule(id, 0.1)
                 return True
             return False
 
-        await until_async(taken, f"{id} is accepted")
+        await self.until(taken, f"{id} is accepted")
+
+    async def until(self, predicate: Callable[[], Awaitable[bool]], what: str) -> None:
+        await until_async(predicate, what, interval_s=POLL_S)
 
     async def live(self) -> None:
         self.crew.start(
             buckets=BUCKETS,
-            lease={"ttl_ms": TTL_MS, "renew_ms": TTL_MS // 6},
+            lease={"ttl_ms": TTL_MS, "renew_ms": 500},
             redis={"url": self.crew.url, "timeout_s": 2.0},
         )
-        await until_async(self._is_owned, "both buckets are owned")
+        await self.until(self._is_owned, "both buckets are owned")
         await self.schedule(KEPT, 3600)
         self.birth = (await self.place.redis.get(self.place.key("birth"))).decode()
         await self.kind.harm(self.place)
@@ -86,9 +89,9 @@ class Damaged:
             accepted.append(sick)
         await self.arrived.all([healthy])
         if self.kind.is_named:
-            await until_async(lambda: self._is_named_or(sick), "it is named")
+            await self.until(lambda: self._is_named_or(sick), "it is named")
             if self.kind.name in STOPS_ITS_WORKER:
-                await until_async(self._is_told, "its worker says it, too")
+                await self.until(self._is_told, "its worker says it, too")
             await self._mend()
         await self.until_scheduled(after)
         await self.arrived.all([after, *accepted])
@@ -97,18 +100,15 @@ class Damaged:
         assert not [lost for lost in self.crew.heard(LeaseLost) if lost.bucket == HEALTHY]
 
     async def _is_owned(self) -> bool:
-        await asyncio.sleep(POLL_S)
         return len([b for b in (await self.crew.client.stats()).buckets if b.owner == "w"]) == 2
 
     async def _is_named_or(self, sick: str) -> bool:
         """Whether it is named; or work has healed it, and the bucket's messages go out."""
-        await asyncio.sleep(POLL_S)
         key = self.place.key(self.kind.named or self.kind.key)
         self.named = await self._damage()
         return key in " ".join(map(str, self.named)) or sick in self.arrived.at_ms
 
     async def _is_told(self) -> bool:
-        await asyncio.sleep(POLL_S)
         key = self.place.key(self.kind.key)
         return any(key in told.reason for told in self.crew.heard(BucketDamaged))
 
@@ -121,17 +121,23 @@ class Damaged:
         The first is the one that was named: for as long as its worker has released the bucket and
         not announced the damage, stats may show none.
         """
-        found, done = self.named, ""
-        while found:
-            if done != found[0].remedy:  # else its worker has yet to notice
-                done = found[0].remedy
-                command = shlex.split(found[0].remedy.partition("redis-cli ")[2])
-                if found[0].key == self.place.key("birth"):
-                    command = ["SET", found[0].key, self.birth]
+        done = ""
+
+        async def is_mended() -> bool:
+            nonlocal done
+            if self.named and done != self.named[0].remedy:  # else its worker has yet to notice
+                done = self.named[0].remedy
+                command = shlex.split(done.partition("redis-cli ")[2])
+                if self.named[0].key == self.place.key("birth"):
+                    command = ["SET", self.named[0].key, self.birth]
                 if command:  # none: its worker met the damage and looked when it was mended
                     await self.place.redis.execute_command(*command)
-            await asyncio.sleep(POLL_S)
-            found = await self._damage()
+            elif not self.named:
+                return True
+            self.named = await self._damage()
+            return False
+
+        await self.until(is_mended, "it is mended")
 
 
 async def test_a_damaged_bucket_does_not_stop_others_and_works_again_once_mended(
