@@ -14,14 +14,12 @@ from delaybridge.events import LeaseLost, ScannerFailed
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
-from tests.rigs.crew import BUCKETS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import quiet_async, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
-
-SELDOM = {"ttl_ms": 180_000, "renew_ms": 60_000}  # far beyond every deadline
 
 
 @pytest.fixture
@@ -161,7 +159,7 @@ async def test_a_worker_keeps_its_leases_while_redis_is_busy_with_a_script(
     with redis.Redis(host=LOOPBACK, port=server.port) as other:
         busy = asyncio.create_task(asyncio.to_thread(endless_script, other))
         await until_async(lambda: is_busy(admin), "it is busy")
-        await asyncio.sleep(0.7)  # longer than a call is sent again
+        await quiet_async(0.7)  # longer than a call is sent again
         admin.script_kill()
         await busy
     await arrived.all(ids)
@@ -174,7 +172,7 @@ async def test_a_worker_keeps_its_leases_while_redis_cannot_write_its_file(
 ) -> None:
     ids = await lone.schedule(100, seconds=1, first_s=0.3)
     refuse_writes(server, admin)
-    await asyncio.sleep(0.7)
+    await quiet_async(0.7)
     admin.config_set("stop-writes-on-bgsave-error", "no")
     admin.config_set("save", "")
     await arrived.all(ids)
