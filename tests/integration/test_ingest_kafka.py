@@ -428,7 +428,7 @@ class TestQuarantine:
         assert [r.value for r in await kafka.take(target, 2)] == [b"before", b"behind"]
         (kept,) = await entrance.dead()
         assert kept.body == b"body"
-        assert str(kept.reason).startswith("ingress:bad_header headers: a header's name")
+        assert str(kept.reason).startswith("ingress:bad_header headers: ")
 
     async def test_records_of_more_than_a_mebibyte_arrive(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str

@@ -123,7 +123,7 @@ class TestInputThatCannotBeRead:
         # that partition stops, with a reason, and the other is still read
         ingest = entrance.ingest("kafka")
         shown = await until_state(entrance, delay, f"{delay}/0: lost_input: retention")
-        assert "offsets 3 to 6; to continue after them: delaybridge ingest kafka" in shown.state
+        assert "offsets 3 to 6;" in shown.state
         assert shown.state.endswith(f"--skip-offset {delay}/0=6")
         await kafka.send_many(delay, numbered(20, 25), partition=1)
         await until_pending(entrance, named(0, 3) | named(20, 25))

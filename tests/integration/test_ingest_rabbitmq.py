@@ -143,7 +143,7 @@ async def test_a_direct_exchange_with_another_alternate_exchange_stops_no_other(
 
     reason = await entrance.until(failure, "a failure that shows")
     assert bad in reason
-    assert "has the alternate exchange 'amq.fanout'" in reason
+    assert "exchange 'amq.fanout'" in reason
     assert f"{bad}.intake" in reason
     await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
     await entrance.until(entrance.delayed, "stored")

@@ -583,7 +583,7 @@ class TestAnUnavailableStore:
             assert time.monotonic() - began_s >= 0.7
         assert reports.codes == [KafkaError._MSG_TIMED_OUT]
         error, message = reports.all[0]
-        assert error is not None and "not stored within 0.7 s" in error.str()
+        assert error is not None and "within 0.7 s" in error.str()
         assert message.error() == error
         assert (message.topic(), message.value(), message.key()) == ("t", b"x", b"k")
 
@@ -594,7 +594,7 @@ class TestAnUnavailableStore:
             id = producer.produce("t", b"x", delay="1h")
         (record,) = caplog.records
         assert record.levelno == logging.ERROR
-        assert f"delayed message {id} for t: not stored within 0.1 s" in record.getMessage()
+        assert f"{id} for t: not stored" in record.getMessage()
 
     def test_a_permanent_refusal_of_redis_is_reported_at_once(
         self, site: KafkaSite, reports: Reports
@@ -654,7 +654,7 @@ class TestTheEnd:
         gc.collect()
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
-        assert "3 delayed messages not stored yet: use flush()" in record.getMessage()
+        assert "3 delayed messages" in record.getMessage()
         lossy.swallowing = False
         until(lambda: len(site.pending(topic)) == 3)
 
@@ -696,7 +696,7 @@ class TestTheEnd:
             f"producer = Producer({site.config!r})\n"
             "producer.produce('t', b'x', delay='1h')\n"
         )
-        assert "1 delayed messages not stored yet: use flush()" in ended.stderr
+        assert "1 delayed messages" in ended.stderr
 
     def test_after_a_fork_the_parent_stores_and_the_child_needs_its_own_producer(
         self, site: KafkaSite
@@ -720,11 +720,8 @@ class TestTheEnd:
             "os.waitpid(pid, 0)\n"
             "producer.flush()\n"
         )
-        assert ended.stdout.splitlines() == [
-            "a Producer does not survive a fork: make it in the child",
-            "b'child' None",
-            "b'parent' None",
-        ]
+        refusal, *sent = ended.stdout.splitlines()
+        assert "fork" in refusal and sent == ["b'child' None", "b'parent' None"]
         assert sorted(stored.body for stored in site.pending(topic)) == [b"child", b"parent"]
 
     def test_the_thread_imports_no_module_whose_lock_a_fork_would_leave_held(
@@ -779,4 +776,7 @@ class TestTheEnd:
 
 
 def test_the_code_in_the_guide_runs_unchanged(site: KafkaSite) -> None:
-    assert site.run_recipe("confluent_kafka") == "in a moment safe\nrescheduled cancelled\n"
+    assert (
+        site.run_recipe("confluent_kafka").split()
+        == "in a moment safe rescheduled cancelled".split()
+    )

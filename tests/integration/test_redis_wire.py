@@ -322,7 +322,7 @@ def test_a_password_in_a_file_is_read_at_each_connect(
     location = redis_url.partition("://")[2].rpartition("@")[2]
     url = f"redis://{user}@{location}?password_file={file}"
     with redis.Redis.from_url(redis_url) as admin, Client(url) as client:
-        with pytest.raises(StoreUnavailable, match="password cannot be read: No such file"):
+        with pytest.raises(StoreUnavailable, match="password cannot be read"):
             client.get("nothing")
         for password in ("first", "s@c/nd:"):
             rights: dict[str, Any] = {"keys": ["*"], "channels": ["*"], "commands": ["+@all"]}

@@ -160,11 +160,11 @@ async def test_doctor_names_the_rights_that_the_user_lacks(
     flags = ["--namespace", NS, "doctor"]
     assert cli.main(["--redis", guarded.url("worker"), *flags]) == 0
     printed = capsys.readouterr().out
-    assert "rights: the user has the rights of: worker" in printed
-    assert "rights of the role operator: +" in printed
+    assert "ok    rights: " in printed and ": worker\n" in printed
+    assert "role operator: +" in printed
     guarded.change("worker", "-zrem")
     assert cli.main(["--redis", guarded.url("worker"), *flags]) == 1
-    assert "rights of the role worker: +zrem" in capsys.readouterr().out
+    assert "role worker: +zrem" in capsys.readouterr().out
 
 
 def test_tail_names_the_right_that_it_lacks_and_does_not_try_for_ever(

@@ -96,7 +96,7 @@ def test_without_the_right_to_load_scripts_an_operator_loads_them(
             client.schedule("memory:q", b"x", delay=60)
         assert lacking(cluster_site, "producer", namespace) == ["+script|load"]
         assert cli.main(["--redis", as_user(cluster_site, "operator"), "scripts", "load"]) == 0
-        assert "scripts are loaded on 3 masters" in capsys.readouterr().out
+        assert "on 3 masters" in capsys.readouterr().out
         assert client.schedule("memory:q", b"x", delay=60) == "created"
     assert lacking(cluster_site, "producer", namespace) == []
 
@@ -111,4 +111,4 @@ def test_the_user_of_the_page_may_ask_the_sentinels(
     with Client(url, namespace=namespace, brokers=MEMORY) as client:
         assert client.schedule("memory:q", b"x", delay=60) == "created"
     cli.main(["--redis", url, "--namespace", namespace, "doctor"])
-    assert "3 of 3 answer, quorum 2" in capsys.readouterr().out
+    assert "3 of 3 answer" in capsys.readouterr().out

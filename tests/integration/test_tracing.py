@@ -347,5 +347,5 @@ async def test_a_context_never_gets_a_message_refused(
     headers = {f"h{n}": "v" for n in range(64)}  # as many as there may be
     await client.schedule("rabbitmq:x/k", b"x", delay=LATER, id="i", headers=headers)
     assert len((await client.get("i")).headers) == 64
-    with pytest.raises(MessageError, match="65; the limit is 64"):
+    with pytest.raises(MessageError, match="limit is 64"):
         await client.schedule("rabbitmq:x/k", b"x", delay=LATER, headers={**headers, "more": ""})

@@ -125,17 +125,15 @@ def test_a_parked_message_says_why_and_a_broker_that_no_worker_serves_is_named(
     stored = client.get("a")
     assert stored is not None
     assert (stored.state, stored.attempts) == (State.PARKED, 0)
-    assert stored.reason == "no_broker: its worker has no broker named 'kafka'"
+    assert stored.reason is not None and stored.reason.startswith("no_broker: ")
     assert client.pending(state=State.PARKED).items == [stored]
     assert "no_broker" in tell("message", "ls", "--state", "parked")[1]
     assert "no_broker" in tell("stats")[1]
     warnings = [
         each["text"] for each in objects(tell("--json", "--broker", "eu=memory://", "doctor")[1])
     ]
-    assert any(
-        text.startswith("no worker serves broker kafka, its messages are") for text in warnings
-    )
-    assert any(text.startswith("no worker serves broker eu. Add it") for text in warnings)
+    assert any(text.startswith("no worker serves broker") and "kafka" in text for text in warnings)
+    assert any(text.startswith("no worker serves broker") and " eu." in text for text in warnings)
 
 
 def test_a_message_parked_in_a_bucket_that_no_worker_holds_says_so(

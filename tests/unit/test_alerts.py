@@ -199,12 +199,13 @@ def test_a_redis_that_is_nearly_full_is_an_alert(
 ) -> None:
     found = alerts(stats(), memory=memory)
     assert [each.level for each in found] == ([level] if level else [])
-    assert all(each.text == f"{text}; when it is full, new messages are refused" for each in found)
+    assert all(each.text.startswith(f"{text};") for each in found)
+    assert all("messages are refused" in each.text for each in found)
 
 
 def test_a_redis_that_evicts_drops_messages_when_it_is_full() -> None:
     (found,) = alerts(stats(), memory=Fullness(95, 100, drops=True))
-    assert found.text.endswith("; when it is full, it drops messages")
+    assert found.text.endswith("it drops messages")
 
 
 class Cluster:

@@ -171,4 +171,4 @@ def test_a_global_option_behind_the_command_is_named_with_its_place(run: Run, na
     refused = run("message", "show", "a", name)
     if name != "--json":
         assert refused.err.splitlines()[-1].startswith(f"error: {name}: ")
-        assert f"It goes before the command: delaybridge {name} ..." in refused.err
+        assert f"before the command: delaybridge {name} ..." in refused.err

@@ -111,7 +111,7 @@ def test_a_dead_letter_may_be_at_another_broker_of_the_same_kind() -> None:
 
 
 def test_a_message_that_is_never_tried_again_has_no_plan() -> None:
-    with pytest.raises(MessageError, match=r"^retry: bad_retry: .*give one of them"):
+    with pytest.raises(MessageError, match=r"^retry: bad_retry: "):
         payload(retry={"max_attempts": 3}, at_most_once=True)
 
 

@@ -111,7 +111,7 @@ def test_too_many_rules_are_cut_and_named() -> None:
 
 def test_damage_names_the_key_and_what_to_do() -> None:
     stored = {b"kafka:%d" % n: b"x" for n in range(9)}
-    assert [d.what for d in rules.damage("ns", stored)][-1] == "has 6 more odd rules"
+    assert [d.what for d in rules.damage("ns", stored)][-1].startswith("has 6 more")
     (one,) = rules.damage("ns", StoreError("WRONGTYPE"))
     assert "{ns}:destinations" in one.remedy and "hash" in one.what
     assert not rules.damage("ns", {b"kafka:t": b'{"paused":true}'})

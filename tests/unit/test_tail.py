@@ -195,7 +195,7 @@ def test_lines_are_chosen_by_event(capsys: pytest.CaptureFixture[str]) -> None:
     tail.take(text_of(1, told("published"), told("retried"), told("buried"), dropped=1))
     assert [event for _, event, _ in shown(capsys)] == ["retried", "buried", "events_missing"]
     assert cli.main(["tail", "--event", "published,retired"]) == 2
-    assert "--event: 'retired' is not known; use" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: --event: 'retired'")
 
 
 @pytest.mark.parametrize(
