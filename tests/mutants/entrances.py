@@ -168,6 +168,6 @@ MUTANTS = [
         "recurring: late after 2 s", "delaybridge/recurring/plan.py",
         "LATE_MS = 2000", "LATE_MS = 200",
         "a run that is a little late counts as missed, and is skipped",
-        "tests/unit/test_recurring.py::test_a_plan_is_ascending_and_later_than_what_is_decided",
+        "tests/unit/test_recurring.py::test_a_run_is_missed_two_seconds_after_it_was_due",
     ),
 ]  # fmt: skip

@@ -89,9 +89,7 @@ MUTANTS = [
         "web: a session without an end", "delaybridge/web/sessions.py",
         "if token is None or not time.time() < ends_s:", "if token is None:",
         "a cookie is good for ever",
-        "tests/integration/test_console.py"
-        " tests/integration/test_http_security.py::test_s1_a_token_counts_as_long_as_it_is_in_"
-        "the_file",
+        "tests/unit/test_web_sessions.py",
     ),
     Mutant(
         "web: a token file that is gone", "delaybridge/web/tokens.py",

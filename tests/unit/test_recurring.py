@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delaybridge.client.recurring import definition_of, preview_of
@@ -37,7 +37,7 @@ CHANGES = {
     "Apia, a day is left out": ("Pacific/Apia", "2011-12-29"),
     "no change": ("Asia/Kolkata", "2026-10-25"),
 }
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+calm = settings(max_examples=60)
 
 
 def epoch_ms(zone: str, local: str) -> int:
@@ -233,6 +233,13 @@ def test_the_next_run_is_made_shortly_before_the_one_before_it_is_due() -> None:
     found = plan(MINUTE, NOW_MS, NOW_MS - LEAD_MS, is_first=False)
     assert (found.due_ms, found.look_ms) == ([NOW_MS + 60_000], NOW_MS + 60_000 - LEAD_MS)
     assert plan(MINUTE, NOW_MS, NOW_MS - LEAD_MS - 1, is_first=False).due_ms == []
+
+
+def test_a_run_is_missed_two_seconds_after_it_was_due() -> None:
+    due_ms, next_ms = NOW_MS + 60_000, NOW_MS + 120_000
+    in_time, late = (planned("skip", NOW_MS, due_ms + after_ms) for after_ms in (1999, 2000))
+    assert (in_time.due_ms, in_time.missed) == ([due_ms, next_ms], 0)
+    assert (late.due_ms, late.missed) == ([next_ms], 1)
 
 
 @given(st.sampled_from(MISSED), st.integers(-10, 10**7), st.booleans())

@@ -1,0 +1,72 @@
+"""Cookies of browsers' sessions: how long they count, and what ends them sooner."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from delaybridge.settings.settings import Settings
+from delaybridge.web.sessions import Sessions
+from delaybridge.web.tokens import TokenFile
+
+FIRST, SECOND = "0123456789abcdef-first", "0123456789abcdef-second"
+HALF_A_DAY_S = 12 * 3600
+
+
+async def sessions(secret: bytes = b"a" * 64) -> Sessions:
+    """Of a server whose Redis has this secret."""
+
+    async def run(_: object) -> bytes:
+        return secret
+
+    made, client = Sessions(Settings.load()), SimpleNamespace(run=run)
+    await made.prepare(client)  # type: ignore[arg-type]
+    return made
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    file = tmp_path / "tokens"
+    file.write_text(f"{FIRST} read one\n{SECOND} admin two\n")
+    return TokenFile(str(file))
+
+
+async def test_a_session_ends_after_half_a_day(
+    tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await sessions()
+    one, two = tokens.all()
+    cookie = {"cookie": f"a=b; {made.cookie}={made.value(two)}"}
+    began_s = time.time()
+    for after_s, found in ((0, two), (HALF_A_DAY_S - 60, two), (HALF_A_DAY_S + 60, None)):
+        monkeypatch.setattr(time, "time", lambda now_s=began_s + after_s: now_s)
+        assert made.find(cookie, tokens) == found
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_no_part_of_a_cookie_can_be_changed(tokens: TokenFile, place: int) -> None:
+    made = await sessions()
+    one, two = tokens.all()
+    parts, others = made.value(one).split("."), made.value(two).split(".")
+    others[1] = str(int(others[1]) + 3600)
+    parts[place] = others[place]
+    assert made.find({"cookie": f"{made.cookie}={'.'.join(parts)}"}, tokens) is None
+
+
+async def test_another_secret_ends_all_sessions(tokens: TokenFile) -> None:
+    before, after = await sessions(), await sessions(b"b" * 64)
+    assert before.cookie != after.cookie
+    value = before.value(tokens.all()[0])
+    assert after.find({"cookie": f"{after.cookie}={value}"}, tokens) is None
+
+
+async def test_a_session_ends_with_its_token(tokens: TokenFile, tmp_path: Path) -> None:
+    made = await sessions()
+    cookie: dict[str, Any] = {"cookie": f"{made.cookie}={made.value(tokens.all()[0])}"}
+    assert made.find(cookie, tokens) is not None
+    (tmp_path / "tokens").write_text(f"{SECOND} admin two\n")
+    assert made.find(cookie, tokens) is None
