@@ -8,7 +8,7 @@ import sys
 import uuid
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "pytester",
@@ -29,9 +29,10 @@ pytest_plugins = [
 ]
 
 # A shared machine may be starved for a while: how long an example takes says nothing.
-settings.register_profile("delaybridge", deadline=None, max_examples=40)
-settings.register_profile("long", deadline=None, max_examples=300)  # make test-all
-settings.register_profile("fuzz", deadline=None, max_examples=3000)  # make fuzz
+_calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("delaybridge", _calm, max_examples=40)
+settings.register_profile("long", _calm, max_examples=300)  # make test-all
+settings.register_profile("fuzz", _calm, max_examples=3000)  # make fuzz
 settings.load_profile("delaybridge")
 
 KEPT = ("DELAYBRIDGE_TEST_", "DELAYBRIDGE_CACHE")

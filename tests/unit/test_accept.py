@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
@@ -40,8 +40,6 @@ from delaybridge.store.record import (
 
 KINDS = {name: name for name in ("rabbitmq", "kafka", "redis", "kombu")} | {"eu": "rabbitmq"}
 LIMITS = Limits()
-# A busy machine must not fail a test.
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RABBITMQ, KAFKA = "rabbitmq:orders/close", "kafka:orders"
 SURROGATE = "\ud800"
 
@@ -141,7 +139,6 @@ def test_the_limit_of_an_id_is_a_setting() -> None:
         check_id("a" * 11, Limits(id_bytes=10))
 
 
-@calm
 @given(st.text())
 def test_an_id_is_taken_as_it_is_or_refused(id: str) -> None:
     try:
@@ -405,7 +402,6 @@ def test_a_destination_is_parsed(text: str, destination: Destination) -> None:
     assert parse_destination(str(destination), KINDS) == destination
 
 
-@calm
 @given(st.text(), st.text())
 def test_a_rabbitmq_destination_is_read_back_from_its_own_text(exchange: str, key: str) -> None:
     made = Destination("eu", "rabbitmq", exchange, key)
@@ -416,7 +412,6 @@ def test_a_rabbitmq_destination_is_read_back_from_its_own_text(exchange: str, ke
     assert read == made
 
 
-@calm
 @given(st.text() | st.from_regex(r"(rabbitmq|kafka|redis|eu):[/%a-f0-9:.]{0,12}"))
 def test_any_text_is_a_destination_or_refused(text: str) -> None:
     try:
@@ -514,7 +509,6 @@ def test_an_expiration_shorter_than_the_delay_is_taken() -> None:
     assert record.properties is not None
 
 
-@calm
 @given(st.binary() | st.text(alphabet=st.characters(codec="utf-8")) | st.none())
 def test_a_key_is_bytes(key: bytes | str | None) -> None:
     assert check_key(key) == (key.encode() if isinstance(key, str) else key)
@@ -534,7 +528,6 @@ ANYTHING = st.recursive(
 )
 
 
-@calm
 @given(st.sampled_from([RABBITMQ, KAFKA, "redis:s"]), st.dictionaries(st.text(), ANYTHING))
 def test_any_headers_are_taken_or_refused(destination: str, headers: dict[str, Any]) -> None:
     try:
@@ -546,7 +539,6 @@ def test_any_headers_are_taken_or_refused(destination: str, headers: dict[str, A
 FIELDS = ("delay", "at", "id", "key", "headers", "properties", "priority", "ttl", "at_most_once")
 
 
-@calm
 @given(ANYTHING, ANYTHING, st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=2))
 def test_any_message_is_taken_or_refused(
     destination: Any, body: Any, fields: dict[str, Any]
@@ -577,14 +569,12 @@ RECORDS = st.builds(
 )
 
 
-@calm
 @given(RECORDS)
 def test_a_record_is_read_back_as_it_was(record: Record) -> None:
     assert decode_record(encode_record(record)) == record
     assert record.size >= len(record.body or b"")
 
 
-@calm
 @given(st.binary())
 def test_bytes_that_are_not_a_record_are_a_decode_error(data: bytes) -> None:
     try:
@@ -593,7 +583,6 @@ def test_bytes_that_are_not_a_record_are_a_decode_error(data: bytes) -> None:
         assert exc.code == "undecodable"
 
 
-@calm
 @given(RECORDS, st.data())
 def test_a_damaged_record_is_read_or_a_decode_error(record: Record, data: st.DataObject) -> None:
     encoded = bytearray(encode_record(record))
@@ -635,7 +624,6 @@ def test_a_record_of_a_later_version_with_more_fields_is_read() -> None:
     assert decode_record(later).destination == "d"
 
 
-@calm
 @given(st.binary(max_size=40))
 def test_an_unknown_head_is_a_decode_error(data: bytes) -> None:
     try:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from delaybridge.message import Destination, Limits, OnConflict, Record, decode_
 from delaybridge.settings.routes import Route
 from tests.rigs.header_tables import NAMES, TABLES
 
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KINDS = {"rabbitmq": "rabbitmq", "eu": "rabbitmq", "kafka": "kafka"}
 ROUTE = Route("rabbitmq", "rabbitmq", "x.delay", "x")
 STAMP = b"\x01\x02\x03\x04"
@@ -426,7 +425,6 @@ USABLE = TABLES.filter(
 )
 
 
-@calm
 @given(USABLE, INSTRUCTED, st.booleans(), st.binary(max_size=50), st.randoms())
 def test_every_header_survives_byte_for_byte(
     table: dict[str, Any], ours: dict[str, Any], is_delayed: bool, body: bytes, random: Any
@@ -443,7 +441,6 @@ def test_every_header_survives_byte_for_byte(
     assert record.body == body
 
 
-@calm
 @given(st.binary(max_size=120), st.binary(max_size=20), st.binary(max_size=20), st.booleans())
 def test_unreadable_bytes_are_quarantined(
     header: bytes, key: bytes, body: bytes, redelivered: bool
@@ -461,7 +458,6 @@ def test_a_content_header_that_is_cut_short_is_quarantined() -> None:
         assert isinstance(read(cut), Quarantine), size
 
 
-@calm
 @given(st.lists(st.tuples(NAMES, st.sampled_from(b"tbBsUuIilLfdDTVSxAF?")), max_size=4), st.data())
 def test_tables_with_broken_entries_are_read_or_quarantined(
     names: list[tuple[str, int]], data: st.DataObject
@@ -566,7 +562,6 @@ def frames(message: RawMessage, sizes: list[int]) -> list[tuple[int, bytes]]:
     return cut
 
 
-@calm
 @given(
     st.lists(
         st.tuples(st.binary(max_size=60), st.binary(max_size=10), st.booleans()),
@@ -614,7 +609,6 @@ CANCEL = b"\x01\0\x07\0\0\0\x08\x00\x3c\x00\x1e\x02ct\x01\xce"
 BODY_SIZES = st.integers(0, 40) | st.integers(0, 70_000)
 
 
-@calm
 @given(
     st.lists(st.sampled_from([HEARTBEAT, CANCEL]) | BODY_SIZES, max_size=6),
     st.sampled_from([8, 100, 5000, 131_064]),

@@ -9,14 +9,13 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.accept.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
 from delaybridge.message import MessagePlan, OnConflict
 
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DUE_MS = 1_893_456_000_000  # 2030-01-01
 DELAYS = ("x-delay", "x-opt-delivery-delay", "delaybridge-delay")
 DUES = ("x-opt-delivery-time", "delaybridge-due")
@@ -332,7 +331,6 @@ JUNK = st.one_of(
 )
 
 
-@calm
 @given(st.lists(st.tuples(st.sampled_from(sorted(INSTRUCTIONS)), JUNK), max_size=3))
 def test_any_header_is_understood_or_refused(headers: list[tuple[str, Any]]) -> None:
     try:

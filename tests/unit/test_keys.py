@@ -10,7 +10,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.errors import ConfigError
@@ -40,7 +40,6 @@ OF_THE_NAMESPACE = (
     ),
 )
 # A busy machine must not fail these.
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def slot(key: str) -> int:
@@ -49,7 +48,6 @@ def slot(key: str) -> int:
     return crc_hqx((tag.group(1) if tag else key).encode(), 0) % SLOTS
 
 
-@calm
 @given(st.binary(), st.sampled_from([2**n for n in range(15)]))
 def test_the_bucket_is_zlibs_crc32_modulo_the_count(shard_key: bytes, buckets: int) -> None:
     assert keys.bucket_of(shard_key, buckets) == crc32(shard_key) % buckets

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import when
@@ -27,8 +27,6 @@ from delaybridge.times import (
 YEAR_2001_MS = 1_000_000_000_000
 FOREVER = Limits(delay_ms=YEAR_3000_MS)
 HUGE = 10**10_000
-# A busy machine must not fail a test.
-calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CALENDAR = st.datetimes(datetime(2002, 1, 1), datetime(2999, 12, 30))
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))
 
@@ -284,7 +282,6 @@ def test_a_number_that_is_not_in_epoch_milliseconds_is_refused(ms: int, code: st
     assert refusal(lambda value: epoch_ms(value, field="due_ms"), ms).code == code
 
 
-@calm
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.timedeltas() | st.none())
 def test_any_value_given_as_a_delay_is_accepted_or_refused(value: Any) -> None:
     try:
@@ -293,7 +290,6 @@ def test_any_value_given_as_a_delay_is_accepted_or_refused(value: Any) -> None:
         assert exc.field == "delay"
 
 
-@calm
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.datetimes() | st.none())
 def test_any_value_given_as_a_time_is_accepted_or_refused(value: Any) -> None:
     try:
@@ -302,7 +298,6 @@ def test_any_value_given_as_a_time_is_accepted_or_refused(value: Any) -> None:
         assert exc.field == "at"
 
 
-@calm
 @given(st.text(alphabet="0123456789dhms.P T-", max_size=20))
 def test_text_that_looks_like_a_delay_is_accepted_or_refused(text: str) -> None:
     try:
@@ -311,21 +306,18 @@ def test_text_that_looks_like_a_delay_is_accepted_or_refused(text: str) -> None:
         pass
 
 
-@calm
 @given(st.integers(0, YEAR_3000_MS // 1000 - 1))
 def test_seconds_milliseconds_and_timedeltas_mean_the_same(seconds: int) -> None:
     ms = seconds * 1000
     assert delay_ms(seconds) == delay_ms(f"{ms}ms") == delay_ms(timedelta(milliseconds=ms)) == ms
 
 
-@calm
 @given(st.floats(0, 10**9))
 def test_a_fraction_of_a_millisecond_is_rounded_up_never_down(seconds: float) -> None:
     exact = Fraction(str(seconds)) * 1000
     assert exact <= delay_ms(seconds) < exact + 1
 
 
-@calm
 @given(st.integers(0, 10**13))
 def test_a_duration_in_words_is_read_back_to_its_smaller_unit(ms: int) -> None:
     text = format_duration(ms)
@@ -347,7 +339,6 @@ def test_a_duration_has_its_two_largest_units(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-@calm
 @given(CALENDAR, ZONES)
 def test_a_datetime_and_its_text_are_the_same_time(naive: datetime, zone: timezone) -> None:
     moment = naive.replace(tzinfo=zone)
@@ -355,7 +346,6 @@ def test_a_datetime_and_its_text_are_the_same_time(naive: datetime, zone: timezo
     assert at_ms(moment) == at_ms(moment.isoformat()) == -(-exact_us // 1000)
 
 
-@calm
 @given(st.integers(YEAR_2001_MS, YEAR_3000_MS - 1))
 def test_a_time_in_words_is_read_back(ms: int) -> None:
     assert at_ms(format_time(ms)) == ms
