@@ -15,6 +15,7 @@ from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.flow import FIRST
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.limit import Limit
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.session import Session
@@ -195,6 +196,37 @@ def test_an_answer_says_whether_a_bucket_has_a_backlog() -> None:
         claimed = Claim(session.last_claim + 1, [], [], [], None, more)
         rig.scanner.claiming.received(session, claimed, NOW_MS, Counter())
         assert session.has_more is more
+
+
+def test_a_bucket_that_was_woken_during_a_claim_is_claimed_again_in_time() -> None:
+    rig = Rig()
+    session = rig.sessions[0]
+    session.claimed_at_ms, session.look_at_ms = NOW_MS, inf  # a claim is under way
+    rig.scanner.wake(0, NOW_MS + 3000)
+    woken_ms = session.look_at_ms
+    assert woken_ms == NOW_MS + 1000  # 2 s ahead
+    claimed = Claim(session.last_claim + 1, [], [], [], None, False)
+    rig.scanner.claiming.received(session, claimed, NOW_MS, Counter())
+    assert session.look_at_ms == woken_ms
+
+
+def test_of_a_burst_no_more_stay_on_the_wheel_than_a_rate_lets_pass_in_time() -> None:
+    rig = Rig()
+    rig.lane.limit = Limit([("a", 1000.0)])
+    burst = rig.copies(1000, NOW_MS + 1000.0)
+    kept = rig.lanes.parking.without_surplus(burst, NOW_MS)
+    assert kept == burst[:301]  # of 0.3 s
+    parked = rig.lane.parked[rig.sessions[0]]
+    assert (len(parked), parked.first) == (699, burst[301].score)
+
+
+def test_of_a_late_claim_only_what_comes_before_parked_messages_stays() -> None:
+    rig = Rig()
+    rig.lane.limit = Limit([("a", 1000.0)])
+    before, parked, behind = (rig.copies(1, NOW_MS - ago) for ago in (900.0, 800.0, 700.0))
+    rig.lanes.parking.park(parked[0])
+    assert rig.lanes.parking.without_surplus([*before, *behind], NOW_MS) == before
+    assert len(rig.lane.parked[rig.sessions[0]]) == 2
 
 
 def test_a_full_lane_gathers_room_for_its_next_fire_but_not_for_long() -> None:
