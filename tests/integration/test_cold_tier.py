@@ -15,7 +15,6 @@ import redis
 
 from delaybridge import AsyncClient, Client, Message, Stored
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
-from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, State
 from delaybridge.store import cold_reads
 from delaybridge.store.promotion import promote_due
@@ -360,15 +359,14 @@ async def test_a_worker_promotes_and_delivers_in_time(
     arrived: Arrived = note_arrivals(monkeypatch)
     settings = {"hot_window_s": WINDOW_S, "reconcile_s": 5.0}
     async with Crew(redis_url, namespace, ledger=postgres_url, hot_window_s=WINDOW_S) as crew:
-        crew.start(ledger=settings)
-        await until_async(lambda: any(crew.heard(LeaseAcquired)))
-        ids = await crew.schedule(300, seconds=2, first_s=WINDOW_S + 1)
+        ids = await crew.schedule(300, seconds=1, first_s=WINDOW_S + 1)
         assert (await crew.client.pending(state=State.DELAYED)).items
         probe = LedgerProbe(postgres_url)
         assert probe.ask("SELECT count(*) FROM message WHERE tier = 2") == [(300,)]
         gone = ids[::10]
         assert {*await crew.client.cancel_many(gone)} == {Answer.CANCELLED}
         left = [id for id in ids if id not in gone]
+        crew.start(ledger=settings)
         await arrived.all(left)
         assert len(arrived.late_ms) == len(left)
         assert min(arrived.late_ms) >= 0

@@ -14,12 +14,10 @@ from delaybridge.errors import StoreWiped
 from delaybridge.events import StoreWentBack
 from delaybridge.store import keys
 from tests.rigs.command_line import Result, runner
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer
-
-PROMISED_S = 5
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ async def test_a_restored_snapshot_is_noticed_with_the_buckets_and_what_is_missi
 ) -> None:
     crew = Crew(server.url, namespace)
     try:
-        crew.start(lease={"ttl_ms": 10_000, "renew_ms": 4000})
+        crew.start(lease=SELDOM)  # its pulse sees it, not a renewal
         await crew.settled()
         first = await crew.schedule(20, seconds=0.2)
         await arrived.all(first)
@@ -81,8 +79,7 @@ async def test_a_restored_snapshot_is_noticed_with_the_buckets_and_what_is_missi
         await until_async(
             lambda: sum(e.missing for e in crew.heard(StoreWentBack)) == 30, "the worker says it",
         )  # fmt: skip
-        late = await crew.schedule(20, seconds=0.2)
-        await arrived.all(late)  # and it goes on
+        await arrived.all(await crew.schedule(20, seconds=0.2))  # and it goes on
         await until_async(lambda: _kept(server, namespace), "it is kept")
         health = await asyncio.to_thread(ask, "--json", "health")
         assert health.code == 1
@@ -108,14 +105,14 @@ async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
 ) -> None:
     crew = Crew(server.url, namespace)
     try:
-        task = crew.start("a", lease={"ttl_ms": 30_000, "renew_ms": 20_000})
+        task = crew.start("a", lease=SELDOM)
         await crew.settled()
         with admin(server) as connection:
             connection.flushall()
         with Client(server.url, namespace=namespace, brokers={"memory": "memory://"}) as client:
             await asyncio.to_thread(client.schedule, "memory:q", b"x", delay=0.1, id="new")
         with pytest.raises(StoreWiped):
-            await asyncio.wait_for(task, PROMISED_S)
+            await asyncio.wait_for(task, DEADLINE_S)
         again = crew.start("b")
         with pytest.raises(StoreWiped, match="delaybridge alarm clear"):
             await asyncio.wait_for(again, DEADLINE_S)
