@@ -34,10 +34,7 @@ from tests.rigs.waiting import DEADLINE_S, until
 
 APP = "tests.rigs.programs.celery_app"
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")
 
 
 class Workers:

@@ -160,13 +160,7 @@ class TestEveryPublisher:
             early = rig.deliveries(missing, 1)
             await sink.publish(early)
             await asyncio.to_thread(rig.make, missing.address)
-
-            async def is_taken() -> bool:
-                late = rig.deliveries(missing, 1)
-                await sink.publish(late)
-                return sink.verdicts(late) == {Verdict.CONFIRMED}
-
-            await until_async(is_taken)
+            await sink.confirm_again(rig, missing)
 
     async def test_a_broker_stops_and_comes_back(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
@@ -271,7 +265,7 @@ class TestEveryPublisher:
             assert sink.reasons(deliveries) == {"confirm_timeout"}
             assert not still.outcomes.keys() & set(waiting)
             await rig.heal(publisher)
-            await takes_again(rig, publisher, sink)
+            await sink.confirm_again(rig)
 
     async def test_closing_reports_unconfirmed_messages_unknown(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
@@ -314,7 +308,7 @@ class TestEveryPublisher:
             assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
             rig.proxy.mode = "pass"
             await until_async(lambda: publisher.unavailable is None, "it connects")
-            await takes_again(rig, publisher, sink)
+            await sink.confirm_again(rig)
         finally:
             await publisher.close(0.0)
 
@@ -376,15 +370,3 @@ async def publish_until_unavailable(
 
     await until_async(another, "the publisher knows")
     return published
-
-
-async def takes_again(rig: Rig, publisher: Publisher, sink: Sink) -> None:
-    """Wait until the publisher confirms again."""
-    to = await rig.new_destination()
-
-    async def is_taken() -> bool:
-        batch = rig.deliveries(to, 5)
-        await sink.publish(batch)
-        return sink.verdicts(batch) == {Verdict.CONFIRMED}
-
-    await until_async(is_taken, "confirmed again")

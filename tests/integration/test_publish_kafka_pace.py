@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, PublishOptions, Verdict
 from delaybridge.publish.kafka.topic import MANY
-from tests.rigs.broker import OPTIONS, Sink
+from tests.rigs.broker import Sink, quick
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 KEYS = 7
 
@@ -81,8 +81,7 @@ async def in_use(publisher: Any, rig: KafkaRig, sink: Sink) -> Order:
     """The order of a new topic that is known to exist, and has nothing in flight."""
     order = Order(rig, await rig.new_destination())
     first = order.next(1)
-    publisher.publish(first)
-    await sink.all_of(first)
+    await sink.publish(first)
     await both_ready(publisher)
     return order
 
@@ -116,8 +115,7 @@ class TestChoice:
         async with rig.connected(options, rig.url() + query) as (publisher, sink):
             inside = KafkaInsides(publisher)
             backlog = rig.deliveries(to, 2 * MANY)
-            publisher.publish(backlog)
-            await sink.all_of(backlog)
+            await sink.publish(backlog)
             assert inside.clients.patient is None
 
 
@@ -191,8 +189,7 @@ class TestFaults:
             assert sink.verdicts(flying) <= {Verdict.CONFIRMED, Verdict.UNKNOWN}
             await until_async(lambda: publisher.unavailable is None, "it is back")
             after = rig.deliveries(order.to, 10)
-            publisher.publish(after)
-            await sink.all_of(after)
+            await sink.publish(after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
             assert not topic.is_blocked
 
@@ -265,19 +262,17 @@ class TestFaults:
             rig.proxy.mode = "pass"
             await until_async(lambda: publisher.unavailable is None, "it is back")
             after = order.next(1)
-            publisher.publish(after)
-            await sink.all_of(after)
+            await sink.publish(after)
             assert sink.verdicts(after) == {Verdict.CONFIRMED}
             assert inside.topic(order.to).client is clients.prompt
 
     async def test_a_topic_stays_where_it_is_after_a_failed_record(self, rig: KafkaRig) -> None:
-        async with rig.connected(OPTIONS) as (publisher, sink):
+        async with rig.connected(quick()) as (publisher, sink):
             inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
             rig.proxy.mode = "blackhole_down"
             lost = rig.deliveries(order.to, 1)
-            publisher.publish(lost)
-            await sink.all_of(lost)
+            await sink.publish(lost)
             assert sink.verdicts(lost) == {Verdict.UNKNOWN}
             rig.proxy.mode = "pass"
             rig.proxy.reset()
@@ -291,7 +286,7 @@ class TestFaults:
     async def test_closing_during_a_change_waits_for_all_records(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):
             order, _ = await self.blocked(publisher, rig, sink)
-            closing = asyncio.create_task(publisher.close(10.0))
+            closing = asyncio.create_task(publisher.close(DEADLINE_S))
             await asyncio.sleep(0)
             rig.proxy.mode = "pass"
             await closing

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,6 @@ async def on_amqp(amqp_broker: KombuAmqpRig) -> AsyncIterator[KombuAmqpRig]:
         yield amqp_broker
 
 
-async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
-    """Publish and wait for all outcomes."""
-    publisher.publish(deliveries)
-    await sink.all_of(deliveries)
-
-
 def accepted(rig: Rig, queue: str, body: bytes = BODY, **described: Any) -> Delivery:
     """A delivery of the record that `schedule` would store."""
     message = Message(f"kombu:{queue}", body, delay=0, **described)
@@ -123,7 +117,7 @@ class TestTheMessage:
         publish_plainly(on_redis.node.url, queue, {})
         async with on_redis.connected() as (publisher, sink):
             one = accepted(on_redis, queue, headers=HEADERS, properties=PROPERTIES)
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
             assert sink.outcomes[one] == CONFIRMED
         with on_redis.client() as client:
             ours, plain = (json.loads(found) for found in client.lrange(f"{queue}\x06\x166", 0, -1))
@@ -140,7 +134,7 @@ class TestTheMessage:
         queue = on_redis.make()
         url = f"{on_redis.url()}?transport.body_encoding=utf-8"
         async with on_redis.connected(url=url) as (publisher, sink):
-            await publish(publisher, sink, [accepted(on_redis, queue, properties=PROPERTIES)])
+            await sink.publish([accepted(on_redis, queue, properties=PROPERTIES)])
         with on_redis.client() as client:
             (found,) = client.lrange(f"{queue}\x06\x166", 0, -1)
         assert json.loads(found)["body"] == BODY.decode()
@@ -152,7 +146,7 @@ class TestTheMessage:
         with kombu.Connection(on_redis.node.url) as connection:
             kombu.Producer(connection.channel()).publish(b"\xff\x00", routing_key=queue)
         async with on_redis.connected() as (publisher, sink):
-            await publish(publisher, sink, [accepted(on_redis, queue, b"\xff\x00")])
+            await sink.publish([accepted(on_redis, queue, b"\xff\x00")])
         with on_redis.client() as client:
             ours, plain = (json.loads(found) for found in client.lrange(queue, 0, -1))
         for found in (ours, plain):
@@ -170,7 +164,7 @@ class TestTheMessage:
         }
         async with on_amqp.connected() as (publisher, sink):
             one = accepted(on_amqp, queue, headers=headers, properties=PROPERTIES)
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
             assert sink.outcomes[one] == CONFIRMED
         with kombu.Connection(on_amqp.node.url) as connection:  # pika truncates doubles
             found = connection.channel().basic_get(queue, no_ack=True)
@@ -191,7 +185,7 @@ class TestOnAmqp:
             channel.queue_declare("full", durable=True, arguments=full)
         async with on_amqp.connected() as (publisher, sink):
             first, second = on_amqp.deliveries(on_amqp.destination("full"), 2)
-            await publish(publisher, sink, [first, second])
+            await sink.publish([first, second])
             assert sink.outcomes[first] == CONFIRMED
             assert sink.outcomes[second].verdict is Verdict.UNKNOWN
             assert sink.reasons([second]) == {"nacked"}
@@ -206,13 +200,14 @@ class TestOnAmqp:
             await until_async(lambda: publisher.unavailable is None, "it is back")
             assert sink.outcomes == {}
 
+    @pytest.mark.usefixtures("stall")
     async def test_heartbeats_keep_an_idle_connection_open(self, on_amqp: KombuAmqpRig) -> None:
         async with on_amqp.connected(QUICK) as (publisher, sink):
             with kombu.Connection(on_amqp.node.url, heartbeat=QUICK.heartbeat_s) as silent:
                 await asyncio.to_thread(wait_closed, silent.connection.transport.sock)
             assert sink.changes == [None]
             one = on_amqp.delivery(await on_amqp.new_destination())
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
             assert sink.outcomes[one] == CONFIRMED
 
     async def test_a_wrong_password_is_reported(self, on_amqp: KombuAmqpRig) -> None:
@@ -230,21 +225,15 @@ class TestOnRedis:
         to = await on_redis.new_destination()
         with on_redis.client() as client:
             async with on_redis.connected() as (publisher, sink):
-                await publish(publisher, sink, on_redis.deliveries(to, 1))
+                await sink.publish(on_redis.deliveries(to, 1))
                 client.config_set("maxmemory", 1)
                 refused = on_redis.deliveries(to, 5)
-                await publish(publisher, sink, refused)
+                await sink.publish(refused)
                 assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
                 assert sink.verdicts(refused) == {Verdict.REFUSED}
                 assert sink.reasons(refused) == {"full"}
                 client.config_set("maxmemory", 0)
-
-                async def is_taken() -> bool:
-                    late = on_redis.deliveries(to, 1)
-                    await publish(publisher, sink, late)
-                    return sink.verdicts(late) == {Verdict.CONFIRMED}
-
-                await until_async(is_taken, "it is taken again")
+                await sink.confirm_again(on_redis, to)
                 confirmed = [one for one in sink.outcomes if sink.outcomes[one] == CONFIRMED]
             assert client.llen(to.address) == len(confirmed)
 
@@ -252,10 +241,10 @@ class TestOnRedis:
         url = f"{on_redis.url()}?transport.socket_timeout=null"
         async with on_redis.connected(QUICK, url) as (publisher, sink):
             to = await on_redis.new_destination()
-            await publish(publisher, sink, on_redis.deliveries(to, 1))
+            await sink.publish(on_redis.deliveries(to, 1))
             on_redis.proxy.mode = "blackhole_down"
             hanging, *others = on_redis.deliveries(to, 5)
-            await publish(publisher, sink, [hanging, *others])
+            await sink.publish([hanging, *others])
             assert sink.outcomes[hanging].verdict is Verdict.UNKNOWN
             assert sink.reasons([hanging]) == {"confirm_timeout"}
             assert sink.verdicts(others) == {Verdict.REFUSED}
@@ -263,9 +252,7 @@ class TestOnRedis:
             on_redis.proxy.mode = "pass"
             await on_redis.reset(publisher)
             await until_async(lambda: publisher.unavailable is None, "it is back")
-            after = on_redis.deliveries(to, 5)
-            await publish(publisher, sink, after)
-            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            await sink.confirm_again(on_redis, to)
             arrived = [one.id for one in on_redis.read(to.address, 6)]
             assert [one for one in arrived if one in {late.id for late in others}] == []
 
@@ -326,7 +313,7 @@ async def test_messages_reach_a_queue_in_the_file_system(tmp_path: Path) -> None
     try:
         await publisher.connect()
         one = accepted(rig, "q", headers=HEADERS, properties=PROPERTIES)
-        await publish(publisher, sink, [one])
+        await sink.publish([one])
         assert sink.outcomes[one] == CONFIRMED
     finally:
         await publisher.close(0.0)
@@ -405,6 +392,7 @@ class TestEndToEnd:
                 Client(redis_url, namespace=namespace, brokers={"kombu": url}) as client,
                 running_worker(redis_url, namespace, url, tmp_path) as worker,
             ):
+                until(lambda: "lease_acquired" in worker.log, "the worker is up")
                 bodies = [json.dumps([n, "é"]).encode() for n in range(100)]
                 due = [datetime.now(UTC) + timedelta(seconds=1 + n / 25) for n in range(100)]
                 receipts = client.schedule_many(
@@ -423,7 +411,7 @@ class TestEndToEnd:
                 server.kill()
                 server.start()
                 until(lambda: is_settled(client), f"settled: {worker.log[-2000:]}")
-                found = first + consume(server.url, 1)
+                found = first + consume(server.url, 0)
         received = {headers["delaybridge-id"]: (at, body, headers) for at, body, headers in found}
         assert received.keys() == {receipt.id for receipt in receipts}
         for receipt, body, at in zip(receipts, bodies, due, strict=True):
@@ -448,7 +436,7 @@ def consume(url: str, at_least: int) -> list[tuple[float, Any, dict[str, Any]]]:
 
 def wait_closed(connection: socket.socket) -> None:
     """Wait until the other side closes the silent connection."""
-    connection.settimeout(20.0)
+    connection.settimeout(DEADLINE_S)
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
             pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -21,9 +21,8 @@ from delaybridge.amqp.header import (
 )
 from delaybridge.amqp.table import entries
 from delaybridge.errors import PublishUnavailable
-from delaybridge.message import ContentHeader, Delivery, Destination
+from delaybridge.message import ContentHeader, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from tests.rigs.broker import Sink
 from tests.rigs.broker_rabbitmq import RabbitMQRig, running_with_tls
 from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK
@@ -49,12 +48,6 @@ async def rig(broker: RabbitMQRig) -> AsyncIterator[RabbitMQRig]:
 def to_queue(name: str) -> Destination:
     """A queue, reached by the default exchange."""
     return Destination("rabbitmq", "rabbitmq", "", name)
-
-
-async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
-    """Publish and wait for all outcomes."""
-    publisher.publish(deliveries)
-    await sink.all_of(deliveries)
 
 
 def headers_in(table: bytes) -> list[bytes]:
@@ -118,7 +111,7 @@ class TestBytes:
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to_queue(name), b"the body", **record)
             one.id = "the-id"
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
             assert sink.outcomes[one] == CONFIRMED
             # pika's decoder changes numbers and fails on some times.
             monkeypatch.setattr(pika.BasicProperties, "decode", keep)
@@ -192,7 +185,7 @@ class TestRefusals:
         nowhere = to._replace(routing_key="nobody")
         async with rig.connected() as (publisher, sink):
             deliveries = [rig.delivery(nowhere if n % 3 == 0 else to) for n in range(2000)]
-            await publish(publisher, sink, deliveries)
+            await sink.publish(deliveries)
             lost, kept = deliveries[::3], [d for n, d in enumerate(deliveries) if n % 3]
             assert sink.verdicts(kept) == {Verdict.CONFIRMED}
             assert {sink.outcomes[one].reason for one in lost} == {"unroutable: 312 NO_ROUTE"}
@@ -203,7 +196,7 @@ class TestRefusals:
     async def test_a_missing_queue_is_unroutable(self, rig: RabbitMQRig) -> None:
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to_queue("nobody"))
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
             assert sink.outcomes[one].reason == "unroutable: 312 NO_ROUTE"
             reason = await publisher.check(one.destination)
             assert reason is not None and reason.startswith("queue_missing: 404")
@@ -214,7 +207,7 @@ class TestRefusals:
         async with rig.connected() as (publisher, sink):
             odd = b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big")
             one = rig.delivery(to_queue("nobody"), headers=odd)
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
             assert sink.reasons([one]) == {"unroutable"}
             assert sink.changes == [None]
 
@@ -225,7 +218,7 @@ class TestRefusals:
         async with rig.connected() as (publisher, sink):
             large = rig.delivery(to, headers=encode_table([("h", b"x" * 130_990)]))
             small = rig.delivery(to, headers=encode_table([("h", b"x" * 130_000)]))
-            await publish(publisher, sink, [large, small])
+            await sink.publish([large, small])
             assert sink.reasons([large]) == {"headers_too_large"}
             assert sink.outcomes[small] == CONFIRMED
 
@@ -235,11 +228,11 @@ class TestRefusals:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             warm = rig.deliveries(to, 1)
-            await publish(publisher, sink, warm)
+            await sink.publish(warm)
             deliveries = rig.deliveries(to, 200)
             # The broker's limit is lower than the default that the publisher checks.
             poison = deliveries[100] = rig.delivery(to, bytes(MAX_MESSAGE_BYTES + 1))
-            await publish(publisher, sink, deliveries)
+            await sink.publish(deliveries)
             first = dict(sink.outcomes)
             assert first[poison].verdict is Verdict.UNKNOWN
             assert first[poison].reason.startswith("channel_closed: 406 PRECONDITION_FAILED")
@@ -247,7 +240,7 @@ class TestRefusals:
             again = [d for d in deliveries if first[d].verdict is Verdict.UNKNOWN]
             for one in again:
                 del sink.outcomes[one]
-            await publish(publisher, sink, again)
+            await sink.publish(again)
             assert sink.outcomes[poison].verdict is Verdict.REFUSED
             assert sink.reasons([poison]) == {"precondition_failed"}
             assert sink.verdicts([d for d in again if d is not poison]) == {Verdict.CONFIRMED}
@@ -255,15 +248,15 @@ class TestRefusals:
     async def test_a_deleted_exchange_is_noticed(self, rig: RabbitMQRig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
-            await publish(publisher, sink, rig.deliveries(to, 100))
+            await sink.publish(rig.deliveries(to, 100))
             with rig.channel() as channel:
                 channel.exchange_delete(to.address)
             window = rig.deliveries(to, 100)
-            await publish(publisher, sink, window)
+            await sink.publish(window)
             assert sink.verdicts(window) == {Verdict.UNKNOWN}
             assert sink.reasons(window) == {"channel_closed"}
             late = rig.deliveries(to, 100)
-            await publish(publisher, sink, late)
+            await sink.publish(late)
             assert sink.verdicts(late) == {Verdict.REFUSED}
             assert sink.reasons(late) == {"exchange_missing"}
 
@@ -274,7 +267,7 @@ class TestRefusals:
             channel.queue_declare(name, durable=True, arguments=arguments)
         async with rig.connected() as (publisher, sink):
             deliveries = [rig.delivery(to_queue(name)) for _ in range(10)]
-            await publish(publisher, sink, deliveries)
+            await sink.publish(deliveries)
             assert Verdict.REFUSED not in sink.verdicts(deliveries)
             nacked = [d for d in deliveries if sink.outcomes[d] != CONFIRMED]
             assert len(nacked) >= 8
@@ -304,7 +297,7 @@ class TestRights:
             sink,
         ):
             deliveries = rig.deliveries(to, 100)
-            await publish(publisher, sink, deliveries)
+            await sink.publish(deliveries)
             assert sink.verdicts(deliveries) == {Verdict.REFUSED}
             assert sink.reasons(deliveries) == {"access_refused"}
             assert {sink.outcomes[one].fault for one in deliveries} == {Fault.DESTINATION}
@@ -327,7 +320,7 @@ class TestRights:
             sink,
         ):
             good, bad = rig.deliveries(to, 3), rig.delivery(to._replace(routing_key="no"))
-            await publish(publisher, sink, [bad, *good])
+            await sink.publish([bad, *good])
             assert sink.outcomes[bad].verdict is Verdict.REFUSED
             assert sink.outcomes[bad].fault is Fault.MESSAGE
             assert sink.verdicts(good) == {Verdict.CONFIRMED}
@@ -344,9 +337,9 @@ class TestAlarm:
         self, rig: RabbitMQRig
     ) -> None:
         to = await rig.new_destination()
-        options = PublishOptions(confirm_timeout_s=20.0, heartbeat_s=5)
+        options = PublishOptions(confirm_timeout_s=300, blocked_connection_timeout_s=300)
         async with rig.connected(options) as (publisher, sink):
-            await publish(publisher, sink, rig.deliveries(to, 10))
+            await sink.publish(rig.deliveries(to, 10))
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
             caught = rig.deliveries(to, 10)
             publisher.publish(caught)
@@ -354,7 +347,7 @@ class TestAlarm:
             assert publisher.unavailable == "blocked: low on memory"
             assert sink.changes == [None, "blocked: low on memory"]
             refused = rig.deliveries(to, 10)
-            await publish(publisher, sink, refused)
+            await sink.publish(refused)
             assert sink.verdicts(refused) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.6")
@@ -368,11 +361,11 @@ class TestAlarm:
             confirm_timeout_s=20.0, heartbeat_s=5, blocked_connection_timeout_s=1.0
         )
         async with rig.connected(options) as (publisher, sink):
-            await publish(publisher, sink, rig.deliveries(to, 10))
+            await sink.publish(rig.deliveries(to, 10))
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
             try:
                 caught = rig.deliveries(to, 10)
-                await publish(publisher, sink, caught)
+                await sink.publish(caught)
                 assert sink.verdicts(caught) == {Verdict.UNKNOWN}
                 assert sink.reasons(caught) == {"connection_lost"}
             finally:
@@ -385,7 +378,7 @@ class TestConnection:
         to = await rig.new_destination()
         options = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=20)
         async with rig.connected(options) as (publisher, sink):
-            await publish(publisher, sink, rig.deliveries(to, 5))
+            await sink.publish(rig.deliveries(to, 5))
             # Hold everything for longer than the timeout, then let it through at once.
             rig.proxy.mode = "hold_down"
             held = rig.deliveries(to, 5)
@@ -393,12 +386,10 @@ class TestConnection:
             await sink.all_of(held)
             assert sink.reasons(held) == {"confirm_timeout"}
             rig.proxy.mode = "pass"
-            again = rig.deliveries(to, 5)
-            await publish(publisher, sink, again)
-            assert sink.verdicts(again) == {Verdict.CONFIRMED}
+            again = await sink.confirm_again(rig, to)
             assert sink.changes == [None]
-            arrived = await asyncio.to_thread(rig.read, to.address, 15)
-            assert len(arrived) == 15
+            arrived = await asyncio.to_thread(rig.read, to.address, 10 + len(again))
+            assert len(arrived) == 10 + len(again)
 
     async def test_tls_verifies_the_broker(self) -> None:
         rig = RabbitMQRig()
@@ -406,7 +397,7 @@ class TestConnection:
             to = await rig.new_destination()
             async with rig.connected(url=tls.trusting) as (publisher, sink):
                 deliveries = rig.deliveries(to, 1000)
-                await publish(publisher, sink, deliveries)
+                await sink.publish(deliveries)
                 assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
                 assert "TLS" in publisher.describe() and "no TLS" not in publisher.describe()
             with pytest.raises(PublishUnavailable, match="CERTIFICATE_VERIFY_FAILED"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import redis
 from delaybridge import Client, Message
 from delaybridge.accept.accept import accept
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
-from delaybridge.message import Delivery, Destination, Limits
+from delaybridge.message import Destination, Limits
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
 from delaybridge.settings.urls import check_broker_url, check_redis_url
 from tests.rigs.broker import OPTIONS, Sink
@@ -41,12 +41,6 @@ async def rig(broker: RedisRig) -> AsyncIterator[RedisRig]:
         yield broker
 
 
-async def publish(publisher: Any, sink: Sink, deliveries: Sequence[Delivery]) -> None:
-    """Publish and wait for all outcomes."""
-    publisher.publish(deliveries)
-    await sink.all_of(deliveries)
-
-
 def entries(rig: RedisRig, stream: str) -> list[list[bytes]]:
     """Names and values of each entry, in order; redis-py would make a dict of them."""
     with rig.client() as client:
@@ -61,7 +55,7 @@ class TestEntries:
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to, b"\x00body\r\n\xff", headers=pairs, key=b"\xffkey")
             one.id, one.attempt = "é-id", 3
-            await publish(publisher, sink, [one])
+            await sink.publish([one])
         fields = [
             (b"body", b"\x00body\r\n\xff"),
             (b"delaybridge-id", "é-id".encode()),
@@ -78,10 +72,10 @@ class TestEntries:
     async def test_nothing_is_trimmed_unless_asked_for(self, rig: RedisRig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
-            await publish(publisher, sink, rig.deliveries(to, 500))
+            await sink.publish(rig.deliveries(to, 500))
             assert len(entries(rig, to.address)) == 500
         async with rig.connected(url=f"{rig.url()}?maxlen=100") as (publisher, sink):
-            await publish(publisher, sink, rig.deliveries(to, 500))
+            await sink.publish(rig.deliveries(to, 500))
             kept = entries(rig, to.address)
             assert 100 <= len(kept) < 200
             assert kept[-1][1] == b"499"
@@ -122,10 +116,10 @@ class TestRefusals:
         to = await rig.new_destination()
         with rig.client() as client:
             async with rig.connected() as (publisher, sink):
-                await publish(publisher, sink, rig.deliveries(to, 5))
+                await sink.publish(rig.deliveries(to, 5))
                 client.config_set("maxmemory", 1)
                 refused = rig.deliveries(to, 50)
-                await publish(publisher, sink, refused)
+                await sink.publish(refused)
                 assert sink.verdicts(refused) == {Verdict.REFUSED}
                 assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
                 assert sink.reasons(refused) == {"full"}
@@ -136,7 +130,7 @@ class TestRefusals:
                 client.config_set("maxmemory", 0)
                 await until_async(lambda: publisher.unavailable is None, "it is back")
                 after = rig.deliveries(to, 5)
-                await publish(publisher, sink, after)
+                await sink.publish(after)
                 assert sink.verdicts(after) == {Verdict.CONFIRMED}
             assert len(entries(rig, to.address)) == 10
 
@@ -146,7 +140,7 @@ class TestRefusals:
             async with rig.connected() as (publisher, sink):
                 client.replicaof(LOOPBACK, str(master.port))
                 refused = rig.deliveries(to, 5)
-                await publish(publisher, sink, refused)
+                await sink.publish(refused)
                 assert {sink.outcomes[one].fault for one in refused} == {Fault.BROKER}
                 assert sink.reasons(refused) <= {"read_only", "loading"}
                 client.replicaof("NO", "ONE")
@@ -161,7 +155,7 @@ class TestRefusals:
         to, forbidden = rig.destination("ok:1"), rig.destination("forbidden")
         async with rig.connected(url=url) as (publisher, sink):
             good, bad = rig.deliveries(to, 5), rig.deliveries(forbidden, 5)
-            await publish(publisher, sink, [d for two in zip(good, bad, strict=True) for d in two])
+            await sink.publish([d for two in zip(good, bad, strict=True) for d in two])
             assert sink.verdicts(good) == {Verdict.CONFIRMED}
             assert sink.verdicts(bad) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in bad} == {Fault.DESTINATION}
@@ -180,7 +174,7 @@ class TestRefusals:
 
 class TestConnections:
     async def test_an_idle_connection_that_is_lost_is_noticed_at_once(self, rig: RedisRig) -> None:
-        async with rig.connected() as (publisher, sink):
+        async with rig.connected(PublishOptions(heartbeat_s=3600)) as (publisher, sink):
             rig.proxy.mode = "refuse"
             await rig.reset(publisher)
             await until_async(lambda: publisher.unavailable is not None, "it is missed")
@@ -202,7 +196,7 @@ class TestConnections:
             try:
                 await publisher.connect()
                 one = RedisRig.delivery(_Named(), Destination("redis", "redis", "s"))
-                await publish(publisher, sink, [one])
+                await sink.publish([one])
                 assert sink.outcomes[one] == CONFIRMED
                 assert str(path) in publisher.describe()
             finally:
@@ -271,6 +265,7 @@ class TestEndToEnd:
             Client(redis_url, namespace=namespace, brokers={"redis": server.url}) as client,
             running_worker(redis_url, namespace, server.url, tmp_path) as worker,
         ):
+            until(lambda: "lease_acquired" in worker.log, "the worker is up")
             bodies = [bytes([n % 256]) * 20 + b"\r\n\x00" for n in range(200)]
             due = [datetime.now(UTC) + timedelta(seconds=1 + n / 50) for n in range(200)]
             receipts = client.schedule_many(

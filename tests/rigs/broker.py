@@ -63,6 +63,19 @@ class Sink:
         self.publisher.publish(deliveries)
         await self.all_of(deliveries)
 
+    async def confirm_again(self, rig: Rig, to: Destination | None = None) -> list[Delivery]:
+        """Publish until all of a batch are confirmed; what was published, the batch last."""
+        to = to or await rig.new_destination()
+        sent: list[Delivery] = []
+
+        async def are_confirmed() -> bool:
+            sent.extend(batch := rig.deliveries(to, 5))
+            await self.publish(batch)
+            return self.verdicts(batch) == {Verdict.CONFIRMED}
+
+        await until_async(are_confirmed, "confirmed again")
+        return sent
+
     async def all_of(self, deliveries: Iterable[Delivery]) -> None:
         """Wait until each of them has its outcome."""
         wanted = set(deliveries)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import kombu
@@ -11,7 +10,7 @@ from delaybridge.message import Delivery, Destination
 from tests.rigs.broker import Received
 from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
-from tests.rigs.waiting import DEADLINE_S
+from tests.rigs.waiting import until
 
 
 class KombuRedisRig(RedisRig):
@@ -51,19 +50,16 @@ class KombuAmqpRig(RabbitMQRig):
 def read_kombu(url: str, queue: str, at_least: int) -> list[Received]:
     """The messages of a queue, as kombu itself receives them."""
     found: list[Received] = []
-    deadline = time.monotonic() + DEADLINE_S
     with kombu.Connection(url) as connection, connection.channel() as channel:
-        while time.monotonic() < deadline:
-            message = channel.basic_get(queue, no_ack=True)
-            if message is not None:
-                headers = message.headers
-                body = message.body or b""
+
+        def are_found() -> bool:
+            while (message := channel.basic_get(queue, no_ack=True)) is not None:
+                headers, body = message.headers, message.body or b""
                 body = body.encode() if isinstance(body, str) else body
                 found.append(
                     Received(headers["delaybridge-id"], body, headers["delaybridge-attempt"])
                 )
-            elif len(found) >= at_least:
-                break
-            else:
-                time.sleep(0.01)
+            return len(found) >= at_least
+
+        until(are_found, lambda: f"{at_least} in {queue}, now {len(found)}")
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pika
 from delaybridge.message import Destination
 from tests.rigs import certificates
 from tests.rigs.broker import NetworkRig, Received
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 
@@ -98,14 +97,12 @@ class RabbitMQRig(NetworkRig):
     def read_raw(self, queue: str, at_least: int) -> list[Any]:
         """Properties and bodies, as pika gives them."""
         found: list[Any] = []
-        deadline = time.monotonic() + DEADLINE_S
         with self.channel() as channel:
-            while time.monotonic() < deadline:
-                method, properties, body = channel.basic_get(queue, auto_ack=True)
-                if method is not None:
-                    found.append((properties, body))
-                elif len(found) >= at_least:
-                    return found
-                else:
-                    time.sleep(0.01)
+
+            def are_found() -> bool:
+                while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                    found.append(got[1:])
+                return len(found) >= at_least
+
+            until(are_found, lambda: f"{at_least} in {queue}, now {len(found)}")
         return found

@@ -17,7 +17,7 @@ from delaybridge.store.stored import Stored
 from delaybridge.worker.ingester import Ingester, routes_of
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker
-from tests.rigs.waiting import DEADLINE_S
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 
 class Entrance:
@@ -99,21 +99,17 @@ class Entrance:
 
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for a condition (a coroutine function or a plain one) to become true."""
-        found: Any = None
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                while True:
-                    found = condition()
-                    if asyncio.iscoroutine(found):
-                        found = await found
-                    if found:
-                        return found
-                    for task in self._services:
-                        if task.done():
-                            task.result()
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"{what}: not within {DEADLINE_S:g} s; last {found!r}") from None
+
+        async def is_so() -> Any:
+            found = condition()
+            if asyncio.iscoroutine(found):
+                found = await found
+            for task in () if found else self._services:
+                if task.done():
+                    task.result()  # raises what ended it
+            return found
+
+        return await until_async(is_so, what)
 
 
 def _someone() -> Identity:
