@@ -25,10 +25,10 @@ from delaybridge.store.connection import NotNow, WrongServer
 from delaybridge.store.scripts import packed
 from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.waiting import until, until_async
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import free_port
 
-TIMEOUT_S = 0.3
+TIMEOUT_S = 0.1  # of a call to which no answer comes
 
 
 def some(*commands: tuple[object, ...]) -> list[bytes]:
@@ -36,6 +36,7 @@ def some(*commands: tuple[object, ...]) -> list[bytes]:
 
 
 ID = some(("CLIENT", "ID"))
+UNANSWERED = some(("BLPOP", "never filled", 60))
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ async def proxy(redis_url: str) -> AsyncIterator[FaultProxy]:
 @pytest.fixture
 async def wire(proxy: FaultProxy) -> AsyncIterator[AsyncWire]:
     client = redis.asyncio.Redis(port=proxy.port, protocol=2)
-    wire = AsyncWire(client.connection_pool, TIMEOUT_S)
+    wire = AsyncWire(client.connection_pool, DEADLINE_S)
     yield wire
     await wire.close()
     await client.aclose()
@@ -103,7 +104,7 @@ async def test_a_missing_answer_is_a_time_out_and_a_late_one_goes_to_no_other_ca
     wire: AsyncWire,
 ) -> None:
     with pytest.raises(redis.TimeoutError):
-        await wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
+        await wire.call(UNANSWERED, TIMEOUT_S)
     assert await wire.call(some(("ECHO", "b"))) == [b"b"]
 
 
@@ -137,8 +138,8 @@ async def test_an_unreachable_server_leaves_nothing_behind() -> None:
 
 @pytest.fixture
 def ordinary(redis_url: str) -> Iterator[Wire]:
-    with redis.Redis.from_url(redis_url, protocol=2, socket_timeout=TIMEOUT_S) as client:
-        wire = Wire(client.connection_pool, TIMEOUT_S)
+    with redis.Redis.from_url(redis_url, protocol=2) as client:
+        wire = Wire(client.connection_pool, DEADLINE_S)
         yield wire
         wire.close()
 
@@ -149,7 +150,7 @@ def test_a_synchronous_wire_does_the_same(ordinary: Wire) -> None:
     assert (found[0], found[2]) == (large, b"b")
     assert isinstance(found[1], NoScriptError)
     with pytest.raises(redis.TimeoutError):
-        ordinary.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
+        list(ordinary.replies(UNANSWERED, TIMEOUT_S))
     assert ordinary.call(some(("ECHO", "c"))) == [b"c"]
 
 
@@ -182,7 +183,7 @@ def test_a_forked_process_opens_its_own_connection(ordinary: Wire) -> None:
     ours, theirs = forking.Pipe()
     child = forking.Process(target=tell, args=(theirs,))
     child.start()
-    assert ours.poll(5)
+    assert ours.poll(DEADLINE_S)
     one, two = ours.recv()
     child.join()
     assert one == two != [number]
@@ -200,7 +201,7 @@ def test_an_unreachable_server_leaves_nothing_of_a_synchronous_wire_behind() -> 
 
 def test_threads_wait_for_a_free_connection(redis_url: str) -> None:
     with redis.Redis.from_url(f"{redis_url}?max_connections=2", protocol=2) as client:
-        wire = Wire(client.connection_pool, 10.0)
+        wire = Wire(client.connection_pool, DEADLINE_S)
         with ThreadPoolExecutor(8) as threads:
             ids = list(threads.map(lambda _: wire.call(some(("CLIENT", "ID")))[0], range(100)))
         wire.close()
@@ -209,7 +210,7 @@ def test_threads_wait_for_a_free_connection(redis_url: str) -> None:
 
 async def test_tasks_wait_for_a_free_connection(redis_url: str) -> None:
     async with redis.asyncio.Redis.from_url(f"{redis_url}?max_connections=2", protocol=2) as client:
-        wire = AsyncWire(client.connection_pool, 10.0)
+        wire = AsyncWire(client.connection_pool, DEADLINE_S)
         ids = await asyncio.gather(*(wire.call(some(("CLIENT", "ID"))) for _ in range(100)))
         await wire.close()
     assert len({id for (id,) in ids}) == 2
@@ -226,8 +227,8 @@ def test_a_thread_waits_for_a_connection_no_longer_than_for_an_answer(redis_url:
             client.rpush("f", "filled")
             assert busy.result() == [[b"f", b"filled"]]
         with pytest.raises(redis.TimeoutError, match="no answer"):
-            wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
-        assert wire.call(some(("ECHO", "b"))) == [b"b"]
+            wire.call(UNANSWERED)
+        assert list(wire.replies(some(("ECHO", "b")), DEADLINE_S)) == [b"b"]
         wire.close()
 
 
@@ -235,16 +236,18 @@ async def test_a_task_waits_for_a_connection_no_longer_than_for_an_answer(redis_
     url = f"{redis_url}?max_connections=1"
     async with redis.asyncio.Redis.from_url(url, protocol=2) as client:
         wire = AsyncWire(client.connection_pool, TIMEOUT_S)
-        busy = asyncio.create_task(wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S))))
+        busy = asyncio.create_task(wire.call(some(("BLPOP", "f", 60)), DEADLINE_S))
         await asyncio.sleep(0)
         given_up = asyncio.create_task(wire.call(some(("ECHO", "a"))))
         await asyncio.sleep(0)
         given_up.cancel()
         with pytest.raises(redis.TimeoutError, match="no connection became free"):
             await wire.call(some(("ECHO", "b")))
+        await client.rpush("f", "filled")
+        assert await busy == [[b"f", b"filled"]]
         with pytest.raises(redis.TimeoutError, match="no answer"):
-            await busy
-        assert await wire.call(some(("ECHO", "b"))) == [b"b"]
+            await wire.call(UNANSWERED)
+        assert await wire.call(some(("ECHO", "b")), DEADLINE_S) == [b"b"]
         await wire.close()
 
 
@@ -304,15 +307,12 @@ async def test_a_wrong_server_s_reply_closes_idle_and_busy_connections_of_an_asy
     await until_async(lambda: proxy.connections == 4, "the others are closed")
 
 
-def test_after_a_time_out_idle_connections_are_not_used(redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url, protocol=2, socket_timeout=TIMEOUT_S) as client:
-        wire = Wire(client.connection_pool, TIMEOUT_S)
-        with ThreadPoolExecutor(2) as threads:
-            before = {one for (one,) in threads.map(lambda _: wire.call(ID), range(8))}
-        with pytest.raises(redis.TimeoutError):
-            wire.call(some(("BLPOP", "never filled", 2 * TIMEOUT_S)))
-        assert wire.call(ID)[0] not in before
-        wire.close()
+def test_after_a_time_out_idle_connections_are_not_used(ordinary: Wire) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        before = {one for (one,) in threads.map(lambda _: ordinary.call(ID), range(8))}
+    with pytest.raises(redis.TimeoutError):
+        list(ordinary.replies(UNANSWERED, TIMEOUT_S))
+    assert ordinary.call(ID)[0] not in before
 
 
 def test_a_password_in_a_file_is_read_at_each_connect(
