@@ -31,12 +31,11 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.flavours import TO, Maker
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
-from tests.rigs.waiting import until, until_async
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
-RECONNECTS = 10_000
-TIMEOUT_S = 10.0
+RECONNECTS = 1000  # in each mode more than the connections that a pool allows
 PING = [packed("PING")]
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -100,9 +99,9 @@ REFUSED = {redis.ConnectionError, ConnectionResetError, BrokenPipeError}
 MODES = ("up", "refusing", "resetting", "down")
 
 
-def test_a_wire_reconnects_ten_thousand_times(fickle: Fickle) -> None:
+def test_a_wire_reconnects_a_thousand_times(fickle: Fickle) -> None:
     pool = redis.ConnectionPool(**options(port=fickle.port, retry=NEVER))
-    wire = Wire(pool, TIMEOUT_S)
+    wire = Wire(pool, DEADLINE_S)
     before = open_files()
     for mode in MODES:
         fickle.mode = mode
@@ -124,9 +123,9 @@ def _answer(wire: Wire) -> Any:
     return "up" if reply == b"PONG" else type(reply)
 
 
-async def test_an_async_wire_reconnects_ten_thousand_times(fickle: Fickle) -> None:
+async def test_an_async_wire_reconnects_a_thousand_times(fickle: Fickle) -> None:
     pool = redis.asyncio.ConnectionPool(**options(port=fickle.port, retry=ASYNC_NEVER))
-    wire = AsyncWire(pool, TIMEOUT_S)
+    wire = AsyncWire(pool, DEADLINE_S)
     before = open_files()
     for mode in MODES:
         fickle.mode = mode
@@ -174,12 +173,11 @@ async def test_a_client_outlives_every_connection_that_is_killed(
 
 
 async def test_a_client_works_at_once_when_redis_is_back(make: Maker, server: RedisServer) -> None:
-    client = make(f"{server.url}?max_connections=3", timeout_s=1.0)
+    client = make(f"{server.url}?max_connections=3", timeout_s=4.0)
     assert await client.get("x") is None
     server.kill()
-    for _ in range(4):  # several attempts in each, together more than the connections allowed
-        with pytest.raises(StoreUnavailable):
-            await client.schedule(TO, b"", delay=60)
+    with pytest.raises(StoreUnavailable):  # after more attempts than the connections allowed
+        await client.schedule(TO, b"", delay=60)
     server.start()
     assert await client.schedule(TO, b"", delay=60) == "created"
 
@@ -248,7 +246,7 @@ class _InThreads:
 async def test_a_server_that_stays_the_wrong_one_is_reported_with_its_reason(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
-    client = make(server.url, timeout_s=0.3)
+    client = make(server.url, timeout_s=2.0)
     await client.schedule(TO, b"", delay=60, id="x")
     admin.replicaof(LOOPBACK, free_port())
     with pytest.raises(StoreUnavailable, match="not ready: READONLY"):
