@@ -120,13 +120,6 @@ MUTANTS = [
         "cancelled_once",
     ),
     Mutant(
-        "web: a stopped job", "delaybridge/web/jobs.py",
-        "await asyncio.shield(do(page[at : at + BATCH_MESSAGES]))",
-        "await do(page[at : at + BATCH_MESSAGES])",
-        "messages under way when a job is stopped are in no answer",
-        "tests/integration/test_http_bulk.py::test_a_job_can_be_stopped",
-    ),
-    Mutant(
         "cli: a line in two pieces", "delaybridge/cli/lines.py",
         "yield from _line(number, kept + part, limit)", "yield from _line(number, part, limit)",
         "the beginning of a line is lost",
