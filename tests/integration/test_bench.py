@@ -54,6 +54,7 @@ def test_every_program_is_listed() -> None:
     assert programs - plain_consumers - {"__main__"} == {one.name for one in PROGRAMS} - {"peers"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_servers")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_program_prints_its_figures(
