@@ -37,6 +37,7 @@ from tests.servers.process import accepts
 from tests.servers.redis import ON_EVERY_REDIS
 
 DEMO = [sys.executable, "-m", "delaybridge", "demo"]
+SHORT = ["--messages", "100", "--seconds", "3"]
 
 
 class Demo:
@@ -129,7 +130,7 @@ def test_it_passes_without_any_server_installed(demo: Demo) -> None:
 
 
 def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
-    run = Demo(*DEMO, "--broker", rabbitmq_url)
+    run = Demo(*DEMO, *SHORT, "--broker", rabbitmq_url)
     assert _passed(run)
     (queue,) = re.findall(r"queue (delaybridge-demo-\w+)", run.printed)
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
@@ -138,7 +139,7 @@ def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
 
 
 def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
-    run = Demo(*DEMO, "--broker", real_kafka_url)
+    run = Demo(*DEMO, *SHORT, "--broker", real_kafka_url)
     assert _passed(run)
     (topic,) = re.findall(r"topic (delaybridge-demo-\w+)", run.printed)
     admin = AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc})
@@ -147,7 +148,7 @@ def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
 
 @ON_EVERY_REDIS
 def test_it_passes_on_a_given_redis_and_deletes_what_it_stored(redis_url: str) -> None:
-    run = Demo(*DEMO, "--redis", redis_url, "--messages", "100", "--seconds", "3")
+    run = Demo(*DEMO, *SHORT, "--redis", redis_url)
     assert run.end() == 0, run.printed
     assert "early 0  lost 0" in run.printed
     (namespace,) = re.findall(r"namespace (demo-\w+), deleted at the end", run.printed)
@@ -195,10 +196,11 @@ def test_ctrl_c_ends_the_load_with_a_verdict_from_the_first_moment_on() -> None:
         assert run.printed.endswith("\nPASS\n"), run.printed
 
 
-def test_a_reader_that_has_enough_ends_the_demo_without_an_error(demo: Demo) -> None:
-    demo.until("consumer")
-    assert demo.stop_reading() == 0
-    assert not demo.left_behind()
+def test_a_reader_that_has_enough_ends_the_demo_without_an_error() -> None:
+    with closing(Demo(*DEMO, *SHORT)) as run:
+        run.until("consumer")
+        assert run.stop_reading() == 0
+        assert not run.left_behind()
 
 
 @pytest.mark.parametrize(

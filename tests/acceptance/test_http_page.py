@@ -36,7 +36,7 @@ def api(redis_url: str, rabbitmq_url: str, namespace: str, tmp_path: Path) -> It
             yield serving
     finally:
         worker.terminate()
-        worker.wait(30)
+        worker.wait(DEADLINE_S)
 
 
 def run(command: list[str], folder: Path, api: ApiProcess) -> str:

@@ -17,12 +17,12 @@ from delaybridge.message import Answer
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import Promise
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import quiet, until
+from tests.rigs.waiting import until
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
-BEFORE_S, AFTER_S = 4, 5  # the load goes on for so long
-LONGEST_S = 12  # until a message is due
+STEP = 300  # messages are accepted before the fault, and after it
+LONGEST_S = 8  # until a message is due
 
 
 class Load:
@@ -44,12 +44,17 @@ class Load:
         self._stop.set()
         self._thread.join()
 
+    def wait_for(self, count: int) -> None:
+        """Wait until so many further messages were accepted."""
+        before = len(self._bridge.promises)
+        until(lambda: len(self._bridge.promises) >= before + count, f"{count} more")
+
     def _run(self) -> None:
         far: list[str] = []
         while not self._stop.is_set():
             try:
                 self._schedule(far)
-                if len(far) > 40:
+                if len(far) > 20:
                     self._cancel(far.pop(self._random.randrange(len(far))))
             except StoreError:
                 self.unanswered += 1
@@ -106,14 +111,14 @@ def test_nothing_is_lost_and_nothing_cancelled_arrives(
         bridge.rabbitmq_queue(namespace)
         names = bridge.start_workers(2)
         with Load(bridge, to) as load:
-            until(lambda: len(bridge.promises) > 100)
+            load.wait_for(100)
             redis.Redis.from_url(server.url).save()
             shutil.copy(server.folder / "dump.rdb", server.folder / "kept.rdb")
-            quiet(BEFORE_S)
+            load.wait_for(STEP)
             fault(server)
             bridge.kill_worker(names[0])
             began_s = time.monotonic()
-            quiet(AFTER_S)
+            load.wait_for(STEP)
             bridge.start_workers(1)
         bridge.wait_delivered()
         took_s = time.monotonic() - began_s
@@ -126,7 +131,7 @@ def test_nothing_is_lost_and_nothing_cancelled_arrives(
             f"everything delivered {took_s:.1f} s after the fault"
         )
         assert (verdict.lost, verdict.early, verdict.changed) == ([], [], [])
-        assert len(load.cancelled) > 50
+        assert len(load.cancelled) > STEP / 4
         after = [
             each.id
             for each in bridge.deliveries()

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.rigs.bridge import Bridge, MakeBridge
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import cached_libs, path_libs
 
 SOURCE = Path(__file__).parent.parent / "clients" / "java" / "Producer.java"
@@ -32,7 +32,7 @@ def java(tmp_path: Path) -> list[str]:
         return [*command, f"{libs}/*", str(SOURCE)]
     classes = tmp_path / "classes"
     compile_ = ["javac", "-cp", f"{libs}/*", "-d", str(classes), str(SOURCE)]
-    subprocess.run(compile_, check=True, timeout=60)
+    subprocess.run(compile_, check=True, timeout=DEADLINE_S)
     return [*command, f"{libs}/*:{classes}", SOURCE.stem]
 
 
@@ -49,7 +49,7 @@ def test_records_of_the_java_producer_arrive_later_unchanged_and_in_its_partitio
     topics = [namespace, f"{namespace}.delay", f"{namespace}-plain"]
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in topics]).values():
-        future.result(20)
+        future.result(DEADLINE_S)
     bridge.start_workers(1)
     bridge.start("ingest", "kafka", "--topic", f"{namespace}.delay")
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{namespace}-check"})
@@ -59,7 +59,7 @@ def test_records_of_the_java_producer_arrive_later_unchanged_and_in_its_partitio
         [*java, servers, f"{namespace}.delay", f"{namespace}-plain", str(COUNT), str(DELAY_MS)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert ran.returncode == 0, ran.stderr
     chosen = dict(line.split(" ") for line in ran.stdout.splitlines())
