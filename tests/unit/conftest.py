@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from delaybridge.scan.session import Session
+from tests.rigs.bucket_session import new_session
 from tests.rigs.command_line import Run, runner
 
 
@@ -16,6 +18,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     for name in ("NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     return runner([], capsys, monkeypatch)
+
+
+@pytest.fixture
+def session() -> Session:
+    """A session of a bucket."""
+    return new_session()
 
 
 @pytest.fixture

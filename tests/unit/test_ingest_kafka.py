@@ -1,10 +1,6 @@
-"""How a record of a delay topic is read: every row of the list of bad input, and any bytes."""
+"""How a record of a delay topic is read: every row of the list of bad input."""
 
 from __future__ import annotations
-
-import itertools
-import time
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -13,81 +9,27 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from delaybridge.errors import ConfigError
-from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
+from delaybridge.ingest.entries import Change, Quarantine
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.offsets import skips
-from delaybridge.ingest.kafka.records import RawRecord, RecordReader
-from delaybridge.ingest.reach import AllowList
-from delaybridge.message import (
-    WAIT,
-    Limits,
-    MessagePlan,
-    OnConflict,
-    Record,
-    decode_record,
-    rank_of,
-)
+from delaybridge.message import WAIT, MessagePlan, OnConflict, Record, decode_record, rank_of
 from delaybridge.settings.routes import Route, parse_route, topics_pattern
+from tests.rigs.raw_records import (
+    DELAY,
+    DUE,
+    FAR_MS,
+    HOUR,
+    KINDS,
+    TOPIC_ID,
+    Pairs,
+    kept,
+    read,
+    reader,
+    reason,
+    record,
+    scheduled,
+)
 
-TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
-KINDS = {"kafka": "kafka", "rabbitmq": "rabbitmq", "other": "kafka"}
-ROUTE = Route("kafka", "kafka", "orders.delay", "orders")
-FAR_MS = 32_503_680_000_000  # the year 3000
-Pairs = list[tuple[str, bytes | None]]
-HOUR: Pairs = [("delaybridge-delay", b"1h")]
-
-
-def reader(
-    topic_id: str = TOPIC_ID,
-    *,
-    route: Route = ROUTE,
-    keep_partition: bool = False,
-    allowed: tuple[str, ...] = (),
-    **limits: int,
-) -> RecordReader:
-    return RecordReader(
-        route,
-        topic_id,
-        KINDS,
-        Limits(**limits),
-        AllowList(allowed),
-        keep_partition=keep_partition,
-    )
-
-
-def record(
-    headers: Pairs | None = None,
-    *,
-    key: bytes | None = b"k",
-    value: bytes | None = b"body",
-    offset: int = 7,
-    partition: int = 3,
-    timestamp_ms: int = 1_700_000_000_999,
-) -> RawRecord:
-    return RawRecord(partition, offset, key, value, headers, timestamp_ms)
-
-
-def read(headers: Pairs | None, **given: Any) -> Entry:
-    return reader().read(record(headers, **given))
-
-
-def scheduled(entry: Entry) -> Schedule:
-    assert isinstance(entry, Schedule), entry
-    return entry
-
-
-def kept(entry: Entry) -> Record:
-    """The record that would be published."""
-    return decode_record(scheduled(entry).accepted.payload)
-
-
-def reason(entry: Entry) -> str:
-    assert isinstance(entry, Quarantine), entry
-    return entry.reason
-
-
-DELAY = "delaybridge-delay"
-DUE = "delaybridge-due"
 REFUSED: dict[str, tuple[Pairs | None, str]] = {
     "K-1": ([(DELAY, b"")], f"bad_time {DELAY}"),
     "K-3": ([(DELAY, (5000).to_bytes(8, "big"))], f"binary_number {DELAY}: 8 bytes"),
@@ -191,8 +133,6 @@ class TestKeyValueAndPlace:
     def test_the_partition_is_kept_only_if_the_settings_say_so(self) -> None:
         assert kept(read(HOUR)).partition is None
         assert kept(reader(keep_partition=True).read(record(HOUR))).partition == 3
-        etf1 = reader(keep_partition=True, allowed=("kafka:*",)).read(record(ETF1))
-        assert kept(etf1).partition == 3
 
     def test_headers_may_give_an_id_and_a_destination(self) -> None:
         headers: Pairs = [
@@ -282,96 +222,6 @@ class TestIds:
         assert {len(stamp) for stamp in stamps} <= {4}
 
 
-NOW_S = int(time.time())
-ETF1: Pairs = [
-    ("scheduler-epoch", b"%d" % (NOW_S + 3600)),
-    ("scheduler-target-topic", b"videos"),
-    ("scheduler-target-key", b"vid1"),
-    ("own", b"\xff"),
-]
-ETF1_READER = reader(allowed=("kafka:videos",))
-
-
-class TestMemory:
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            *(HOUR, [], [("own", b"1"), *HOUR], [("delaybridge-delay", b"20y")]),
-            *([("delaybridge-due", b"2000000000000")], [("delaybridge-due", b"1")]),
-            *([*HOUR, ("delaybridge-destination", b"kafka:audit")], [("X-Delay", b"5")]),
-            *([*HOUR, ("delaybridge-destination", b"kafka:other")], [("own", None)]),
-            *([*HOUR, ("delaybridge-id", b"mine")], [*HOUR, ("delaybridge-id", b" ")]),
-            *([*HOUR, ("delaybridge-key", b"other")], [*HOUR, ("delaybridge-priority", b"9")]),
-            *([*HOUR, ("delaybridge-ttl", b"1m")], [*HOUR, ("delaybridge-on-conflict", b"keep")]),
-            *([("delaybridge-cancel", b"true"), ("delaybridge-id", b"mine")], ETF1),
-        ],
-    )
-    def test_a_record_is_read_the_same_whatever_was_read_before(self, headers: Pairs) -> None:
-        given = {"keep_partition": True, "allowed": ("kafka:audit", "kafka:videos")}
-        used = reader(**given, body_bytes=50)  # type: ignore[arg-type]
-        for _ in range(2):
-            for offset, (key, value) in enumerate(
-                itertools.product((b"k", b"", None, b"\xff"), (b"body", b"b" * 51, None))
-            ):
-                one = record(headers, key=key, value=value, offset=offset, partition=offset % 2)
-                fresh = reader(**given, body_bytes=50)  # type: ignore[arg-type]
-                assert used.read(one) == fresh.read(one)
-
-
-class TestEtf1:
-    def test_a_record_in_etf1_s_dialect_is_scheduled(self) -> None:
-        entry = scheduled(ETF1_READER.read(record(ETF1, key=b"video-1")))
-        assert entry.policy is OnConflict.REPLACE
-        assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
-        accepted = entry.accepted
-        assert (accepted.id, accepted.shard_key) == ("video-1", b"video-1")
-        assert accepted.when == str((NOW_S + 3600) * 1000)
-        stamps = (
-            ("scheduler-timestamp", b"1700000000"),
-            ("scheduler-key", b"video-1"),
-            ("scheduler-topic", b"orders.delay"),
-        )
-        assert kept(entry) == Record("kafka:videos", b"body", (*ETF1, *stamps), None, b"vid1")
-
-    def test_without_a_target_key_the_message_has_none(self) -> None:
-        entry = ETF1_READER.read(record(ETF1[:2], key=b"video-1"))
-        assert kept(entry).key is None
-
-    def test_an_epoch_in_the_past_is_due_now(self) -> None:
-        headers: Pairs = [("scheduler-epoch", b"1577836800"), ETF1[1]]
-        assert scheduled(ETF1_READER.read(record(headers))).accepted.when == "1577836800000"
-
-    @pytest.mark.parametrize("headers", [ETF1, [("scheduler-x", b"")]], ids=["all", "any"])
-    def test_a_null_value_cancels(self, headers: Pairs) -> None:  # K-14
-        entry = ETF1_READER.read(record(headers, key=b"video-1", value=None))
-        assert isinstance(entry, Change)
-        assert (entry.id, entry.shard_key, entry.otherwise) == ("video-1", b"video-1", None)
-        assert (entry.source, entry.offset) == (f"{TOPIC_ID}:3", 7)
-
-    @pytest.mark.parametrize(
-        ("change", "why"),
-        [
-            ({"key": None}, "bad_id key"),
-            ({"key": b""}, "bad_id key"),
-            ({"key": b"\xff"}, "bad_id key: not valid UTF-8"),
-            ({"key": b"x" * 256}, "bad_id"),
-            ({"headers": [ETF1[0]]}, "bad_destination scheduler-target-topic"),
-            ({"headers": [ETF1[0], (ETF1[1][0], b"")]}, "bad_destination scheduler-target"),
-            ({"headers": [ETF1[0], (ETF1[1][0], b"\xff")]}, "bad_destination"),
-            ({"headers": [ETF1[0], (ETF1[1][0], b"pay")]}, "destination_not_allowed"),
-            ({"headers": [ETF1[0], (ETF1[1][0], b"orders.delay")]}, "self_loop"),
-            ({"headers": [("scheduler-epoch", b"soon"), ETF1[1]]}, "bad_time scheduler-epoch"),
-            ({"headers": [("scheduler-epoch", b""), ETF1[1]]}, "bad_time scheduler-epoch"),
-            ({"headers": [("scheduler-epoch", b"99999999999"), ETF1[1]]}, "too_far"),
-        ],
-    )
-    def test_an_invalid_record_in_etf1_s_dialect_is_quarantined(
-        self, change: dict[str, Any], why: str
-    ) -> None:
-        given = {"headers": ETF1, "key": b"video-1", **change}
-        assert reason(ETF1_READER.read(record(**given))).startswith(f"ingress:{why}")
-
-
 class TestCancel:
     def test_a_header_cancels(self) -> None:
         headers: Pairs = [("delaybridge-cancel", b"true"), ("delaybridge-id", b"x")]
@@ -403,41 +253,6 @@ class TestCancel:
 
     def test_a_null_value_with_any_header_is_a_message(self) -> None:
         assert kept(read([("a", b"")], value=None)).body is None
-
-
-NAMES = st.one_of(
-    st.sampled_from([DELAY, DUE, "delaybridge-id", "delaybridge-cancel", "x-delay"]),
-    st.sampled_from(["delaybridge-destination", "scheduler-epoch", "scheduler-target-topic"]),
-    st.text(max_size=5),
-)
-VALUES = st.one_of(
-    st.none(),
-    st.sampled_from([b"true", b"5000", b"1h", b"kafka:orders", b"%d" % (NOW_S + 5), b"orders"]),
-    st.binary(max_size=9),
-)
-
-
-@given(
-    st.one_of(st.none(), st.lists(st.tuples(NAMES, VALUES), max_size=5)),
-    st.one_of(st.none(), st.binary(max_size=5)),
-    st.one_of(st.none(), st.binary(max_size=5)),
-    st.integers(-1, 2**62),
-)
-def test_any_record_is_scheduled_changed_or_quarantined(
-    headers: Pairs | None, key: bytes | None, value: bytes | None, timestamp_ms: int
-) -> None:
-    given = record(headers, key=key, value=value, timestamp_ms=timestamp_ms)
-    entry = reader().read(given)
-    if isinstance(entry, Quarantine):
-        spoilt = decode_record(entry.payload)
-        assert (spoilt.body, spoilt.headers, spoilt.key) == (value, tuple(headers or ()), key)
-    elif isinstance(entry, Schedule):
-        sent = kept(entry)
-        assert sent.body == value
-        assert isinstance(sent.headers, tuple)
-        assert not any(name.startswith("delaybridge-") for name, _ in sent.headers)
-    elif isinstance(entry, Change) and entry.otherwise is not None:
-        assert (value, headers) == (None, [])
 
 
 class TestRoutes:

@@ -13,9 +13,8 @@ from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.session import Session
 from delaybridge.store.record import Tried
-from delaybridge.store.verbs import Bucket
+from tests.rigs.bucket_session import new_session
 
 TO = Destination("b", "rabbitmq", "", "dead")
 OLD = [("a", 2**40), ("x-dead-reason", "another"), ("z", "é")]
@@ -23,7 +22,7 @@ SAID = {"x-dead-reason": "unroutable", "x-dead-destination": "b:orders/k", "x-de
 
 
 def letter(kind: str, **fields: Any) -> Letter:
-    session = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
+    session = new_session()
     lanes = Lanes(
         {"b": Broker(kind, None)},  # type: ignore[arg-type]
         *(RetryPolicy(), lambda event: None),

@@ -14,12 +14,11 @@ from delaybridge.scan.flow import Flow
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.session import Session
 from delaybridge.scan.terms import Terms
 from delaybridge.store.record import Tried
-from delaybridge.store.verbs import Bucket
+from tests.rigs.bucket_session import new_session
 
-SESSION = Session(Bucket("ns", 3, "birth"), "w:random:10", 10, 1000, 0.0)
+SESSION = new_session()
 KNOWN = 8
 HANDFUL = 3
 

@@ -22,7 +22,7 @@ from delaybridge.scan.session import Session
 from delaybridge.scan.waiting import WaitingCopies
 from delaybridge.store.record import Tried
 from delaybridge.store.replies import Claim
-from delaybridge.store.verbs import Bucket
+from tests.rigs.bucket_session import new_session
 
 NOW_MS = 1_800_000_000_000
 WINDOW = 1000
@@ -84,15 +84,11 @@ class Rig:
             self.stub, self.lanes, self.stub, self.stub, lambda _: None, ScanOptions(**options),
             lost=lambda *_: None, damaged=lambda *_: None, allow=lambda _: None,
         )  # fmt: skip
-        self.sessions = [self._session(number) for number in range(BUCKETS)]
+        self.sessions = [new_session(number) for number in range(BUCKETS)]
+        for session in self.sessions:
+            self.scanner.hold(session)
         self.lane = self.lanes.route("a:q", NOW_MS)[1]
         self.lane.flow.limit = WINDOW
-
-    def _session(self, number: int) -> Session:
-        session = Session(Bucket("ns", number, "birth"), "owner:1", 1, 10_000, 0.0)
-        session.ready = True
-        self.scanner.hold(session)
-        return session
 
     def copies(self, count: int, score: float = NOW_MS - 1000.0, number: int = 0) -> list[Copy]:
         """Copies of one bucket, with growing scores."""
@@ -278,7 +274,7 @@ def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
     destination, lane = lanes.route("a:q", NOW_MS)
     chosen = random.Random(1)
     for _ in range(50):
-        session = Session(Bucket("ns", 0, "birth"), "owner:1", 1, 10_000, 0.0)
+        session = new_session()
         waiting, everything = WaitingCopies(NOW_MS, lanes), list[Copy]()
         for step in range(5):
             scores = [NOW_MS - 10.0 + chosen.randrange(20) for _ in range(chosen.randrange(9))]
