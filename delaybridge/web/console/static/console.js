@@ -121,7 +121,7 @@ const page = (() => {
     alerts.dataset.text = "";
     const line = document.createElement("p");
     line.append(text, " ", ...more);
-    alerts.replaceChildren(line);
+    if (alerts.textContent !== line.textContent) alerts.replaceChildren(line);  // a link may be pressed
   };
   const listen = () => {
     if (unheard || !find(".beacon") || document.hidden) return;
