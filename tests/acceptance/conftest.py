@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page
 
 from tests.rigs.bridge import Bridge, MakeBridge
+from tests.rigs.browser import browser, launched
 from tests.servers.cluster import ClusterSite
 from tests.servers.kafka import KafkaNode
 from tests.servers.rabbitmq import RabbitMQNode
@@ -56,3 +60,17 @@ def own_kafka(kafka_url: str) -> Iterator[KafkaNode]:
     """A private Kafka. `kafka_url` skips the test if no Kafka is available."""
     with KafkaNode() as node:
         yield node
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def program(chromium: str) -> AsyncIterator[Browser]:
+    """The one browser of this process: tests that use it run on the loop of the session."""
+    async with launched(chromium) as program:
+        yield program
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(http: httpx.AsyncClient, program: Browser) -> AsyncIterator[Page]:
+    """A page of the server that the test's file starts."""
+    async with browser(program, str(http.base_url)) as page:
+        yield page

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Page, Route, expect
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Route, expect
 
+from delaybridge.client.async_client import AsyncClient
 from tests.rigs.api import api
-from tests.rigs.browser import browser, confirm, log_in_by_form, overlapping
+from tests.rigs.browser import browser, confirm, log_in_by_form
 from tests.rigs.sessions import TOKENS, token_file_in
+from tests.rigs.waiting import until_async
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 BROKERS = {"memory": "memory://", "other": "memory://"}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
     async with api(redis_url, namespace, brokers=BROKERS) as client:
         yield client
 
 
-@pytest.fixture
-async def page(http: httpx.AsyncClient, chromium: str) -> AsyncIterator[Page]:
-    async with browser(str(http.base_url), chromium, expected={404, 406, 422, 503}) as opened:
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(http: httpx.AsyncClient, program: Browser) -> AsyncIterator[Page]:
+    async with browser(program, str(http.base_url), expected={404, 406, 422, 503}) as opened:
         yield opened
 
 
@@ -45,40 +51,46 @@ async def test_json_is_published_as_it_was_written(http: httpx.AsyncClient, page
     await page.get_by_label("JSON", exact=True).check()
     await page.get_by_label("Body", exact=True).fill(text)
     await expect(page.locator("#as-curl")).to_contain_text("12345678901234567890")
+    await expect(page.locator("#as-cli")).to_contain_text("'memory:t' --in '15m'")
     await page.get_by_role("button", name="Schedule").click()
     await page.wait_for_url("**/messages/by-hand")
     assert (await http.get("/v1/messages/by-hand")).json()["body"] == text
 
 
-async def test_invalid_json_names_its_field(page: Page) -> None:
+async def test_invalid_json_names_its_field_and_a_double_click_schedules_one_message(
+    http: httpx.AsyncClient, page: Page
+) -> None:
     await page.goto("/publish?destination=memory:t")
     await page.get_by_label("Headers, JSON").fill("{")
     await page.get_by_role("button", name="Schedule").click()
     await expect(page.locator("#said")).to_contain_text("Headers, JSON: ")
+    await page.get_by_label("Headers, JSON").fill("")
+    await page.get_by_role("button", name="Schedule").dblclick()
+    await page.wait_for_url("**/messages/*")
+    assert len(await stored(http)) == 1
 
 
-@pytest.mark.parametrize(
-    ("body", "how"),
-    [
+async def test_a_duplicate_has_all_that_the_message_has(
+    http: httpx.AsyncClient, page: Page
+) -> None:
+    kinds: list[tuple[str, dict[str, object]]] = [
         ("\nA\r\nB\x00", {"at_most_once": True}),
         ("\n\nline", {"retry": {"max_attempts": 3}}),
         ("ü 1", {"headers": {"n": "12345678901234567"}}),
-    ],
-)
-async def test_a_duplicate_has_all_that_the_message_has(
-    http: httpx.AsyncClient, page: Page, body: str, how: dict[str, object]
-) -> None:
-    more = {"ttl": "10m", "priority": 7, "headers": {"h": '"<b>'}, **how}
-    await schedule(http, id="first", body=body, key="k", **more)
-    await page.goto("/messages/first")
-    await page.get_by_role("link", name="Duplicate").click()
-    await page.get_by_label("Id, made if empty").fill("second")
-    await page.get_by_role("button", name="Schedule").click()
-    await page.wait_for_url("**/messages/second")
-    first, second = [(await http.get(f"/v1/messages/{id}")).json() for id in ("first", "second")]
-    same = ("body", "headers", "key", "ttl_ms", "priority", "at_most_once", "retry")
-    assert {name: first.get(name) for name in same} == {name: second.get(name) for name in same}
-    assert first["ttl_ms"] == 600_000
+    ]
+    for n, (body, how) in enumerate(kinds):
+        more = {"ttl": "10m", "priority": 7, "headers": {"h": '"<b>'}, **how}
+        await schedule(http, id=f"first-{n}", body=body, key="k", **more)
+        await page.goto(f"/messages/first-{n}")
+        await page.get_by_role("link", name="Duplicate").click()
+        await page.get_by_label("Id, made if empty").fill(f"second-{n}")
+        await page.get_by_role("button", name="Schedule").click()
+        await page.wait_for_url(f"**/messages/second-{n}")
+        ids = f"first-{n}", f"second-{n}"
+        first, second = [(await http.get(f"/v1/messages/{id}")).json() for id in ids]
+        for name in ("body", "headers", "key", "ttl_ms", "priority", "at_most_once", "retry"):
+            assert first.get(name) == second.get(name), name
+        assert first["ttl_ms"] == 600_000
 
 
 async def test_a_message_whose_answer_was_lost_is_scheduled_once(
@@ -176,6 +188,35 @@ async def test_a_job_whose_progress_is_refused_cannot_be_started_again(
     await expect(page.locator("#ask progress")).to_be_hidden()
 
 
+async def test_a_job_goes_on_when_its_dialog_is_left(
+    http: httpx.AsyncClient, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, cancel_many = asyncio.Event(), AsyncClient.cancel_many
+
+    async def late(client: AsyncClient, *what: Any, **how: Any) -> Any:
+        await left.wait()
+        return await cancel_many(client, *what, **how)
+
+    monkeypatch.setattr(AsyncClient, "cancel_many", late)
+    await schedule(http)
+    await page.goto("/messages")
+    await page.locator("summary", has_text="All that match").click()
+    await page.get_by_role("button", name="Cancel all").click()
+    await page.locator("#ask .typed input").fill("1")
+    await page.locator("#ask .go").click()
+    await expect(page.locator("#ask progress")).to_be_visible()  # it has begun
+    await expect(page.locator("#ask .go")).to_be_hidden()
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#said")).to_contain_text("the job goes on")
+    await page.close()
+    left.set()
+
+    async def is_done() -> bool:
+        return await stored(http) == []
+
+    await until_async(is_done, "the job does all")
+
+
 async def test_everything_is_paused_and_resumed(http: httpx.AsyncClient, page: Page) -> None:
     async def paused() -> list[object]:
         asked = [await http.get(f"/v1/destinations/{name}") for name in BROKERS]
@@ -193,7 +234,7 @@ async def test_everything_is_paused_and_resumed(http: httpx.AsyncClient, page: P
 
 
 async def test_what_a_definition_has_is_no_attribute_and_can_be_saved(
-    redis_url: str, namespace: str, chromium: str, tmp_path: Path
+    redis_url: str, namespace: str, program: Browser, tmp_path: Path
 ) -> None:
     """Who may write must not act with the browser of who may do everything."""
     trap = (
@@ -209,7 +250,7 @@ async def test_what_a_definition_has_is_no_attribute_and_can_be_saved(
         roles[role] = {"authorization": f"Bearer {token}"}
     async with (
         api(redis_url, namespace, brokers=BROKERS, token_file=str(file)) as http,
-        browser(str(http.base_url), chromium, expected={401}) as page,
+        browser(program, str(http.base_url), expected={401}) as page,
     ):
         made = await http.post("/v1/recurring", json=definition, headers=roles["write"])
         assert made.status_code == 201, made.text
@@ -248,55 +289,3 @@ async def test_htmx_can_only_read(http: httpx.AsyncClient, page: Page) -> None:
         assert seen["sent"] is sent
         assert "x-delaybridge-console" not in [name.lower() for name in seen["headers"]]
     assert (await http.get("/v1/destinations/memory")).json()["paused_by"] is None
-
-
-async def test_what_is_typed_outlives_the_session(
-    redis_url: str, namespace: str, chromium: str, tmp_path: Path
-) -> None:
-    file = token_file_in(tmp_path)
-    async with (
-        api(redis_url, namespace, token_file=str(file)) as http,
-        browser(str(http.base_url), chromium, expected={401}) as page,
-    ):
-        await page.goto("/publish")
-        await log_in_by_form(page, TOKENS["admin"])
-        await page.get_by_label("Body", exact=True).fill("an hour's work")
-        known = file.read_text()
-        file.write_text("")
-        login = page.locator("#alerts a", has_text="log in")
-        await expect(login).to_be_visible(timeout=20_000)
-        await expect(page.get_by_label("Body", exact=True)).to_have_value("an hour's work")
-        file.write_text(known)
-        async with page.context.expect_page() as opened:
-            await login.click()
-        other = await opened.value
-        await log_in_by_form(other, TOKENS["admin"])
-        await other.close()
-        await expect(page.locator(".beacon.on")).to_be_visible(timeout=20_000)
-        await expect(page.get_by_label("Body", exact=True)).to_have_value("an hour's work")
-
-
-@pytest.mark.parametrize("width", [320, 390, 1280])
-async def test_big_numbers_do_not_run_into_each_other(
-    redis_url: str, namespace: str, chromium: str, width: int
-) -> None:
-    async with (
-        api(redis_url, namespace, brokers=BROKERS) as http,
-        browser(str(http.base_url), chromium, size=(width, 800)) as page,
-    ):
-        for path in ("/", "/buckets", "/horizon"):
-            await page.goto(path)
-            await expect(page.locator(".beacon.on")).to_be_visible()
-            await page.evaluate(
-                """for (const it of document.querySelectorAll(".card .value")) {
-                  delete it.dataset.tick; it.textContent = "1,234,567"; }"""
-            )
-            assert await overlapping(page) == []
-
-
-async def test_a_wrong_filter_is_said_on_a_page_that_leads_on(page: Page) -> None:
-    await page.goto("/messages?due_from=tomorrow")
-    await expect(page.locator("h1")).to_have_text("This cannot be shown")
-    await expect(page.locator("section.problem")).to_contain_text("due_from")
-    await page.locator("section.problem").get_by_role("link", name="Messages").click()
-    await page.wait_for_url("**/messages")

@@ -7,13 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from delaybridge.store.store import Store
 from tests.rigs.api import api
-from tests.rigs.browser import browser
 from tests.rigs.burials import buried
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 BROKERS = {"rabbitmq": "amqp://h", "kafka": "kafka://h"}
 BURIED = [
     *((f"gone-{n}", "rabbitmq:orders/a b", "unroutable: no queue") for n in range(4)),
@@ -30,16 +31,10 @@ def dead(redis_url: str, namespace: str) -> Iterator[None]:
     store.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
     async with api(redis_url, namespace, brokers=BROKERS) as client:
         yield client
-
-
-@pytest.fixture
-async def page(http: httpx.AsyncClient, chromium: str) -> AsyncIterator[Page]:
-    async with browser(str(http.base_url), chromium) as opened:
-        yield opened
 
 
 async def confirmed(page: Page, text: str = "") -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.rigs.api import api
-from tests.rigs.browser import browser
 from tests.rigs.fleet import Fleet
 from tests.rigs.waiting import until_async
 
-LONG = 20_000  # ms
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.fixture
@@ -26,16 +26,10 @@ def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
         yield made
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
     async with api(redis_url, namespace, brokers={"file": "memory://"}) as client:
         yield client
-
-
-@pytest.fixture
-async def page(http: httpx.AsyncClient, chromium: str) -> AsyncIterator[Page]:
-    async with browser(str(http.base_url), chromium) as opened:
-        yield opened
 
 
 async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Fleet) -> None:
@@ -54,7 +48,7 @@ async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Flee
     mark = await of_second.first.locator("i").get_attribute("class")
     assert color == f"dot {mark}"
     first.kill()
-    await expect(of_second).to_have_count(16, timeout=LONG)
+    await expect(of_second).to_have_count(16)
     await expect(page.locator("#changed")).not_to_have_text("0")
     await expect(page.locator("#changes")).to_contain_text("second")
     await of_second.first.focus()
@@ -62,7 +56,7 @@ async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Flee
     await expect(page.locator("#about")).to_contain_text("bucket 1: second")
     await expect(page.locator("#about")).to_contain_text("lease ends in")
     await page.goto("/workers")
-    await expect(page.locator("#t-workers tbody tr")).to_have_count(1, timeout=LONG)
+    await expect(page.locator("#t-workers tbody tr")).to_have_count(1)
     await expect(page.locator("#t-gone")).to_contain_text("first")
 
     await page.goto("/brokers")
@@ -74,7 +68,7 @@ async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Flee
     await page.goto("/workers")
     await page.get_by_role("button", name="Drain").click()
     await page.locator("#ask .go").click()
-    await expect(page.locator("#t-gone")).to_contain_text("second", timeout=LONG)
+    await expect(page.locator("#t-gone")).to_contain_text("second")
     assert await asyncio.to_thread(second.wait) == 0
     assert fleet.owners() == {}
 
@@ -140,11 +134,11 @@ async def test_the_tail_shows_events_pauses_and_filters(page: Page, fleet: Fleet
     rows = page.locator("#t-tail tbody tr")
     fleet.schedule(40, seconds=4)
     published = rows.filter(has_text="destination=file:q")
-    await expect(published.first).to_be_visible(timeout=LONG)
+    await expect(published.first).to_be_visible()
     await page.get_by_role("button", name="Pause").click()
     before = await rows.count()
     fleet.schedule(60, seconds=4, first_s=1)
-    await expect(page.locator("#held")).to_have_text(re.compile(r"\d+ waiting"), timeout=LONG)
+    await expect(page.locator("#held")).to_have_text(re.compile(r"\d+ waiting"))
     assert await rows.count() == before
     await page.get_by_role("button", name="Go on").click()
     await expect(page.locator("#held")).to_have_text("")

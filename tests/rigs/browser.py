@@ -8,10 +8,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import ConsoleMessage, Page, Response, async_playwright, expect
+from playwright.async_api import (
+    Browser,
+    ConsoleMessage,
+    Page,
+    Response,
+    async_playwright,
+    expect,
+)
+
+from tests.rigs.waiting import DEADLINE_S
 
 DESKTOP, PHONE = (1280, 800), (390, 844)
-_AXE = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+expect.set_options(timeout=DEADLINE_S * 1000)
+_AXE = """async leftOut => (await axe.run(document, {
+    resultTypes: ["violations"], rules: leftOut ? {[leftOut]: {enabled: false}} : {}
+  })).violations
   .filter(found => ["serious", "critical"].includes(found.impact))
   .map(found => `${found.id}: ${found.help}: ` +
     found.nodes.slice(0, 3).map(node => node.target + " " + node.failureSummary).join(" | "))"""
@@ -40,16 +52,26 @@ _CUT_OFF = """() => [...charts.made].filter(([element, plot]) => {
 
 
 @asynccontextmanager
+async def launched(chromium: str) -> AsyncIterator[Browser]:
+    """A browser without a window, for many pages. It belongs to the loop that starts it."""
+    sandbox = [] if os.geteuid() else ["--no-sandbox"]
+    async with async_playwright() as driver:
+        program = await driver.chromium.launch(executable_path=chromium, args=sandbox)
+        yield program
+        await program.close()
+
+
+@asynccontextmanager
 async def browser(
+    program: Browser,
     url: str,
-    chromium: str,
     *,
     size: tuple[int, int] = DESKTOP,
     scheme: str = "light",
     locale: str = "en-US",
     expected: Collection[int] = (),
 ) -> AsyncIterator[Page]:
-    """A page of a browser. AssertionError at the end if it complained about anything.
+    """A page in a profile of its own. AssertionError at the end if a page there complained.
 
     expected: statuses of 400 and more that are no complaint.
     """
@@ -66,28 +88,48 @@ async def browser(
         if response.status >= 400 and response.status not in expected:
             complaints.append(f"{response.status} {response.url}")
 
-    sandbox = [] if os.geteuid() else ["--no-sandbox"]
-    async with async_playwright() as driver:
-        program = await driver.chromium.launch(executable_path=chromium, args=sandbox)
-        shape: Any = {"width": size[0], "height": size[1]}
-        how: Any = scheme
-        context = await program.new_context(
-            base_url=url, locale=locale, viewport=shape, color_scheme=how
-        )
-        await context.add_init_script(_WATCH)
-        page = await context.new_page()
-        page.on("console", said)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("response", answered)
-        yield page
-        await program.close()
+    shape: Any = {"width": size[0], "height": size[1]}
+    how: Any = scheme
+    context = await program.new_context(
+        base_url=url, locale=locale, viewport=shape, color_scheme=how
+    )
+    context.set_default_timeout(DEADLINE_S * 1000)
+    await context.add_init_script(_WATCH)
+    # Of all its pages, also those that a test opens beside.
+    context.on("console", said)
+    context.on("weberror", lambda found: complaints.append(str(found.error)))
+    context.on("response", answered)
+    try:
+        yield await context.new_page()
+    finally:
+        await context.close()
     assert not complaints, complaints
+
+
+async def opened(page: Page, path: str) -> None:
+    """The page, when its first tick has come."""
+    await page.goto(path)
+    await expect(page.locator("h1").first).to_be_visible()
+    await expect(page.locator(".beacon.on")).to_be_visible()
+
+
+async def ticked(page: Page) -> None:
+    """Wait for the page's next tick."""
+    await page.evaluate(
+        "new Promise(done => document.addEventListener('tick', done, {once: true}))"
+    )
+
+
+async def refreshed(page: Page) -> None:
+    """Let the page fetch itself again, and wait until the answer has come."""
+    async with page.expect_response(lambda found: "/static/" not in found.url):
+        await page.keyboard.press(".")
 
 
 async def confirm(page: Page) -> None:
     """Press the button of the dialog, and wait until what it does is done."""
     await page.locator("#ask .go").click()
-    await expect(page.locator("#ask")).to_be_hidden(timeout=20_000)
+    await expect(page.locator("#ask")).to_be_hidden()
 
 
 async def log_in_by_form(page: Page, token: str) -> None:
@@ -97,10 +139,11 @@ async def log_in_by_form(page: Page, token: str) -> None:
     await expect(page.locator(".beacon.on")).to_be_visible()
 
 
-async def inaccessible(page: Page, node_modules: str) -> list[str]:
-    """What axe-core finds serious in the page as it is now."""
-    await page.evaluate((Path(node_modules) / "axe-core" / "axe.min.js").read_text())
-    found: list[str] = await page.evaluate(_AXE)
+async def inaccessible(page: Page, node_modules: str, leaving_out: str = "") -> list[str]:
+    """What axe-core finds serious in the page as it is now. leaving_out: one of its rules."""
+    if not await page.evaluate("!!window.axe"):
+        await page.evaluate((Path(node_modules) / "axe-core" / "axe.min.js").read_text())
+    found: list[str] = await page.evaluate(_AXE, leaving_out)
     return found
 
 

@@ -1,129 +1,79 @@
-"""Strings that have broken consoles elsewhere: as an id, a header, a filter, a reason."""
+"""Strings that have broken consoles elsewhere, and a namespace in which all text is of them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
+import httpx
+
+from delaybridge.store import registry
+from delaybridge.store.store import Store
+
 # fmt: off
-HOSTILE_STRINGS = (
-    '<script>window.__pwned=1</script>',
-    '</script><script>window.__pwned=1</script>',
-    '<img src=x onerror=window.__pwned=1>',
-    '<svg onload=window.__pwned=1>',
-    '<svg/onload=window.__pwned=1>',
-    '<body onload=window.__pwned=1>',
-    "<iframe srcdoc='<script>window.__pwned=1</script>'>",
-    '<a href="javascript:window.__pwned=1">x</a>',
-    'javascript:window.__pwned=1',
-    'JaVaScRiPt:window.__pwned=1',
-    'java\tscript:window.__pwned=1',
-    'data:text/html,<script>window.__pwned=1</script>',
-    '" onmouseover="window.__pwned=1',
-    "' onfocus='window.__pwned=1' autofocus='",
-    '"><script>window.__pwned=1</script>',
-    "'><script>window.__pwned=1</script>",
-    '--><script>window.__pwned=1</script>',
-    ']]><script>window.__pwned=1</script>',
-    '</textarea><script>window.__pwned=1</script>',
-    '</title><script>window.__pwned=1</script>',
-    '</style><script>window.__pwned=1</script>',
-    '</pre><script>window.__pwned=1</script>',
-    '</template><img src=x onerror=window.__pwned=1>',
-    '<details open ontoggle=window.__pwned=1>',
-    '<video><source onerror=window.__pwned=1>',
-    '<input autofocus onfocus=window.__pwned=1>',
-    '<select autofocus onfocus=window.__pwned=1>',
-    '<marquee onstart=window.__pwned=1>',
-    '<math><mi xlink:href="javascript:window.__pwned=1">',
-    '<object data="javascript:window.__pwned=1">',
-    '<embed src="javascript:window.__pwned=1">',
-    '<form action="javascript:window.__pwned=1"><button>x',
-    '<button formaction="javascript:window.__pwned=1">x',
-    '<meta http-equiv=refresh content="0;url=javascript:window.__pwned=1">',
-    '<base href="javascript:window.__pwned=1//">',
-    '<link rel=import href="data:text/html,<script>window.__pwned=1</script>">',
-    '<div hx-get="/v1/stats" hx-trigger="load" hx-on::after-request="window.__pwned=1">',
-    "<div hx-on:load='window.__pwned=1'>",
-    "<div data-hx-on:click='window.__pwned=1'>",
-    '<button data-act=DELETE data-path=/v1/alarm>x</button><script>window.__pwned=1</script>',
-    '<x onclick=window.__pwned=1>y</x>',
-    '<noscript><p title="</noscript><img src=x onerror=window.__pwned=1>">',
-    '<svg><style><img src=x onerror=window.__pwned=1></style>',
-    '<math><mtext><table><mglyph><style><img src=x onerror=window.__pwned=1>',
-    '<scr<script>ipt>window.__pwned=1</scr</script>ipt>',
-    '<<script>window.__pwned=1//<</script>',
-    '<script/x>window.__pwned=1</script>',
-    '<script\n>window.__pwned=1</script\n>',
-    '%3Cscript%3Ewindow.__pwned=1%3C/script%3E',
-    '&lt;script&gt;window.__pwned=1&lt;/script&gt;',
-    '&#60;script&#62;window.__pwned=1&#60;/script&#62;',
-    '\\u003cscript\\u003ewindow.__pwned=1\\u003c/script\\u003e',
-    '\\x3cscript\\x3ewindow.__pwned=1\\x3c/script\\x3e',
-    '${window.__pwned=1}',
-    '`${window.__pwned=1}`',
-    "{{constructor.constructor('window.__pwned=1')()}}",
-    "';window.__pwned=1;//",
-    '";window.__pwned=1;//',
-    "\\';window.__pwned=1;//",
-    '</script><svg onload=window.__pwned=1>//',
-    '<script>alert(1)</script>',
-    '</script><script>alert(1)</script>',
-    '<img src=x onerror=alert(1)>',
-    '<svg onload=alert(1)>',
-    '<svg/onload=alert(1)>',
-    '<body onload=alert(1)>',
-    "<iframe srcdoc='<script>alert(1)</script>'>",
-    '<a href="javascript:alert(1)">x</a>',
-    'javascript:alert(1)',
-    'JaVaScRiPt:alert(1)',
-    'java\tscript:alert(1)',
-    'data:text/html,<script>alert(1)</script>',
-    '" onmouseover="alert(1)',
-    "' onfocus='alert(1)' autofocus='",
-    '"><script>alert(1)</script>',
-    "'><script>alert(1)</script>",
-    '--><script>alert(1)</script>',
-    ']]><script>alert(1)</script>',
-    '</textarea><script>alert(1)</script>',
-    '</title><script>alert(1)</script>',
-    '</style><script>alert(1)</script>',
-    '</pre><script>alert(1)</script>',
-    '</template><img src=x onerror=alert(1)>',
-    '<details open ontoggle=alert(1)>',
-    '<video><source onerror=alert(1)>',
-    '<input autofocus onfocus=alert(1)>',
-    '<select autofocus onfocus=alert(1)>',
-    '<marquee onstart=alert(1)>',
-    '<math><mi xlink:href="javascript:alert(1)">',
-    '<object data="javascript:alert(1)">',
-    '<embed src="javascript:alert(1)">',
-    '<form action="javascript:alert(1)"><button>x',
-    '<button formaction="javascript:alert(1)">x',
-    '<meta http-equiv=refresh content="0;url=javascript:alert(1)">',
-    '<base href="javascript:alert(1)//">',
-    '<link rel=import href="data:text/html,<script>alert(1)</script>">',
-    '<div hx-get="/v1/stats" hx-trigger="load" hx-on::after-request="alert(1)">',
-    "<div hx-on:load='alert(1)'>",
-    "<div data-hx-on:click='alert(1)'>",
-    '<button data-act=DELETE data-path=/v1/alarm>x</button><script>alert(1)</script>',
-    '<x onclick=alert(1)>y</x>',
-    '<noscript><p title="</noscript><img src=x onerror=alert(1)>">',
-    '<svg><style><img src=x onerror=alert(1)></style>',
-    '<math><mtext><table><mglyph><style><img src=x onerror=alert(1)>',
-    '<scr<script>ipt>alert(1)</scr</script>ipt>',
-    '<<script>alert(1)//<</script>',
-    '<script/x>alert(1)</script>',
-    '<script\n>alert(1)</script\n>',
-    '%3Cscript%3Ealert(1)%3C/script%3E',
-    '&lt;script&gt;alert(1)&lt;/script&gt;',
-    '&#60;script&#62;alert(1)&#60;/script&#62;',
-    '\\u003cscript\\u003ealert(1)\\u003c/script\\u003e',
-    '\\x3cscript\\x3ealert(1)\\x3c/script\\x3e',
-    '${alert(1)}',
-    '`${alert(1)}`',
-    "{{constructor.constructor('alert(1)')()}}",
-    "';alert(1);//",
-    '";alert(1);//',
-    "\\';alert(1);//",
-    '</script><svg onload=alert(1)>//',
+_SCRIPTED = (
+    '<script>RUN</script>',
+    '</script><script>RUN</script>',
+    '<img src=x onerror=RUN>',
+    '<svg onload=RUN>',
+    '<svg/onload=RUN>',
+    '<body onload=RUN>',
+    "<iframe srcdoc='<script>RUN</script>'>",
+    '<a href="javascript:RUN">x</a>',
+    'javascript:RUN',
+    'JaVaScRiPt:RUN',
+    'java\tscript:RUN',
+    'data:text/html,<script>RUN</script>',
+    '" onmouseover="RUN',
+    "' onfocus='RUN' autofocus='",
+    '"><script>RUN</script>',
+    "'><script>RUN</script>",
+    '--><script>RUN</script>',
+    ']]><script>RUN</script>',
+    '</textarea><script>RUN</script>',
+    '</title><script>RUN</script>',
+    '</style><script>RUN</script>',
+    '</pre><script>RUN</script>',
+    '</template><img src=x onerror=RUN>',
+    '<details open ontoggle=RUN>',
+    '<video><source onerror=RUN>',
+    '<input autofocus onfocus=RUN>',
+    '<select autofocus onfocus=RUN>',
+    '<marquee onstart=RUN>',
+    '<math><mi xlink:href="javascript:RUN">',
+    '<object data="javascript:RUN">',
+    '<embed src="javascript:RUN">',
+    '<form action="javascript:RUN"><button>x',
+    '<button formaction="javascript:RUN">x',
+    '<meta http-equiv=refresh content="0;url=javascript:RUN">',
+    '<base href="javascript:RUN//">',
+    '<link rel=import href="data:text/html,<script>RUN</script>">',
+    '<div hx-get="/v1/stats" hx-trigger="load" hx-on::after-request="RUN">',
+    "<div hx-on:load='RUN'>",
+    "<div data-hx-on:click='RUN'>",
+    '<button data-act=DELETE data-path=/v1/alarm>x</button><script>RUN</script>',
+    '<x onclick=RUN>y</x>',
+    '<noscript><p title="</noscript><img src=x onerror=RUN>">',
+    '<svg><style><img src=x onerror=RUN></style>',
+    '<math><mtext><table><mglyph><style><img src=x onerror=RUN>',
+    '<scr<script>ipt>RUN</scr</script>ipt>',
+    '<<script>RUN//<</script>',
+    '<script/x>RUN</script>',
+    '<script\n>RUN</script\n>',
+    '%3Cscript%3ERUN%3C/script%3E',
+    '&lt;script&gt;RUN&lt;/script&gt;',
+    '&#60;script&#62;RUN&#60;/script&#62;',
+    '\\u003cscript\\u003eRUN\\u003c/script\\u003e',
+    '\\x3cscript\\x3eRUN\\x3c/script\\x3e',
+    '${RUN}',
+    '`${RUN}`',
+    "{{constructor.constructor('RUN')()}}",
+    "';RUN;//",
+    '";RUN;//',
+    "\\';RUN;//",
+    '</script><svg onload=RUN>//',
+)
+_OTHERS = (
     '{{7*7}}',
     "{% include '/etc/passwd' %}",
     '{{config}}',
@@ -258,3 +208,43 @@ HOSTILE_STRINGS = (
     '\u2029',
 )
 # fmt: on
+_RUN = ("window.__pwned=1", "alert(1)")
+HOSTILE_STRINGS = (*(text.replace("RUN", run) for run in _RUN for text in _SCRIPTED), *_OTHERS)
+
+
+async def filled(
+    http: httpx.AsyncClient, store: Store, namespace: str, texts: Sequence[str]
+) -> list[str]:
+    """Make each text an id, a header and a body; a tenth are also what recurring definitions `r0`,
+    `r1`, ... and workers say. The texts that are ids."""
+    some = [
+        {"destination": f"pull:t{n % 3}", "body": text, "delay": "1h", "headers": {"x": text},
+         "id": text} for n, text in enumerate(texts)
+    ]  # fmt: skip
+    answers = await _scheduled(http, some)
+    again = [each for each, answer in zip(some, answers, strict=True) if answer != 201]
+    for number, each in enumerate(again):
+        each["id"] = f"hostile-{number}"
+    await _scheduled(http, again)
+    for number, text in enumerate(texts[::10]):
+        definition = {"name": f"r{number}", "destination": "pull:t", "every": "1h", "body": text,
+                      "headers": {"x": text}, "properties": {"type": text}}  # fmt: skip
+        answer = await http.post("/v1/recurring", json=definition)
+        assert answer.status_code in (201, 422), answer.text
+        said = {text: text, "kafka": text}
+        pace = {"confirm_ms": {text: 1}, "unconfirmed": {text: 2}, "late_ms": {text: 3}}
+        about = {"host": text, "pid": 7, "version": text, "started_ms": 5, "brokers": said,
+                 "parked": said, "paused": [text], "damaged": said, "failing": said,
+                 "pace": pace}  # fmt: skip
+        info = json.dumps(about).encode()
+        store.run([registry.announce(namespace, text, "0" * 16, 300_000, info)])
+    return [text for text, answer in zip(texts, answers, strict=True) if answer == 201]
+
+
+async def _scheduled(http: httpx.AsyncClient, messages: Sequence[object]) -> list[int]:
+    """The status of each; one that is no message is refused, which is no failure."""
+    answer = await http.post("/v1/messages:batch", json={"messages": messages})
+    assert answer.status_code in (200, 201, 207), answer.text
+    found = [each["status"] for each in answer.json()["items"]]
+    assert set(found) <= {201, 422}, answer.text
+    return found
