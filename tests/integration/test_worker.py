@@ -235,6 +235,7 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.usefixtures("stall")  # repeated if it stood still until the silent ones gave up
 async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_destinations(
     crew: Crew, arrived: Arrived, silent_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
