@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from itertools import chain
-from typing import Any
 
-from delaybridge.store import rules
-from delaybridge.store.store import Store
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import firsts, late_ms, percentile
 from tests.rigs.stall import Stall
@@ -20,11 +16,6 @@ OBEYED_MS = 1000
 SPREAD_MS, EVEN_MS = 6000, 600  # 1,000 drawn moments are at most so far from evenly spread
 KEYS = 20
 SETTINGS = {"DELAYBRIDGE_PUBLISH__WINDOW_MESSAGES": str(WINDOW)}
-
-
-def steer(bridge: Bridge, place: str, **change: Any) -> None:
-    with closing(Store(bridge.redis_url)) as store:
-        store.complete(rules.change(bridge.namespace, place, change))
 
 
 def check_order(bridge: Bridge, ids: set[str]) -> None:
@@ -65,7 +56,7 @@ def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused
     until(lambda: min(map(arrived, held)) > 50, "some arrive before the pause", interval_s=0.05)
     # when they are paused, a worker is killed meanwhile, and another one starts
     for place in places:
-        steer(bridge, place, paused=True)
+        bridge.client.pause(place)
     paused_us = time.time_ns() // 1000
     for ids, each in zip(held, (exchange, single, topic), strict=True):
         ids |= {*bridge.schedule(each, 500, seconds=1.5, first_s=1.2, keys=KEYS)}
@@ -75,7 +66,7 @@ def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused
     until(lambda: arrived(others) == len(others), "the others arrive", interval_s=0.1)
     resumed_us = time.time_ns() // 1000
     for place in places:
-        steer(bridge, place, paused=None)
+        bridge.client.resume(place)
     bridge.wait_delivered()
     # then nothing of them arrived meanwhile, and all of it afterwards, in the order of each key
     check_all_arrived(bridge)
@@ -97,7 +88,7 @@ def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
     # given a burst to spread, and for comparison messages that are due over the same window
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS, settings=SETTINGS)
     destination, even = bridge.rabbitmq_queue(namespace), bridge.rabbitmq_queue(f"{namespace}-e")
-    steer(bridge, destination.rpartition("/")[0], spread_ms=SPREAD_MS)
+    bridge.client.spread(destination.rpartition("/")[0], SPREAD_MS / 1000)
     bridge.start_workers(3)
     evenly = {*bridge.schedule(even, 1000, seconds=SPREAD_MS / 1000, first_s=2)}
     of_keys = {*bridge.schedule(destination, 1000, seconds=0, first_s=2, keys=KEYS)}
@@ -123,7 +114,7 @@ def test_messages_of_a_worker_that_starts_while_its_destination_is_paused_all_wa
     bridge = make_bridge(brokers, lease_ttl_ms=LEASE_TTL_MS)
     free = bridge.rabbitmq_queue(f"{namespace}-f", "free")
     held = {*bridge.schedule(bridge.rabbitmq_queue(namespace), 1000, seconds=0)}
-    steer(bridge, "rabbitmq", paused=True)
+    bridge.client.pause("rabbitmq")
     for _ in range(2):
         bridge.start_workers(1)
         # when later messages of every bucket have arrived
@@ -133,7 +124,7 @@ def test_messages_of_a_worker_that_starts_while_its_destination_is_paused_all_wa
         assert not held & {each.id for each in bridge.deliveries()}
         bridge.kill_worker(bridge.workers[0])
     bridge.start_workers(1)
-    steer(bridge, "rabbitmq", paused=None)
+    bridge.client.resume("rabbitmq")
     bridge.wait_delivered()
     assert not (bridge.verdict().lost or bridge.verdict().early)
     assert sorted(each.id for each in bridge.deliveries() if each.id in held) == sorted(held)
