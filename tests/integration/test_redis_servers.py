@@ -6,9 +6,12 @@ import asyncio
 import itertools
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
+from typing import Any
 
 import pytest
 
@@ -17,11 +20,12 @@ from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Limits
 from delaybridge.store import registry
 from delaybridge.store.calls import Calls
+from delaybridge.store.servers import Clustered
 from delaybridge.store.slots import slot_of
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import Bucket
 from tests.rigs.flavours import FLAVOURS, TO, Awaited
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.cluster import ClusterNode, ClusterSite
 from tests.servers.sentinel import SentinelSite
 
@@ -44,12 +48,13 @@ def opened(store: Store, namespace: str) -> list[Bucket]:
 async def test_what_is_scheduled_while_half_of_the_slots_move_is_there_once(
     flavour: type[Client | AsyncClient], site: ClusterSite, namespace: str
 ) -> None:
-    client = Awaited(flavour(site.url, namespace=namespace))
+    client = Awaited(flavour(site.url, namespace=namespace, timeout_s=DEADLINE_S))
     source, target, _ = site.masters
+    slots = site.slots_of(source)
     moved = threading.Event()
 
     def move() -> None:
-        site.reshard(site.slots_of(source)[::2], target)
+        site.reshard(slots[: len(slots) // 2], target)
         moved.set()
 
     mover, answers = threading.Thread(target=move), Counter[str]()
@@ -81,12 +86,34 @@ def test_answers_are_in_the_order_of_their_commands_whichever_server_they_come_f
             assert min(found[1::3]) > 10**15
 
 
-async def test_a_slot_that_is_half_moved_holds_up_its_bucket_alone(
+def test_a_call_before_the_first_look_waits_for_it(
+    site: ClusterSite, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, looks, goes_on = Clustered.look, threading.Event(), threading.Event()
+
+    def slow(servers: Clustered[Any]) -> None:
+        looks.set()
+        assert goes_on.wait(DEADLINE_S)
+        look(servers)
+
+    monkeypatch.setattr(Clustered, "look", slow)
+    with (
+        Client(site.url, namespace=namespace, timeout_s=DEADLINE_S) as client,
+        ThreadPoolExecutor() as thread,
+    ):
+        call = thread.submit(client.schedule, TO, b"", delay=PENDING)
+        assert looks.wait(DEADLINE_S) and not call.done()
+        goes_on.set()
+        assert call.result() == "created"
+
+
+def test_a_slot_that_is_half_moved_holds_up_its_bucket_alone(
     site: ClusterSite, namespace: str
 ) -> None:
-    store = Store(site.url, timeout_s=1)
+    store = Store(site.url, timeout_s=DEADLINE_S)
     buckets = opened(store, namespace)
-    client = Client(site.url, namespace=namespace, timeout_s=1)
+    client = Client(site.url, namespace=namespace, timeout_s=DEADLINE_S)
+    hasty = Client(site.url, namespace=namespace, timeout_s=1)
     receipts = [client.schedule(TO, b"", delay=PENDING, id=f"m{n}") for n in range(100)]
     bucket = buckets[receipts[0].bucket]
     slot = slot_of(bucket.key("due"))
@@ -94,22 +121,28 @@ async def test_a_slot_that_is_half_moved_holds_up_its_bucket_alone(
     target = next(node for node in site.masters if node is not source)
     site.begin_move([slot], source, target)
     site.move_keys(slot, source, target, most=1)
-    with pytest.raises(StoreUnavailable, match="not ready"):
-        client.schedule(TO, b"new", delay=PENDING, id="m0", on_conflict="replace")
+
+    def is_held_up() -> bool:
+        """A stalled machine may not answer at all; then it is asked again."""
+        with pytest.raises(StoreUnavailable) as found:
+            hasty.schedule(TO, b"new", delay=PENDING, id="m0", on_conflict="replace")
+        return "rehashing of slot" in str(found.value)
+
+    until(is_held_up, "it is told that the slot moves")
     other = next(n for n, receipt in enumerate(receipts) if receipt.bucket != bucket.number)
     assert client.schedule(TO, b"", delay=PENDING, id=f"m{other}") == "duplicate"
     assert store.run([bucket.holder()]) == [None]  # one key: asked where it may be, by ASK
     site.move_keys(slot, source, target)
     site.end_move([slot], source, target)
     assert client.schedule(TO, b"new", delay=PENDING, id="m0", on_conflict="replace") == "replaced"
-    client.close()
-    store.close()
+    for each in (hasty, client, store):
+        each.close()
 
 
 async def test_calls_for_other_servers_do_not_wait_for_one_that_hangs(
     site: ClusterSite, namespace: str
 ) -> None:
-    async with AsyncClient(site.url, namespace=namespace, timeout_s=2) as client:
+    async with AsyncClient(site.url, namespace=namespace, timeout_s=4) as client:
         # A bucket that was never used asks the namespace's server for the birth id.
         await client.schedule_many(
             [Message(TO, b"", delay=PENDING, id=f"n{number}") for number in range(200)]
@@ -136,8 +169,9 @@ async def test_calls_for_other_servers_do_not_wait_for_one_that_hangs(
         finally:
             hanging.resume()
         assert len(ends[True]) > 20 and len(ends[False]) > 5
-        assert max(ends[True]) < 1 < min(ends[False]) and max(ends[False]) < 4
+        assert max(ends[True]) < min(ends[False])  # which wait for an answer
         until(lambda: hanging.client.ping())
+        site.wait_until_healthy()
         assert (await client.stats()).delayed >= len(ends[True])
 
 
@@ -151,16 +185,17 @@ async def test_messages_without_an_id_go_to_buckets_whose_server_answers(
     )
     hanging = site.masters[0]
     hanging.pause()
-    failed = 0
+    failed, began_s = 0, time.monotonic()
     try:
-        for _ in range(300):
+        for _ in range(100):
             try:
                 await client.schedule(TO, b"", delay=PENDING)
             except StoreUnavailable:
                 failed += 1
     finally:
         hanging.resume()
-    assert failed <= 2  # one call in five seconds finds out whether it is back
+    # One call in five seconds finds out whether it is back.
+    assert failed <= 2 + (time.monotonic() - began_s) / 5
     await client.close()
 
 
@@ -169,7 +204,7 @@ async def test_calls_wait_for_the_replica_that_takes_over(
     flavour: type[Client | AsyncClient], namespace: str
 ) -> None:
     with ClusterSite(replicas=1) as site:
-        client = Awaited(flavour(site.url, namespace=namespace, timeout_s=20))
+        client = Awaited(flavour(site.url, namespace=namespace, timeout_s=DEADLINE_S))
         before = await client.schedule_many(
             [Message(TO, b"", delay=PENDING, id=f"m{number}") for number in range(300)]
         )
@@ -188,7 +223,7 @@ async def test_calls_wait_for_the_master_that_sentinels_choose(
     flavour: type[Client | AsyncClient], end: str, namespace: str
 ) -> None:
     with SentinelSite() as site:
-        client = Awaited(flavour(site.url, namespace=namespace, timeout_s=20))
+        client = Awaited(flavour(site.url, namespace=namespace, timeout_s=DEADLINE_S))
         assert await client.schedule(TO, b"", delay=PENDING, id="a") == "created"
         site.wait_in_sync()
         getattr(site.master, end)()
@@ -233,7 +268,7 @@ def test_a_wrong_kind_of_url_is_an_error_that_names_the_right_one(
         (service, "knows no service"),
     ):
         with (
-            Client(url, namespace=namespace, timeout_s=0.6) as client,
+            Client(url, namespace=namespace, timeout_s=DEADLINE_S) as client,
             pytest.raises(StoreError, match=words),
         ):
             for number in itertools.count():
@@ -241,7 +276,10 @@ def test_a_wrong_kind_of_url_is_an_error_that_names_the_right_one(
 
 
 def test_a_forked_process_follows_the_masters_too(namespace: str) -> None:
-    with SentinelSite() as site, Client(site.url, namespace=namespace, timeout_s=20) as client:
+    with (
+        SentinelSite() as site,
+        Client(site.url, namespace=namespace, timeout_s=DEADLINE_S) as client,
+    ):
         client.schedule(TO, b"", delay=PENDING, id="a")
         site.wait_in_sync()
         read, write = os.pipe()
