@@ -80,7 +80,7 @@ COMMAND_LINE = {
     "C-17": ("wrong password", REAL + "test_wrong_password"),
     "C-18": ("not a Redis", REAL + "test_not_a_redis"),
     "C-19": ("Redis too old, wrong policy", CLI + "test_doctor_looks_at_the_server"),
-    "C-20": ("the URL of a cluster", "unit/test_settings.py::test_redis_urls_refused"),
+    "C-20": ("the URL of a cluster", "unit/test_settings_urls.py::test_redis_urls_refused"),
     "C-21": ("--config missing, a directory", CLI + "test_refused"),
     "C-22": ("cancel of an unknown id", REAL + "test_schedule_show_reschedule_cancel"),
     "C-23": ("cancel in flight", REAL + "test_a_message_in_flight_is_too_late_to_change"),
@@ -99,15 +99,16 @@ COMMAND_LINE = {
     "C-36": ("--json with an error", CLI + "test_refused_in_json"),
 }
 
-FILE = "unit/test_settings.py::"
-REFUSED = FILE + "test_a_bad_value_in_the_file_is_refused_with_its_bounds"
+FILE, URLS = "unit/test_settings.py::", "unit/test_settings_urls.py::"
+REFUSING = "unit/test_settings_refused.py::"
+REFUSED = REFUSING + "test_a_bad_value_in_the_file_is_refused_with_its_bounds"
 URL = CLI + "test_a_broker_url_that_a_worker_could_not_use_is_refused_by_the_check_and_at_the_start"
 HTTP = "integration/test_http_security.py::"
 OPTIONS = "unit/test_publish_kafka.py::test_other_options_are_refused_by_name"
 SETTINGS = {
     "S-1": ("missing", FILE + "test_a_missing_file_and_a_directory_are_refused"),
     "S-2": ("unreadable", FILE + "test_a_file_without_read_permission_is_refused"),
-    "S-3": ("secrets that the world may read", FILE + "test_risky_settings_give_warnings"),
+    "S-3": ("secrets that the world may read", URLS + "test_risky_settings_give_warnings"),
     "S-4": ("a directory", FILE + "test_a_missing_file_and_a_directory_are_refused"),
     "S-5": ("empty", FILE + "test_an_empty_file_and_a_byte_order_mark_are_accepted"),
     "S-6": ("BOM", FILE + "test_an_empty_file_and_a_byte_order_mark_are_accepted"),
@@ -118,33 +119,33 @@ SETTINGS = {
     "S-11": ("wrong section", REFUSED),
     "S-12": ("50 MB", FILE + "test_a_file_that_cannot_be_read_is_refused_in_one_line"),
     "S-13": ("variable empty or unset", FILE + "test_an_empty_variable_counts_as_unset"),
-    "S-14": ("unknown variable", FILE + "test_a_bad_variable_is_refused_by_its_name"),
+    "S-14": ("unknown variable", REFUSING + "test_a_bad_variable_is_refused_by_its_name"),
     "S-15": ("variable and file disagree", CLI + "test_config_show_sources"),
-    "S-16": ("file of a secret", FILE + "test_a_password_file_is_utf_8_and_loses_one_line_end"),
-    "S-17": ("bad Redis URL", FILE + "test_redis_urls_refused"),
+    "S-16": ("file of a secret", URLS + "test_a_password_file_is_utf_8_and_loses_one_line_end"),
+    "S-17": ("bad Redis URL", URLS + "test_redis_urls_refused"),
     "S-18": ("db 99", "fuzz/test_cli.py::test_a_redis_database_that_does_not_exist_is_reported"),
-    "S-19": ("a database on a Cluster", FILE + "test_redis_urls_refused"),
-    "S-20": ("Sentinels without a service", FILE + "test_redis_urls_refused"),
+    "S-19": ("a database on a Cluster", URLS + "test_redis_urls_refused"),
+    "S-20": ("Sentinels without a service", URLS + "test_redis_urls_refused"),
     "S-21": ("wrong CA", "integration/test_publish_rabbitmq.py::test_tls_verifies_the_broker"),
-    "S-22": ("client certificate without key", FILE + "test_redis_urls_refused"),
-    "S-24": ("ssl_cert_reqs=none", FILE + "test_every_option_that_weakens_tls_gives_a_warning"),
-    "S-25": ("password in URL and file", FILE + "test_a_second_password_is_refused"),
+    "S-22": ("client certificate without key", URLS + "test_redis_urls_refused"),
+    "S-24": ("ssl_cert_reqs=none", URLS + "test_every_option_that_weakens_tls_gives_a_warning"),
+    "S-25": ("password in URL and file", URLS + "test_a_second_password_is_refused"),
     "S-26": ("namespace", REFUSED),
     "S-27": ("two bucket counts", REAL + "test_another_bucket_count"),
     "S-28": ("buckets", REFUSED),
     "S-29": (
         "relations",
-        FILE + "test_settings_that_contradict_each_other_are_refused_with_both_numbers",
+        REFUSING + "test_settings_that_contradict_each_other_are_refused_with_both_numbers",
     ),
     "S-30": ("renew 0", REFUSED),
     "S-31": ("batch 0, 10^6", REFUSED),
     "S-32": ("max_attempts", REFUSED),
     "S-33": ("back-off, factor, jitter", REFUSED),
     "S-34": ("the longest delay", REFUSED),
-    "S-35": ("heartbeat 1 s", FILE + "test_risky_settings_give_warnings"),
+    "S-35": ("heartbeat 1 s", URLS + "test_risky_settings_give_warnings"),
     "S-36": ("prefetch 0", REFUSED),
     "S-37": ("window", REFUSED),
-    "S-38": ("port", FILE + "test_broker_urls_refused"),
+    "S-38": ("port", URLS + "test_broker_urls_refused"),
     "S-40": ("durations", REFUSED),
     "S-41": (
         "no broker",
@@ -159,9 +160,9 @@ SETTINGS = {
         "exchange missing",
         "integration/test_publish_rabbitmq.py::test_a_deleted_exchange_is_noticed",
     ),
-    "S-48": ("TLS on port 5672", FILE + "test_risky_settings_give_warnings"),
-    "S-49": ("vhost not escaped", FILE + "test_broker_urls_refused"),
-    "S-50": ("a password without TLS", FILE + "test_risky_settings_give_warnings"),
+    "S-48": ("TLS on port 5672", URLS + "test_risky_settings_give_warnings"),
+    "S-49": ("vhost not escaped", URLS + "test_broker_urls_refused"),
+    "S-50": ("a password without TLS", URLS + "test_risky_settings_give_warnings"),
     "S-39": (
         "bind 0.0.0.0 without tokens",
         HTTP + "test_s1_without_tokens_it_listens_on_loopback_only",

@@ -60,13 +60,13 @@ MUTANTS = [
         '(("lease.renew_ms", "redis.timeout_s"), "<", "lease.ttl_ms")',
         '(("lease.renew_ms", "redis.timeout_s"), "<=", "lease.ttl_ms")',
         "a lease may run out while it is renewed",
-        "tests/unit/test_settings.py",
+        "tests/unit/test_settings_refused.py",
     ),
     Mutant(
         "settings: spaces of a password are lost", "delaybridge/settings/password_file.py",
         'text.removesuffix("\\n").removesuffix("\\r")', "text.strip()",
         "a password that ends with a space is a wrong one",
-        "tests/unit/test_settings.py tests/unit/test_publish_rabbitmq.py",
+        "tests/unit/test_settings_urls.py tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
         "client: spread beyond the span", "delaybridge/client/spreading.py",
