@@ -30,7 +30,7 @@ from tests.servers.redis import RedisServer
 
 TO = "memory:q"
 BROKERS = {"memory": "memory://"}
-MANY = 3000
+MANY = 1000
 
 
 @pytest.fixture
