@@ -12,11 +12,12 @@ from delaybridge.doctor.servers import Inspected, clocks
 from delaybridge.metrics.reader import Reader
 from delaybridge.store import keys
 from tests.rigs.command_line import Result, Run, runner
+from tests.rigs.stall import Stall
 from tests.servers.cluster import ClusterNode, ClusterSite
 from tests.servers.redis import default_binary
 from tests.servers.sentinel import SentinelSite
 
-TIMEOUT_S = 0.6
+TIMEOUT_S = 1.0  # while a node is down: all commands wait in vain for that long
 MESSAGES = 60
 
 
@@ -36,13 +37,20 @@ def run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Run:
-    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", str(TIMEOUT_S))
     flags = ["--redis", site.url, "--namespace", namespace, "--broker", "memory=memory://"]
     return runner(flags, capsys, monkeypatch)
 
 
 @pytest.fixture
-def down(site: ClusterSite, namespace: str) -> Iterator[Callable[[], ClusterNode]]:
+def hasty(monkeypatch: pytest.MonkeyPatch, stall: Stall) -> Callable[[], None]:
+    """From now on no command waits for long. A stall may make it miss the others, too."""
+    return lambda: monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", str(TIMEOUT_S))
+
+
+@pytest.fixture
+def down(
+    site: ClusterSite, namespace: str, hasty: Callable[[], None]
+) -> Iterator[Callable[[], ClusterNode]]:
     """Messages in every bucket; then ends a node without the namespace's own keys."""
     killed = list[ClusterNode]()
 
@@ -54,6 +62,7 @@ def down(site: ClusterSite, namespace: str) -> Iterator[Callable[[], ClusterNode
         node = next(each for each in site.masters if each is not home)
         killed.append(node)
         node.kill()
+        hasty()
         return node
 
     yield end
@@ -99,11 +108,12 @@ def test_commands_answer_for_the_other_nodes_and_name_the_one_that_is_down(
 
 
 def test_without_the_namespaces_own_node_the_error_names_it(
-    run: Run, site: ClusterSite, namespace: str
+    run: Run, site: ClusterSite, namespace: str, hasty: Callable[[], None]
 ) -> None:
     run("stats")
     home = site.master_of(keys.birth(namespace))
     home.kill()
+    hasty()
     try:
         got = run("stats")
         assert got.code == 5
@@ -133,6 +143,7 @@ def texts(got: Result, level: str) -> list[str]:
     return [f"{x['about']}: {x['text']}" for x in got.objects if x["level"] == level]
 
 
+@pytest.mark.usefixtures("stall")  # it compares clocks that are read one after the other
 def test_doctor_shows_every_node_and_what_is_wrong_with_the_slots(
     run: Run, site: ClusterSite, namespace: str
 ) -> None:
