@@ -146,7 +146,7 @@ class Fleet:
         if settled:
             until(
                 lambda: any(owner.startswith(name) for owner in self.owners().values()),
-                f"{name} holds a bucket; its log: {process.log[-2000:]}",
+                lambda: f"{name} holds a bucket; its log: {process.log[-2000:]}",
                 interval_s=POLL_S,
             )
         return process
