@@ -87,7 +87,7 @@ MUTANTS = [
         "exits: an unpark overtakes", "delaybridge/scan/exits.py",
         "return bool(ids) and self._parking.isdisjoint(ids)", "return bool(ids)",
         "a message that is parked meanwhile stays parked",
-        "tests/unit/test_session.py::test_messages_parked_by_a_call_under_way_are_brought_back_"
+        "tests/unit/test_session_exits.py::test_messages_parked_by_a_call_under_way_are_brought_back_"
         "only_after_it",
     ),
     Mutant(
