@@ -8,8 +8,6 @@ from typing import Self
 from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 
-READY_TIMEOUT_S = 60.0
-
 
 class Container:
     """One container.

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK, free_port
 
-START_TIMEOUT_S = 10.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -87,7 +87,7 @@ class Network:
         self.close()
 
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _end(self) -> None:
         for server in self._servers:

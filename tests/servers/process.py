@@ -15,11 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from tests.rigs.waiting import DeadlineExceeded, until
+from tests.rigs.waiting import DEADLINE_S, DeadlineExceeded, until
 from tests.servers.folders import PrivateFolder
 
 LOOPBACK = "127.0.0.1"
-STOP_TIMEOUT_S = 20.0
 FIRST_PORT = 10_000
 PORT_ATTEMPTS = 200
 LOG_TAIL_CHARACTERS = 2_000
@@ -44,7 +43,6 @@ class ServerProcess:
     """
 
     name = "server"
-    ready_timeout_s = 60.0
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -117,7 +115,7 @@ class ServerProcess:
         if self._process is not None:
             self._signal(signal.SIGKILL)
             until(lambda: not members(self.pid), f"{self.name} is dead")
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(DEADLINE_S)
             self._process = None
 
     def restart(self) -> Self:

@@ -19,7 +19,6 @@ from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer, tls_binary
 
 CALL_TIMEOUT_S = 5.0
-SYNC_TIMEOUT_S = 20.0
 FOLLOWED_S = 1.0
 QUIET = ('save ""', "appendonly no", "repl-diskless-sync-delay 0", "repl-ping-replica-period 1")
 

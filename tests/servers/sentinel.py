@@ -21,8 +21,8 @@ from tests.servers.redis_node import FOLLOWED_S, NOBODY, QUIET, Login, RedisNode
 SERVICE = "store"
 QUORUM = 2
 DOWN_AFTER_MS = 1_000
+HEALTHY_MS = 300_000  # nobody breaks the shared site, and no stall of the machine may
 FAILOVER_TIMEOUT_MS = 3_000
-ELECTED_TIMEOUT_S = 30.0
 
 
 class SentinelNode(RedisNode):
@@ -62,7 +62,9 @@ class SentinelSite:
         tls: Certificates | None = None,
         binary: Path | str | None = None,
         network: Network | None = None,
+        down_after_ms: int = DOWN_AFTER_MS,
     ) -> None:
+        self.down_after_ms = down_after_ms
         self.login, self.sentinel_login, self.tls = login, sentinel_login, tls
         lines = [*QUIET, *login.given("masterauth", "masteruser"), *lines]
         self.servers = [
@@ -159,7 +161,7 @@ class SentinelSite:
 
     def _watching(self, master: RedisNode, replicas: Sequence[RedisNode]) -> Iterator[str]:
         yield f"sentinel monitor {SERVICE} {LOOPBACK} {master.seen_port} {QUORUM}"
-        yield f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}"
+        yield f"sentinel down-after-milliseconds {SERVICE} {self.down_after_ms}"
         yield f"sentinel failover-timeout {SERVICE} {FAILOVER_TIMEOUT_MS}"
         login = self.login.given(f"auth-pass {SERVICE}", f"auth-user {SERVICE}")
         yield from (f"sentinel {line}" for line in login)
@@ -201,7 +203,7 @@ def sentinel_site() -> Iterator[SentinelSite]:
     """A healthy site that the whole session shares; who breaks one starts an own one."""
     if default_binary() is None:
         pytest.skip("no Redis to run Sentinels from")
-    with SentinelSite() as site:
+    with SentinelSite(down_after_ms=HEALTHY_MS) as site:
         yield site
 
 
