@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 import httpx
-import pytest
 import redis
 
 from delaybridge.store import setbacks
@@ -16,7 +15,7 @@ from delaybridge.store.setbacks import Setback
 from delaybridge.store.store import AsyncStore
 from delaybridge.web import sessions
 from tests.rigs.api import api
-from tests.rigs.waiting import DEADLINE_S
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
 
@@ -77,22 +76,26 @@ async def test_a_paused_place_is_an_alert(redis_url: str, namespace: str) -> Non
         assert told["level"] == "warning" and told["text"].startswith("kafka:orders is paused for ")
 
 
-@pytest.mark.parametrize(("part", "level"), [(0.7, None), (0.87, "warning"), (0.98, "error")])
-async def test_a_redis_near_its_limit_is_an_alert(
-    namespace: str, part: float, level: str | None
-) -> None:
+async def test_a_redis_near_its_limit_is_an_alert(namespace: str) -> None:
     with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
         async with api(server.url, namespace) as client:
             assert "maxmemory" not in await alerts_of(client)  # without a limit
             connection.set("much", b"x" * 30_000_000)
-            used: int = connection.info("memory")["used_memory"]
-            connection.config_set("maxmemory", int(used / part))
-            page = await alerts_of(client, renewed=True)
-            found = re.search(
-                r'<p class="(\w+)"><a href="/store">Redis uses (\d+) % of maxmemory', page
-            )
-            assert (found and found[1]) == level
-            assert found is None or abs(int(found[2]) - 100 * part) < 4
+
+            for percent, level in ((87, "warning"), (98, "error"), (70, None)):
+
+                async def is_so(percent: int = percent, level: str | None = level) -> bool:
+                    # What was used for the large value is given back when Redis has time for it.
+                    used: int = connection.info("memory")["used_memory"]
+                    connection.config_set("maxmemory", used * 100 // percent)
+                    page = await alerts_of(client, renewed=True)
+                    said = r'<p class="(\w+)"><a href="/store">Redis uses (\d+) % of maxmemory'
+                    found = re.search(said, page)
+                    if found is None or level is None:
+                        return found is None and level is None
+                    return found[1] == level and abs(int(found[2]) - percent) < 4
+
+                await until_async(is_so, f"{level} at {percent} %")
 
 
 async def test_a_look_does_without_the_right_to_ask_for_memory(namespace: str) -> None:
@@ -102,7 +105,16 @@ async def test_a_look_does_without_the_right_to_ask_for_memory(namespace: str) -
         async with api(server.url.replace("//", "//viewer:x@"), namespace) as client:
             await client.get("/")  # what is checked at the start takes INFO
             connection.config_set("maxmemory", connection.info("memory")["used_memory"] + 100_000)
-            assert "of maxmemory" in await alerts_of(client, renewed=True)
+
+            async def is_said() -> bool:
+                return "of maxmemory" in await alerts_of(client, renewed=True)
+
+            await until_async(is_said, "the limit is seen")
             connection.execute_command(f"{right} -info")
-            page = await alerts_of(client, renewed=True)
-            assert "buckets have no worker" in page and "maxmemory" not in page
+
+            async def is_left_out() -> bool:
+                page = await alerts_of(client, renewed=True)
+                assert "buckets have no worker" in page
+                return "maxmemory" not in page
+
+            await until_async(is_left_out, "the rest is seen without it")
