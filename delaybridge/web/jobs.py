@@ -73,7 +73,13 @@ async def _applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
     async for page in pages:
         yield len(page), {}
         for at in range(0, len(page), BATCH_MESSAGES):
-            answers = await asyncio.shield(do(page[at : at + BATCH_MESSAGES]))
+            batch = asyncio.ensure_future(do(page[at : at + BATCH_MESSAGES]))
+            try:
+                answers = await asyncio.shield(batch)
+            except asyncio.CancelledError:
+                # Stopped: what is under way is done all the same, so it is counted.
+                yield 0, Counter(answer.value for answer in await batch)
+                raise
             yield 0, Counter(answer.value for answer in answers)
 
 

@@ -100,15 +100,27 @@ async def test_publish_now_spreads_over_a_span(http: httpx.AsyncClient, crew: Cr
     assert max(dues) - min(dues) > 60_000
 
 
-async def test_a_job_can_be_stopped(
+async def test_a_stopped_job_counts_the_messages_under_way_and_begins_no_others(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_jobs, "BATCH_MESSAGES", 1)
-    await add(http, 1000)
-    started = await http.post("/v1/messages:cancel", json={"filter": {}})
-    stopped = await http.delete(f"/v1/jobs/{started.json()['id']}")
-    assert stopped.json()["state"] == "stopped"
-    assert (await http.get("/v1/stats")).json()["delayed"] > 0
+    ids = await add(http, 600)  # three batches
+    cancel, begun, goes_on = AsyncClient.cancel_many, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: AsyncClient, ids: Any) -> list[Answer]:
+        begun.set()
+        await goes_on.wait()
+        return await cancel(self, ids)
+
+    monkeypatch.setattr(AsyncClient, "cancel_many", slow)
+    id = (await http.post("/v1/messages:cancel", json={"ids": ids})).json()["id"]
+    await begun.wait()
+    (working,) = (task for task in asyncio.all_tasks() if task.get_name() == f"job {id}")
+    stopping = asyncio.create_task(http.delete(f"/v1/jobs/{id}"))
+    await until_async(working.cancelling, "the job is to stop")
+    goes_on.set()
+    stopped = (await stopping).json()
+    assert (stopped["state"], stopped["answers"]) == ("stopped", {"cancelled": 250})
+    assert (await http.get("/v1/stats")).json()["delayed"] == 350
 
 
 async def test_a_job_is_told_of_though_one_batch_takes_long(
