@@ -19,13 +19,14 @@ def kill_one_after_the_other(site: Site) -> None:
         site.wait(2)
 
 
-def ends_at(place: str, time: int) -> Callable[[Site], None]:
-    """A worker ends there; the other one takes its messages over."""
+def ends_at(*points: str) -> Callable[[Site], None]:
+    """At each point one worker ends, as in `claim.after=exit:1`; others take its messages over."""
 
     def run(site: Site) -> None:
         with site.fault(after_s=2 * site.lease_s):
-            victim = site.start_victim(f"{place}=exit:{time}")
-            until(lambda: site.bridge.has_ended(victim), f"{victim} is at {place}")
+            victims = [site.start_victim(point) for point in points]
+            ended = site.bridge.has_ended
+            site.load_until(lambda: all(map(ended, victims)), f"{victims} end at {points}")
 
     return run
 
@@ -36,7 +37,7 @@ def stops_at(place: str, time: int) -> Callable[[Site], None]:
     def run(site: Site) -> None:
         with site.fault(after_s=2 * site.lease_s):
             victim = site.start_victim(f"{place}=stop:{time}")
-            until(lambda: site.is_stopped(victim), f"{victim} is at {place}")
+            site.load_until(lambda: site.is_stopped(victim), f"{victim} is at {place}")
             site.wait(2 * site.lease_s)
             site.bridge.signal_worker(victim, signal.SIGCONT)
 
@@ -95,9 +96,13 @@ def nobody_works(site: Site) -> None:
             site.bridge.start_worker(site.workers_redis)
 
 
-def c(point: str, fault: str, expects: str, run: Callable[[Site], None], most: int = 0) -> Cell:
+def c(
+    point: str, fault: str, expects: str, run: Callable[[Site], None], most: int = 0,
+    in_ci: bool = False,
+) -> Cell:  # fmt: skip
+    """A point of a message's life. Those that are alike run together in CI."""
     return Cell(
-        id=f"F03-{point}", component="worker", fault=fault, expects=expects, run=run, in_ci=True,
+        id=f"F03-{point}", component="worker", fault=fault, expects=expects, run=run, in_ci=in_ci,
         setup=Setup(workers=1), duplicates=most,
     )  # fmt: skip
 
@@ -131,10 +136,32 @@ CELLS = [
         duplicates=KILLS * WINDOW,
     ),
     c(
+        "before",
+        "workers die at C10, C12 and C13",
+        "as there; no duplicate",
+        ends_at("claim.before=exit:1", "claim.after=exit:1", "fire.after=exit:1"),
+        in_ci=True,
+    ),
+    c(
+        "after",
+        "workers die at C13b and C15",
+        "as there",
+        ends_at("publish.after_write=exit:20", "settle.before=exit:20"),
+        2 * WINDOW,
+        in_ci=True,
+    ),
+    c(
+        "replies",
+        "replies are lost as in C11 and C16",
+        "as there; no duplicate",
+        loses_replies_to("claim", "settle", "retry"),
+        in_ci=True,
+    ),
+    c(
         "C10",
         "a worker dies that holds leases and has claimed nothing",
         "the others take over when its leases run out; no duplicate",
-        ends_at("claim.before", 1),
+        ends_at("claim.before=exit:1"),
     ),
     c(
         "C11",
@@ -146,26 +173,26 @@ CELLS = [
         "C12",
         "a worker dies after a claim, before it asks whether it may publish",
         "the next owner reclaims; no duplicate",
-        ends_at("claim.after", 1),
+        ends_at("claim.after=exit:1"),
     ),
     c(
         "C13",
         "a worker dies when it may publish, and has not begun",
         "reclaimed, with an attempt counted; no duplicate",
-        ends_at("fire.after", 1),
+        ends_at("fire.after=exit:1"),
     ),
     c(
         "C13b",
         "a worker dies when it has handed messages to the broker",
         "reclaimed; what was in flight may come twice",
-        ends_at("publish.after_write", 20),
+        ends_at("publish.after_write=exit:20"),
         WINDOW,
     ),
     c(
         "C15",
         "a worker dies between the broker's confirm and telling the store",
         "reclaimed; what was confirmed comes twice",
-        ends_at("settle.before", 20),
+        ends_at("settle.before=exit:20"),
         WINDOW,
     ),
     c(
@@ -179,6 +206,7 @@ CELLS = [
         "a worker is stopped for longer than its lease after a claim, and continues",
         "its next question to the store is refused; no duplicate",
         stops_at("claim.after", 1),
+        in_ci=True,
     ),
     c(
         "C19",
@@ -186,6 +214,7 @@ CELLS = [
         "what was in flight may come twice; its late news change nothing",
         stops_at("publish.after_write", 20),
         WINDOW,
+        in_ci=True,
     ),
     c(
         "C20",

@@ -16,6 +16,7 @@ from tests.chaos.cell import Cell
 from tests.chaos.checker import Fate, Found, Terms, check, fold, p99_ms, read_history, timeline
 from tests.chaos.history_page import page
 from tests.chaos.site import Shared, Site
+from tests.rigs.bridge import UNAVAILABLE
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until
 
@@ -148,9 +149,11 @@ def alive(site: Site) -> list[str]:
 
 def ended_badly(site: Site) -> list[str]:
     """I14: workers that ended with another exit code than those documented, or with a traceback."""
-    bad = [f"{name}: a traceback" for name, log in site.logs().items() if "Traceback" in log]
-    for name in site.bridge.workers:
-        if site.bridge.has_ended(name) and (code := site.bridge.exit_code(name)) not in EXITS:
+    logs = site.logs()
+    bad = [f"{name}: a traceback" for name, log in logs.items() if "Traceback" in log]
+    for name in filter(site.bridge.has_ended, site.bridge.workers):
+        code, has_worked = site.bridge.exit_code(name), "lease_acquired" in logs.get(name, "")
+        if code not in EXITS and (has_worked or code != UNAVAILABLE):
             bad.append(f"{name} ended with {code}")
     return bad
 

@@ -193,8 +193,7 @@ class Site:
     def start(self) -> None:
         """Start the workers, then the load."""
         setup, began_s = self.cell.setup, time.monotonic()
-        first = [self.bridge.start_worker(self.workers_redis) for _ in range(setup.workers)]
-        until(lambda: self.owners() == set(first), "a full fleet", interval_s=0.05)
+        self.bridge.start_workers(setup.workers, self.workers_redis)
         self._started_s = time.monotonic() - began_s
         self.start_load()
 
@@ -202,10 +201,6 @@ class Site:
     def slack_s(self) -> float:
         """What this machine may add to a time: its worst stall, and the start of the fleet."""
         return self._stall.worst_s + self._started_s
-
-    def owners(self) -> set[str | None]:
-        """Who holds the buckets; None: some have no owner."""
-        return {bucket.owner for bucket in self.bridge.client.stats().buckets}
 
     def start_load(self, environment: Mapping[str, str] | None = None, **changes: Any) -> None:
         """One more producer. environment: added to its own. changes: of the cell's load."""
@@ -233,6 +228,16 @@ class Site:
         """Settings of the client of a producer."""
         url = self.bridge.environment.get("DELAYBRIDGE_LEDGER__URL")
         return {"settings": {"durability": "ledger", "ledger": url}} if url else {}
+
+    def load_until(self, predicate: Callable[[], bool], what: str) -> None:
+        """Wait until something is so, and send more if the load is over before."""
+
+        def is_so() -> bool:
+            if not self.is_loading:
+                self.start_load()
+            return predicate()
+
+        until(is_so, what)
 
     def finish_load(self) -> None:
         """Wait until every producer has sent all."""

@@ -11,6 +11,7 @@ from tests.chaos.cells import CELLS
 from tests.chaos.runner import run_cell
 from tests.rigs.stall import Stall
 
+SECONDS = 5.0  # of the load; `make chaos` has more
 IN_CI = [cell for cell in CELLS.values() if cell.in_ci]
 
 
@@ -21,8 +22,9 @@ def test_the_invariants_hold(
     """Which server is shared is known only once the cell asks for it."""
     names = {"redis": "redis_url", "rabbitmq": "rabbitmq_url", "kafka": "real_kafka_url"}
     result = run_cell(
-        cell, lambda name: request.getfixturevalue(names[name]), stall, pages=tmp_path
-    )
+        cell, lambda name: request.getfixturevalue(names[name]), stall,
+        seconds=SECONDS, pages=tmp_path,
+    )  # fmt: skip
     print(result)
     assert f"<h1>{cell.id}: " in (tmp_path / f"{cell.id}.html").read_text()
     assert not result.broken, str(result)

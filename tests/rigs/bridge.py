@@ -25,6 +25,7 @@ from tests.rigs.waiting import DEADLINE_S, until
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 OUTAGE_S = 4  # how long a server does not answer
+UNAVAILABLE = 5  # the exit code
 MARKER = "marker-"  # the id of a message that only shows that consumers have all before it
 
 
@@ -59,8 +60,9 @@ class Bridge:
         self.environment = {
             **os.environ,
             "DELAYBRIDGE_LEASE__TTL_MS": str(lease_ttl_ms),
-            "DELAYBRIDGE_LEASE__RENEW_MS": str(lease_ttl_ms // 4),
-            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(lease_ttl_ms / 4000),
+            # As long as a lease allows, since a busy machine keeps Redis from answering.
+            "DELAYBRIDGE_LEASE__RENEW_MS": str(lease_ttl_ms // 5),
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(0.7 * lease_ttl_ms / 1000),
             **(settings or {}),
         }
         self.workers_brokers: dict[str, str] = {}  # where workers go through a proxy
@@ -119,14 +121,23 @@ class Bridge:
         return process
 
     def start_workers(self, count: int, redis_url: str | None = None) -> list[str]:
-        """Start workers; returns once every bucket has an owner and all have a share."""
-        names = [self.start_worker(redis_url) for _ in range(count)]
-        until(
-            lambda: {b.owner for b in self.client.stats().buckets} == set(self._workers),
-            "a full fleet",
-            interval_s=0.05,
-        )
-        return names
+        """Start workers; returns once every bucket has an owner and all have a share.
+
+        One that ends because Redis is silent at its start is started again, as by a supervisor.
+        """
+        before = set(self._workers)
+        for _ in range(count):
+            self.start_worker(redis_url)
+
+        def is_full() -> bool:
+            for name in self.workers:
+                if self._workers[name].poll() == UNAVAILABLE:
+                    self.exit_code(name)
+                    self.start_worker(redis_url)
+            return {b.owner for b in self.client.stats().buckets} == set(self._workers)
+
+        until(is_full, "a full fleet", interval_s=0.05)
+        return [name for name in self.workers if name not in before]
 
     def signal_worker(self, name: str, number: signal.Signals) -> None:
         self._workers[name].send_signal(number)
