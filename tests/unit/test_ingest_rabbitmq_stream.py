@@ -173,7 +173,7 @@ class Acknowledging(RuleBasedStateMachine):
 
 
 TestAcknowledging = Acknowledging.TestCase
-TestAcknowledging.settings = settings(max_examples=50, stateful_step_count=25, deadline=None)
+TestAcknowledging.settings = settings(stateful_step_count=25, deadline=None)
 
 
 def test_a_slow_message_does_not_hold_up_later_acknowledgements() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.message import Destination, Record
@@ -32,7 +32,6 @@ def copy(score: float) -> Copy:
 STEPS = st.integers(0, 60).map(lambda drawn: None if drawn < 6 else float(drawn))
 
 
-@settings(max_examples=500)
 @given(st.lists(STEPS, min_size=10, max_size=60))
 def test_the_earliest_come_back_first_however_many_are_not_remembered(
     steps: list[float | None],

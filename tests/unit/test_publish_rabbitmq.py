@@ -144,7 +144,6 @@ def play(channel: Channel, steps: list[tuple[str, Any]]) -> list[Delivery]:
 
 class TestExchangeLine:
     @given(STEPS)
-    @settings(max_examples=400, deadline=None)
     def test_each_delivery_is_reported_once_and_truthfully(
         self, steps: list[tuple[str, Any]]
     ) -> None:
@@ -166,7 +165,6 @@ class TestExchangeLine:
         assert channel.line.is_idle
 
     @given(STEPS)
-    @settings(max_examples=200, deadline=None)
     def test_deliveries_are_written_in_the_order_given(self, steps: list[tuple[str, Any]]) -> None:
         channel = Channel()
         handed = play(channel, steps)

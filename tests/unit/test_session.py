@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.scan.session import Session
@@ -152,7 +152,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(STEPS)
 def test_no_revoked_copy_is_published_however_claims_and_fires_overlap(
     steps: list[tuple[Any, ...]],
@@ -164,7 +163,6 @@ def test_no_revoked_copy_is_published_however_claims_and_fires_overlap(
     assert owner.store.mirror == {}, "copies that were not revoked are published"
 
 
-@settings(max_examples=300)
 @given(STEPS)
 def test_no_revocation_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> None:
     owner = Owner()
