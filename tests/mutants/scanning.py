@@ -21,7 +21,7 @@ MUTANTS = [
         "parking: a probe of five", "delaybridge/scan/parking.py",
         "_PROBES = 5", "_PROBES = 500",
         "a destination that fails gets hundreds of messages at each probe",
-        "tests/unit/test_lanes.py",
+        "tests/unit/test_lane_circuits.py",
     ),
     Mutant(
         "lease: it lasts from the answer on", "delaybridge/scan/lease.py",
@@ -69,13 +69,13 @@ MUTANTS = [
         "outcomes: unknown is no attempt", "delaybridge/scan/outcomes.py",
         "elif maybe or outcome.fault is Fault.MESSAGE:", "elif outcome.fault is Fault.MESSAGE:",
         "a message that may have arrived is sent again as if it had not",
-        "tests/unit/test_lanes.py",
+        "tests/unit/test_lane_exits.py",
     ),
     Mutant(
         "outcomes: Retry-After is not heard", "delaybridge/scan/outcomes.py",
         "            delay_ms = max(delay_ms, least_ms)\n", "",
         "a receiver gets the message again before it asked for it",
-        "tests/unit/test_lanes.py::test_a_receiver_may_ask_for_a_longer_wait",
+        "tests/unit/test_lane_exits.py::test_a_receiver_may_ask_for_a_longer_wait",
     ),
     Mutant(
         "retry: an attempt more", "delaybridge/scan/retry.py",
