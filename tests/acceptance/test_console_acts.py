@@ -14,6 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
 from delaybridge.client.async_client import AsyncClient
+from delaybridge.web import jobs
 from tests.rigs.api import api
 from tests.rigs.browser import browser, confirm, log_in_by_form
 from tests.rigs.sessions import TOKENS, token_file_in
@@ -198,11 +199,13 @@ async def test_a_job_goes_on_when_its_dialog_is_left(
         return await cancel_many(client, *what, **how)
 
     monkeypatch.setattr(AsyncClient, "cancel_many", late)
+    monkeypatch.setattr(jobs, "BATCH_MESSAGES", 1)  # a job that is stopped ends its batch
+    await schedule(http)
     await schedule(http)
     await page.goto("/messages")
     await page.locator("summary", has_text="All that match").click()
     await page.get_by_role("button", name="Cancel all").click()
-    await page.locator("#ask .typed input").fill("1")
+    await page.locator("#ask .typed input").fill("2")
     await page.locator("#ask .go").click()
     await expect(page.locator("#ask progress")).to_be_visible()  # it has begun
     await expect(page.locator("#ask .go")).to_be_hidden()
