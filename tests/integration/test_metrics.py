@@ -114,7 +114,7 @@ def start(tmp_path: Path, namespace: str) -> Iterator[Start]:
     def run(redis_url: str, *arguments: str, **settings: str) -> Process:
         command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
         command += ["--namespace", namespace, *arguments]
-        fast = {"LEASE__TTL_MS": "1000", "LEASE__RENEW_MS": "300", "REDIS__TIMEOUT_S": "0.5"}
+        fast = {"LEASE__TTL_MS": "2000", "LEASE__RENEW_MS": "600", "REDIS__TIMEOUT_S": "1"}
         given = {f"DELAYBRIDGE_{name}": value for name, value in (fast | settings).items()}
         log = tmp_path / f"{len(processes)}.log"
         processes.append(Process("w", command, {**os.environ, **given}, log))
@@ -167,8 +167,9 @@ async def test_counters_never_fall_while_processes_are_killed(
                 await until_async(lambda: rabbit.is_read(f"{namespace}.delay"), "read again")
         assert watch.scrapes > 10
         assert watch.fallen == []
-        assert total("messages_published_total") == 3 * batch == await rabbit.waiting(namespace)
-        assert total("publish_lateness_seconds_count") == 3 * batch
+        arrived = await rabbit.waiting(namespace)  # some twice if a worker was stalled
+        assert total("messages_published_total") == arrived >= 3 * batch
+        assert total("publish_lateness_seconds_count") == arrived
         found = port.scrape()
         assert found["messages", "delayed"] == found["horizon_messages", "1d"] == 3
         assert found["horizon_messages", "5m"] == 0
@@ -242,7 +243,7 @@ def test_health_follows_redis_as_it_ends_hangs_and_comes_back(
         fleet.start("w", "--metrics-port", str(port.number))
         fleet.wait_published(fleet.schedule(20, seconds=0.1))
         until(lambda: port.value("messages_published_total", "file:q") == 20)
-        assert port.ready() == []
+        until(lambda: not port.ready(), "ready")
         fleet.schedule(7, seconds=1, first_s=3600)
 
         for away, back in ((server.stop, server.start), (server.pause, server.resume)):
@@ -333,7 +334,7 @@ def test_paused_messages_are_held_and_not_overdue(
         of_it = "file:q", "parked"
         until(lambda: port.value("destination_messages", *of_it) == 5)
         assert port.value("destination_messages_error", *of_it) == 0
-        assert port.ready() == []
+        until(lambda: not port.ready(), "ready")
         fleet.client.resume("file:q")
         until(lambda: port.value("messages_published_total", "file:q") == 5)
         assert port.value("held_messages", "paused", "file:q") is None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import psutil
 import pytest
 import redis
 import yaml
@@ -26,7 +27,7 @@ from delaybridge import Client, Message
 from delaybridge.store import keys
 from tests.rigs.bridge import rabbitmq_channel
 from tests.rigs.fleet import Process
-from tests.rigs.waiting import quiet, until
+from tests.rigs.waiting import until
 from tests.servers.clock import ClockedRedis
 from tests.servers.cluster import ClusterSite
 from tests.servers.process import LOOPBACK, free_port
@@ -226,11 +227,11 @@ def test_every_query_of_the_dashboard_has_data_after_a_short_load(site: Site) ->
         return [each for each in expressions if not has_data(site, each)]
 
     until(lambda: not missing(), lambda: f"data for {missing()}")
+    site.fires("DelaybridgeBuried")  # of either worker
     for id in ("gone", "later", "held"):
         client.cancel(id)
     client.resume(held)
     site.forget("second")
-    site.fires("DelaybridgeBuried")
 
 
 def has_data(site: Site, expression: str) -> bool:
@@ -288,11 +289,14 @@ def late(site: Site) -> None:
     site.client.schedule(f"{place}/late", b"x", delay="1ms")
     confirmed = f'delaybridge_messages_published_total{{destination="{place}"}}'
     until(lambda: site.value(confirmed) >= 1)
-    for _ in range(20):
-        site.client.schedule(f"{place}/late", b"x", delay="500ms")
-    site.redis.pause()
-    quiet(2.5)
-    site.redis.resume()
+    (worker,) = map(psutil.Process, site.processes["worker"].children())
+    worker.suspend()
+    try:
+        until(lambda: worker.status() == psutil.STATUS_STOPPED)
+        site.client.schedule_many([Message(f"{place}/late", b"x", delay="1ms")] * 20)
+        until(lambda: site.client.stats().overdue_ms > 2500)
+    finally:
+        worker.resume()
     alert = f'ALERTS{{alertname="DelaybridgeLate", alertstate="firing", destination="{place}"}}'
     until(lambda: site.value(alert) == 1)
 
@@ -359,10 +363,11 @@ def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> Non
             site.client.pause(place)
             told = f"rules_changed rules=1 paused={place}"
             until(lambda: told in site.processes["worker"].log)
-            site.client.schedule_many([Message(place, b"x", delay="1ms")] * 20)
+            receipts = site.client.schedule_many([Message(place, b"x", delay="1ms")] * 20)
             held = f'min_over_time(delaybridge_held_messages{{destination="{place}"}}[3s])'
             until(lambda: site.value(held) == 20)
-            quiet(2.5)
+            late_ms = receipts[0].due_ms + 2500
+            until(lambda: site.client.stats().now_ms > late_ms)
             site.client.resume(place)
             until(lambda: place in site.destinations(lateness))
             assert wanted and place not in site.destinations(rule["expr"])
