@@ -40,7 +40,7 @@ ELSEWHERE = {
     "B4": "unit/test_accept.py::"
     "test_one_byte_too_many_is_refused_with_the_limit_and_the_broker_named",
     "B5": "unit/test_cli.py::test_stdin_endless_is_read_to_the_limit",
-    "B11": "unit/test_publish_rabbitmq.py::"
+    "B11": "unit/test_amqp_frames.py::"
     "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
     "B12": "unit/test_quota.py::test_a_full_namespace_refuses_messages_and_names_the_limit",
     "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",

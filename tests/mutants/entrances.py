@@ -34,13 +34,13 @@ MUTANTS = [
         "amqp: an empty body has a frame", "delaybridge/amqp/encoder.py",
         "if 0 < size <= self._payload_max", "if 0 <= size <= self._payload_max",
         "the second empty message of a channel is a protocol error",
-        "tests/unit/test_publish_rabbitmq.py",
+        "tests/unit/test_amqp_frames.py",
     ),
     Mutant(
         "amqp: a foreign user is sent", "delaybridge/amqp/encoder.py",
         "if not shape[0] & USER_ID_FLAG:", "if shape is not None:",
         "the second message with a foreign user id closes the channel",
-        "tests/unit/test_publish_rabbitmq.py",
+        "tests/unit/test_amqp_frames.py",
     ),
     Mutant(
         "times: a datetime is rounded down", "delaybridge/times.py",
