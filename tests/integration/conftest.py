@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from tests.rigs.bucket import Owner, World
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, Awaited, Maker
+from tests.rigs.ingest import Entrance, MakeEntrance
+from tests.rigs.ingest_kafka import Kafka
+from tests.rigs.ingest_rabbitmq import Exchanges, reading
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.redis_troubles import BINARIES, Pair
 from tests.rigs.scanner import Rig, RigFactory
@@ -78,6 +81,19 @@ def store(redis_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
+def world(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
+    """One bucket on each Redis that is supported."""
+    with World(any_redis_url, namespace, now_ms) as world:
+        yield world
+
+
+@pytest.fixture
+def now(now_ms: int) -> int:
+    """The time of `world` when the test starts."""
+    return now_ms
+
+
+@pytest.fixture
 def raw(redis_url: str) -> Iterator[redis.Redis]:
     """Redis without the product: to look at keys, or to damage them."""
     with redis.Redis.from_url(redis_url) as client:
@@ -115,6 +131,52 @@ def watched_kafka_url(real_kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(consumer, "CHECK_OWNERS_S", 0.5)
     monkeypatch.setattr(subscription, "SETTLED_S", 2.0)
     return f"{real_kafka_url}?topic.metadata.refresh.interval.ms=500"
+
+
+@pytest.fixture
+def kafka(watched_kafka_url: str) -> Kafka:
+    return Kafka(watched_kafka_url)
+
+
+@pytest.fixture
+def rabbit(rabbitmq_url: str) -> Exchanges:
+    return Exchanges(rabbitmq_url)
+
+
+@pytest.fixture
+def entrance_url(rabbitmq_url: str) -> str:
+    """The broker that `make_entrance` reads; a file may name another one."""
+    return rabbitmq_url
+
+
+@pytest.fixture
+async def make_entrance(
+    redis_url: str, entrance_url: str, namespace: str
+) -> AsyncIterator[MakeEntrance]:
+    """Makes entrances: they read NAMESPACE.delay; of Kafka NAMESPACE*.delay, as their own group."""
+    async with AsyncExitStack() as stack:
+
+        def make(*, url: str = entrance_url, redis: str = redis_url, **ingest: Any) -> Entrance:
+            if url.startswith("kafka"):
+                kind, given = "kafka", {"topics": [f"{namespace}*.delay"], "group": namespace}
+            else:
+                kind, given = "rabbitmq", {"exchanges": [f"{namespace}.delay"]}
+            entrance = Entrance(redis, namespace, {kind: url}, **{**given, **ingest})
+            stack.push_async_exit(entrance)
+            return entrance
+
+        yield make
+
+
+@pytest.fixture
+async def open_entrance(make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str) -> Entrance:
+    """An ingest process that reads NAMESPACE.delay of RabbitMQ, a worker, and the target."""
+    await rabbit.target(namespace)
+    entrance = make_entrance(destinations=[f"rabbitmq:{namespace}-other"])
+    entrance.ingest("rabbitmq")
+    entrance.scan()
+    await reading(entrance, f"{namespace}.delay")
+    return entrance
 
 
 @pytest.fixture(params=FLAVOURS, ids=["sync", "async"])

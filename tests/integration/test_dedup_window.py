@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -25,12 +25,6 @@ CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT
 WINDOW_MS = 60_000
 LONG_S, SHORT_S = 3600.0, 1.0
 LOOKS = ("zscore", "zadd")  # commands
-
-
-@pytest.fixture
-def world(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
-    with World(any_redis_url, namespace, now_ms) as world:
-        yield world
 
 
 def due(world: World, *ids: str, dedup_ms: int = WINDOW_MS, payload: bytes = b"payload") -> Owner:

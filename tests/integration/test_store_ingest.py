@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -27,12 +27,6 @@ KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka", "eu-1": "kafka", "s": "redis"
 EXCHANGE = Route("rabbitmq", "rabbitmq", "orders.delay", "orders")
 TOPIC = Route("kafka", "kafka", "orders.delay", "orders")
 ODD = EXCHANGE._replace(target="a/b%c(é)")
-
-
-@pytest.fixture
-def world(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[World]:
-    with World(any_redis_url, namespace, now_ms) as world:
-        yield world
 
 
 def read(world: World, items: Sequence[tuple[int, str]], payload: bytes = b"p") -> list[Answer]:

@@ -131,7 +131,7 @@ MUTANTS = [
         "claim: a record more", "lua/claim.lua",
         "elseif size < bytes then", "elseif size <= bytes then",
         "a claim is larger than its bound by one record",
-        "tests/integration/test_store_interleavings.py::test_a_claim_ends_with_the_record_that_"
+        "tests/integration/test_store_claims.py::test_a_claim_ends_with_the_record_that_"
         "reaches_its_bytes",
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = [
         "kick: it may have arrived", "lua/kick.lua",
         "redis.call('HSET', KEYS[3], id, '0:1:')", "redis.call('HSET', KEYS[3], id, '0:0:')",
         "a kicked message that may have arrived is cancelled as if it had not",
-        "tests/integration/test_store_interleavings.py::test_a_kicked_message_remembers_that_it_"
+        "tests/integration/test_store_calls.py::test_a_kicked_message_remembers_that_it_"
         "may_have_been_delivered",
     ),
     Mutant(

@@ -160,6 +160,18 @@ class World:
         owner.reclaim()
         return owner
 
+    def claimed(self, *ids: str, due_ms: int | None = None) -> tuple[Owner, list[Copy]]:
+        """Messages that are due now, or then, on the wheel of a new owner."""
+        for id in ids:
+            self.schedule(id, self.now_ms if due_ms is None else due_ms)
+        owner = self.owner()
+        return owner, owner.claim()
+
+    def fired(self, *ids: str, due_ms: int | None = None) -> tuple[Owner, list[Copy]]:
+        """The same, handed to the broker."""
+        owner, _ = self.claimed(*ids, due_ms=due_ms)
+        return owner, owner.fire((self.now_ms if due_ms is None else due_ms) + 0.999)
+
     def end_lease(self) -> None:
         """Let the lease expire."""
         self.redis.delete(self.key("lease"))
