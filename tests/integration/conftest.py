@@ -10,19 +10,22 @@ from typing import Any
 import pytest
 import redis
 
+from delaybridge import AsyncClient, Message
 from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner, World
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Arrived, Crew, note_arrivals
-from tests.rigs.flavours import FLAVOURS, Awaited, Maker
+from tests.rigs.flavours import FLAVOURS, TO, Awaited, Maker
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import Exchanges, reading
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.redis_troubles import BINARIES, Pair
+from tests.rigs.lossy_proxy import LossyProxy
+from tests.rigs.redis_troubles import Pair
 from tests.rigs.scanner import Rig, RigFactory
-from tests.servers.redis import RedisServer
+from tests.servers.process import LOOPBACK
+from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer
 
 
 @pytest.fixture
@@ -193,10 +196,59 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Maker]:
         await client.close()
 
 
-@pytest.fixture(params=BINARIES)
+@pytest.fixture
+def client(make: Maker, redis_url: str, namespace: str) -> Awaited:
+    """A client of either flavour, on the shared Redis."""
+    return make(redis_url, namespace=namespace)
+
+
+@pytest.fixture
+def bucket_of_x(store: Store, redis_url: str, namespace: str) -> Callable[[], World]:
+    """The bucket of id `x`, once the namespace exists: from the owners' side, at Redis' time."""
+    return lambda: World.of_key(store, redis_url, namespace, b"x")
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own(own_server: RedisServer) -> Iterator[redis.Redis]:
+    """A Redis that this test may flush, count and configure."""
+    with redis.Redis(host=LOOPBACK, port=own_server.port) as connection:
+        connection.flushall()
+        connection.config_resetstat()
+        yield connection
+        connection.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def own_url(own_server: RedisServer, own: redis.Redis) -> str:
+    return own_server.url
+
+
+@pytest.fixture
+def proxy(own_server: RedisServer, own: redis.Redis) -> Iterator[LossyProxy]:
+    """The way to `own` that loses replies."""
+    with LossyProxy(own_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def together(own_url: str, own: redis.Redis) -> AsyncIterator[AsyncClient]:
+    """An AsyncClient that has met every bucket of `own`."""
+    async with AsyncClient(own_url) as client:
+        await client.schedule_many([Message(TO, b"", delay=60, id=f"f{n}") for n in range(200)])
+        own.config_resetstat()
+        yield client
+
+
+@pytest.fixture(params=EVERY_VERSION)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Two servers of one version."""
-    binary = BINARIES[request.param]()
+    binary = VERSIONS[request.param]()
     if binary is None and request.param != "redis":
         pytest.skip("no such server here")
     at_once = ["--repl-diskless-sync-delay", "0"]

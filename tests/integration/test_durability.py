@@ -26,10 +26,9 @@ from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.flavours import FLAVOURS, TO, Maker, Threaded
 from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import LOOPBACK, free_port
-from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
+from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer, redis62_binary, valkey_binary
 
 REPLICATED = "replicated:1"
-BINARIES = {"redis": lambda: None, "6.2": redis62_binary, "valkey": valkey_binary}
 
 
 class Replicated:
@@ -68,7 +67,7 @@ def _wait_for_replica(admin: redis.Redis) -> None:
 
 @pytest.fixture
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[Replicated]:
-    binary = BINARIES[getattr(request, "param", "redis")]()
+    binary = VERSIONS[getattr(request, "param", "redis")]()
     fast = ["--repl-diskless-sync-delay", "0", "--repl-timeout", "60"]
     with RedisServer(fast, binary=binary) as master, RedisServer(fast, binary=binary) as replica:
         async with FaultProxy(free_port(), master.port) as proxy:
@@ -123,7 +122,7 @@ async def is_not_durable(call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("make", FLAVOURS, indirect=True)
-@pytest.mark.parametrize("site", BINARIES, indirect=True)
+@pytest.mark.parametrize("site", EVERY_VERSION, indirect=True)
 async def test_what_was_accepted_survives_a_fail_over_to_a_replica_that_is_behind(
     site: Replicated, client: Threaded, hasty: Threaded, namespace: str, make: Maker
 ) -> None:
@@ -148,7 +147,7 @@ async def test_the_same_call_completes_it_also_if_the_answer_is_duplicate(
     assert await client.schedule(TO, b"x", delay="1h", id="a") == "duplicate"
 
 
-@pytest.mark.parametrize("site", BINARIES, indirect=True)
+@pytest.mark.parametrize("site", EVERY_VERSION, indirect=True)
 async def test_a_duplicate_on_a_new_connection_is_not_durable_either(
     site: Replicated, client: Threaded, hasty: Threaded, make: Maker, namespace: str
 ) -> None:

@@ -18,7 +18,7 @@ from delaybridge.store.command import Steps
 from delaybridge.store.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.waiting import until, until_async
-from tests.servers.redis import RedisServer, default_binary, redis62_binary, valkey_binary
+from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 LINES = dict(re.findall(rf"^    ACL SETUSER ({'|'.join(rights.ROLES)}) (on .*)$", PAGE, re.M))
@@ -45,13 +45,12 @@ class Guarded:
         return f"redis://{name}:PASSWORD@127.0.0.1:{self.server.port}/0"
 
 
-BINARIES = {"redis": default_binary, "6.2": redis62_binary, "valkey": valkey_binary}
 
 
-@pytest.fixture(scope="module", params=BINARIES)
+@pytest.fixture(scope="module", params=EVERY_VERSION)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """Each version of Redis has its own words for a refusal."""
-    binary = BINARIES[request.param]()
+    binary = VERSIONS[request.param]()
     if binary is None:
         pytest.skip("no such server here")
     with RedisServer(binary=binary) as server:

@@ -12,9 +12,8 @@ import redis
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import until, until_async
 from tests.servers.process import LOOPBACK, free_port
-from tests.servers.redis import RedisServer, redis62_binary, valkey_binary
+from tests.servers.redis import RedisServer
 
-BINARIES = {"redis": lambda: None, "6.2": redis62_binary, "valkey": valkey_binary}
 Pair = tuple[RedisServer, RedisServer]
 
 

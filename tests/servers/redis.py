@@ -190,11 +190,21 @@ def redis_url(request: pytest.FixtureRequest) -> str:
 
 ON_EVERY_REDIS = pytest.mark.parametrize(
     "redis_url",
-    ["single_url", "sentinel_url", "cluster_url"],
-    ids=["single", "sentinel", "cluster"],
+    [
+        pytest.param("single_url", id="single"),
+        pytest.param("sentinel_url", id="sentinel", marks=pytest.mark.slow),
+        pytest.param("cluster_url", id="cluster"),
+    ],
     indirect=True,
 )
-"""Runs the test on one server, behind Sentinels and on a Cluster."""
+"""Runs the test on one server, on a Cluster, and behind Sentinels: in the slow tier, since a master
+that is found is one server, and `test_redis_servers.py` finds it in the fast one."""
+
+
+VERSIONS = {"redis": default_binary, "6.2": redis62_binary, "valkey": valkey_binary}
+"""The binaries of the versions that are supported: the default one, the oldest, and Valkey."""
+EVERY_VERSION = ["redis", "6.2", pytest.param("valkey", marks=pytest.mark.slow)]
+"""Runs a test on each of them; Valkey speaks as Redis 7 does."""
 
 
 @pytest.fixture(scope="session")
