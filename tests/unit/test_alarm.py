@@ -5,12 +5,15 @@ Nothing here asserts how late it rings: only that it rings, and never before its
 
 import asyncio
 import errno
+import functools
+import inspect
 import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -31,24 +34,35 @@ FAR_S = 3600.0
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="timer descriptors are Linux's")
 
-Run = Callable[[Callable[[], Awaitable[None]]], None]
+Test = Callable[..., Awaitable[None]]
+
+
+def in_debug_mode(test: Test) -> Callable[..., None]:
+    """Runs the test on a loop in debug mode; whatever that loop reports is an error."""
+
+    @functools.wraps(test)
+    def run(*, new_loop: Callable[[], Any] = asyncio.new_event_loop, **given: Any) -> None:
+        complaints: list[object] = []
+        with asyncio.Runner(debug=True, loop_factory=new_loop) as runner:
+            runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
+            runner.run(asyncio.wait_for(test(**given), DEADLINE_S))
+        assert complaints == []
+
+    return run
+
+
+def on_each_loop(test: Test) -> Callable[..., None]:
+    """Runs the test on asyncio's loop and on uvloop."""
+    run: Any = in_debug_mode(test)
+    new_loop = inspect.Parameter("new_loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    kept = inspect.signature(test).parameters.values()
+    run.__signature__ = inspect.Signature([new_loop, *kept])
+    return run  # type: ignore[no-any-return]
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
-    """Runs one coroutine function to its end; whatever the loop reports is an error."""
-    complaints: list[object] = []
-    with asyncio.Runner(debug=True, loop_factory=request.param) as runner:
-        runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
-
-        def run_one(test: Callable[[], Awaitable[None]]) -> None:
-            async def within_deadline() -> None:
-                await asyncio.wait_for(test(), DEADLINE_S)
-
-            runner.run(within_deadline())
-
-        yield run_one
-    assert complaints == []
+def new_loop(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 @pytest.fixture(params=[pytest.param(TimerDescriptor, marks=linux), LoopTimer])
@@ -93,92 +107,80 @@ async def rings(alarm: Alarm) -> bool:
     return False
 
 
-def test_it_rings_at_the_instant_and_never_before(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        for wait_s in (0.0, 1e-6, 0.0004, 0.001, 0.0014, 0.0036, SOON_S) * 5:
-            at_s = time.monotonic() + wait_s
-            alarm.set(at_s)
-            await alarm.wait()
-            assert time.monotonic() >= at_s
-        assert not await rings(alarm)
-        alarm.close()
-
-    run(test)
-
-
-def test_an_instant_in_the_past_rings_at_once(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        for at_s in (time.monotonic(), 0.0, -1.0):
-            alarm.set(at_s)
-            assert await rings(alarm)
-            assert not await rings(alarm)
-        alarm.close()
-
-    run(test)
-
-
-def test_many_rings_while_no_task_waits_are_one(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        for _ in range(3):
-            alarm.ring()
-        alarm.set(time.monotonic() - 1)
-        assert await rings(alarm)
-        assert not await rings(alarm)
-        alarm.close()
-
-    run(test)
-
-
-def test_a_ring_wakes_the_waiting_task_and_leaves_the_instant_set(
-    run: Run, timer: TimerFactory
-) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        at_s = time.monotonic() + SOON_S
+@on_each_loop
+async def test_it_rings_at_the_instant_and_never_before(timer: TimerFactory) -> None:
+    alarm = Alarm(timer)
+    for wait_s in (0.0, 1e-6, 0.0004, 0.001, 0.0014, 0.0036, SOON_S) * 5:
+        at_s = time.monotonic() + wait_s
         alarm.set(at_s)
-        waiting = asyncio.ensure_future(alarm.wait())
-        await asyncio.sleep(0)
-        alarm.ring()
-        await waiting
         await alarm.wait()
         assert time.monotonic() >= at_s
-        alarm.close()
-
-    run(test)
-
-
-def test_setting_again_replaces_the_instant(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        alarm.set(time.monotonic() + FAR_S)
-        alarm.set(time.monotonic() + SOON_S)
-        await alarm.wait()
-        alarm.set(time.monotonic() + SOON_S / 2)
-        later_s = time.monotonic() + 2 * SOON_S
-        alarm.set(later_s)
-        await alarm.wait()
-        assert time.monotonic() >= later_s
-        alarm.close()
-
-    run(test)
+    assert not await rings(alarm)
+    alarm.close()
 
 
-def test_a_withdrawn_instant_does_not_ring(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm, other = Alarm(timer), Alarm(timer)
-        at_s = time.monotonic() + SOON_S
+@on_each_loop
+async def test_an_instant_in_the_past_rings_at_once(timer: TimerFactory) -> None:
+    alarm = Alarm(timer)
+    for at_s in (time.monotonic(), 0.0, -1.0):
         alarm.set(at_s)
-        alarm.set(None)
-        other.set(at_s + SOON_S)
-        await other.wait()
+        assert await rings(alarm)
         assert not await rings(alarm)
-        alarm.close()
-        other.close()
+    alarm.close()
 
-    run(test)
+
+@on_each_loop
+async def test_many_rings_while_no_task_waits_are_one(timer: TimerFactory) -> None:
+    alarm = Alarm(timer)
+    for _ in range(3):
+        alarm.ring()
+    alarm.set(time.monotonic() - 1)
+    assert await rings(alarm)
+    assert not await rings(alarm)
+    alarm.close()
+
+
+@on_each_loop
+async def test_a_ring_wakes_the_waiting_task_and_leaves_the_instant_set(
+    timer: TimerFactory,
+) -> None:
+    alarm = Alarm(timer)
+    at_s = time.monotonic() + SOON_S
+    alarm.set(at_s)
+    waiting = asyncio.ensure_future(alarm.wait())
+    await asyncio.sleep(0)
+    alarm.ring()
+    await waiting
+    await alarm.wait()
+    assert time.monotonic() >= at_s
+    alarm.close()
+
+
+@on_each_loop
+async def test_setting_again_replaces_the_instant(timer: TimerFactory) -> None:
+    alarm = Alarm(timer)
+    alarm.set(time.monotonic() + FAR_S)
+    alarm.set(time.monotonic() + SOON_S)
+    await alarm.wait()
+    alarm.set(time.monotonic() + SOON_S / 2)
+    later_s = time.monotonic() + 2 * SOON_S
+    alarm.set(later_s)
+    await alarm.wait()
+    assert time.monotonic() >= later_s
+    alarm.close()
+
+
+@on_each_loop
+async def test_a_withdrawn_instant_does_not_ring(timer: TimerFactory) -> None:
+    alarm, other = Alarm(timer), Alarm(timer)
+    at_s = time.monotonic() + SOON_S
+    alarm.set(at_s)
+    alarm.set(None)
+    other.set(at_s + SOON_S)
+    await other.wait()
+    assert not await rings(alarm)
+    alarm.close()
+    other.close()
 
 
 def busy_until(at_s: float) -> None:
@@ -187,190 +189,170 @@ def busy_until(at_s: float) -> None:
         pass
 
 
-def test_an_alarm_set_again_after_it_went_off_unseen_waits_for_the_new_instant(
-    run: Run, timer: TimerFactory
+@on_each_loop
+async def test_an_alarm_set_again_after_it_went_off_unseen_waits_for_the_new_instant(
+    timer: TimerFactory,
 ) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
+    alarm = Alarm(timer)
+    at_s = time.monotonic() + SOON_S
+    later_s = at_s + 2 * SOON_S
+    alarm.set(at_s)
+    busy_until(at_s)
+    alarm.set(later_s)
+    await alarm.wait()
+    assert time.monotonic() >= later_s
+    alarm.close()
+
+
+@on_each_loop
+async def test_an_alarm_set_again_just_before_the_loop_sees_that_it_went_off_does_not_block(
+    timer: TimerFactory,
+) -> None:
+    alarm = Alarm(timer)
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+
+    def set_again() -> None:
+        ours.recv(1)
+        alarm.set(time.monotonic() + FAR_S)
+
+    with ours, theirs:
+        # Readable before the timer, so handled before it, in the same turn of the loop.
+        loop.add_reader(ours, set_again)
         at_s = time.monotonic() + SOON_S
-        later_s = at_s + 2 * SOON_S
         alarm.set(at_s)
+        theirs.send(b"x")
         busy_until(at_s)
-        alarm.set(later_s)
-        await alarm.wait()
-        assert time.monotonic() >= later_s
-        alarm.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        loop.remove_reader(ours)
+    alarm.set(time.monotonic() + SOON_S)
+    await alarm.wait()
+    alarm.close()
 
-    run(test)
+
+@on_each_loop
+async def test_a_cancelled_wait_leaves_the_ring_for_the_next_wait(timer: TimerFactory) -> None:
+    alarm = Alarm(timer)
+    waiting = asyncio.ensure_future(alarm.wait())
+    await asyncio.sleep(0)
+    alarm.ring()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await rings(alarm)
+    alarm.close()
 
 
-def test_an_alarm_set_again_just_before_the_loop_sees_that_it_went_off_does_not_block(
-    run: Run, timer: TimerFactory
-) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-
-        def set_again() -> None:
-            ours.recv(1)
-            alarm.set(time.monotonic() + FAR_S)
-
-        with ours, theirs:
-            # Readable before the timer, so handled before it, in the same turn of the loop.
-            loop.add_reader(ours, set_again)
-            at_s = time.monotonic() + SOON_S
-            alarm.set(at_s)
-            theirs.send(b"x")
-            busy_until(at_s)
-            for _ in range(5):
-                await asyncio.sleep(0)
-            loop.remove_reader(ours)
+@on_each_loop
+async def test_after_close_nothing_can_be_set(timer: TimerFactory) -> None:
+    alarm = Alarm(timer)
+    alarm.set(time.monotonic() + SOON_S)
+    alarm.close()
+    alarm.close()
+    alarm.ring()
+    with pytest.raises(RuntimeError, match="closed"):
         alarm.set(time.monotonic() + SOON_S)
-        await alarm.wait()
-        alarm.close()
-
-    run(test)
-
-
-def test_a_cancelled_wait_leaves_the_ring_for_the_next_wait(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        waiting = asyncio.ensure_future(alarm.wait())
-        await asyncio.sleep(0)
-        alarm.ring()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert await rings(alarm)
-        alarm.close()
-
-    run(test)
-
-
-def test_after_close_nothing_can_be_set(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        alarm = Alarm(timer)
-        alarm.set(time.monotonic() + SOON_S)
-        alarm.close()
-        alarm.close()
-        alarm.ring()
-        with pytest.raises(RuntimeError, match="closed"):
-            alarm.set(time.monotonic() + SOON_S)
-
-    run(test)
 
 
 @linux
-def test_close_closes_every_descriptor(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        def count() -> int:
-            return len(list(Path("/proc/self/fd").iterdir()))
+@on_each_loop
+async def test_close_closes_every_descriptor(timer: TimerFactory) -> None:
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
 
-        Alarm(timer).close()  # what the loop itself opens at first use
-        before = count()
-        alarms = [Alarm(timer) for _ in range(20)]
-        for alarm in alarms:
-            alarm.set(time.monotonic() + SOON_S)
-        await alarms[0].wait()
-        for alarm in alarms:
-            alarm.close()
-        await asyncio.sleep(0)
-        assert count() == before
-
-    run(test)
-
-
-@linux
-def test_a_descriptor_that_is_reused_after_close_is_left_alone(run: Run) -> None:
-    async def test() -> None:
-        alarm = Alarm(TimerDescriptor)
+    Alarm(timer).close()  # what the loop itself opens at first use
+    before = count()
+    alarms = [Alarm(timer) for _ in range(20)]
+    for alarm in alarms:
         alarm.set(time.monotonic() + SOON_S)
+    await alarms[0].wait()
+    for alarm in alarms:
         alarm.close()
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            theirs.send(b"not for the alarm")
-            other = Alarm(LoopTimer)
-            other.set(time.monotonic() + 2 * SOON_S)
-            await other.wait()
-            other.close()
-            assert ours.recv(64) == b"not for the alarm"
-
-    run(test)
-
-
-def test_the_instant_already_set_costs_no_call() -> None:
-    async def test() -> None:
-        alarm, timer = counting()
-        at_s = time.monotonic() + FAR_S
-        alarm.set(None)
-        alarm.set(at_s)
-        alarm.set(at_s)
-        alarm.set(time.monotonic())
-        alarm.set(time.monotonic())
-        alarm.set(None)
-        assert timer.armed == [at_s, None]
-        soon_s = time.monotonic() + SOON_S
-        alarm.set(soon_s)
-        busy_until(soon_s)
-        timer.go_off()
-        alarm.set(None)
-        assert timer.armed == [at_s, None, soon_s]
-        alarm.close()
-        alarm.close()
-        assert timer.closed == 1
-
-    asyncio.run(test(), debug=True)
-
-
-def test_a_timer_that_goes_off_early_or_for_nothing_is_armed_again_or_ignored() -> None:
-    async def test() -> None:
-        alarm, timer = counting()
-        at_s = time.monotonic() + FAR_S
-        alarm.set(at_s)
-        timer.go_off()
-        assert not await rings(alarm)
-        assert timer.armed == [at_s, at_s]
-        alarm.set(None)
-        timer.go_off()
-        assert not await rings(alarm)
-        alarm.close()
-
-    asyncio.run(test(), debug=True)
-
-
-def test_a_timer_armed_twice_goes_off_once(run: Run, timer: TimerFactory) -> None:
-    async def test() -> None:
-        gone_off: list[float] = []
-        first = timer(lambda: gone_off.append(time.monotonic()))
-        last = Alarm(timer)
-        at_s = time.monotonic() + SOON_S
-        first.arm(at_s)
-        first.arm(at_s)
-        last.set(at_s + 2 * SOON_S)
-        await last.wait()
-        assert len(gone_off) == 1
-        first.close()
-        last.close()
-
-    run(test)
+    await asyncio.sleep(0)
+    assert count() == before
 
 
 @linux
-def test_linux_gets_a_timer_descriptor_that_children_do_not_inherit() -> None:
-    async def test() -> None:
-        timer = best_timer(lambda: None)
-        assert isinstance(timer, TimerDescriptor)
-        descriptors = [
-            int(path.name)
-            for path in Path("/proc/self/fd").iterdir()
-            if path.is_symlink() and "timerfd" in os.readlink(path)
-        ]
-        assert descriptors
-        assert not any(os.get_inheritable(descriptor) for descriptor in descriptors)
-        timer.close()
+@on_each_loop
+async def test_a_descriptor_that_is_reused_after_close_is_left_alone() -> None:
+    alarm = Alarm(TimerDescriptor)
+    alarm.set(time.monotonic() + SOON_S)
+    alarm.close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"not for the alarm")
+        other = Alarm(LoopTimer)
+        other.set(time.monotonic() + 2 * SOON_S)
+        await other.wait()
+        other.close()
+        assert ours.recv(64) == b"not for the alarm"
 
-    asyncio.run(test(), debug=True)
+
+@in_debug_mode
+async def test_the_instant_already_set_costs_no_call() -> None:
+    alarm, timer = counting()
+    at_s = time.monotonic() + FAR_S
+    alarm.set(None)
+    alarm.set(at_s)
+    alarm.set(at_s)
+    alarm.set(time.monotonic())
+    alarm.set(time.monotonic())
+    alarm.set(None)
+    assert timer.armed == [at_s, None]
+    soon_s = time.monotonic() + SOON_S
+    alarm.set(soon_s)
+    busy_until(soon_s)
+    timer.go_off()
+    alarm.set(None)
+    assert timer.armed == [at_s, None, soon_s]
+    alarm.close()
+    alarm.close()
+    assert timer.closed == 1
+
+
+@in_debug_mode
+async def test_a_timer_that_goes_off_early_or_for_nothing_is_armed_again_or_ignored() -> None:
+    alarm, timer = counting()
+    at_s = time.monotonic() + FAR_S
+    alarm.set(at_s)
+    timer.go_off()
+    assert not await rings(alarm)
+    assert timer.armed == [at_s, at_s]
+    alarm.set(None)
+    timer.go_off()
+    assert not await rings(alarm)
+    alarm.close()
+
+
+@on_each_loop
+async def test_a_timer_armed_twice_goes_off_once(timer: TimerFactory) -> None:
+    gone_off: list[float] = []
+    first = timer(lambda: gone_off.append(time.monotonic()))
+    last = Alarm(timer)
+    at_s = time.monotonic() + SOON_S
+    first.arm(at_s)
+    first.arm(at_s)
+    last.set(at_s + 2 * SOON_S)
+    await last.wait()
+    assert len(gone_off) == 1
+    first.close()
+    last.close()
+
+
+@linux
+@in_debug_mode
+async def test_linux_gets_a_timer_descriptor_that_children_do_not_inherit() -> None:
+    timer = best_timer(lambda: None)
+    assert isinstance(timer, TimerDescriptor)
+    descriptors = [
+        int(path.name)
+        for path in Path("/proc/self/fd").iterdir()
+        if path.is_symlink() and "timerfd" in os.readlink(path)
+    ]
+    assert descriptors
+    assert not any(os.get_inheritable(descriptor) for descriptor in descriptors)
+    timer.close()
 
 
 @pytest.mark.parametrize(
@@ -378,34 +360,30 @@ def test_linux_gets_a_timer_descriptor_that_children_do_not_inherit() -> None:
     [AttributeError("timerfd_create"), OSError(errno.ENOSYS, ""), OSError(errno.EPERM, "")],
     ids=["libc", "kernel", "sandbox"],
 )
-def test_without_timer_descriptors_the_loop_keeps_the_time(
+@in_debug_mode
+async def test_without_timer_descriptors_the_loop_keeps_the_time(
     monkeypatch: pytest.MonkeyPatch, missing: Exception
 ) -> None:
     def create() -> int:
         raise missing
 
-    async def test() -> None:
-        monkeypatch.setattr(alarm_module, "_create", create)
-        timer = best_timer(lambda: None)
-        assert isinstance(timer, LoopTimer)
-        timer.close()
-
-    asyncio.run(test(), debug=True)
+    monkeypatch.setattr(alarm_module, "_create", create)
+    timer = best_timer(lambda: None)
+    assert isinstance(timer, LoopTimer)
+    timer.close()
 
 
 @linux
-def test_running_out_of_descriptors_is_an_error_and_makes_no_worse_alarm(
+@in_debug_mode
+async def test_running_out_of_descriptors_is_an_error_and_makes_no_worse_alarm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def create() -> int:
         raise OSError(errno.EMFILE, "too many open files")
 
-    async def test() -> None:
-        monkeypatch.setattr(alarm_module, "_create", create)
-        with pytest.raises(OSError, match="too many"):
-            Alarm()
-
-    asyncio.run(test(), debug=True)
+    monkeypatch.setattr(alarm_module, "_create", create)
+    with pytest.raises(OSError, match="too many"):
+        Alarm()
 
 
 @linux
