@@ -30,6 +30,7 @@ from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, pr
 
 READ_BYTES = 128 * 1024
 GIVE_UP_S = 5.0  # after pika should have said how a connection went
+GOODBYE_S = 1.0  # that the broker has to answer
 WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
 
 _ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
@@ -265,6 +266,21 @@ async def open_connection(parameters: Parameters, make: Callable[..., Connection
             connection.close()
         raise
     return connection
+
+
+async def close_connection(connection: WireConnection) -> None:
+    """Close it, whether or not the broker answers, and though the caller is cancelled meanwhile."""
+    await asyncio.shield(asyncio.ensure_future(_say_goodbye(connection)))
+
+
+async def _say_goodbye(connection: WireConnection) -> None:
+    try:
+        if connection.is_open:
+            connection.close()
+            await asyncio.wait([connection.lost], timeout=GOODBYE_S)
+    finally:
+        connection.abort("closed")
+    await asyncio.wait([connection.lost], timeout=GOODBYE_S)
 
 
 def close_channel(channel: Channel) -> None:

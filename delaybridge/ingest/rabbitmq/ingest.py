@@ -18,7 +18,7 @@ from typing import Any, cast
 from pika.connection import Parameters
 from pika.exceptions import AMQPError
 
-from delaybridge.amqp.connection import open_connection, reason_of
+from delaybridge.amqp.connection import close_connection, open_connection, reason_of
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, PublishUnavailable
 from delaybridge.events import Emit, IngestFailed
@@ -134,9 +134,7 @@ class RabbitMQIngest:
             for task in work:
                 task.cancel()
             await asyncio.wait(work)
-            if connection.is_open:
-                connection.close()
-                await asyncio.wait([connection.lost], timeout=_GOODBYE_S)
+            await close_connection(connection)
         for task in work:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error

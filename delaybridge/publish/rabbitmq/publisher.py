@@ -13,7 +13,13 @@ from urllib.parse import quote
 
 from pika.exceptions import AMQPError, ConnectionClosedByBroker
 
-from delaybridge.amqp.connection import WireConnection, close_code, open_connection, reason_of
+from delaybridge.amqp.connection import (
+    WireConnection,
+    close_code,
+    close_connection,
+    open_connection,
+    reason_of,
+)
 from delaybridge.errors import DETAIL_LIMIT, PublishUnavailable, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
@@ -22,7 +28,6 @@ from delaybridge.publish.rabbitmq.channel import refusal
 from delaybridge.publish.rabbitmq.exchange import ExchangeChannel
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 
-GOODBYE_TIMEOUT_S = 1.0
 MAX_EXCHANGES = 1000  # each has a channel; a broker allows 2047 by default
 
 _NORMAL_CLOSES = (200, 320)  # closed on purpose, not because of a message
@@ -138,7 +143,7 @@ class RabbitMQPublisher(LinkedPublisher):
         self._disconnected(UNCONFIRMED, CLOSED)
         self._reports.flush()
         if connection is not None:
-            await _say_goodbye(connection)
+            await close_connection(connection)
 
     # exchanges
 
@@ -173,14 +178,6 @@ class RabbitMQPublisher(LinkedPublisher):
         left = [oldest_s for oldest_s in list(looks) if oldest_s is not None]
         if left:
             self._timer = loop.call_at(min(left) + self._timeout_s, self._expire)
-
-
-async def _say_goodbye(connection: WireConnection) -> None:
-    if connection.is_open:
-        connection.close()
-        await asyncio.wait([connection.lost], timeout=GOODBYE_TIMEOUT_S)
-    connection.abort("closed")
-    await asyncio.wait([connection.lost], timeout=GOODBYE_TIMEOUT_S)
 
 
 def _check_reason(exc: AMQPError, destination: Destination) -> str:
