@@ -13,29 +13,27 @@ import pytest
 import redis
 
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from tests.rigs.broker_rabbitmq import running_with_tls
+from tests.rigs.broker_rabbitmq import TlsNode, breakable_node
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.servers.process import free_port
-from tests.servers.rabbitmq import RabbitMQNode, rabbitmq_url_of
+from tests.servers.rabbitmq import rabbitmq_url_of
 from tests.servers.redis import RedisServer
 
 MakeEntrance = Callable[..., Entrance]
 HOUR = pika.BasicProperties(headers={"x-delay": HOUR_MS})
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[RabbitMQNode]:
+@pytest.fixture
+def node() -> TlsNode:
     """A private RabbitMQ."""
-    made = RabbitMQNode()
-    with made:
-        yield made
+    return breakable_node().start()
 
 
 @pytest.fixture
-def rabbit(node: RabbitMQNode) -> Exchanges:
-    return Exchanges(node.start().url)
+def rabbit(node: TlsNode) -> Exchanges:
+    return Exchanges(node.url)
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def own_redis() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-async def proxy(node: RabbitMQNode) -> AsyncIterator[FaultProxy]:
+async def proxy(node: TlsNode) -> AsyncIterator[FaultProxy]:
     """Between ingest and RabbitMQ."""
     async with FaultProxy(free_port(), node.port) as proxy:
         yield proxy
@@ -53,7 +51,7 @@ async def proxy(node: RabbitMQNode) -> AsyncIterator[FaultProxy]:
 
 @pytest.fixture
 async def make_entrance(
-    redis_url: str, node: RabbitMQNode, namespace: str
+    redis_url: str, node: TlsNode, namespace: str
 ) -> AsyncIterator[MakeEntrance]:
     """Entrances that read NAMESPACE.delay."""
     async with AsyncExitStack() as stack:
@@ -199,6 +197,18 @@ async def test_nothing_is_lost_or_doubled_while_connections_are_cut(
     assert {m.id for m in await entrance.delayed()} <= {f"m{i}" for i in range(count)}
 
 
+async def test_a_process_leaves_no_connection_although_the_broker_says_no_goodbye(
+    make_entrance: MakeEntrance, proxy: FaultProxy, namespace: str
+) -> None:
+    entrance = make_entrance(url=rabbitmq_url_of(proxy.port))
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, f"{namespace}.delay")
+    connection = entrance.ingest_of(task).connection
+    proxy.mode = "blackhole"
+    await entrance.kill(task)
+    assert str(await connection.lost) == "closed", "not by the broker, which misses heartbeats"
+
+
 async def at_least(entrance: Entrance, count: int) -> bool:
     return (await entrance.client.stats()).delayed >= count
 
@@ -228,7 +238,7 @@ async def test_messages_without_an_id_are_recognized_after_a_cut(
 
 
 async def test_reading_resumes_after_the_broker_closed_all_connections_and_stopped(
-    make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
+    make_entrance: MakeEntrance, rabbit: Exchanges, node: TlsNode, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
     entrance = make_entrance()
@@ -344,6 +354,8 @@ async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
 
 async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
     make_entrance: MakeEntrance,
+    node: TlsNode,
+    rabbit: Exchanges,
     own_redis: RedisServer,
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -364,30 +376,28 @@ async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
 
     monkeypatch.setattr(IntakeConnection, "hold", held)
     monkeypatch.setattr(IntakeConnection, "watch", watched)
-    node = RabbitMQNode()
-    with running_with_tls(node) as tls:
-        rabbit, delay = Exchanges(node.url), f"{namespace}.delay"
-        await rabbit.target(namespace)
-        entrance = make_entrance(url=tls.trusting, redis=own_redis.url, window_bytes=200_000)
-        task = entrance.ingest("rabbitmq")
-        await reading(entrance, delay)
-        own_redis.pause()
-        at_once = [("k", os.urandom(1 + 700 * i), pika.BasicProperties()) for i in range(100)]
-        later = [(key, os.urandom(1 + 700 * i), p) for i, (key, _, p) in enumerate(messages(100))]
-        await rabbit.send(
-            delay, [message for both in zip(at_once, later, strict=True) for message in both]
-        )
-        await entrance.until(lambda: pauses, "a full window")
-        await handed_over(rabbit, entrance, delay)
-        own_redis.resume()
-        await stored(entrance, 100)
-        assert [body for _, _, body in await rabbit.take(namespace, 100)] == [
-            body for _, body, _ in at_once
-        ]
-        found = {item.id: item.body for item in await entrance.delayed()}
-        assert found == {properties.message_id: body for _, body, properties in later}
-        await drained(entrance, delay)
-        await entrance.stop(task)
+    delay = f"{namespace}.delay"
+    await rabbit.target(namespace)
+    entrance = make_entrance(url=node.tls.trusting, redis=own_redis.url, window_bytes=200_000)
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    own_redis.pause()
+    at_once = [("k", os.urandom(1 + 700 * i), pika.BasicProperties()) for i in range(100)]
+    later = [(key, os.urandom(1 + 700 * i), p) for i, (key, _, p) in enumerate(messages(100))]
+    await rabbit.send(
+        delay, [message for both in zip(at_once, later, strict=True) for message in both]
+    )
+    await entrance.until(lambda: pauses, "a full window")
+    await handed_over(rabbit, entrance, delay)
+    own_redis.resume()
+    await stored(entrance, 100)
+    assert [body for _, _, body in await rabbit.take(namespace, 100)] == [
+        body for _, body, _ in at_once
+    ]
+    found = {item.id: item.body for item in await entrance.delayed()}
+    assert found == {properties.message_id: body for _, body, properties in later}
+    await drained(entrance, delay)
+    await entrance.stop(task)
     assert pauses > 5 and most < 200_000 + 2**18, "what pika reads at a time"
 
 
@@ -463,7 +473,7 @@ async def test_nothing_is_lost_or_doubled_if_one_of_two_processes_is_killed(
 
 
 async def test_immediate_messages_for_a_blocked_broker_are_stored(
-    make_entrance: MakeEntrance, rabbit: Exchanges, node: RabbitMQNode, namespace: str
+    make_entrance: MakeEntrance, rabbit: Exchanges, node: TlsNode, namespace: str
 ) -> None:
     """A memory alarm stops only publishers: messages without a delay wait in the store."""
     delay = f"{namespace}.delay"

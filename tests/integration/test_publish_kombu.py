@@ -26,12 +26,10 @@ from delaybridge.settings.urls import cautions, check_broker_url
 from tests.rigs import certificates
 from tests.rigs.broker import OPTIONS, Rig, Sink
 from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
-from tests.rigs.broker_rabbitmq import running_with_tls
 from tests.rigs.broker_redis import redis_with_tls
 from tests.rigs.fleet import is_settled, running_worker
 from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import LOOPBACK
-from tests.servers.rabbitmq import RabbitMQNode
 from tests.servers.redis import RedisServer
 
 QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=2)
@@ -68,14 +66,6 @@ def redis_broker() -> Iterator[KombuRedisRig]:
     made.close()
 
 
-@pytest.fixture(scope="module")
-def amqp_broker() -> Iterator[KombuAmqpRig]:
-    """A private RabbitMQ."""
-    made = KombuAmqpRig()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 async def on_redis(redis_broker: KombuRedisRig) -> AsyncIterator[KombuRedisRig]:
     """kombu over Redis."""
@@ -84,10 +74,10 @@ async def on_redis(redis_broker: KombuRedisRig) -> AsyncIterator[KombuRedisRig]:
 
 
 @pytest.fixture
-async def on_amqp(amqp_broker: KombuAmqpRig) -> AsyncIterator[KombuAmqpRig]:
+async def on_amqp() -> AsyncIterator[KombuAmqpRig]:
     """kombu over AMQP."""
-    async with amqp_broker:
-        yield amqp_broker
+    async with KombuAmqpRig() as rig:
+        yield rig
 
 
 def accepted(rig: Rig, queue: str, body: bytes = BODY, **described: Any) -> Delivery:
@@ -270,20 +260,19 @@ class TestOnRedis:
                 await wary.close(0.0)
 
 
-async def test_amqps_verifies() -> None:
-    node = RabbitMQNode()
-    with running_with_tls(node) as tls:
-        url = f"kombu+{tls.url}"
-        asked = json.dumps({"ca_certs": str(tls.authority)})
-        trusting, _ = connect_to(f"{url}?transport.ssl={quote(asked)}")
-        wary, _ = connect_to(url)
-        try:
-            await trusting.connect()
-            with pytest.raises(PublishUnavailable, match="(?i)certificate"):
-                await wary.connect()
-        finally:
-            await trusting.close(0.0)
-            await wary.close(0.0)
+async def test_amqps_verifies(on_amqp: KombuAmqpRig) -> None:
+    tls = on_amqp.node.tls
+    url = f"kombu+{tls.url}"
+    asked = json.dumps({"ca_certs": str(tls.authority)})
+    trusting, _ = connect_to(f"{url}?transport.ssl={quote(asked)}")
+    wary, _ = connect_to(url)
+    try:
+        await trusting.connect()
+        with pytest.raises(PublishUnavailable, match="(?i)certificate"):
+            await wary.connect()
+    finally:
+        await trusting.close(0.0)
+        await wary.close(0.0)
 
 
 async def test_amqps_checks_the_name_in_the_certificate_whatever_else_is_asked_of_tls(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -23,26 +23,16 @@ from delaybridge.amqp.table import entries
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import ContentHeader, Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from tests.rigs.broker_rabbitmq import RabbitMQRig, running_with_tls
+from tests.rigs.broker_rabbitmq import MAX_MESSAGE_BYTES, RabbitMQRig
 from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK
 
-MAX_MESSAGE_BYTES = 100_000  # of this broker: lower than RabbitMQ's default
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RabbitMQRig]:
-    """A private RabbitMQ."""
-    made = RabbitMQRig(f"max_message_size = {MAX_MESSAGE_BYTES}\n")
-    yield made
-    made.close()
-
 
 @pytest.fixture
-async def rig(broker: RabbitMQRig) -> AsyncIterator[RabbitMQRig]:
-    """The broker, running and reachable."""
-    async with broker:
-        yield broker
+async def rig() -> AsyncIterator[RabbitMQRig]:
+    """A private RabbitMQ, running and reachable."""
+    async with RabbitMQRig() as rig:
+        yield rig
 
 
 def to_queue(name: str) -> Destination:
@@ -391,19 +381,18 @@ class TestConnection:
             arrived = await asyncio.to_thread(rig.read, to.address, 10 + len(again))
             assert len(arrived) == 10 + len(again)
 
-    async def test_tls_verifies_the_broker(self) -> None:
-        rig = RabbitMQRig()
-        with running_with_tls(rig.node) as tls:
-            to = await rig.new_destination()
-            async with rig.connected(url=tls.trusting) as (publisher, sink):
-                deliveries = rig.deliveries(to, 1000)
-                await sink.publish(deliveries)
-                assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
-                assert "TLS" in publisher.describe() and "no TLS" not in publisher.describe()
-            with pytest.raises(PublishUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-                async with rig.connected(url=tls.url):
-                    pass
-            with pytest.raises(PublishUnavailable, match="(?i)mismatch"):
-                elsewhere = tls.trusting.replace(LOOPBACK, "localhost", 1)
-                async with rig.connected(url=elsewhere):
-                    pass
+    async def test_tls_verifies_the_broker(self, rig: RabbitMQRig) -> None:
+        tls = rig.node.tls
+        to = await rig.new_destination()
+        async with rig.connected(url=tls.trusting) as (publisher, sink):
+            deliveries = rig.deliveries(to, 1000)
+            await sink.publish(deliveries)
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            assert "TLS" in publisher.describe() and "no TLS" not in publisher.describe()
+        with pytest.raises(PublishUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            async with rig.connected(url=tls.url):
+                pass
+        with pytest.raises(PublishUnavailable, match="(?i)mismatch"):
+            elsewhere = tls.trusting.replace(LOOPBACK, "localhost", 1)
+            async with rig.connected(url=elsewhere):
+                pass

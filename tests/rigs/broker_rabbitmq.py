@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 
+MAX_MESSAGE_BYTES = 1_000_000  # lower than RabbitMQ's default, which a publisher checks
+
 
 class Tls(NamedTuple):
     """RabbitMQ's URL for TLS, and the authority that signed its certificate."""
@@ -30,20 +33,30 @@ class Tls(NamedTuple):
         return f"{self.url}?ssl_options={{'ca_certs':'{self.authority}'}}"
 
 
-@contextlib.contextmanager
-def running_with_tls(node: RabbitMQNode) -> Iterator[Tls]:
-    """Start the node with a port for TLS."""
-    made, port, inside = certificates.make(node.folder), free_port(), node.environment()["HOME"]
-    with (node.folder / "rabbitmq.conf").open("a") as config:
-        config.write(
-            f"listeners.ssl.1 = {LOOPBACK}:{port}\n"
-            f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
-            f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
-            f"ssl_options.keyfile = {inside}/{made.key.name}\n"
-        )
-    with node:
-        until(lambda: accepts(port), "the TLS port answers")
-        yield Tls(f"amqps://guest:guest@{LOOPBACK}:{port}/%2F", made.authority)
+class TlsNode(RabbitMQNode):
+    """A RabbitMQ that takes TLS, too, and no message larger than `MAX_MESSAGE_BYTES`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"max_message_size = {MAX_MESSAGE_BYTES}\n")
+        made, self._tls_port = certificates.make(self.folder), free_port()
+        inside = self.environment()["HOME"]
+        with (self.folder / "rabbitmq.conf").open("a") as config:
+            config.write(
+                f"listeners.ssl.1 = {LOOPBACK}:{self._tls_port}\n"
+                f"ssl_options.cacertfile = {inside}/{made.authority.name}\n"
+                f"ssl_options.certfile = {inside}/{made.certificate.name}\n"
+                f"ssl_options.keyfile = {inside}/{made.key.name}\n"
+            )
+        self.tls = Tls(f"amqps://guest:guest@{LOOPBACK}:{self._tls_port}/%2F", made.authority)
+
+    def is_ready(self) -> bool:
+        return super().is_ready() and accepts(self._tls_port)
+
+
+@functools.cache
+def breakable_node() -> TlsNode:
+    """The one private RabbitMQ of all tests of this process: who breaks it, repairs it."""
+    return TlsNode()
 
 
 class RabbitMQRig(NetworkRig):
@@ -52,10 +65,12 @@ class RabbitMQRig(NetworkRig):
     kind = "rabbitmq"
     missing_reason = "exchange_missing"
 
-    def __init__(self, config: str = "max_message_size = 16777216\n") -> None:
-        """config: by default RabbitMQ 4's limit of a message; RabbitMQ 3 accepts larger ones."""
+    def __init__(self) -> None:
         super().__init__()
-        self.node = RabbitMQNode(config)
+        self.node = breakable_node()
+
+    def close(self) -> None:
+        """Nothing: other tests go on with the node."""
 
     def url(self) -> str:
         return f"amqp://guest:guest@{LOOPBACK}:{self.proxy_port}/%2F"
