@@ -34,7 +34,7 @@ ELSEWHERE = {
     "test_the_same_content_under_an_id_is_a_duplicate_and_keeps_the_first_due_time",
     "I22": "integration/test_client.py::"
     "test_other_content_under_an_id_is_a_conflict_whose_error_names_the_remedy",
-    "I23": "integration/test_ingest_rabbitmq.py::"
+    "I23": "integration/test_ingest_rabbitmq_ids.py::"
     "test_a_message_sent_again_after_its_cancel_is_a_new_one",
     "B2": "unit/test_accept.py::test_null_is_kept_for_kafka_and_refused_elsewhere",
     "B4": "unit/test_accept.py::"
@@ -46,7 +46,7 @@ ELSEWHERE = {
     "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",
     "D8": "integration/test_http_bad_input.py::test_d8_a_paused_destination_takes_messages",
     "H-55": "integration/test_http_idempotency.py::test_the_key_stands_for_one_request",
-    "A28": "integration/test_ingest_rabbitmq.py::"
+    "A28": "integration/test_ingest_rabbitmq_ids.py::"
     "test_the_message_id_decides_duplicates_cancels_and_conflicts",
     "A31": "unit/test_ingest_routes.py::test_a_bad_route_is_refused",
     "A39": "integration/test_ingest_rabbitmq_faults.py::test_a_deleted_queue_is_declared_again",

@@ -97,6 +97,22 @@ class Entrance:
     async def dead(self) -> list[Stored]:
         return (await self.client.dead(limit=1000)).items
 
+    async def until_delayed(self, count: int) -> None:
+        """Wait until exactly this number of messages is pending."""
+
+        async def are() -> bool:
+            return len(await self.delayed()) == count
+
+        await self.until(are, f"{count} messages pending")
+
+    async def until_dead(self, count: int) -> None:
+        """Wait until exactly this number of messages is in the dead set."""
+
+        async def are() -> bool:
+            return len(await self.dead()) == count
+
+        await self.until(are, f"{count} messages quarantined")
+
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for a condition (a coroutine function or a plain one) to become true."""
 
@@ -110,6 +126,9 @@ class Entrance:
             return found
 
         return await until_async(is_so, what)
+
+
+MakeEntrance = Callable[..., Entrance]
 
 
 def _someone() -> Identity:
@@ -201,4 +220,4 @@ class Rabbit:
         return int(await self.do(look))
 
 
-__all__ = ["Entrance", "Rabbit", "State"]
+__all__ = ["Entrance", "MakeEntrance", "Rabbit", "State"]

@@ -32,6 +32,12 @@ class AsBytes(pika.BasicProperties):  # type: ignore[misc]  # pika has no types
         return self._pieces
 
 
+def described(delay_ms: int | None = None, **given: Any) -> pika.BasicProperties:
+    """Properties of a message with this `x-delay`, or without one."""
+    headers = given.pop("headers", {}) | ({} if delay_ms is None else {"x-delay": delay_ms})
+    return pika.BasicProperties(headers=headers, **given)
+
+
 class _NotDecoded(pika.BasicProperties):  # type: ignore[misc]
     def decode(self, encoded: bytes, offset: int = 0) -> _NotDecoded:
         self.encoded = encoded[offset:]
