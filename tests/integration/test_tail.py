@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,13 +20,10 @@ from tests.servers.redis import RedisServer
 class Tail:
     """A `delaybridge tail --json` process, and the lines that it has printed."""
 
-    def __init__(self, url: str, namespace: str, *options: str) -> None:
+    def __init__(self, url: str, namespace: str) -> None:
         command = [sys.executable, "-m", "delaybridge", "--redis", url, "--namespace", namespace]
-        environment = {**os.environ, "DELAYBRIDGE_REDIS__TIMEOUT_S": "0.5"}
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [*command, "tail", "--json", *options], stdout=pipe, stderr=pipe, env=environment
-        )
+        self.process = subprocess.Popen([*command, "tail", "--json"], stdout=pipe, stderr=pipe)
         self.lines: list[dict[str, Any]] = []
         threading.Thread(target=self._read, daemon=True).start()
 

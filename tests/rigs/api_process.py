@@ -12,7 +12,7 @@ from typing import Self
 
 import psutil
 
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 
 _SERVING = re.compile(r"serving url=(\S+?)/? ")
 
@@ -71,4 +71,4 @@ class ApiProcess:
         assert self.process is not None
         for _ in range(signals):
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(DEADLINE_S)
