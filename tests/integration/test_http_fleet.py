@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -132,8 +133,10 @@ async def test_definitions_there_and_back(http: httpx.AsyncClient) -> None:
 
 
 async def test_metrics_count_what_was_answered(http: httpx.AsyncClient) -> None:
+    began_s = time.perf_counter()
     for path in ("/v1/messages/none", "/v1/messages/other", "/v1/messages", "/nothing"):
         await http.get(path)
+    took_s = time.perf_counter() - began_s
     await http.put("/v1/messages")
     answer = await http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -149,4 +152,4 @@ async def test_metrics_count_what_was_answered(http: httpx.AsyncClient) -> None:
     }
     took = families["delaybridge_http_request_duration_seconds"].samples
     (sum_s,) = [s.value for s in took if s.name.endswith("_sum") and "{id}" in s.labels["path"]]
-    assert 0 < sum_s < 5
+    assert 0 < sum_s < took_s

@@ -17,7 +17,7 @@ from tests.rigs.api import api, job_of
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -184,7 +184,7 @@ def test_serve_looks_at_the_tables_before_it_listens(
     command = [sys.executable, "-m", "delaybridge", *flags, "serve", "--port", "0"]
 
     def refusal() -> str:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
         assert ended.returncode == 2, ended
         return ended.stdout + ended.stderr
 
