@@ -24,22 +24,6 @@ from delaybridge.store.record import split_record
 from delaybridge.store.verbs import new_stamp
 from delaybridge.store.wire import AsyncWire, Wire
 from tests.rigs.flavours import TO, Maker
-from tests.servers.process import LOOPBACK
-from tests.servers.redis import RedisServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def own(server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
-        connection.flushall()
-        connection.config_resetstat()
-        yield connection
 
 
 def mixed(count: int) -> list[Message]:
@@ -84,18 +68,16 @@ def script_calls(connection: redis.Redis) -> int:
 
 @pytest.mark.parametrize("count", [1, 19, 20, 129, 1000])
 async def test_messages_of_every_sort_are_stored_once_and_answered_in_order(
-    make: Maker, server: RedisServer, own: redis.Redis, count: int
+    make: Maker, own_url: str, own: redis.Redis, count: int
 ) -> None:
-    client, messages = make(server.url), mixed(count)
+    client, messages = make(own_url), mixed(count)
     check(own, messages, await client.schedule_many(iter(messages)))
 
 
-def test_the_stored_records_are_those_of_the_careful_path(
-    server: RedisServer, own: redis.Redis
-) -> None:
+def test_the_stored_records_are_those_of_the_careful_path(own_url: str, own: redis.Redis) -> None:
     messages = [Message(TO, b"%d" % n, delay=60, id=f"m{n}", priority=n % 3) for n in range(200)]
     found = []
-    with Client(server.url) as client:
+    with Client(own_url) as client:
         for many in (
             lambda: client.schedule_accepted([(new_stamp(), client.accept(m)) for m in messages]),
             lambda: client.schedule_many(messages),
@@ -112,9 +94,9 @@ def test_the_stored_records_are_those_of_the_careful_path(
 
 @pytest.mark.parametrize("place", [0, 500, 999])
 async def test_if_one_message_is_wrong_nothing_is_sent_and_the_first_is_named(
-    make: Maker, server: RedisServer, own: redis.Redis, place: int
+    make: Maker, own_url: str, own: redis.Redis, place: int
 ) -> None:
-    client = make(server.url)
+    client = make(own_url)
     await client.stats()
     before, messages = script_calls(own), mixed(1000)
     messages[place:] = [Message(TO, b"", delay=-1), *[Message("nowhere:x", b"")] * (999 - place)]
@@ -127,14 +109,14 @@ async def test_if_one_message_is_wrong_nothing_is_sent_and_the_first_is_named(
 @pytest.mark.parametrize(("sent", "answered"), [(0, 0), (3, 0), (3, 2), (99, 0), (99, 5)])
 async def test_after_a_lost_reply_the_same_bytes_are_sent_again(
     make: Maker,
-    server: RedisServer,
+    own_url: str,
     own: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     sent: int,
     answered: int,
 ) -> None:
     """The connection breaks after some requests were sent, and after some replies were read."""
-    client, messages = make(server.url), mixed(1000)
+    client, messages = make(own_url), mixed(1000)
     await client.schedule_many([Message(TO, b"", delay=60, id=f"f{n}") for n in range(200)])
     before = stored(own)
     tries: list[list[bytes]] = []
@@ -168,22 +150,22 @@ async def test_after_a_lost_reply_the_same_bytes_are_sent_again(
 
 
 async def test_a_namespace_that_is_deleted_meanwhile_is_made_again(
-    make: Maker, server: RedisServer, own: redis.Redis
+    make: Maker, own_url: str, own: redis.Redis
 ) -> None:
     """The second time with another number of buckets, for which other ids are drawn."""
-    client, messages = make(server.url), mixed(500)
+    client, messages = make(own_url), mixed(500)
     check(own, messages, await client.schedule_many(messages))
     own.flushall()
     check(own, messages, await client.schedule_many(messages))
     own.flushall()
-    await make(server.url, buckets=4).stats()
+    await make(own_url, buckets=4).stats()
     check(own, messages, await client.schedule_many(messages), buckets=4)
 
 
 async def test_large_bodies_go_in_script_calls_of_bounded_size(
-    make: Maker, server: RedisServer, own: redis.Redis
+    make: Maker, own_url: str, own: redis.Redis
 ) -> None:
-    client = make(server.url, limits=Limits(body_bytes=2**20))
+    client = make(own_url, limits=Limits(body_bytes=2**20))
     await client.stats()
     before = script_calls(own)
     messages = [Message(TO, bytes([n]) * 2**20, delay=60, key="k") for n in range(10)]
@@ -191,9 +173,9 @@ async def test_large_bodies_go_in_script_calls_of_bounded_size(
     assert script_calls(own) - before >= 4  # the first asks for the namespace's record
 
 
-def test_threads_schedule_many_at_once(server: RedisServer, own: redis.Redis) -> None:
+def test_threads_schedule_many_at_once(own_url: str, own: redis.Redis) -> None:
     messages = [Message(TO, b"%d" % n, delay=60) for n in range(300)]
-    with closing(Client(server.url)) as client, ThreadPoolExecutor(8) as pool:
+    with closing(Client(own_url)) as client, ThreadPoolExecutor(8) as pool:
         parts = list(pool.map(lambda _: client.schedule_many(messages), range(8)))
     check(own, messages * 8, [receipt for part in parts for receipt in part])
 
@@ -204,9 +186,9 @@ def _schedule(client: Client, pipe: Connection) -> None:
     os._exit(0)
 
 
-def test_a_forked_process_draws_ids_of_its_own(server: RedisServer, own: redis.Redis) -> None:
+def test_a_forked_process_draws_ids_of_its_own(own_url: str, own: redis.Redis) -> None:
     forking, messages = get_context("fork"), [Message(TO, b"", delay=60)] * 200
-    with Client(server.url) as client:
+    with Client(own_url) as client:
         ids = {one.id for one in client.schedule_many(messages)}
         ours, theirs = forking.Pipe()
         child = forking.Process(target=_schedule, args=(client, theirs))
@@ -218,9 +200,9 @@ def test_a_forked_process_draws_ids_of_its_own(server: RedisServer, own: redis.R
 
 
 async def test_other_tasks_run_while_an_async_client_sends_many(
-    server: RedisServer, own: redis.Redis
+    own_url: str, own: redis.Redis
 ) -> None:
-    async with AsyncClient(server.url) as client:
+    async with AsyncClient(own_url) as client:
         await client.stats()
         turns = 0
 

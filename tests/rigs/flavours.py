@@ -10,6 +10,7 @@ from typing import Any
 from delaybridge import AsyncClient, Client
 
 TO = "rabbitmq:orders/close"
+BUCKETS = 16  # of a namespace, if nobody says otherwise
 FLAVOURS = [Client, AsyncClient]
 Maker = Callable[..., Any]
 
