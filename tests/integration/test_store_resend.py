@@ -9,6 +9,7 @@ bucket must be the same. Three numbers may differ, since callers do not act on t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,26 +24,16 @@ from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.replies import Fleet, Reclaimed, Trimmed
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import SourceOffsets
-from tests.rigs.bucket import TTL_MS, Copy, Owner, World
+from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.lossy_proxy import LossyProxy
 
 Case = Callable[[World], RedisCommand[Any]]
-
-
-def _claimed(world: World, *ids: str) -> tuple[Owner, list[Copy]]:
-    for id in ids:
-        world.schedule(id, world.now_ms)
-    owner = world.owner()
-    return owner, owner.claim()
-
-
-def _fired(world: World, *ids: str) -> tuple[Owner, list[Copy]]:
-    owner, _ = _claimed(world, *ids)
-    return owner, owner.fire(world.now_ms + 0.999)
+Twins = tuple[World, World]
+SOURCE = SourceOffsets("t:0", [7])
 
 
 def _buried(world: World) -> None:
-    owner, copies = _fired(world, "x")
+    owner, copies = world.fired("x")
     owner.bury(*copies, maybe=True)
 
 
@@ -51,7 +42,7 @@ def schedule(world: World) -> RedisCommand[Any]:
 
 
 def schedule_replacing(world: World) -> RedisCommand[Any]:
-    _claimed(world, "x")
+    world.claimed("x")
     return world.scheduling("x", world.now_ms + 5, payload=b"other", policy=OnConflict.REPLACE)
 
 
@@ -66,22 +57,20 @@ def schedule_duplicate(world: World) -> RedisCommand[Any]:
 
 
 def schedule_waiting(world: World) -> RedisCommand[Any]:
-    _fired(world, "x")
+    world.fired("x")
     return world.scheduling("x", world.now_ms, policy=WAIT)
 
 
 def schedule_read_before(world: World) -> RedisCommand[Any]:
     # `created` the first time: to a reader of a source both answers mean the same.
-    command = world.scheduling("x", world.now_ms, policy=WAIT, source=SourceOffsets("t:0", [7]))
+    command = world.scheduling("x", world.now_ms, policy=WAIT, source=SOURCE)
     world.run(command)
     return command
 
 
 def schedule_conflicting_from_a_source(world: World) -> RedisCommand[Any]:
     world.schedule("x", world.now_ms)
-    return world.scheduling(
-        "x", world.now_ms, payload=b"other", policy=WAIT, source=SourceOffsets("t:0", [7])
-    )
+    return world.scheduling("x", world.now_ms, payload=b"other", policy=WAIT, source=SOURCE)
 
 
 def quarantine(world: World) -> RedisCommand[Any]:
@@ -104,12 +93,12 @@ def cancel(world: World) -> RedisCommand[Any]:
 
 
 def cancel_on_the_wheel(world: World) -> RedisCommand[Any]:
-    _claimed(world, "x", "y")
+    world.claimed("x", "y")
     return world.canceling("x")
 
 
 def cancel_in_flight(world: World) -> RedisCommand[Any]:
-    _fired(world, "x")
+    world.fired("x")
     return world.canceling("x")
 
 
@@ -123,7 +112,7 @@ def reschedule(world: World) -> RedisCommand[Any]:
 
 
 def reschedule_maybe_delivered(world: World) -> RedisCommand[Any]:
-    _fired(world, "x")
+    world.fired("x")
     world.successor()
     return world.rescheduling("x", world.now_ms + 5)
 
@@ -144,17 +133,17 @@ def discard(world: World) -> RedisCommand[Any]:
 
 
 def get(world: World) -> RedisCommand[Any]:
-    _claimed(world, "x")
+    world.claimed("x")
     return world.bucket.get("x")
 
 
 def sample(world: World) -> RedisCommand[Any]:
-    _claimed(world, "x")
+    world.claimed("x")
     return world.bucket.sample(9)
 
 
 def page(world: World) -> RedisCommand[Any]:
-    _claimed(world, "x", "y", "z")
+    world.claimed("x", "y", "z")
     return world.bucket.page(State.IN_FLIGHT, limit=2)
 
 
@@ -164,7 +153,7 @@ def tally(world: World) -> RedisCommand[Any]:
 
 
 def acquire(world: World) -> RedisCommand[Any]:
-    _claimed(world, "x")
+    world.claimed("x")
     world.end_lease()
     return world.bucket.acquire("worker:9", TTL_MS)
 
@@ -199,13 +188,13 @@ def claim_nothing(world: World) -> RedisCommand[Any]:
 
 
 def fire(world: World) -> RedisCommand[Any]:
-    owner, (x, y) = _claimed(world, "x", "y")
+    owner, (x, y) = world.claimed("x", "y")
     world.cancel(x.id)
     return owner.firing(y.score).command
 
 
 def fire_acknowledging(world: World) -> RedisCommand[Any]:
-    owner, (x, y) = _claimed(world, "x", "y")
+    owner, (x, y) = world.claimed("x", "y")
     world.cancel(x.id)
     owner.fire(0.0)
     world.cancel(y.id)
@@ -213,132 +202,107 @@ def fire_acknowledging(world: World) -> RedisCommand[Any]:
 
 
 def settle(world: World) -> RedisCommand[Any]:
-    owner, copies = _fired(world, "x", "y")
+    owner, copies = world.fired("x", "y")
     return owner.settling(*copies)
 
 
 def settle_at_most_once(world: World) -> RedisCommand[Any]:
-    owner, (x, y) = _fired(world, "x", "y")
+    owner, (x, y) = world.fired("x", "y")
     owner.settle(y)
     return owner.settling_once(x, y)
 
 
 def retry(world: World) -> RedisCommand[Any]:
-    owner, copies = _fired(world, "x", "y")
+    owner, copies = world.fired("x", "y")
     return owner.retrying(*copies, delay_ms=100, maybe=True)
 
 
 def retry_not_attempted(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
+    owner, copies = world.claimed("x", "y")
     return owner.retrying(*copies)
 
 
 def retry_until_later(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
+    owner, copies = world.claimed("x", "y")
     return owner.deferring(*copies)
 
 
 def park(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
+    owner, copies = world.claimed("x", "y")
     return owner.parking(*copies)
 
 
 def offer(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
-    items = [(copy.item, "pull:t") for copy in copies]
-    return pulling.offer(owner.bucket, (owner.token, TTL_MS), items)
+    owner, copies = world.claimed("x", "y")
+    return pulling.offer(owner.bucket, (owner.token, TTL_MS), [(c.item, "pull:t") for c in copies])
 
 
 def unpark(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
+    owner, copies = world.claimed("x", "y")
     owner.park(*copies)
     return owner.unparking()
 
 
 def unpark_named(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
+    owner, copies = world.claimed("x", "y")
     owner.park(*copies)
     return owner.unparking(ids=["x"])
 
 
 def page_parked(world: World) -> RedisCommand[Any]:
-    owner, copies = _claimed(world, "x", "y")
+    owner, copies = world.claimed("x", "y")
     owner.park(*copies)
     return bound(owner.bucket, State.PARKED, limit=1)
 
 
 def bury(world: World) -> RedisCommand[Any]:
-    owner, copies = _fired(world, "x", "y")
+    owner, copies = world.fired("x", "y")
     return owner.burying(*copies, maybe=True)
 
 
 def reclaim(world: World) -> RedisCommand[Any]:
-    _fired(world, "x", "y")
+    world.fired("x", "y")
     world.end_lease()
     return world.owner().reclaiming()
 
 
 def trim(world: World) -> RedisCommand[Any]:
-    owner, copies = _fired(world, "x", "y", "z")
+    owner, copies = world.fired("x", "y", "z")
     owner.bury(*copies)
     return owner.bucket.trim(owner.token, TTL_MS, keep=1, age_ms=None, now_ms=world.now_ms)
 
 
 def announce(world: World) -> RedisCommand[Any]:
-    return registry.announce(
-        world.namespace, "worker", "instance", TTL_MS, b"{}", now_ms=world.now_ms
-    )
+    return registry.announce(world.namespace, "worker", "one", TTL_MS, b"{}", now_ms=world.now_ms)
 
 
 def announce_leaving(world: World) -> RedisCommand[Any]:
     world.run(announce(world))
-    return registry.announce(world.namespace, "worker", "instance", 0, now_ms=world.now_ms)
+    return registry.announce(world.namespace, "worker", "one", 0, now_ms=world.now_ms)
 
 
 CASES: list[Case] = [
-    *(schedule, schedule_replacing, schedule_conflicting, schedule_duplicate),
-    *(schedule_waiting, schedule_read_before, schedule_conflicting_from_a_source),
-    *(quarantine, quarantine_an_id_that_is_taken, cancel_from_a_source),
-    *(cancel, cancel_on_the_wheel, cancel_in_flight, cancel_unknown),
-    *(
-        reschedule,
-        reschedule_maybe_delivered,
-        reschedule_dead,
-        kick,
-        discard,
-        get,
-        page,
-        sample,
-        tally,
-    ),
-    *(acquire, acquire_first, renew, release, claim, claim_all, claim_nothing),
-    *(fire, fire_acknowledging, settle, settle_at_most_once, retry, retry_not_attempted),
-    retry_until_later,
-    *(
-        park,
-        offer,
-        unpark,
-        unpark_named,
-        page_parked,
-        bury,
-        reclaim,
-        trim,
-        announce,
-        announce_leaving,
-    ),
-]
+    schedule, schedule_replacing, schedule_conflicting, schedule_duplicate, schedule_waiting,
+    schedule_read_before, schedule_conflicting_from_a_source, quarantine,
+    quarantine_an_id_that_is_taken, cancel_from_a_source, cancel, cancel_on_the_wheel,
+    cancel_in_flight, cancel_unknown, reschedule, reschedule_maybe_delivered, reschedule_dead,
+    kick, discard, get, page, sample, tally, acquire, acquire_first, renew, release, claim,
+    claim_all, claim_nothing, fire, fire_acknowledging, settle, settle_at_most_once, retry,
+    retry_not_attempted, retry_until_later, park, offer, unpark, unpark_named, page_parked, bury,
+    reclaim, trim, announce, announce_leaving,
+]  # fmt: skip
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 
 
 @pytest.fixture
-def twins(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[tuple[World, World]]:
+def twins(any_redis_url: str, namespace: str, now_ms: int) -> Iterator[Twins]:
     with (
         World(any_redis_url, f"{namespace}-a", now_ms) as one,
         World(any_redis_url, f"{namespace}-b", now_ms) as other,
     ):
         yield one, other
-        fleets = [keys.workers(f"{namespace}-{x}") for x in "ab"]
-        fleets += [keys.worker_info(f"{namespace}-{x}") for x in "ab"]
-        one.redis.delete(*fleets)
+        for world in (one, other):
+            one.redis.delete(keys.workers(world.namespace), keys.worker_info(world.namespace))
 
 
 @pytest.fixture
@@ -365,37 +329,31 @@ def told(answer: Any) -> Any:
 
 def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
     verbs = {case.__name__.partition("_")[0] for case in CASES}
-    # A `receive` sent again gives other messages, or none: see test_pull.py. For the others
+    # A `receive` sent again gives other messages, or none: see test_pull.py.
     # Of `seal`, `restore` and `drop` only the numbers in their answers differ. For the others
     # see test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py.
-    others = {"allow", "set_rule", "record", "define", "recur", "fence", "receive"}
-    others |= {"seal", "restore", "drop"}
-    assert verbs == SCRIPT_KEYS.keys() - others
+    others = "allow set_rule record define recur fence receive seal restore drop"
+    assert verbs == SCRIPT_KEYS.keys() - set(others.split())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@each_case
 def test_a_verb_whose_reply_is_lost_gives_the_same_answer_and_leaves_the_same_bucket(
-    twins: tuple[World, World], proxy: LossyProxy, case: Case
+    twins: Twins, proxy: LossyProxy, case: Case
 ) -> None:
     one, other = twins
     answer = one.run(case(one))
     command = case(other)
-    store = Store(proxy.url)
-    try:
+    with closing(Store(proxy.url)) as store:
         store.run([registry.store_time()])  # connected
         proxy.drop_next_replies(1)
         (again,) = store.run([command])
-    finally:
-        store.close()
     assert proxy.dropped == 1
     assert told(again) == told(answer)
     assert everything(other) == everything(one)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_a_verb_executed_three_times_is_executed_once(
-    twins: tuple[World, World], case: Case
-) -> None:
+@each_case
+def test_a_verb_executed_three_times_is_executed_once(twins: Twins, case: Case) -> None:
     one, other = twins
     answer = one.run(case(one))
     command = case(other)
@@ -405,24 +363,19 @@ def test_a_verb_executed_three_times_is_executed_once(
 
 
 async def test_a_whole_pipeline_whose_replies_are_lost_is_sent_again_by_the_async_store(
-    twins: tuple[World, World], proxy: LossyProxy
+    twins: Twins, proxy: LossyProxy
 ) -> None:
     one, other = twins
     pipelines = []
     for world in twins:
-        owner, copies = _fired(world, "x", "y", "z")
+        owner, copies = world.fired("x", "y", "z")
         world.schedule("new", world.now_ms)
         world.schedule("gone", world.now_ms + 60_000)
-        pipelines.append(
-            [
-                owner.parking(copies[0]),
-                owner.settling(copies[1]),
-                owner.retrying(copies[2], delay_ms=60_000),
-                owner.claiming(),
-                owner.firing(world.now_ms + 1).command,
-                world.canceling("gone"),
-            ]
-        )
+        pipelines.append([
+            owner.parking(copies[0]), owner.settling(copies[1]),
+            owner.retrying(copies[2], delay_ms=60_000), owner.claiming(),
+            owner.firing(world.now_ms + 1).command, world.canceling("gone"),
+        ])  # fmt: skip
     expected = one.store.run(pipelines[0])
     store = AsyncStore(proxy.url)
     try:
@@ -436,12 +389,11 @@ async def test_a_whole_pipeline_whose_replies_are_lost_is_sent_again_by_the_asyn
 
 
 def test_a_delay_on_redis_clock_is_not_restarted_when_the_call_is_sent_again(
-    twins: tuple[World, World], proxy: LossyProxy
+    twins: Twins, proxy: LossyProxy
 ) -> None:
     world, _ = twins
     relative = world.scheduling_all([Accepted("x", b"x", "+60000", 255, b"payload")])
-    args = [*relative.args]
     first = world.run(relative)
-    args[0] = world.now_ms + 777  # Redis' clock when it is executed again
+    args = [world.now_ms + 777, *relative.args[1:]]  # Redis' clock when it is executed again
     again = world.run(RedisCommand("schedule", relative.keys, args, relative.parse))
     assert again == first == [(Answer.CREATED, world.now_ms + 60_000)]
