@@ -20,8 +20,10 @@ from tests.rigs.flavours import FLAVOURS, TO, Awaited, Maker
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import Exchanges, reading
+from tests.rigs.kafka_site import KafkaSite, Reports
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.lossy_proxy import LossyProxy
+from tests.rigs.rabbitmq_site import Site
 from tests.rigs.redis_troubles import Pair
 from tests.rigs.scanner import Rig, RigFactory
 from tests.servers.process import LOOPBACK
@@ -144,6 +146,31 @@ def kafka(watched_kafka_url: str) -> Kafka:
 @pytest.fixture
 def rabbit(rabbitmq_url: str) -> Exchanges:
     return Exchanges(rabbitmq_url)
+
+
+@pytest.fixture(scope="module")
+def kafka_site(
+    redis_url: str, real_kafka_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaSite]:
+    """For tests of a drop-in producer. Its worker ends with the file: others count commands."""
+    folder = tmp_path_factory.mktemp("site")
+    with KafkaSite(folder, redis_url, real_kafka_url) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_site(
+    redis_url: str, rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """The same for RabbitMQ."""
+    with Site(tmp_path_factory.mktemp("site"), redis_url, rabbitmq_url) as site:
+        yield site
+
+
+@pytest.fixture
+def reports() -> Reports:
+    """What a producer of confluent_kafka reports."""
+    return Reports()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -63,12 +63,9 @@ PUBLISHED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def site(
-    redis_url: str, rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
-    with Site(tmp_path_factory.mktemp("site"), redis_url, rabbitmq_url) as site:
-        yield site
+@pytest.fixture
+def site(rabbitmq_site: Site) -> Site:
+    return rabbitmq_site
 
 
 @pytest.fixture

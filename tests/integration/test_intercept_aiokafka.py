@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,13 +33,9 @@ SENT = [
 NOT_DELAYED = pytest.param(b"x", None, [("x-delay", b"0")], id="no delay")
 
 
-@pytest.fixture(scope="module")
-def site(
-    redis_url: str, real_kafka_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[KafkaSite]:
-    folder = tmp_path_factory.mktemp("site")
-    with KafkaSite(folder, redis_url, real_kafka_url) as site:
-        yield site
+@pytest.fixture
+def site(kafka_site: KafkaSite) -> KafkaSite:
+    return kafka_site
 
 
 @pytest.fixture

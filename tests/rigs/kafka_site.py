@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -39,6 +40,22 @@ class Record(NamedTuple):
         ours = [(n, v) for n, v in self.headers if n.startswith("delaybridge-")]
         assert self.headers[len(self.headers) - len(ours) :] == ours
         return self.key, self.value, self.headers[: len(self.headers) - len(ours)]
+
+
+class Reports:
+    """An `on_delivery` of confluent_kafka that records its calls."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[KafkaError | None, Any]] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, error: KafkaError | None, message: Any) -> None:
+        self.all.append((error, message))
+        self.threads.add(threading.get_ident())
+
+    @property
+    def codes(self) -> list[int | None]:
+        return [None if error is None else error.code() for error, _ in self.all]
 
 
 class KafkaSite(ProducerSite):
