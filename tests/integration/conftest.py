@@ -130,6 +130,19 @@ async def rig(rig_of: RigFactory) -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
+async def lone(rig_of: RigFactory) -> AsyncIterator[Rig]:
+    """A rig of one bucket."""
+    async with rig_of(buckets=1) as rig:
+        yield rig
+
+
+@pytest.fixture
+def table(redis_url: str, namespace: str) -> Iterator[Timetable]:
+    with Timetable(redis_url, namespace) as table:
+        yield table
+
+
+@pytest.fixture
 def watched_kafka_url(real_kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The shared Kafka; ingest in this process looks every moment for topics, owners and lag."""
     monkeypatch.setattr(consumer, "MEASURE_S", 0.2)

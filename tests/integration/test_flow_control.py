@@ -1,4 +1,4 @@
-"""Pause, spread and retry plans, on a real Redis with time in the test's hands."""
+"""Retry plans, spread, and all rules at once, on a real Redis with time in the test's hands."""
 
 from __future__ import annotations
 
@@ -8,198 +8,11 @@ import pytest
 
 from delaybridge.backoff import RetryPlan
 from delaybridge.events import Published
-from delaybridge.message import Message
-from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store.rules import Rule
-from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message, when
+from tests.rigs.outcomes import NACK
+from tests.rigs.scanner import SOON_MS, Rig, RigFactory, message, when
 
-SOON_MS = NOW_MS + 100
-NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
-REFUSED = Outcome(Verdict.REFUSED, "not_connected: told to", Fault.BROKER)
-PAUSED = Rule(paused=True)
 CLOSE = "rabbit:orders/close"
-
-
-async def claimed(rig: Rig, *messages: Message) -> None:
-    """Schedule, and have the scanner claim the messages due within its window."""
-    await rig.schedule(*messages)
-    rig.scanner.wake_all()
-    await rig.quiet()
-
-
-# pause
-
-
-@pytest.mark.parametrize("place", ["memory", "memory:q"])
-@pytest.mark.parametrize("on_the_wheel", [True, False])
-async def test_a_paused_destination_waits_and_another_is_on_time(
-    rig: Rig, place: str, on_the_wheel: bool
-) -> None:
-    if not on_the_wheel:
-        await rig.steer({place: PAUSED})
-    await claimed(rig, *(message(f"m{n}", SOON_MS + n) for n in range(20)))
-    await claimed(rig, message("other", SOON_MS, "b:q"))
-    await rig.steer({place: PAUSED})
-    await rig.live_until(SOON_MS + 60_000)
-    assert not rig.memory.ids and [p.at_ms for p in rig.other.taken] == [SOON_MS]
-    assert {await rig.state(f"m{n}") for n in range(20)} == {"parked"}
-    await rig.steer({})
-    await rig.live_until(rig.now_ms + 1)
-    assert rig.memory.ids == [f"m{n}" for n in range(20)]
-    assert {publish.attempt for publish in rig.memory.taken} == {1}
-    assert {publish.due_ms for publish in rig.memory.taken} == {SOON_MS + n for n in range(20)}
-
-
-async def test_paused_messages_can_be_cancelled_and_rescheduled(rig: Rig) -> None:
-    await rig.steer({"memory": PAUSED})
-    await claimed(rig, *(message(id, SOON_MS) for id in ("stays", "goes", "later")))
-    await rig.live_until(SOON_MS + 10)
-    assert await rig.client.cancel("goes") == "cancelled"
-    assert await rig.client.reschedule("later", at=when(SOON_MS + 5000)) == "rescheduled"
-    await rig.live_until(SOON_MS + 6000)
-    assert not rig.memory.ids
-    await rig.steer({})
-    await rig.live_until(rig.now_ms + 10)
-    assert rig.memory.ids == ["stays", "later"]
-
-
-async def test_fired_messages_go_out_and_the_others_wait(rig: Rig) -> None:
-    await claimed(rig, message("fired", SOON_MS), message("late", SOON_MS + 50))
-    await rig.at(SOON_MS - 1)
-    await rig.steer({"memory": PAUSED})
-    await rig.live_until(SOON_MS + 100)
-    assert rig.memory.ids == ["fired"]
-    assert await rig.state("late") == "parked"
-
-
-async def test_a_new_owner_finds_what_an_earlier_one_parked_and_it_stays_paused(rig: Rig) -> None:
-    await rig.steer({"memory": PAUSED})
-    await claimed(rig, *(message(f"m{n}", SOON_MS + n) for n in range(50)))
-    await rig.live_until(SOON_MS + 100)
-    for number, session in list(rig.sessions.items()):
-        await rig.expire(number)
-        rig.lose(session, "test")
-        await rig.take(number, "w:2")
-    await rig.live_until(rig.now_ms + 1000)
-    assert not rig.memory.ids
-    await rig.steer({})
-    await rig.live_until(rig.now_ms + 10)
-    assert rig.memory.ids == [f"m{n}" for n in range(50)]
-    assert {publish.attempt for publish in rig.memory.taken} == {1}
-
-
-async def test_one_destination_of_an_exchange_is_paused_and_the_others_go_out(rig: Rig) -> None:
-    for rules, expected in (({CLOSE: PAUSED}, ["open"]), ({}, ["close", "open"])):
-        rig.rabbit.taken.clear()
-        await rig.steer(rules)
-        at_ms = rig.now_ms + 100
-        await claimed(rig, message("open", at_ms, "rabbit:orders/open"))
-        if rules:
-            await claimed(rig, message("close", at_ms, CLOSE))
-        await rig.live_until(at_ms + 10)
-        assert sorted(rig.rabbit.ids) == expected
-
-
-async def test_what_is_on_the_wheel_changes_its_lane_in_order(rig_of: RigFactory) -> None:
-    async with rig_of(window=10) as rig:
-        rig.rabbit.hold = True
-        names = ["rabbit:orders/close", "rabbit:orders/open"]
-        due = [message(f"m{n:03}", SOON_MS + n, names[n % 2], key="k") for n in range(60)]
-        await claimed(rig, *due)
-        await rig.live_until(SOON_MS + 20)  # some are fired, and with the broker
-        assert 0 < len(rig.rabbit.ids) < 20
-        await rig.steer({CLOSE: Rule(rate=1e6)})
-        assert {lane.label for lane in rig.lanes.routing.lanes.values()} >= {CLOSE}
-        while len(rig.rabbit.ids) < 60:
-            rig.rabbit.confirm(1)
-            await rig.at(rig.now_ms + 1)
-        for name in (0, 1):
-            own = [id for id in rig.rabbit.ids if int(id[1:]) % 2 == name]
-            assert own == sorted(own) and len(own) == 30
-
-
-async def test_a_new_lane_waits_for_what_the_old_one_has_fired(rig: Rig) -> None:
-    rig.rabbit.hold = True
-    first = [message(f"m{n}", SOON_MS + n, CLOSE, key="k") for n in range(5)]
-    await claimed(rig, *first, message("m5", SOON_MS + 20, CLOSE, key="k"))
-    await rig.live_until(SOON_MS + 10)
-    assert len(rig.rabbit.ids) == 5
-    await rig.steer({CLOSE: Rule(rate=1e6)})
-    await rig.live_until(SOON_MS + 50)
-    assert len(rig.rabbit.ids) == 5, "the last one waits"
-    rig.rabbit.next_outcomes.extend([REFUSED] * 5)  # they may not be overtaken
-    rig.rabbit.hold = False
-    rig.rabbit.confirm()
-    await rig.live_until(rig.now_ms + 100)
-    assert [p.id for p in rig.rabbit.taken[5:]] == [f"m{n}" for n in range(6)]
-
-
-async def test_a_dead_letter_does_not_go_to_a_paused_destination(rig_of: RigFactory) -> None:
-    async with rig_of(max_attempts=1, dead_letters={"memory": "memory:dead"}) as rig:
-        await rig.steer({"memory:dead": PAUSED})
-        rig.memory.next_outcomes.append(NACK)
-        await claimed(rig, message("x", SOON_MS))
-        await rig.live_until(SOON_MS + 10)
-        assert await rig.state("x") == "dead" and rig.memory.ids == ["x"]
-
-
-async def test_paused_messages_expire_when_they_are_back(rig: Rig) -> None:
-    await rig.steer({"memory": PAUSED})
-    await claimed(rig, message("short", SOON_MS, ttl=5), message("long", SOON_MS, ttl=500))
-    await rig.live_until(SOON_MS + 6000)
-    await rig.steer({})
-    await rig.live_until(rig.now_ms + 10)
-    assert rig.memory.ids == ["long"] and await rig.state("short") == "dead"
-
-
-async def test_a_paused_destination_is_no_trouble(rig: Rig) -> None:
-    await rig.steer({"memory:q": PAUSED})
-    await claimed(rig, message("x", SOON_MS))
-    await rig.live_until(SOON_MS + 10)
-    assert await rig.state("x") == "parked"
-    assert not dict(rig.lanes.parked())
-
-
-async def test_many_paused_messages_come_back_as_there_is_room(rig_of: RigFactory) -> None:
-    async with rig_of(window=100) as rig:
-        await rig.steer({"memory": PAUSED})
-        await claimed(rig, *(message(f"m{n:04}", SOON_MS + n) for n in range(1000)))
-        await rig.live_until(SOON_MS + 2000)
-        rig.memory.hold = True
-        await rig.steer({})
-        await rig.live_until(rig.now_ms + 50)
-        assert len(rig.memory.ids) <= 50
-        held = [await rig.raw("parked", number) for number in rig.sessions]
-        assert sum(map(len, held)) > 850, "no more came back than there was room for"
-        soon_ms = rig.now_ms + 100
-        await claimed(rig, message("other", soon_ms, "b:q"))
-        ids = [f"m{n:04}" for n in range(1000)]
-        while len(rig.memory.ids) < 1000:
-            rig.memory.confirm(10)
-            await rig.at(rig.now_ms + 10)
-        assert rig.memory.ids == ids
-        assert [publish.at_ms for publish in rig.other.taken] == [soon_ms]
-
-
-async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
-    rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 40)
-    async with rig_of(buckets=1, window=20, batch_messages=20) as rig:
-        await rig.steer({"memory": PAUSED, "rabbit:orders": PAUSED})
-        names = ["memory:q", CLOSE]
-        await claimed(rig, *(message(f"m{n:04}", SOON_MS + n, names[n % 2]) for n in range(1000)))
-        await rig.live_until(SOON_MS + 2000)
-        lanes = rig.lanes.parking.troubled
-        known = sum(len(parked) for lane in lanes for parked in lane.parked.values())
-        assert known < 300 and rig.scanner.is_idle()
-        await rig.steer({"memory": PAUSED})
-        await rig.live_until(rig.now_ms + 500)
-        assert not rig.memory.ids and rig.rabbit.ids == [f"m{n:04}" for n in range(1, 1000, 2)]
-        await rig.steer({})
-        await rig.live_until(rig.now_ms + 500)
-        assert rig.memory.ids == [f"m{n:04}" for n in range(0, 1000, 2)]
-
 
 # retry plans
 
@@ -208,7 +21,7 @@ async def test_a_destination_has_its_own_retry_plan(rig: Rig) -> None:
     plan = RetryPlan(max_attempts=3, base_ms=100, factor=10.0, jitter=0.0)
     await rig.steer({"memory": Rule(retry=plan), "memory:q": Rule(retry=RetryPlan(base_ms=50))})
     rig.memory.next_outcomes.extend([NACK] * 3)
-    await claimed(rig, message("x", SOON_MS))
+    await rig.claim(message("x", SOON_MS))
     await rig.live_until(SOON_MS + 5000)
     assert [p.at_ms - SOON_MS for p in rig.memory.taken] == [0, 50, 550]
     assert await rig.state("x") == "dead"
@@ -217,7 +30,7 @@ async def test_a_destination_has_its_own_retry_plan(rig: Rig) -> None:
 async def test_a_messages_own_plan_wins_field_by_field(rig: Rig) -> None:
     await rig.steer({"memory": Rule(retry=RetryPlan(max_attempts=5, base_ms=100, jitter=0.0))})
     rig.memory.next_outcomes.extend([NACK] * 9)
-    await claimed(rig, message("x", SOON_MS, retry={"max_attempts": 2}))
+    await rig.claim(message("x", SOON_MS, retry={"max_attempts": 2}))
     await rig.live_until(SOON_MS + 5000)
     assert [p.at_ms - SOON_MS for p in rig.memory.taken] == [0, 100]
 
@@ -237,7 +50,7 @@ async def test_a_destination_has_its_own_dead_letter(
     async with rig_of(max_attempts=1) as rig:
         await rig.steer(rules)
         rig.memory.next_outcomes.append(NACK)
-        await claimed(rig, message("x", SOON_MS))
+        await rig.claim(message("x", SOON_MS))
         await rig.live_until(SOON_MS + 10)
         assert rig.other.ids == (["x"] if letter else [])
         assert await rig.state("x") == (None if letter else "dead")
@@ -248,8 +61,8 @@ async def test_a_destination_has_its_own_dead_letter(
 
 async def test_messages_of_one_instant_leave_over_the_window_and_none_is_early(rig: Rig) -> None:
     await rig.steer({"memory": Rule(spread_ms=10_000)})
-    await claimed(rig, *(message(f"m{n}", SOON_MS) for n in range(500)))
-    await claimed(rig, message("other", SOON_MS, "b:q"))
+    await rig.claim(*(message(f"m{n}", SOON_MS) for n in range(500)))
+    await rig.claim(message("other", SOON_MS, "b:q"))
     await rig.live_until(SOON_MS + 10_000)
     left = sorted(publish.at_ms - SOON_MS for publish in rig.memory.taken)
     assert len(left) == len({*rig.memory.ids}) == 500
@@ -267,7 +80,7 @@ async def test_a_message_leaves_at_the_same_time_with_any_worker(rig: Rig) -> No
     for _ in range(2):
         await rig.steer({"memory:q": Rule(spread_ms=5000)})
         begin_ms = rig.now_ms + 100
-        await claimed(rig, message("x", begin_ms), message("y", begin_ms + 7, key="x"))
+        await rig.claim(message("x", begin_ms), message("y", begin_ms + 7, key="x"))
         await rig.live_until(begin_ms + 6000)
         times.append([publish.at_ms - begin_ms for publish in rig.memory.taken])
         rig.memory.taken.clear()
@@ -280,8 +93,7 @@ async def test_spread_messages_of_one_key_keep_their_order_also_when_late(rig: R
     numbers = range(200)
     await rig.schedule(*(message(f"m{n:03}", SOON_MS + 9 * n, key=f"k{n % 5}") for n in numbers))
     rig.now_ms += 4000  # the worker slept meanwhile
-    await rig.schedule(*(message(f"n{n:03}", SOON_MS + 9 * n, key=f"k{n % 5}") for n in numbers))
-    rig.scanner.wake_all()
+    await rig.send(*(message(f"n{n:03}", SOON_MS + 9 * n, key=f"k{n % 5}") for n in numbers))
     await rig.live_until(rig.now_ms + 6000)
     assert len(rig.memory.ids) == 400
     for key in range(5):
@@ -293,7 +105,7 @@ async def test_a_spread_message_is_cancelled_rescheduled_and_retried_as_any_othe
     rig: Rig,
 ) -> None:
     await rig.steer({"memory": Rule(spread_ms=1000)})
-    await claimed(rig, *(message(id, SOON_MS) for id in ("cancelled", "moved", "failed")))
+    await rig.claim(*(message(id, SOON_MS) for id in ("cancelled", "moved", "failed")))
     assert await rig.state("moved") == "delayed"
     assert await rig.client.cancel("cancelled") == "cancelled"
     assert await rig.client.reschedule("moved", at=when(SOON_MS + 5000)) == "rescheduled"
@@ -309,7 +121,7 @@ async def test_a_spread_message_is_cancelled_rescheduled_and_retried_as_any_othe
 
 async def test_a_ttl_counts_from_the_due_time_though_a_message_is_spread(rig: Rig) -> None:
     await rig.steer({"memory": Rule(spread_ms=10_000)})
-    await claimed(rig, *(message(f"m{n}", SOON_MS, ttl=1) for n in range(40)))
+    await rig.claim(*(message(f"m{n}", SOON_MS, ttl=1) for n in range(40)))
     await rig.live_until(SOON_MS + 11_000)
     assert 0 < len(rig.memory.ids) < 40
     assert all(publish.at_ms <= SOON_MS + 1000 for publish in rig.memory.taken)
@@ -317,11 +129,11 @@ async def test_a_ttl_counts_from_the_due_time_though_a_message_is_spread(rig: Ri
 
 async def test_a_spread_that_is_removed_leaves_its_messages_at_their_times(rig: Rig) -> None:
     await rig.steer({"memory": Rule(spread_ms=60_000)})
-    await claimed(rig, *(message(f"m{n}", SOON_MS) for n in range(20)))
+    await rig.claim(*(message(f"m{n}", SOON_MS) for n in range(20)))
     await rig.live_until(SOON_MS + 1000)
     early = len(rig.memory.ids)
     await rig.steer({})
-    await claimed(rig, message("after", rig.now_ms + 100))
+    await rig.claim(message("after", rig.now_ms + 100))
     await rig.live_until(rig.now_ms + 200)
     assert "after" in rig.memory.ids[early:] and len(rig.memory.ids) < 10
     await rig.live_until(SOON_MS + 60_000)
@@ -329,7 +141,7 @@ async def test_a_spread_that_is_removed_leaves_its_messages_at_their_times(rig: 
 
 
 async def test_a_spread_also_takes_what_is_on_the_wheel_already(rig: Rig) -> None:
-    await claimed(rig, *(message(f"m{n}", SOON_MS) for n in range(100)))
+    await rig.claim(*(message(f"m{n}", SOON_MS) for n in range(100)))
     await rig.steer({"memory": Rule(spread_ms=10_000)})
     await rig.live_until(SOON_MS + 10_000)
     assert len(rig.memory.ids) == 100

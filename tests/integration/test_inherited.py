@@ -11,9 +11,8 @@ from delaybridge.store.bound import bound
 from delaybridge.store.keys import bucket_key
 from delaybridge.store.rules import Rule, Rules
 from tests.rigs.bucket import World
-from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message
+from tests.rigs.scanner import SOON_MS, Rig, RigFactory, message
 
-SOON_MS = NOW_MS + 100
 PAUSED = Rule(paused=True)
 CLOSE, OPEN = "rabbit:orders/close", "rabbit:orders/open"
 MANY = 60
@@ -32,10 +31,9 @@ def rig_of(redis_url: str, namespace: str) -> RigFactory:
 async def send(rig: Rig, ids: list[str], due_ms: int, *destinations: str) -> None:
     """Schedule messages, due one millisecond after the other, to each destination in turn."""
     many = len(destinations)
-    await rig.schedule(
+    await rig.send(
         *(message(id, due_ms + n, destinations[n % many], key="k") for n, id in enumerate(ids))
     )
-    rig.scanner.wake_all()
 
 
 async def lose(rig: Rig) -> None:
@@ -137,8 +135,7 @@ async def test_a_limited_destination_flows_while_a_bucket_is_looked_through(
     async with Rig(redis_url, namespace, buckets=2) as rig:
         await rig.steer({"memory": Rule(rate=100.0)})
         due = [message(f"m{n:03}", SOON_MS + n) for n in range(200)]
-        await rig.schedule(*due)
-        rig.scanner.wake_all()
+        await rig.send(*due)
         await rig.live_until(SOON_MS + 300)
         await lose(rig)
         rig.store.hold("page")

@@ -6,12 +6,10 @@ from collections import Counter
 
 import pytest
 
-from delaybridge import Message
 from delaybridge.metrics.counts import Counts
 from delaybridge.store.rules import Rule
-from tests.rigs.scanner import NOW_MS, Rig, RigFactory, message
+from tests.rigs.scanner import SOON_MS, Rig, RigFactory, message
 
-SOON_MS = NOW_MS + 100
 STEPS = ("claimed", "fired", "published", "settled", "reclaimed")
 
 
@@ -33,15 +31,9 @@ def counted(rig: Rig) -> dict[str, Counter[str]]:
     return found
 
 
-async def send(rig: Rig, *messages: Message) -> None:
-    await rig.schedule(*messages)
-    rig.scanner.wake_all()
-
-
 async def test_each_message_counts_once_in_every_step_of_its_destination(rig: Rig) -> None:
     sent = {"memory:q": 30, "rabbit:orders/k": 20, "rabbit:/mails": 5}
-    await send(
-        rig,
+    await rig.send(
         *(
             message(f"{to}{n}", SOON_MS + n % 3, to)
             for to, many in sent.items()
@@ -56,7 +48,7 @@ async def test_each_message_counts_once_in_every_step_of_its_destination(rig: Ri
 
 
 async def test_what_is_not_acknowledged_by_the_store_is_not_settled(rig: Rig) -> None:
-    await send(rig, *(message(f"m{n}", SOON_MS) for n in range(6)))
+    await rig.send(*(message(f"m{n}", SOON_MS) for n in range(6)))
     await rig.live_until(SOON_MS - 1)
     rig.store.hold("settle")
     await rig.live_until(SOON_MS + 100)
@@ -69,8 +61,8 @@ async def test_what_is_not_acknowledged_by_the_store_is_not_settled(rig: Rig) ->
 
 async def test_the_next_owner_counts_what_it_takes_back_by_destination(rig: Rig) -> None:
     rig.memory.hold = True
-    await send(rig, *(message(f"m{n}", SOON_MS, key="k") for n in range(6)))
-    await send(rig, *(message(f"b{n}", SOON_MS + 900, "b:q", key="k") for n in range(3)))
+    await rig.send(*(message(f"m{n}", SOON_MS, key="k") for n in range(6)))
+    await rig.send(*(message(f"b{n}", SOON_MS + 900, "b:q", key="k") for n in range(3)))
     await rig.live_until(SOON_MS + 10)
     for number, session in list(rig.sessions.items()):
         await rig.expire(number)
@@ -88,7 +80,7 @@ async def test_a_record_that_cannot_be_read_is_reclaimed_for_an_unknown_destinat
     rig_of: RigFactory,
 ) -> None:
     async with rig_of(buckets=1) as rig:
-        await send(rig, message("m", SOON_MS + 900), message("n", SOON_MS + 900))
+        await rig.send(message("m", SOON_MS + 900), message("n", SOON_MS + 900))
         await rig.live_until(SOON_MS)
         session = rig.sessions[0]
         await rig.store.redis.hdel(session.bucket.key("messages"), "m")
@@ -104,7 +96,7 @@ async def test_a_message_counts_as_fired_once_though_the_clock_is_set_back(
 ) -> None:
     async with rig_of(buckets=1, window=1) as rig:
         rig.memory.hold = True
-        await send(rig, *(message(f"m{n}", SOON_MS) for n in range(3)))
+        await rig.send(*(message(f"m{n}", SOON_MS) for n in range(3)))
         await rig.live_until(SOON_MS + 1)
         assert (len(rig.memory.ids), counted(rig)["fired"]["memory:q"]) == (1, 3)
         rig.step_ms = -60_000
@@ -119,7 +111,7 @@ async def test_a_message_counts_as_fired_once_though_the_clock_is_set_back(
 
 async def test_a_paused_message_is_claimed_and_not_fired(rig: Rig) -> None:
     await rig.steer({"memory": Rule(paused=True)})
-    await send(rig, message("m", SOON_MS))
+    await rig.send(message("m", SOON_MS))
     await rig.live_until(SOON_MS + 100)
     found = counted(rig)
     assert (found["claimed"], found["fired"]) == ({"memory:q": 1}, {})

@@ -8,7 +8,7 @@ from typing import Any
 
 from delaybridge import events
 from delaybridge.message import Delivery, Record
-from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.publish import Outcome
 from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes, Way
@@ -23,13 +23,6 @@ STALLED_MS = 501
 LAST_PROBE_MS = 100_000
 MAX_ATTEMPTS = 4
 TABLE, PAIRS = b"\x01aV", (("a", b"1"),)  # headers: RabbitMQ's, others'
-
-NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
-UNROUTABLE = Outcome(Verdict.REFUSED, "unroutable: 312", Fault.MESSAGE)
-NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
-CLOSED_CHANNEL = Outcome(Verdict.UNKNOWN, "channel_closed: 404", Fault.DESTINATION)
-NOT_CONNECTED = Outcome(Verdict.REFUSED, "not_connected: refused", Fault.BROKER)
-CONNECTION_LOST = Outcome(Verdict.UNKNOWN, "connection_lost: reset", Fault.BROKER)
 
 
 class Recorder:

@@ -29,6 +29,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
+SOON_MS = NOW_MS + 100
 TTL_MS = 600_000
 TURNS_OF_THE_LOOP = 5  # a report, the ring it causes, and what that wakes
 BROKERS = {"memory": "memory://", "b": "memory://", "rabbit": "amqp://localhost"}
@@ -319,8 +320,19 @@ class Rig:
     # messages
 
     async def schedule(self, *messages: Message) -> None:
-        receipts = await self.client.schedule_many(messages)
-        assert {receipt.answer for receipt in receipts} == {"created"}
+        for first in range(0, len(messages), 1000):
+            receipts = await self.client.schedule_many(messages[first : first + 1000])
+            assert {receipt.answer for receipt in receipts} == {"created"}
+
+    async def send(self, *messages: Message) -> None:
+        """Schedule; the next pass claims those that are due within the scanner's window."""
+        await self.schedule(*messages)
+        self.scanner.wake_all()
+
+    async def claim(self, *messages: Message) -> None:
+        """Schedule, and have the scanner claim what is due within its window."""
+        await self.send(*messages)
+        await self.quiet()
 
     async def state(self, id: str) -> str | None:
         """A message's state; None once it is settled."""

@@ -9,17 +9,9 @@ import pytest
 from delaybridge import events
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.copy import Copy
-from tests.rigs.board import (
-    CLOSED_CHANNEL,
-    LAST_PROBE_MS,
-    NO_EXCHANGE,
-    NOT_CONNECTED,
-    NOW_MS,
-    STALLED_MS,
-    WINDOW,
-    Board,
-)
+from tests.rigs.board import LAST_PROBE_MS, NOW_MS, STALLED_MS, WINDOW, Board
 from tests.rigs.bucket_session import new_session
+from tests.rigs.outcomes import CLOSED_CHANNEL, NO_EXCHANGE, NOT_CONNECTED
 
 FIRST_PROBE_MS = 1300  # the first wait of a circuit, with its jitter
 PROBES = 5

@@ -10,19 +10,14 @@ import pytest
 from delaybridge import events
 from delaybridge.message import Record
 from delaybridge.publish import CONFIRMED, Outcome
-from tests.rigs.board import (
+from tests.rigs.board import LAST_PROBE_MS, MAX_ATTEMPTS, NOW_MS, PAIRS, TABLE, Board
+from tests.rigs.outcomes import (
     CLOSED_CHANNEL,
     CONNECTION_LOST,
-    LAST_PROBE_MS,
-    MAX_ATTEMPTS,
     NACK,
     NO_EXCHANGE,
     NOT_CONNECTED,
-    NOW_MS,
-    PAIRS,
-    TABLE,
     UNROUTABLE,
-    Board,
 )
 
 # how publishes end

@@ -5,8 +5,9 @@ from __future__ import annotations
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.lane import Broker
 from delaybridge.store.replies import Fired
-from tests.rigs.board import MAX_ATTEMPTS, NACK, NOW_MS, STALLED_MS, TABLE, WINDOW, Board, Recorder
+from tests.rigs.board import MAX_ATTEMPTS, NOW_MS, STALLED_MS, TABLE, WINDOW, Board, Recorder
 from tests.rigs.bucket_session import new_session
+from tests.rigs.outcomes import NACK
 
 PATIENCE_MS = 50
 
