@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +24,18 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def api(
+    redis_url: str, rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiProcess]:
+    """A server for all programs."""
+    folder, namespace = tmp_path_factory.mktemp("api"), f"t-{uuid.uuid4().hex[:16]}"
+    with ApiProcess(folder, redis_url, namespace, "--port", "0", broker=rabbitmq_url) as serving:
+        yield serving
+
+
 @pytest.fixture
-def api(redis_url: str, rabbitmq_url: str, namespace: str, tmp_path: Path) -> Iterator[ApiProcess]:
+def site(redis_url: str, rabbitmq_url: str, namespace: str, tmp_path: Path) -> Iterator[ApiProcess]:
     """A server and a worker, as the page starts them."""
     flags = ["--redis", redis_url, "--namespace", namespace, "--broker", rabbitmq_url]
     command = [sys.executable, "-m", "delaybridge", *flags, "scan"]
@@ -53,9 +64,9 @@ def run(command: list[str], folder: Path, api: ApiProcess) -> str:
     return done.stdout
 
 
-def test_the_commands_of_the_page(api: ApiProcess, tmp_path: Path) -> None:
-    script = "\n".join(blocks("sh")).replace("http://127.0.0.1:8645", api.url)
-    out = run(["bash", "-euo", "pipefail", "-c", script], tmp_path, api)
+def test_the_commands_of_the_page(site: ApiProcess, tmp_path: Path) -> None:
+    script = "\n".join(blocks("sh")).replace("http://127.0.0.1:8645", site.url)
+    out = run(["bash", "-euo", "pipefail", "-c", script], tmp_path, site)
     words = re.findall(r'"(?:result|state|code)":"(\w+)"', out)
     assert words == [
         *("created", "delayed", "delayed", "rescheduled", "cancelled"),
