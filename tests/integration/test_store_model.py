@@ -12,30 +12,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import rule, run_state_machine_as_test
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, OnConflict, Record, encode_record, rank_of
-from delaybridge.store.record import split_record
 from delaybridge.store.replies import Acquired, Claim, Fired
-from delaybridge.store.verbs import Item
-from tests.rigs.bucket import BIRTH, TTL_MS, World, grouped
-from tests.rigs.bucket import Copy as PlainCopy
-from tests.rigs.bucket_model import Model
+from tests.rigs.bucket import TTL_MS, Copy, Firing, Owner, World, grouped
+from tests.rigs.bucket_compared import Call, ComparedBucket
 
-START_MS = 1_800_000_000_000
 AHEAD_MS = 1000
-AGAIN = 6  # remembered calls of each verb, which may be executed once more
 UNTIMED = False  # a verb that takes no time
 TIMEOUT_S = 420  # usually 8; Hypothesis takes up to 300 to shorten a failing story
 
@@ -54,107 +44,39 @@ REPLY = st.sampled_from(["arrives", "arrives", "late", "lost"])
 LOSABLE = st.sampled_from(["arrives", "arrives", "arrives", "lost"])
 
 
-class Call(NamedTuple):
-    """One verb with its arguments, to be called, and called again."""
+class Session(Owner):
+    """An owner that follows the protocol while replies come late, or never."""
 
-    verb: str
-    args: tuple[Any, ...]
-    fields: dict[str, Any]
-    timed: bool
-
-
-class Copy(NamedTuple):
-    """A claimed message on an owner's wheel. once: delivered at most once, so settled first."""
-
-    id: str
-    claim: int
-    score: float
-    stamp: bytes
-
-    @property
-    def item(self) -> Item:
-        return Item(self.id, self.claim, self.score)
-
-    @property
-    def plain(self) -> PlainCopy:
-        return PlainCopy(self.id, self.claim, self.score)
-
-    @property
-    def once(self) -> bool:
-        return self.stamp[-1] % 3 == 0
-
-
-class Firing(NamedTuple):
-    """A fire under way: its call, the claims that it really allowed, and its answer."""
-
-    watermark: float
-    last_claim: int
-    allowed: frozenset[Copy]
-    fired: Fired
-
-
-class Session:
-    """What an owner knows of its bucket."""
-
-    def __init__(self, token: str, turn: int) -> None:
-        self.token = token
-        self.last_claim = turn
-        self.last_revocation = 0
-        self.watermark = -1.0
+    def __init__(self, world: World, token: str, turn: int) -> None:
+        super().__init__(world, token, turn)
         self.ready = False
-        self.wheel: list[Copy] = []
+        self.stamps: dict[Copy, bytes] = {}
         self.out: list[Copy] = []  # with the broker
         self.once: list[Copy] = []  # to be settled before they go to the broker
         self.ending: list[tuple[Copy, Call]] = []  # no answer yet: to be sent again
         self.late_claim: Claim | None = None
-        self.late_fire: Firing | None = None
+        # Of a fire under way also the claims that it really allowed.
+        self.late_fire: tuple[Firing, frozenset[Copy], Fired] | None = None
+
+    def received(self, claimed: Claim | None) -> list[Copy]:
+        assert claimed is not None
+        copies = super().received(claimed)
+        stamps = (record[9:13] for record in claimed.records)
+        self.stamps |= zip(copies, stamps, strict=True)
+        return copies
+
+    def is_once(self, copy: Copy) -> bool:
+        """Whether it is delivered at most once, so settled first."""
+        return self.stamps[copy][-1] % 3 == 0
 
 
-class BucketMachine(RuleBasedStateMachine):
+class BucketMachine(ComparedBucket):
     """Stories of one bucket."""
 
     def __init__(self, world: World) -> None:
-        super().__init__()
-        self.world = world
-        world.redis.delete(*(world.key(name) for name in _KEYS))
-        self.model = Model(BIRTH)
-        self.now_ms = START_MS
+        super().__init__(world)
         self.sessions: list[Session] = []
-        self.past: dict[str, list[Call]] = {}
         self.published_once: set[bytes] = set()
-        self.drawn = 0
-
-    # one call, on both
-
-    def call(self, verb: str, *args: Any, timed: bool = True, **fields: Any) -> Any:
-        """Make a call on Redis and on the model; their answers and states must be equal."""
-        return self.make(self.remembered(Call(verb, args, fields, timed)))
-
-    def remembered(self, call: Call) -> Call:
-        """The call, which may be executed once more at any time."""
-        self.past[call.verb] = [*self.past.get(call.verb, [])[1 - AGAIN :], call]
-        return call
-
-    def make(self, call: Call) -> Any:
-        fields = call.fields | ({"now_ms": self.now_ms} if call.timed else {})
-        more = {"first": True} if call.verb == "schedule" else {}
-        expected = getattr(self.model, call.verb)(*call.args, **fields)
-        command = getattr(self.world.bucket, call.verb)(*call.args, **fields, **more)
-        answer = comparable(self.world.run(command))
-        assert answer == expected, call.verb
-        return answer
-
-    @invariant()
-    def the_bucket_is_the_models(self) -> None:
-        state = self.world.state()
-        if marks := state.get("marks"):
-            state["marks"] = {n: v if n == b"birth" else float(v) for n, v in marks.items()}
-        assert state == self.model.state()
-        self.model.check()
-
-    def draw_stamp(self) -> bytes:
-        self.drawn += 1
-        return self.drawn.to_bytes(4)
 
     # what may happen next
 
@@ -177,7 +99,7 @@ class BucketMachine(RuleBasedStateMachine):
     # clients
 
     def message(self, id: str, offset_ms: int, priority: int, payload: bytes) -> Any:
-        due_ms = str(self.now_ms + offset_ms)
+        due_ms = str(self.world.now_ms + offset_ms)
         accepted = Accepted(id, id.encode(), due_ms, rank_of(priority), payload)
         return self.draw_stamp(), accepted
 
@@ -197,7 +119,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.call("cancel", self.draw_stamp(), self.pending(data), reach=data.draw(REACHES))
 
     def reschedule(self, data: st.DataObject) -> None:
-        due_ms = self.now_ms + data.draw(OFFSETS_MS)
+        due_ms = self.world.now_ms + data.draw(OFFSETS_MS)
         id, reach = self.pending(data), data.draw(REACHES)
         self.call("reschedule", self.draw_stamp(), id, str(due_ms), reach=reach)
 
@@ -215,7 +137,7 @@ class BucketMachine(RuleBasedStateMachine):
     # time and trouble
 
     def time_passes(self, data: st.DataObject) -> None:
-        self.now_ms += data.draw(st.sampled_from([1, 2, 500, 3000]))
+        self.world.now_ms += data.draw(st.sampled_from([1, 2, 500, 3000]))
 
     def once_more(self, data: st.DataObject) -> None:
         verb = data.draw(st.sampled_from(sorted(self.past)))
@@ -238,7 +160,8 @@ class BucketMachine(RuleBasedStateMachine):
             "acquire", f"w:{self.drawn}", TTL_MS, timed=False, dedup_ms=dedup_ms
         )
         if acquired.token is not None and arrives:
-            self.sessions = [*self.sessions[-1:], Session(acquired.token, acquired.turn)]
+            taken = Session(self.world, acquired.token, acquired.turn)
+            self.sessions = [*self.sessions[-1:], taken]
 
     def renew(self, _: st.DataObject, session: Session) -> None:
         known = session.last_claim
@@ -284,48 +207,38 @@ class BucketMachine(RuleBasedStateMachine):
 
     def claim_arrives(self, _: Any, session: Session) -> None:
         claimed, session.late_claim = session.late_claim, None
-        assert claimed is not None
-        session.last_claim = claimed.number
-        for id, record in zip(claimed.ids, claimed.records, strict=True):
-            score, stamp = split_record(record)[0], record[9:13]
-            session.wheel.append(Copy(id.decode(), claimed.number, score, stamp))
+        session.received(claimed)
 
     def has_claimable(self, session: Session) -> bool:
         lost = session.last_claim < self.model.marks.claimed
-        return lost or min(self.model.due.values(), default=inf) < self.now_ms + AHEAD_MS
+        return lost or min(self.model.due.values(), default=inf) < self.world.now_ms + AHEAD_MS
 
     def ripe(self, session: Session) -> list[float]:
         """The highest score that may be fired now."""
-        return sorted({c.score for c in session.wheel if c.score <= self.now_ms + 5})
+        return sorted({c.score for c in session.wheel if c.score <= self.world.now_ms + 5})
 
     def fire(self, data: st.DataObject, session: Session) -> None:
         self.send_fire(session, data.draw(st.sampled_from(self.ripe(session))), data.draw(REPLY))
 
     def send_fire(self, session: Session, up_to: float, reply: str) -> None:
-        watermark = session.watermark = max(session.watermark, up_to)
-        last_claim, mirror = session.last_claim, dict(self.model.mirror)
-        covered = [c for c in session.wheel if c.score <= watermark]
-        fired = self.ask(session, "fire", watermark, last_claim, session.last_revocation)
+        firing, mirror = session.firing(up_to), dict(self.model.mirror)
+        covered = [c for c in session.wheel if c.score <= firing.watermark]
+        fired = self.ask(session, "fire", *firing[1:], session.last_revocation)
         if fired is None:
             return
         allowed = frozenset(c for c in covered if mirror.get(c.id) == c.claim)
         self.model.fired |= {(c.id, c.claim) for c in allowed}
         if reply != "lost":
-            session.late_fire = Firing(watermark, last_claim, allowed, fired)
+            session.late_fire = firing, allowed, fired
             if reply == "arrives":
                 self.fire_arrives(None, session)
 
     def fire_arrives(self, _: Any, session: Session) -> None:
         assert session.late_fire is not None
-        (watermark, last_claim, allowed, fired), session.late_fire = session.late_fire, None
-        turns = {id.decode(): turn for id, turn in fired.revoked.items()}
-        if turns and session.last_claim >= fired.claimed:
-            session.last_revocation = max(session.last_revocation, *turns.values())
-        wheel = [c for c in session.wheel if c.claim > turns.get(c.id, -1)]
-        out = [c for c in wheel if c.score <= watermark and c.claim <= last_claim]
-        session.wheel = [c for c in wheel if c not in out]
-        session.out += [c for c in out if not c.once]
-        session.once += [c for c in out if c.once]
+        (firing, allowed, fired), session.late_fire = session.late_fire, None
+        out = session.publishes(firing, fired)
+        session.out += [copy for copy in out if not session.is_once(copy)]
+        session.once += [copy for copy in out if session.is_once(copy)]
         assert set(out) == allowed, "an owner publishes what the store allowed, and all of it"
 
     # how copies end: the owner drops the copy, and sends its end until that is answered
@@ -346,8 +259,8 @@ class BucketMachine(RuleBasedStateMachine):
             session.ending.append((copy, call))
         elif call.verb == "settle_once":
             assert answer == {copy.id}, "only its owner could have ended it"
-            assert copy.stamp not in self.published_once
-            self.published_once.add(copy.stamp)
+            assert session.stamps[copy] not in self.published_once
+            self.published_once.add(session.stamps[copy])
 
     def end_again(self, data: st.DataObject, session: Session) -> None:
         copy, call = session.ending.pop(0)
@@ -355,11 +268,11 @@ class BucketMachine(RuleBasedStateMachine):
 
     def settle(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.out))
-        self.end(data, session, copy, "settle", grouped([copy.plain]))
+        self.end(data, session, copy, "settle", grouped([copy]))
 
     def settle_once(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.once))
-        self.end(data, session, copy, "settle_once", grouped([copy.plain]))
+        self.end(data, session, copy, "settle_once", grouped([copy]))
 
     def retry(self, data: st.DataObject, session: Session) -> None:
         copy = data.draw(st.sampled_from(session.out))
@@ -401,7 +314,7 @@ class BucketMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.sessions = []
-        self.now_ms += 10_000
+        self.world.now_ms += 10_000
         self.world.end_lease()
         self.model.lease = None
         self.take_lease(arrives=True)
@@ -411,8 +324,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.send_claim(session, 100, 10_000, "arrives")
         if ripe := self.ripe(session):
             self.send_fire(session, ripe[-1], "arrives")
-        out = [copy.plain for copy in session.out + session.once]
-        self.ask(session, "settle", grouped(out))
+        self.ask(session, "settle", grouped(session.out + session.once))
         self.the_bucket_is_the_models()
         assert not (self.model.due or self.model.mirror or self.model.parked)
 
@@ -461,35 +373,16 @@ RARELY: Table = [
 ]
 OF_A_SESSION = {name for name, _, _ in OWNERS} | {"renew", "give_up", "trim"}
 
-_KEYS = ("due", "messages", "mirror", "attempts", "parked", "dead", "dead_reason", "lease",
-         "marks", "revoked", "calls", "delivered")  # fmt: skip
-
-
-def comparable(answer: Any) -> Any:
-    """An answer without the parts that depend on real time."""
-    if isinstance(answer, Acquired) and answer.token is None:
-        return answer._replace(left_ms=TTL_MS)
-    return answer
-
-
-def run(machine: Callable[[], BucketMachine], **options: Any) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            deadline=None,
-            derandomize="CI" in os.environ,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-            **options,
-        ),
-    )
-
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_bucket_behaves_as_its_model(redis_url: str, namespace: str, now_ms: int) -> None:
+    chosen = settings(
+        deadline=None,
+        derandomize="CI" in os.environ,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+        max_examples=60,
+        stateful_step_count=100,
+    )
     with World(redis_url, namespace, now_ms) as world:
-        run(
-            lambda: BucketMachine(world),
-            max_examples=settings().max_examples // 2,
-            stateful_step_count=100,
-        )
+        run_state_machine_as_test(lambda: BucketMachine(world), settings=chosen)
