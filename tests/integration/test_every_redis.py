@@ -84,7 +84,7 @@ CALLS: list[tuple[str, str]] = [
 ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "scan": "here, by the fleet",
     "serve": "test_http_*.py",
-    "tail": "the next test",
+    "tail": "runs first",
     "top": "test_top.py",
     "ingest rabbitmq": "test_ingest_rabbitmq.py",
     "ingest kafka": "test_ingest_kafka.py",
@@ -101,9 +101,9 @@ ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
 
 @pytest.fixture
 def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
-    with Fleet(tmp_path, redis_url, namespace, ttl_ms=3000) as fleet:
-        fleet.start("w1")
-        fleet.start("w2")
+    with Fleet(tmp_path, redis_url, namespace, ttl_ms=60_000) as fleet:
+        for name in ("w1", "w2"):
+            fleet.start(name, settled=False)
         fleet.wait_shared("w1", "w2")
         yield fleet
 
@@ -132,8 +132,9 @@ def give_up(client: Client, count: int) -> None:
 
 
 def test_every_command_works(
-    run: Run, fleet: Fleet, redis_url: str, namespace: str, flags: list[str]
+    run: Run, fleet: Fleet, redis_url: str, namespace: str, flags: list[str], tmp_path: Path
 ) -> None:
+    tail_hears_all_workers(fleet, redis_url, namespace, tmp_path)
     give_up(fleet.client, 9)
     flags += ["--broker", "file=memory://"]
     done, wrong = set[str](), list[str]()
@@ -148,9 +149,7 @@ def test_every_command_works(
     fleet.wait_published(["one", "lost-1~1", "lost-2~1"])
 
 
-def test_tail_hears_all_workers(
-    fleet: Fleet, redis_url: str, namespace: str, tmp_path: Path
-) -> None:
+def tail_hears_all_workers(fleet: Fleet, redis_url: str, namespace: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
     log = tmp_path / "tail"
     with log.open("wb") as out, subprocess.Popen([*command, "tail"], stdout=out) as tail:

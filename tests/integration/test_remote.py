@@ -16,7 +16,7 @@ from delaybridge.store import keys, registry
 from delaybridge.store.alerts import alerts
 from delaybridge.store.announcements import WorkerInfo, WorkerPace
 from tests.rigs.api import api
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
 from tests.rigs.waiting import until_async
 from tests.servers.redis import ON_EVERY_REDIS
@@ -36,8 +36,8 @@ async def told(crew: Crew, name: str = "w") -> WorkerInfo:
 async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
     crew: Crew, arrived: Arrived
 ) -> None:
-    leaving = crew.start("a")
-    crew.start("b")
+    leaving = crew.start("a", lease=SELDOM)
+    crew.start("b", lease=SELDOM)
     await crew.shared("a", "b")
     ids = await crew.schedule(400, seconds=2)
     await until_async(lambda: len(arrived.at_ms) > 50, "under load")
@@ -81,7 +81,7 @@ async def test_nobody_is_asked_who_is_unknown_or_too_old(crew: Crew) -> None:
 async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
     crew: Crew, arrived: Arrived
 ) -> None:
-    crew.start()
+    crew.start(lease=SELDOM)
     await crew.shared("w")
     before = (await crew.client.stats()).buckets
     ids = await crew.schedule(400, seconds=1.5)
@@ -127,7 +127,7 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
 
 @pytest.fixture
 def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
-    with Fleet(tmp_path, redis_url, namespace) as made:
+    with Fleet(tmp_path, redis_url, namespace, ttl_ms=60_000) as made:
         yield made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from delaybridge.store.store import Store
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
 from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.redis_troubles import Pair, moving
@@ -53,8 +53,8 @@ def test_a_killed_worker_takes_only_its_last_second_with_it(
     redis_url: str, namespace: str, tmp_path: Path, stall: Stall
 ) -> None:
     with Fleet(tmp_path, redis_url, namespace) as fleet, closing(Store(redis_url)) as store:
-        doomed = fleet.start("a")
-        fleet.start("b")
+        doomed = fleet.start("a", settled=False)
+        fleet.start("b", settled=False)
         fleet.wait_shared("a", "b")
 
         def watched() -> bool:
@@ -90,7 +90,7 @@ async def test_lost_answers_count_nothing_twice(
     crew: Crew, arrived: Arrived, redis_url: str
 ) -> None:
     with LossyProxy(urlsplit(redis_url).port or 0) as proxy:
-        crew.start("w1", url=proxy.url)
+        crew.start("w1", url=proxy.url, lease=SELDOM)
         await watching(crew, "w1")
         ids = await crew.schedule(150, seconds=3)
         for lost in range(2, 14, 2):
@@ -104,7 +104,7 @@ async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> 
     with RedisServer() as server:
         crew = Crew(server.url, "ns")
         try:
-            crew.start("w1")
+            crew.start("w1", lease=SELDOM | {"renew_ms": 500})
             await watching(crew, "w1")
             ids = await crew.schedule(60, seconds=0.2, first_s=1.5)
             await crew.store.redis.config_set("maxmemory", 1)
@@ -132,7 +132,7 @@ async def test_the_series_go_on_after_a_failover_and_count_nothing_twice(
     async with moving(pair) as (proxy, move):
         crew = Crew(f"redis://127.0.0.1:{proxy.port}/0", "ns")
         try:
-            crew.start("w1")
+            crew.start("w1", lease=SELDOM)
             await watching(crew, "w1")
             await arrived.all(await crew.schedule(80, seconds=0.3))
             await until_async(counted(crew, published=80), "counted")

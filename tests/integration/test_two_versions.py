@@ -18,8 +18,8 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
     folder = tmp_path / "other"
     put_other_version(folder)
     with Fleet(tmp_path, redis_url, namespace, ttl_ms=2000) as fleet:
-        old = fleet.start("old", instead=folder)
-        fleet.start("new")
+        old = fleet.start("old", instead=folder, settled=False)
+        fleet.start("new", settled=False)
         fleet.wait_shared("old", "new")
         ids = fleet.schedule(MESSAGES, seconds=3, first_s=0.2)
         gone = ids[MESSAGES // 2 :: 4]

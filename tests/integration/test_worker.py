@@ -90,6 +90,12 @@ def fleet(fleet_of: FleetFactory) -> Fleet:
     return fleet_of()
 
 
+@pytest.fixture
+def patient(fleet_of: FleetFactory) -> Fleet:
+    """What waits for a lease of this fleet to run out misses every deadline."""
+    return fleet_of(ttl_ms=SELDOM["ttl_ms"])
+
+
 # on time, and idle
 
 
@@ -626,9 +632,10 @@ async def _down(fault: str, server: RedisServer, proxy: FaultProxy) -> AsyncIter
 def test_a_killed_worker_s_buckets_are_taken_over_within_one_lease(
     fleet: Fleet, stall: Stall
 ) -> None:
-    doomed = fleet.start("a")
+    doomed = fleet.start("a", settled=False)
     # It would renew, and look at the fleet, long after every deadline.
-    other = fleet.start("b", LEASE__TTL_MS="600000", LEASE__RENEW_MS="300000")
+    seldom = {"LEASE__TTL_MS": "600000", "LEASE__RENEW_MS": "300000"}
+    other = fleet.start("b", settled=False, **seldom)
     fleet.wait_shared("a", "b")
     ids = fleet.schedule(450, seconds=1.5)
     until(lambda: len(fleet.published()) > 100, "under load")
@@ -660,8 +667,8 @@ def _latest_ms(published: list[recorder.Record], of: set[int]) -> tuple[float, f
 def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(
     fleet: Fleet,
 ) -> None:
-    paused = fleet.start("a")
-    fleet.start("b")
+    paused = fleet.start("a", settled=False)
+    fleet.start("b", settled=False)
     fleet.wait_shared("a", "b")
     ids = fleet.schedule(200, seconds=1, first_s=1.5)
     until(lambda: fleet.client.stats().in_flight > 100, "claimed")
@@ -682,20 +689,19 @@ def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(
     until(lambda: "lease_lost" in paused.log, "logged, a moment later")
 
 
-def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(fleet_of: FleetFactory) -> None:
-    fleet = fleet_of(ttl_ms=600_000)  # what waits for a lease to run out misses every deadline
-    leaving = fleet.start("a")
-    fleet.start("b")
-    fleet.wait_shared("a", "b")
-    ids = fleet.schedule(600, seconds=2)
-    until(lambda: len(fleet.published()) > 200, "under load")
+def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(patient: Fleet) -> None:
+    leaving = patient.start("a", settled=False)
+    patient.start("b", settled=False)
+    patient.wait_shared("a", "b")
+    ids = patient.schedule(600, seconds=2)
+    until(lambda: len(patient.published()) > 200, "under load")
     leaving.signal(signal.SIGTERM)
     assert leaving.wait() == 0
-    fleet.wait_published(ids)
-    fleet.wait_settled()
-    assert fleet.twice() == []
-    assert fleet.early() == []
-    assert {record.attempt for record in fleet.published()} == {1}
+    patient.wait_published(ids)
+    patient.wait_settled()
+    assert patient.twice() == []
+    assert patient.early() == []
+    assert {record.attempt for record in patient.published()} == {1}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -784,66 +790,62 @@ def test_a_name_in_use_ends_the_second_worker_with_its_exit_code(fleet: Fleet) -
     assert second.wait() == 4
 
 
-def test_a_parent_replaces_a_killed_child_and_frees_its_buckets_at_once(
-    fleet_of: FleetFactory,
-) -> None:
-    fleet = fleet_of(ttl_ms=600_000)  # what waits for a lease to run out misses every deadline
-    parent = fleet.start("p", "--processes", "3", settled=False)
-    fleet.wait_shared("p-0", "p-1", "p-2")
-    ids = fleet.schedule(600, seconds=2)
-    until(lambda: len(fleet.published()) > 100, "under load")
+def test_a_parent_replaces_a_killed_child_and_frees_its_buckets_at_once(patient: Fleet) -> None:
+    parent = patient.start("p", "--processes", "3", settled=False)
+    patient.wait_shared("p-0", "p-1", "p-2")
+    ids = patient.schedule(600, seconds=2)
+    until(lambda: len(patient.published()) > 100, "under load")
     first, *others = parent.children()
     os.kill(first, signal.SIGKILL)
     until(lambda: len({*parent.children()} - {first}) == 3, "it is replaced")
     assert set(others) < set(parent.children())
-    fleet.wait_published(ids)
-    fleet.wait_settled()
-    assert fleet.early() == []
+    patient.wait_published(ids)
+    patient.wait_settled()
+    assert patient.early() == []
     parent.signal(signal.SIGTERM)
     assert parent.wait() == 0
-    assert fleet.owners() == {}
+    assert patient.owners() == {}
 
 
-def test_a_parent_s_sigterm_drains_all_its_children(fleet: Fleet) -> None:
-    parent = fleet.start("p", "--processes", "3", settled=False)
-    fleet.wait_shared("p-0", "p-1", "p-2")
-    fleet.schedule(1000, seconds=20)
-    until(lambda: len(fleet.published()) > 20, "under load")
+def test_a_parent_s_sigterm_drains_all_its_children(patient: Fleet) -> None:
+    parent = patient.start("p", "--processes", "3", settled=False)
+    patient.wait_shared("p-0", "p-1", "p-2")
+    patient.schedule(1000, seconds=20)
+    until(lambda: len(patient.published()) > 20, "under load")
     children = parent.children()
     parent.signal(signal.SIGTERM)
     assert parent.wait() == 0
     assert not any(_runs(pid) for pid in children)
-    assert fleet.owners() == {}
-    stats = fleet.client.stats()
+    assert patient.owners() == {}
+    stats = patient.client.stats()
     assert (stats.in_flight, stats.workers) == (0, [])
-    assert stats.delayed == 1000 - len(fleet.published())
-    assert fleet.twice() == []
+    assert stats.delayed == 1000 - len(patient.published())
+    assert patient.twice() == []
 
 
 @pytest.mark.parametrize("after_ms", [0, 60, 120, 200, 300])
 def test_a_sigterm_while_children_are_being_started_ends_them_all(
-    fleet: Fleet, after_ms: int
+    patient: Fleet, after_ms: int
 ) -> None:
-    parent = fleet.start("p", "--processes", "4", settled=False)
+    parent = patient.start("p", "--processes", "4", settled=False)
     until(lambda: parent.children(), "the first child", interval_s=0.002)
     quiet(after_ms / 1000)  # the moment is the parameter
     parent.signal(signal.SIGTERM)
     assert parent.wait() == 0
-    assert fleet.owners() == {}
+    assert patient.owners() == {}
 
 
-def test_children_whose_parent_is_killed_drain_and_release(fleet_of: FleetFactory) -> None:
-    fleet = fleet_of(ttl_ms=600_000)  # what waits for a lease to run out misses every deadline
-    parent = fleet.start("p", "--processes", "2", settled=False)
-    fleet.wait_shared("p-0", "p-1")
-    fleet.schedule(1000, seconds=20)
-    until(lambda: len(fleet.published()) > 20, "under load")
+def test_children_whose_parent_is_killed_drain_and_release(patient: Fleet) -> None:
+    parent = patient.start("p", "--processes", "2", settled=False)
+    patient.wait_shared("p-0", "p-1")
+    patient.schedule(1000, seconds=20)
+    until(lambda: len(patient.published()) > 20, "under load")
     children = parent.children()
     parent.kill()
     until(lambda: not any(_runs(pid) for pid in children), "the children end")
-    assert fleet.owners() == {}, "given back, and not left to run out"
-    assert fleet.client.stats().in_flight == 0
-    assert fleet.twice() == []
+    assert patient.owners() == {}, "given back, and not left to run out"
+    assert patient.client.stats().in_flight == 0
+    assert patient.twice() == []
 
 
 def test_a_child_that_dies_while_redis_is_down_does_not_end_the_others(
@@ -900,7 +902,7 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
 ) -> None:
     config = tmp_path / "settings.toml"
     config.touch()
-    fleet = fleet_of(CONFIG=str(config))
+    fleet = fleet_of(ttl_ms=SELDOM["ttl_ms"], CONFIG=str(config))
     worker = fleet.start("w", "--processes", str(processes))
     fleet.wait_shared(*(("w",) if processes == 1 else ("w-0", "w-1")))
     with Client(redis_url, namespace=namespace, brokers={"eu": "memory://"}) as client:

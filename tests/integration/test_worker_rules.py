@@ -10,7 +10,7 @@ import pytest
 from delaybridge.store import keys, rules
 from delaybridge.worker import pulse
 from delaybridge.worker.destinations import Destinations
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
@@ -52,7 +52,7 @@ async def test_a_worker_that_starts_while_a_destination_is_paused_publishes_none
 ) -> None:
     await change(crew, paused=True)
     ids = await crew.schedule(COUNT, seconds=0.2, first_s=-0.2)
-    crew.start()
+    crew.start(lease=SELDOM)
     await parked(crew, COUNT)
     assert not arrived.at_ms
     await change(crew, paused=None)
@@ -68,7 +68,7 @@ async def test_a_pause_is_obeyed_also_when_the_wake_up_is_lost(
 ) -> None:
     if is_told:  # by the wake-up alone: the pulse, which reads the rules as well, is too late
         monkeypatch.setattr(pulse, "EVERY_S", 3600.0)
-    crew.start()
+    crew.start(lease=SELDOM)
     await crew.shared("w")
     ids = await crew.schedule(COUNT, seconds=3)
     await arrived.all(ids[:20])
