@@ -15,8 +15,9 @@ from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner, World
 from tests.rigs.command_line import Run, runner
-from tests.rigs.crew import Arrived, Crew, note_arrivals
+from tests.rigs.crew import SELDOM, Arrived, Crew, note_arrivals
 from tests.rigs.flavours import FLAVOURS, TO, Awaited, Maker
+from tests.rigs.fleet import Fleet, FleetFactory
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import Exchanges, reading
@@ -26,6 +27,7 @@ from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.rabbitmq_site import Site
 from tests.rigs.redis_troubles import Pair
 from tests.rigs.scanner import Rig, RigFactory
+from tests.rigs.timetable import Timetable
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer
 
@@ -115,6 +117,31 @@ def owner_of(store: Store, redis_url: str, namespace: str) -> Iterator[Callable[
             return worlds.enter_context(world).owner("test")
 
         yield owner
+
+
+@pytest.fixture
+def fleet_of(redis_url: str, namespace: str, tmp_path: Path) -> Iterator[FleetFactory]:
+    """Makes a fleet on the namespace of the test; its processes are gone when the test is."""
+    fleets: list[Fleet] = []
+
+    def make(url: str = redis_url, **options: Any) -> Fleet:
+        fleets.append(Fleet(tmp_path, url, namespace, **options))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.__exit__()
+
+
+@pytest.fixture
+def fleet(fleet_of: FleetFactory) -> Fleet:
+    return fleet_of()
+
+
+@pytest.fixture
+def patient(fleet_of: FleetFactory) -> Fleet:
+    """What waits for a lease of this fleet to run out misses every deadline."""
+    return fleet_of(ttl_ms=SELDOM["ttl_ms"])
 
 
 @pytest.fixture

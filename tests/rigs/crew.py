@@ -194,6 +194,12 @@ class Crew:
 
         await until_async(nothing_left, "everything settled")
 
+    async def parked(self, count: int) -> None:
+        async def are() -> bool:
+            return (await self.client.stats()).parked == count
+
+        await until_async(are, f"{count} are parked")
+
     def heard(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 

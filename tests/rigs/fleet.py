@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Self
@@ -213,6 +213,9 @@ class Fleet:
 
     def let_go(self) -> None:
         self.path.with_suffix(".hold").unlink()
+
+
+FleetFactory = Callable[..., Fleet]
 
 
 def _variables(settings: Mapping[str, str]) -> dict[str, str]:
