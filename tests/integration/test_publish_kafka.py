@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,38 +22,18 @@ from confluent_kafka.admin import (
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
-from tests.rigs import certificates
 from tests.rigs.broker import OPTIONS, Sink
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import until_async
-from tests.servers.kafka import KafkaStandIn, plain_login
-from tests.servers.process import LOOPBACK, free_port
-
-RIGHTS = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
-
-
-class ThreePartitions(KafkaRig):
-    """Topics with three partitions, on a broker that checks the right to write."""
-
-    partitions = 3
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaRig]:
-    """A private Kafka."""
-    made = ThreePartitions(RIGHTS)
-    yield made
-    made.close()
+from tests.servers.kafka import KafkaStandIn
+from tests.servers.process import LOOPBACK
 
 
 @pytest.fixture
-async def rig(broker: KafkaRig) -> AsyncIterator[KafkaRig]:
-    """The broker, running and reachable."""
-    async with broker:
-        yield broker
+async def rig() -> AsyncIterator[KafkaRig]:
+    """A private Kafka, running and reachable; topics have three partitions."""
+    async with KafkaRig(partitions=3) as rig:
+        yield rig
 
 
 class TestRecords:
@@ -117,7 +97,9 @@ class TestRecords:
                 confirmed = {one.id for one in sent if sink.outcomes[one] == CONFIRMED}
                 found = await asyncio.to_thread(rig.read, to.address, len(confirmed))
                 assert confirmed <= {record.id for record in found}
-                assert sink.verdicts(sent) <= {Verdict.CONFIRMED, Verdict.UNKNOWN}
+                # A busy broker may not yet know the topic itself.
+                refused = [one for one in sent if sink.verdicts([one]) == {Verdict.REFUSED}]
+                assert sink.reasons(refused) <= {"topic_missing"}
 
 
 class TestRefusals:
@@ -267,63 +249,42 @@ class TestConnection:
             assert [int(record.value()) for record in records] == list(range(1000))
 
     async def test_a_password_in_a_file_is_read_again_when_it_is_refused(
-        self, tmp_path: Path
+        self, rig: KafkaRig, tmp_path: Path
     ) -> None:
-        port, file = free_port(), tmp_path / "password"
-        rig = KafkaRig(plain_login("bridge", "right"))
-        rig.node.add_listener(f"LOGIN://{LOOPBACK}:{port}")
+        file = tmp_path / "password"
         file.write_text("wrong\n")
         sink = Sink()
         publisher = connect(
             "kafka",
-            f"kafka://bridge@{LOOPBACK}:{port}?password_file={file}",
+            f"kafka://bridge@{LOOPBACK}:{rig.node.login_port}?password_file={file}",
             report=sink.report,
             on_change=sink.changed,
             options=OPTIONS,
         )
         sink.publisher = publisher
         try:
-            async with rig:
-                to = await rig.new_destination()
-                with pytest.raises(PublishUnavailable):
-                    await publisher.connect()
-                file.write_text("right\n")
-                await until_async(lambda: publisher.unavailable is None, "logged in")
-                deliveries = rig.deliveries(to, 3)
-                await sink.publish(deliveries)
-                assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            to = await rig.new_destination()
+            with pytest.raises(PublishUnavailable):
+                await publisher.connect()
+            file.write_text("right\n")
+            await until_async(lambda: publisher.unavailable is None, "logged in")
+            deliveries = rig.deliveries(to, 3)
+            await sink.publish(deliveries)
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
         finally:
             await publisher.close(0.0)
-            rig.close()
 
-    async def test_tls_verifies_the_broker(self) -> None:
-        port = free_port()
-        tls = {
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
-            "ssl.keystore.type": "PEM",
-        }
-        rig = KafkaRig(tls)
-        made = certificates.make(rig.node.folder)
-        keystore = rig.node.folder / "keystore.pem"
-        keystore.write_text(made.key.read_text() + made.certificate.read_text())
-        rig.node.add_listener(f"SSL://{LOOPBACK}:{port}", f"ssl.keystore.location={keystore}")
-        try:
-            async with rig:
-                to = await rig.new_destination()
-                url = f"kafkas://{LOOPBACK}:{port}"
-                async with rig.connected(url=f"{url}?ssl.ca.location={made.authority}") as (
-                    publisher,
-                    sink,
-                ):
-                    deliveries = rig.deliveries(to, 100)
-                    await sink.publish(deliveries)
-                    assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
-                    assert "ssl" in publisher.describe()
-                with pytest.raises(PublishUnavailable, match="unreachable"):
-                    async with rig.connected(url=url):
-                        pass
-        finally:
-            rig.close()
+    async def test_tls_verifies_the_broker(self, rig: KafkaRig) -> None:
+        to, url = await rig.new_destination(), f"kafkas://{LOOPBACK}:{rig.node.tls_port}"
+        trusting = f"{url}?ssl.ca.location={rig.node.authority}"
+        async with rig.connected(url=trusting) as (publisher, sink):
+            deliveries = rig.deliveries(to, 100)
+            await sink.publish(deliveries)
+            assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
+            assert "ssl" in publisher.describe()
+        with pytest.raises(PublishUnavailable, match="unreachable"):
+            async with rig.connected(url=url):
+                pass
 
 
 def end_for_good(producer: Producer) -> None:

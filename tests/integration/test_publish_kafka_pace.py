@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 
@@ -20,20 +20,6 @@ from tests.rigs.waiting import DEADLINE_S, until_async
 KEYS = 7
 
 
-class ThreePartitions(KafkaRig):
-    """Topics with three partitions."""
-
-    partitions = 3
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaRig]:
-    """A private Kafka."""
-    made = ThreePartitions()
-    yield made
-    made.close()
-
-
 @pytest.fixture(autouse=True)
 def only_counts_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine confirms are slow, which is another reason to have patience."""
@@ -41,10 +27,10 @@ def only_counts_choose(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def rig(broker: KafkaRig) -> AsyncIterator[KafkaRig]:
-    """The broker, running and reachable."""
-    async with broker:
-        yield broker
+async def rig() -> AsyncIterator[KafkaRig]:
+    """A private Kafka, running and reachable; topics have three partitions."""
+    async with KafkaRig(partitions=3) as rig:
+        yield rig
 
 
 class Order:

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-import time
+import functools
 import uuid
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge.message import Destination
 from delaybridge.publish.kafka.client import KafkaClient
 from delaybridge.publish.kafka.topic import TopicState
+from tests.rigs import certificates
 from tests.rigs.broker import NetworkRig, Received
-from tests.rigs.waiting import DEADLINE_S, until
-from tests.servers.kafka import KafkaNode
-from tests.servers.process import LOOPBACK
+from tests.rigs.waiting import until
+from tests.servers.kafka import KafkaNode, plain_login
+from tests.servers.process import LOOPBACK, free_port
+
+
+class GuardedNode(KafkaNode):
+    """A Kafka that clients reach through a proxy, with a login or over TLS; it obeys ACLs."""
+
+    def __init__(self) -> None:
+        self.proxy_port, self.login_port, self.tls_port = (free_port() for _ in range(3))
+        login = plain_login("bridge", "right")
+        protocols = f"{login.pop('listener.security.protocol.map')},SSL:SSL"
+        super().__init__(
+            {
+                **login,
+                "listener.security.protocol.map": protocols,
+                "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.proxy_port}",
+                "auto.create.topics.enable": "false",
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "allow.everyone.if.no.acl.found": "true",
+                "ssl.keystore.type": "PEM",
+            }
+        )
+        made = certificates.make(self.folder)
+        self.authority, keystore = made.authority, self.folder / "keystore.pem"
+        keystore.write_text(made.key.read_text() + made.certificate.read_text())
+        self.add_listener(f"LOGIN://{LOOPBACK}:{self.login_port}")
+        tls = f"SSL://{LOOPBACK}:{self.tls_port}"
+        self.add_listener(tls, f"ssl.keystore.location={keystore}")
+
+
+@functools.cache
+def breakable_node() -> GuardedNode:
+    """The one private Kafka of this process' tests of publishers: who breaks it, repairs it."""
+    return GuardedNode()
 
 
 class KafkaRig(NetworkRig):
@@ -24,13 +57,15 @@ class KafkaRig(NetworkRig):
 
     kind = "kafka"
     missing_reason = "topic_missing"
-    partitions = 1
 
-    def __init__(self, properties: dict[str, str] | None = None) -> None:
+    def __init__(self, partitions: int = 1) -> None:
         super().__init__()
-        advertised = {"advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{self.proxy_port}"}
-        no_creation = {"auto.create.topics.enable": "false"}
-        self.node = KafkaNode({**advertised, **no_creation, **(properties or {})})
+        self.partitions = partitions
+        self.node = breakable_node()
+        self.proxy_port = self.node.proxy_port  # which it advertises
+
+    def close(self) -> None:
+        """Nothing: other tests go on with the node."""
 
     def url(self) -> str:
         return f"kafka://{LOOPBACK}:{self.proxy_port}"
@@ -71,18 +106,17 @@ class KafkaRig(NetworkRig):
         consumer.assign(assigned)
         found: list[Any] = []
         ended: set[int] = set()
-        deadline = time.monotonic() + DEADLINE_S
+
+        def are_found() -> bool:
+            record = consumer.poll(0.1)
+            if record is not None and record.error() is None:
+                found.append(record)
+            elif record is not None and record.error().code() == KafkaError._PARTITION_EOF:
+                ended.add(record.partition())
+            return len(ended) == self.partitions and len(found) >= at_least
+
         try:
-            while time.monotonic() < deadline:
-                record = consumer.poll(0.1)
-                if record is None:
-                    continue
-                if record.error() is None:
-                    found.append(record)
-                elif record.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    ended.add(record.partition())
-                if len(ended) == self.partitions and len(found) >= at_least:
-                    break
+            until(are_found, lambda: f"{at_least} in {topic}, now {len(found)}", interval_s=0)
         finally:
             consumer.close()
         return found
