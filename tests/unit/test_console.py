@@ -98,9 +98,9 @@ def test_every_sentence_has_a_translation() -> None:
     assert not missing, json.dumps(missing, indent=1)
 
 
-@pytest.mark.parametrize("text", sorted(words("zh")))
-def test_a_translation_has_the_placeholders_of_its_sentence(text: str) -> None:
-    assert set(re.findall(r"{\w*}", text)) == set(re.findall(r"{\w*}", words("zh")[text]))
+def test_a_translation_has_the_placeholders_of_its_sentence() -> None:
+    for text, translated in words("zh").items():
+        assert set(re.findall(r"{\w*}", text)) == set(re.findall(r"{\w*}", translated)), text
 
 
 @pytest.mark.parametrize(
