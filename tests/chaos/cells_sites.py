@@ -107,6 +107,7 @@ CELLS = [
         "while the replicas were cut off may be answered `cancelled` later, or come twice",
         run=fail_over_behind,
         in_ci=True,
+        seconds=8,  # what the replicas lack must be enough to be missed
         cannot_hold=("I3", "I4", "I11"),
         setup=Setup(redis="sentinel", load=REPLICATED),
         duplicates=8 * WINDOW,
