@@ -163,17 +163,25 @@ async def test_a_damaged_bucket_does_not_stop_others_and_works_again_once_mended
     assert not any(found), "\n".join(filter(None, found))
 
 
-COMMANDS = (
-    *("stats", "health", "doctor", "worker ls", "dead ls"),
+OTHER_COMMANDS = (
+    *("stats", "health", "worker ls", "dead ls"),
     *("message ls", "message ls --state in_flight", f"message show {KEPT}"),
 )
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(("doctor", "message ls"), id="some"),
+        pytest.param(OTHER_COMMANDS, id="others", marks=pytest.mark.slow),
+    ],
+)
 async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_names_its_key(
     redis_url: str,
     namespace: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    commands: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", str(BUCKETS))
     faults = []
@@ -184,7 +192,7 @@ async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_name
             place = Place(connection, f"{namespace}-{number}", SICK, "w")
             await _populate(redis_url, place)
             await kind.harm(place)
-            for line in COMMANDS:
+            for line in commands:
                 flags = ["--redis", redis_url, "--namespace", place.namespace, "--json"]
                 code = cli.main([*flags, *line.split()])
                 printed = "".join(capsys.readouterr())
