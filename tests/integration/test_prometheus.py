@@ -228,8 +228,7 @@ def test_every_query_of_the_dashboard_has_data_after_a_short_load(site: Site) ->
 
     until(lambda: not missing(), lambda: f"data for {missing()}")
     site.fires("DelaybridgeBuried")  # of either worker
-    for id in ("gone", "later", "held"):
-        client.cancel(id)
+    client.cancel_many(["gone", "later", "held"])
     client.resume(held)
     site.forget("second")
 
@@ -366,8 +365,7 @@ def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> Non
             receipts = site.client.schedule_many([Message(place, b"x", delay="1ms")] * 20)
             held = f'min_over_time(delaybridge_held_messages{{destination="{place}"}}[3s])'
             until(lambda: site.value(held) == 20)
-            late_ms = receipts[0].due_ms + 2500
-            until(lambda: site.client.stats().now_ms > late_ms)
+            until(lambda: site.client.stats().now_ms > receipts[0].due_ms + 2500)
             site.client.resume(place)
             until(lambda: place in site.destinations(lateness))
             assert wanted and place not in site.destinations(rule["expr"])
