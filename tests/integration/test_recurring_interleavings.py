@@ -7,16 +7,14 @@ die on the way, and some wake up much later. The oracle knows only what callers 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from delaybridge.message import Answer
 from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.store.calls import Calls
-from tests.rigs.timetable import NAME, Caller, Timetable
+from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable
 
-NOW_MS = 1_800_000_000_000
 EVERY_MS, PAUSE_MS = 4000, 1500
 SEEDS = 250
 STEPS = 400
@@ -24,12 +22,6 @@ STEPS = 400
 
 def definition(body: str = "x", every_ms: int = EVERY_MS) -> Definition:
     return Definition(name=NAME, destination="memory:q", body=body, every_ms=every_ms, missed="all")
-
-
-@pytest.fixture
-def table(redis_url: str, namespace: str) -> Iterator[Timetable]:
-    with Timetable(redis_url, namespace, NOW_MS) as table:
-        yield table
 
 
 class Fleet:
@@ -162,7 +154,7 @@ def runs_in(span: tuple[int, int]) -> list[str]:
 def test_no_run_is_lost_or_doubled(redis_url: str, namespace: str, kill: bool) -> None:
     arrived = 0
     for seed in range(SEEDS):
-        with Timetable(redis_url, f"{namespace}-{seed}", NOW_MS) as table:
+        with Timetable(redis_url, f"{namespace}-{seed}") as table:
             fleet = Fleet(table, seed, kill=kill)
             fleet.run(STEPS)
             fleet.end()

@@ -14,6 +14,7 @@ import msgspec
 
 from delaybridge.errors import StoreError
 from delaybridge.message import Limits
+from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.keys import bucket_of
@@ -22,6 +23,14 @@ from tests.rigs.bucket import Copy, World
 
 KINDS = {"memory": "memory://"}
 NAME = "job"
+NOW_MS = 1_800_000_000_000  # Fri 2027-01-15 08:00:00 UTC, when a timetable begins
+MINUTE_MS = 60_000
+
+
+def definition(**fields: Any) -> Definition:
+    """Of a run each minute, unless the fields say otherwise."""
+    times = {} if "cron" in fields else {"every_ms": MINUTE_MS}
+    return Definition(**{"name": NAME, "destination": "memory:q", "body": "x", **times, **fields})
 
 
 class Caller:
@@ -57,7 +66,7 @@ class Caller:
 class Timetable:
     """The definitions of one namespace, the time, and a scanner for the bucket of `job`."""
 
-    def __init__(self, url: str, namespace: str, now_ms: int) -> None:
+    def __init__(self, url: str, namespace: str, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms
         self.store = Store(url)
         self.calls = Calls(namespace, KINDS, None, Limits())
@@ -82,6 +91,13 @@ class Timetable:
         """A call from beginning to end."""
         return self.call(steps).finish()
 
+    def add(self, *, replace: bool = False, **fields: Any) -> Any:
+        return self.run(self.calls.add_recurring(definition(**fields), replace=replace))
+
+    def sources(self) -> list[str]:
+        found = self.store.redis.hkeys(self.world.key("sources"))
+        return sorted(name.decode() for name in found)
+
     def make(self) -> list[Any]:
         """One worker looks until nothing is left to do now."""
         made: list[Any] = []
@@ -92,6 +108,18 @@ class Timetable:
     def pass_ms(self, ms: int) -> None:
         self.now_ms += ms
         self.world.now_ms = self.now_ms
+
+    def seconds_pass(self, count: int) -> list[Any]:
+        """Each second a worker looks, and what is due is delivered; what the worker made."""
+        made: list[Any] = []
+        for _ in range(count):
+            self.pass_ms(1000)
+            made += self.make()
+            self.deliver()
+        return made
+
+    def minutes_pass(self, count: int) -> None:
+        self.seconds_pass(count * 60)
 
     def replies(self, asked: Any) -> list[Any]:
         """The replies to commands, at the simulated time."""
@@ -138,6 +166,11 @@ class Timetable:
     @property
     def twice(self) -> list[str]:
         return [id for id, count in Counter(self.arrived).items() if count > 1]
+
+
+def ids(*minutes: int) -> list[str]:
+    """The ids of the runs of `job` that are due these minutes after the beginning."""
+    return [f"{NAME}@{due_text(NOW_MS + minute * MINUTE_MS)}" for minute in minutes]
 
 
 def shuffled(seed: int, *callers: Caller) -> None:
