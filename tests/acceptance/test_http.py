@@ -8,7 +8,7 @@ from collections import Counter
 
 import httpx
 
-from tests.rigs.bridge import Bridge, MakeBridge
+from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge
 from tests.rigs.history import Promise
 from tests.rigs.serve import Server
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -90,7 +90,7 @@ async def test_every_answered_message_arrives_once_while_the_server_is_killed_tw
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:
     # given a worker, a plain consumer and a server
-    bridge = make_bridge({"rabbitmq": rabbitmq_url})
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=CALM_LEASE_MS)
     destination = bridge.rabbitmq_queue(namespace)
     bridge.start_worker()
     # when 600 messages are posted by 40 clients at once, and the server is killed twice meanwhile

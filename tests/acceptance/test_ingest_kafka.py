@@ -12,7 +12,7 @@ import psutil
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge
+from tests.rigs.bridge import CALM_LEASE_MS, OUTAGE_S, Bridge, MakeBridge
 from tests.rigs.history import Delivery, firsts, percentile
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S, quiet, until
@@ -200,7 +200,8 @@ def settings(namespace: str) -> dict[str, str]:
 def test_two_thousand_records_of_every_kind_arrive_once_unchanged_and_on_time(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str, stall: Stall
 ) -> None:
-    bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
+    brokers = {"kafka": real_kafka_url}
+    bridge = make_bridge(brokers, settings=settings(namespace), lease_ttl_ms=CALM_LEASE_MS)
     site = Site(bridge, namespace)
     worker = bridge.start("scan", "--with-ingest")
     site.wait_reading()
@@ -216,7 +217,8 @@ def test_two_thousand_records_of_every_kind_arrive_once_unchanged_and_on_time(
 def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str
 ) -> None:
-    bridge = make_bridge({"kafka": real_kafka_url}, settings=settings(namespace))
+    brokers = {"kafka": real_kafka_url}
+    bridge = make_bridge(brokers, settings=settings(namespace), lease_ttl_ms=CALM_LEASE_MS)
     site = Site(bridge, namespace)
     bridge.start_workers(1)
     command = ("ingest", "kafka", "--topic", site.delay)

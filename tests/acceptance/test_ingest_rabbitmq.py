@@ -13,7 +13,7 @@ import pika
 import psutil
 
 from delaybridge.amqp.header import encode_properties
-from tests.rigs.bridge import OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
+from tests.rigs.bridge import CALM_LEASE_MS, OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import Delivery, firsts, percentile
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
@@ -208,7 +208,7 @@ def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str, stall: Stall
 ) -> None:
     exchanges = {"DELAYBRIDGE_INGEST__EXCHANGES": f"{namespace}.delay"}
-    bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges)
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges, lease_ttl_ms=CALM_LEASE_MS)
     site = Site(bridge, namespace)
     worker = bridge.start("scan", "--with-ingest")
     site.wait_reading()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rigs.bridge import MakeBridge
+from tests.rigs.bridge import CALM_LEASE_MS, MakeBridge
 
 
 def check_ten_thousand(bridge, destination: str) -> None:
@@ -23,12 +23,12 @@ def check_ten_thousand(bridge, destination: str) -> None:
 def test_ten_thousand_messages_arrive_once_and_never_early_on_rabbitmq(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:
-    bridge = make_bridge({"rabbitmq": rabbitmq_url})
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=CALM_LEASE_MS)
     check_ten_thousand(bridge, bridge.rabbitmq_queue(namespace))
 
 
 def test_ten_thousand_messages_arrive_once_and_never_early_on_kafka(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str
 ) -> None:
-    bridge = make_bridge({"kafka": real_kafka_url})
+    bridge = make_bridge({"kafka": real_kafka_url}, lease_ttl_ms=CALM_LEASE_MS)
     check_ten_thousand(bridge, bridge.kafka_topic(namespace))

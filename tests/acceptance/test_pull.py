@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.rigs.bridge import MakeBridge
+from tests.rigs.bridge import CALM_LEASE_MS, MakeBridge
 from tests.rigs.serve import Server
 from tests.rigs.waiting import until_async
 
-MESSAGES, HELD = 2000, 50
+MESSAGES, HELD = 600, 50
 
 
 async def test_what_a_killed_consumer_held_comes_again_and_all_is_finished(
     make_bridge: MakeBridge, namespace: str
 ) -> None:
     # given a worker, a server, and messages that are due within three seconds
-    bridge = make_bridge({})
+    bridge = make_bridge({}, lease_ttl_ms=CALM_LEASE_MS)
     bridge.start_worker()
     server = Server(bridge)
     await server.start()
