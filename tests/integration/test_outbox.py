@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -13,10 +12,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import pymysql
 import pytest
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -25,14 +22,15 @@ from delaybridge.outbox.database import OutboxBatch, OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.store.selection import Selection
 from tests.rigs.command_line import Run
+from tests.rigs.databases import driver
 from tests.rigs.fleet import ROOT, Process
+from tests.rigs.pages import program
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
 TO = "rabbitmq:orders/close"
 MANY = 1200
-PAGE = ROOT / "docs" / "outbox.md"
 # A test of many transactions need not wait for the disk.
 FAST = {"sqlite": "PRAGMA synchronous = OFF", "postgresql": "SET synchronous_commit = off"}
 
@@ -82,16 +80,17 @@ def box(namespace: str) -> outbox.Outbox:
     return outbox.Outbox(namespace=namespace)
 
 
-Start = Callable[[], Process]
+Start = Callable[..., Process]
 
 
 @pytest.fixture
-def start(url: str, flags: list[str], tmp_path: Path) -> Iterator[Start]:
-    """Starts pumps, as processes."""
+def start(request: pytest.FixtureRequest, flags: list[str], tmp_path: Path) -> Iterator[Start]:
+    """Starts pumps, as processes, by default of `url`."""
     with ExitStack() as stack:
         logs = iter(range(100))
 
-        def one() -> Process:
+        def one(url: str | None = None) -> Process:
+            url = url or request.getfixturevalue("url")
             environment = {**os.environ, "DELAYBRIDGE_OUTBOX__URL": url}
             environment["DELAYBRIDGE_REDIS__TIMEOUT_S"] = "2"
             command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
@@ -135,16 +134,6 @@ def pumping(url: str, client: Client, namespace: str) -> Iterator[list[str]]:
             pump.stop()
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-
-
-def driver(url: URL) -> Any:
-    """A connection of the database's own library."""
-    if url.get_backend_name() == "sqlite":
-        return sqlite3.connect(str(url.database))
-    if url.get_backend_name() == "postgresql":
-        plain = url.set(drivername="postgresql")
-        return psycopg.connect(plain.render_as_string(hide_password=False))
-    return pymysql.connect(host=url.host, port=url.port, user=url.username, database=url.database)
 
 
 @pytest.mark.parametrize("library", ["driver", "connection", "session"])
@@ -368,18 +357,12 @@ def test_redis_is_away_for_a_while(
     assert said.count("store_silent") == said.count("outbox_goes_on") == 1
 
 
-def test_the_database_is_away_for_a_while(
-    client: Client, box: outbox.Outbox, namespace: str, flags: list[str], tmp_path: Path
-) -> None:
-    with PostgresServer(["-c", "fsync=off"]) as server, ExitStack() as stack:
+def test_the_database_is_away_for_a_while(client: Client, box: outbox.Outbox, start: Start) -> None:
+    with PostgresServer(["-c", "fsync=off"]) as server:
         engine = create_engine(server.url, pool_pre_ping=True)
-        stack.callback(engine.dispose)
         with engine.begin() as connection:
             outbox.create_table(connection)
-        environment = {**os.environ, "DELAYBRIDGE_OUTBOX__URL": server.url}
-        command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
-        pump = Process("pump", command, environment, tmp_path / "pump")
-        stack.callback(pump.close)
+        pump = start(server.url)
         with engine.begin() as connection:
             box.schedule(connection, message("before"))
         wait_ids(client, {"before"})
@@ -400,6 +383,7 @@ def test_the_database_is_away_for_a_while(
         assert pump.log.count("outbox_silent") == 1
         pump.signal(signal.SIGTERM)
         assert pump.wait() == 0
+        engine.dispose()
 
 
 def test_the_command_makes_the_table_and_says_what_is_missing(
@@ -419,15 +403,6 @@ def test_the_command_makes_the_table_and_says_what_is_missing(
 # --- The examples of the page
 
 
-def example(title: str, changes: dict[str, str]) -> str:
-    """The program below a title, with other names of databases."""
-    program = PAGE.read_text().partition(f"## {title}\n")[2].split("```python\n")[1].split("```")[0]
-    for old, new in changes.items():
-        assert old in program
-        program = program.replace(old, new)
-    return program
-
-
 @pytest.mark.parametrize("title", ["With SQLAlchemy", "With Django"])
 def test_the_examples_of_the_page(
     title: str, redis_url: str, namespace: str, postgres_url: str, tmp_path: Path
@@ -440,8 +415,9 @@ def test_the_examples_of_the_page(
             f'"PORT": {named.port}, "USER": "{named.username}"'
         },
     }[title]
-    program = example(title, {**changes, 'namespace="shop"': f'namespace="{namespace}"'})
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=DEADLINE_S)
+    changes['namespace="shop"'] = f'namespace="{namespace}"'
+    code = program("outbox.md", title, changes)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=DEADLINE_S)
     with Client(redis_url, namespace=namespace) as client:
         with pumping(postgres_url, client, namespace):
             wait_ids(client, {"order-42-timeout"})
