@@ -17,7 +17,7 @@ from tests.chaos.site import AOF, WINDOW, Site
 from tests.rigs.redis_troubles import endless_script, refuse_writes
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.power import PoweredRedis
-from tests.servers.redis import RedisServer, answers_ping
+from tests.servers.redis import RedisServer
 
 OWN = Setup(redis="own")
 PROXIED = Setup(redis="own", through=("redis",))
@@ -155,7 +155,7 @@ def lack_a_right(site: Site) -> None:
 def vanish(site: Site) -> None:
     """Redis restarts empty. Whatever was stored is gone: that must be said."""
     site.finish_load()
-    said_before = len(wiped(site))
+    said_before = len(telling(site, WIPED))
     with site.fault():
         site.redis.kill()
         site.redis.start()
@@ -169,15 +169,19 @@ def be_flushed(site: Site) -> None:
         must_say(site, 0)
 
 
-def wiped(site: Site) -> list[str]:
-    words = ("wiped", "went back", "was deleted, or created again")
+WIPED = ("wiped", "went back", "was deleted, or created again")
+WENT_BACK = ("went back", "went_back", "older state", "store_set_back", "rolled back")
+
+
+def telling(site: Site, words: tuple[str, ...]) -> list[str]:
+    """The workers whose log has one of these."""
     return [name for name, log in site.logs().items() if any(word in log for word in words)]
 
 
 def must_say(site: Site, before: int) -> None:
     began_s = time.monotonic()
     try:
-        until(lambda: len(wiped(site)) > before)
+        until(lambda: len(telling(site, WIPED)) > before)
         site.notes.append(f"said after {time.monotonic() - began_s:.1f} s")
         is_soon = time.monotonic() - began_s <= 5 + site.lease_s + site.slack_s
     except AssertionError:
@@ -206,16 +210,11 @@ def roll_back(site: Site) -> None:
         site.redis.start()
         began_s = time.monotonic()
         with suppress(AssertionError):
-            until(lambda: went_back(site))
+            until(lambda: telling(site, WENT_BACK))
         took_s = time.monotonic() - began_s
-        site.notes.append(f"said after {took_s:.1f} s: {went_back(site)}")
+        site.notes.append(f"said after {took_s:.1f} s: {telling(site, WENT_BACK)}")
         is_soon = took_s <= 5 + site.slack_s
         site.expect("I14", "a worker says within 5 s that the store went back", is_soon)
-
-
-def went_back(site: Site) -> list[str]:
-    words = ("went back", "went_back", "older state", "store_set_back", "rolled back")
-    return [name for name, log in site.logs().items() if any(word in log for word in words)]
 
 
 def connect_again_and_again(site: Site) -> None:
@@ -229,10 +228,6 @@ def connect_again_and_again(site: Site) -> None:
     count = len(site.direct.client_list())
     site.notes.append(f"{count} connections")
     site.expect("I14", f"connections are bounded: {count}", count < 60)
-
-
-def is_up(server: RedisServer) -> bool:
-    return answers_ping(server.port)
 
 
 CELLS = [
