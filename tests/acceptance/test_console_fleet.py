@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.fixture
 def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
-    with Fleet(tmp_path, redis_url, namespace) as made:
+    with Fleet(tmp_path, redis_url, namespace, ttl_ms=3000) as made:
         yield made
 
 

@@ -129,6 +129,7 @@ async def test_many_pages_share_a_stream_and_each_keeps_its_language(
     """A browser opens six connections to a server: streams must leave some for the rest. Most
     pages are from before one of them chose a language."""
     await opened(page, "/")
+    await page.evaluate("localStorage.setItem('delaybridge-refresh', 'off')")
     pages = [await page.context.new_page() for _ in range(7)]
     for number, each in enumerate(pages):
         await opened(each, "/tail" if number < 4 else "/messages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -30,6 +31,10 @@ _AXE = """async leftOut => (await axe.run(document, {
 # A violation is an event of the document, and also a message of the console.
 _WATCH = """addEventListener("securitypolicyviolation", event =>
   console.error(`CSP: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
+# The page gives an answer up after 20 s; on a machine that is starved none is late before ours.
+_PATIENT = f"""addEventListener("DOMContentLoaded", () => {{
+  if (window.htmx) htmx.config.defaultTimeout = {DEADLINE_S * 1000:.0f};
+}})"""
 _TOO_WIDE = """() => [...document.querySelectorAll("body *")].filter(element =>
   element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll, .side, svg"))
   .slice(0, 5).map(element => element.outerHTML.slice(0, 120))"""
@@ -95,6 +100,7 @@ async def browser(
     )
     context.set_default_timeout(DEADLINE_S * 1000)
     await context.add_init_script(_WATCH)
+    await context.add_init_script(_PATIENT)
     # Of all its pages, also those that a test opens beside.
     context.on("console", said)
     context.on("weberror", lambda found: complaints.append(str(found.error)))
@@ -102,7 +108,7 @@ async def browser(
     try:
         yield await context.new_page()
     finally:
-        await context.close()
+        await asyncio.wait_for(context.close(), DEADLINE_S)
     assert not complaints, complaints
 
 
@@ -115,9 +121,8 @@ async def opened(page: Page, path: str) -> None:
 
 async def ticked(page: Page) -> None:
     """Wait for the page's next tick."""
-    await page.evaluate(
-        "new Promise(done => document.addEventListener('tick', done, {once: true}))"
-    )
+    tick = "new Promise(done => document.addEventListener('tick', done, {once: true}))"
+    await asyncio.wait_for(page.evaluate(tick), DEADLINE_S)
 
 
 async def refreshed(page: Page) -> None:
