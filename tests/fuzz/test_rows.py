@@ -39,7 +39,7 @@ ELSEWHERE = {
     "B2": "unit/test_accept.py::test_null_is_kept_for_kafka_and_refused_elsewhere",
     "B4": "unit/test_accept.py::"
     "test_one_byte_too_many_is_refused_with_the_limit_and_the_broker_named",
-    "B5": "unit/test_cli.py::test_stdin_endless_is_read_to_the_limit",
+    "B5": "unit/test_cli_lines.py::test_stdin_endless_is_read_to_the_limit",
     "B11": "unit/test_amqp_frames.py::"
     "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
     "B12": "unit/test_quota.py::test_a_full_namespace_refuses_messages_and_names_the_limit",
@@ -58,51 +58,94 @@ ELSEWHERE = {
     "test_a_channel_closed_by_the_broker_is_opened_again",
 }
 
-CLI = "unit/test_cli.py::"
-REAL = "integration/test_cli.py::"
+# What is refused stands on the golden pages of the commands.
+REFUSED_PAGE = "unit/test_golden.py::test_commands_print_what_their_page_says"
+REAL_PAGE = "integration/test_golden.py::test_commands_print_what_their_page_says"
 COMMAND_LINE = {
-    "C-1": ("unknown command or option", CLI + "test_refused"),
-    "C-2": ("missing argument", CLI + "test_refused"),
-    "C-3": ("option twice", CLI + "test_refused"),
-    "C-4": ("--in and --at together", CLI + "test_refused"),
-    "C-5": ("--in= empty", CLI + "test_times_refused"),
-    "C-6": ("a BODY and --lines", CLI + "test_refused"),
-    "C-7": ("- with stdin closed, or a terminal with nothing", CLI + "test_stdin_closed"),
-    "C-8": ("stdin without end", CLI + "test_stdin_endless_is_read_to_the_limit"),
-    "C-9": ("--lines: 1 GB, BOM, CRLF, blank lines", CLI + "test_lines"),
-    "C-10": ("--lines: a line that is refused", REAL + "test_a_line_that_is_too_long_is_refused"),
-    "C-11": ("--lines: empty input", REAL + "test_empty_lines_schedule_nothing"),
-    "C-12": ("--processes 0, -1, 1.5, abc, 10^9", CLI + "test_refused"),
-    "C-13": ("--limit -1, 10^9", REAL + "test_limit_is_capped"),
-    "C-14": ("--redis, --broker: scheme, host, port, password", CLI + "test_refused"),
-    "C-15": ("--broker without NAME=", CLI + "test_refused"),
-    "C-16": ("Redis unreachable", CLI + "test_an_unreachable_redis_is_named_without_its_password"),
-    "C-17": ("wrong password", REAL + "test_wrong_password"),
-    "C-18": ("not a Redis", REAL + "test_not_a_redis"),
-    "C-19": ("Redis too old, wrong policy", CLI + "test_doctor_looks_at_the_server"),
+    "C-1": ("unknown command or option", REFUSED_PAGE),
+    "C-2": ("missing argument", REFUSED_PAGE),
+    "C-3": ("option twice", REFUSED_PAGE),
+    "C-4": ("--in and --at together", REFUSED_PAGE),
+    "C-5": ("--in= empty", "unit/test_cli_refusals.py::test_times_refused"),
+    "C-6": ("a BODY and --lines", REFUSED_PAGE),
+    "C-7": (
+        "- with stdin closed, or a terminal with nothing",
+        "unit/test_cli_lines.py::test_stdin_closed",
+    ),
+    "C-8": ("stdin without end", "unit/test_cli_lines.py::test_stdin_endless_is_read_to_the_limit"),
+    "C-9": ("--lines: 1 GB, BOM, CRLF, blank lines", "unit/test_cli_lines.py::test_lines"),
+    "C-10": (
+        "--lines: a line that is refused",
+        "integration/test_cli_many.py::test_a_line_that_is_too_long_is_refused",
+    ),
+    "C-11": (
+        "--lines: empty input",
+        "integration/test_cli_many.py::test_empty_lines_schedule_nothing",
+    ),
+    "C-12": ("--processes 0, -1, 1.5, abc, 10^9", REFUSED_PAGE),
+    "C-13": ("--limit -1, 10^9", REAL_PAGE),
+    "C-14": ("--redis, --broker: scheme, host, port, password", REFUSED_PAGE),
+    "C-15": ("--broker without NAME=", REFUSED_PAGE),
+    "C-16": (
+        "Redis unreachable",
+        "unit/test_cli_refusals.py::test_an_unreachable_redis_is_named_without_its_password",
+    ),
+    "C-17": ("wrong password", "integration/test_cli_refusing_redis.py::test_wrong_password"),
+    "C-18": ("not a Redis", "integration/test_cli_refusing_redis.py::test_not_a_redis"),
+    "C-19": (
+        "Redis too old, wrong policy",
+        "unit/test_cli_checks.py::test_doctor_looks_at_the_server",
+    ),
     "C-20": ("the URL of a cluster", "unit/test_settings_urls.py::test_redis_urls_refused"),
-    "C-21": ("--config missing, a directory", CLI + "test_refused"),
-    "C-22": ("cancel of an unknown id", REAL + "test_schedule_show_reschedule_cancel"),
-    "C-23": ("cancel in flight", REAL + "test_a_message_in_flight_is_too_late_to_change"),
-    "C-24": ("kick of a message that is not dead", REAL + "test_the_dead_set"),
-    "C-25": ("many without --yes", CLI + "test_refused"),
-    "C-26": ("a terminal of 20 columns", REAL + "test_a_narrow_terminal"),
-    "C-27": ("NO_COLOR, a dumb terminal", CLI + "test_colour"),
-    "C-28": ("stdout closed", REAL + "test_head_closes_the_pipe"),
-    "C-29": ("Ctrl-C in --lines", REAL + "test_lines_interrupted"),
-    "C-30": ("an argument that is not UTF-8", CLI + "test_argv_that_is_not_utf8"),
-    "C-31": ("locale C", CLI + "test_c_locale"),
-    "C-32": ("two workers of one name", REAL + "test_two_workers_of_one_name"),
-    "C-33": ("scan --burst with nothing due", REAL + "test_scan_burst_with_nothing_due"),
-    "C-34": ("this host's clock is off", CLI + "test_doctor_looks_at_the_clock"),
-    "C-35": ("a hostile id is printed", REAL + "test_hostile_content_is_escaped"),
-    "C-36": ("--json with an error", CLI + "test_refused_in_json"),
+    "C-21": ("--config missing, a directory", REFUSED_PAGE),
+    "C-22": (
+        "cancel of an unknown id",
+        "integration/test_cli_messages.py::test_schedule_show_reschedule_cancel",
+    ),
+    "C-23": (
+        "cancel in flight",
+        "integration/test_cli_messages.py::test_a_message_in_flight_is_too_late_to_change",
+    ),
+    "C-24": (
+        "kick of a message that is not dead",
+        "integration/test_cli_messages.py::test_the_dead_set",
+    ),
+    "C-25": ("many without --yes", REFUSED_PAGE),
+    "C-26": (
+        "a terminal of 20 columns",
+        "integration/test_cli_messages.py::test_an_id_is_not_cut_in_a_narrow_terminal",
+    ),
+    "C-27": ("NO_COLOR, a dumb terminal", "unit/test_cli_output.py::test_colour"),
+    "C-28": ("stdout closed", "integration/test_cli_many.py::test_head_closes_the_pipe"),
+    "C-29": ("Ctrl-C in --lines", "integration/test_cli_many.py::test_lines_interrupted"),
+    "C-30": (
+        "an argument that is not UTF-8",
+        "unit/test_cli_refusals.py::test_names_that_are_no_text_are_refused_before_anything_starts",
+    ),
+    "C-31": ("locale C", "unit/test_cli_endings.py::test_c_locale"),
+    "C-32": (
+        "two workers of one name",
+        "integration/test_cli_fleet.py::test_two_workers_of_one_name",
+    ),
+    "C-33": (
+        "scan --burst with nothing due",
+        "integration/test_cli_fleet.py::test_scan_burst_with_nothing_due",
+    ),
+    "C-34": ("this host's clock is off", "unit/test_cli_checks.py::test_doctor_looks_at_the_clock"),
+    "C-35": (
+        "a hostile id is printed",
+        "integration/test_cli_messages.py::test_hostile_content_is_escaped",
+    ),
+    "C-36": ("--json with an error", REFUSED_PAGE),
 }
 
 FILE, URLS = "unit/test_settings.py::", "unit/test_settings_urls.py::"
 REFUSING = "unit/test_settings_refused.py::"
 REFUSED = REFUSING + "test_a_bad_value_in_the_file_is_refused_with_its_bounds"
-URL = CLI + "test_a_broker_url_that_a_worker_could_not_use_is_refused_by_the_check_and_at_the_start"
+URL = (
+    "unit/test_cli_config.py::"
+    "test_a_broker_url_that_a_worker_could_not_use_is_refused_at_the_start_as_by_the_check"
+)
 HTTP = "integration/test_http_security.py::"
 OPTIONS = "unit/test_publish_kafka.py::test_other_options_are_refused_by_name"
 SETTINGS = {
@@ -120,7 +163,10 @@ SETTINGS = {
     "S-12": ("50 MB", FILE + "test_a_file_that_cannot_be_read_is_refused_in_one_line"),
     "S-13": ("variable empty or unset", FILE + "test_an_empty_variable_counts_as_unset"),
     "S-14": ("unknown variable", REFUSING + "test_a_bad_variable_is_refused_by_its_name"),
-    "S-15": ("variable and file disagree", CLI + "test_config_show_sources"),
+    "S-15": (
+        "variable and file disagree",
+        "unit/test_cli_config.py::test_config_show_names_the_source_of_each_value_and_no_password",
+    ),
     "S-16": ("file of a secret", URLS + "test_a_password_file_is_utf_8_and_loses_one_line_end"),
     "S-17": ("bad Redis URL", URLS + "test_redis_urls_refused"),
     "S-18": ("db 99", "fuzz/test_cli.py::test_a_redis_database_that_does_not_exist_is_reported"),
@@ -131,7 +177,10 @@ SETTINGS = {
     "S-24": ("ssl_cert_reqs=none", URLS + "test_every_option_that_weakens_tls_gives_a_warning"),
     "S-25": ("password in URL and file", URLS + "test_a_second_password_is_refused"),
     "S-26": ("namespace", REFUSED),
-    "S-27": ("two bucket counts", REAL + "test_another_bucket_count"),
+    "S-27": (
+        "two bucket counts",
+        "integration/test_cli_refusing_redis.py::test_another_bucket_count",
+    ),
     "S-28": ("buckets", REFUSED),
     "S-29": (
         "relations",
@@ -151,7 +200,7 @@ SETTINGS = {
         "no broker",
         "acceptance/test_pull.py::test_what_a_killed_consumer_held_comes_again_and_all_is_finished",
     ),
-    "S-42": ("one name twice", CLI + "test_refused"),
+    "S-42": ("one name twice", REFUSED_PAGE),
     "S-43": ("a URL of another kind than its name", REFUSED),
     "S-44": ("unknown option of Kafka", URL),
     "S-45": ("acks=1 and its like", URL),

@@ -234,3 +234,9 @@ def test_hostile_content_is_escaped(run: Run) -> None:
 def test_no_temporary_files_and_no_leftovers(run: Run, tmp_path: Path) -> None:
     run("schedule", "rabbitmq:/q", "x", *HOUR)
     assert os.listdir(tmp_path) == []
+
+
+def test_an_id_is_not_cut_in_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    run("schedule", "rabbitmq:/q", "x", "--in", "1h", "--id", "a-rather-long-id-that-is-not-cut")
+    assert "a-rather-long-id-that-is-not-cut" in run("message", "ls").out
