@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from itertools import chain
 
+import pytest
+
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.history import firsts, late_ms, percentile
 from tests.rigs.stall import Stall
@@ -107,6 +109,7 @@ def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
         assert even_ms - EVEN_MS < after_ms < even_ms + EVEN_MS + most_ms
 
 
+@pytest.mark.slow
 def test_messages_of_a_worker_that_starts_while_its_destination_is_paused_all_wait(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:

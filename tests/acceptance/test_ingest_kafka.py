@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import psutil
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -235,6 +236,7 @@ def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
     site.check()
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_while_kafka_is_down(
     make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pika
 import psutil
+import pytest
 
 from delaybridge.amqp.header import encode_properties
 from tests.rigs.bridge import CALM_LEASE_MS, OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
@@ -238,6 +239,7 @@ def test_nothing_is_lost_when_ingest_is_killed(
     site.check(duplicates=True)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_a_master_of_redis_dies(
     make_bridge: MakeBridge, own_site: AnySite, rabbitmq_url: str, namespace: str
 ) -> None:
@@ -255,6 +257,7 @@ def test_nothing_is_lost_when_a_master_of_redis_dies(
     site.check(duplicates=True)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_while_rabbitmq_is_down(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
 ) -> None:

@@ -90,7 +90,13 @@ def check_all_arrived(bridge: Bridge) -> Verdict:
     return verdict
 
 
-@pytest.mark.parametrize("library", ["pika", "kombu", "aio_pika", "confluent_kafka", "aiokafka"])
+@pytest.mark.parametrize(
+    "library",
+    [
+        *("pika", "confluent_kafka"),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("kombu", "aio_pika", "aiokafka")),
+    ],
+)
 def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
     library: str,
     make_bridge: MakeBridge,
@@ -159,6 +165,7 @@ def test_applications_do_not_notice_that_rabbitmq_is_down(
     )
 
 
+@pytest.mark.slow
 def test_applications_do_not_notice_that_kafka_is_down(
     make_bridge: MakeBridge, own_kafka: KafkaNode, namespace: str
 ) -> None:

@@ -95,6 +95,7 @@ def database() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [wiped, rolled_back])
 def test_nothing_is_lost_and_nothing_cancelled_arrives(
     fault: Callable[[RedisServer], None],

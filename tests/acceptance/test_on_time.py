@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.rigs.bridge import CALM_LEASE_MS, MakeBridge
 
 
@@ -27,6 +29,7 @@ def test_ten_thousand_messages_arrive_once_and_never_early_on_rabbitmq(
     check_ten_thousand(bridge, bridge.rabbitmq_queue(namespace))
 
 
+@pytest.mark.slow
 def test_ten_thousand_messages_arrive_once_and_never_early_on_kafka(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str
 ) -> None:

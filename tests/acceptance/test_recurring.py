@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+import pytest
+
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until
@@ -65,6 +67,7 @@ def test_runs_arrive_once_on_rabbitmq_while_a_worker_is_killed(
     check(bridge, bridge.rabbitmq_queue(namespace), stall)
 
 
+@pytest.mark.slow
 def test_runs_arrive_once_on_kafka_while_a_worker_is_killed(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str, stall: Stall
 ) -> None:
