@@ -63,7 +63,7 @@ def ages(probe: LedgerProbe) -> None:
 
 
 @pytest.mark.parametrize("place", ["ledger.added", "ledger.answered"])
-@pytest.mark.parametrize("time", [1, 4, 7])
+@pytest.mark.parametrize("time", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 7))])
 def test_a_caller_dies(
     place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
     probe: LedgerProbe,
@@ -90,7 +90,7 @@ def test_a_caller_dies(
 @pytest.mark.parametrize(
     "place", ["ledger.sealed", "ledger.told", "ledger.restored", "ledger.promoted"]
 )
-@pytest.mark.parametrize("time", [1, 20])
+@pytest.mark.parametrize("time", [pytest.param(1, marks=pytest.mark.slow), 20])
 def test_a_worker_dies(
     place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
     probe: LedgerProbe,

@@ -49,7 +49,7 @@ class Dying(OutboxTable):
             raise Killed
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own, with the table."""
     if request.param == "sqlite":

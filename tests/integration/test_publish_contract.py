@@ -35,9 +35,16 @@ RIGS: dict[str, type[Rig]] = {
 }
 
 
+REPEATED = {"kombu-amqp"}  # kombu and RabbitMQ, each of which is here
+
+
+def marked(kinds: Iterable[str]) -> list[Any]:
+    return [pytest.param(x, marks=pytest.mark.slow if x in REPEATED else ()) for x in kinds]
+
+
 def only(*kinds: str) -> pytest.MarkDecorator:
     """Runs the test on these kinds of broker; on the others it would say nothing."""
-    return pytest.mark.parametrize("broker", kinds, indirect=True)
+    return pytest.mark.parametrize("broker", marked(kinds), indirect=True)
 
 
 ENCODING = only(*(kind for kind in RIGS if kind != "memory"))  # and reached through a network
@@ -46,7 +53,7 @@ WITH_PASSWORD = only("rabbitmq", "redis", "kombu-redis", "kombu-amqp")
 UNDER_LOAD = 50  # messages under way
 
 
-@pytest.fixture(scope="module", params=RIGS)
+@pytest.fixture(scope="module", params=marked(RIGS))
 def broker(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """Each kind of broker in turn."""
     made = RIGS[request.param]()
@@ -325,6 +332,7 @@ class TestEveryPublisher:
         publisher = connect(
             rig.kind, url, report=sink.report, on_change=sink.changed, options=rig.options
         )
+        sink.publisher = publisher
         try:
             with pytest.raises(PublishUnavailable) as refused:
                 await publisher.connect()

@@ -47,6 +47,7 @@ def connect_to(url: str) -> tuple[Any, Sink]:
     """A publisher and its sink."""
     sink = Sink()
     made = connect("file", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
+    sink.publisher = made
     return made, sink
 
 

@@ -150,7 +150,10 @@ def runs_in(span: tuple[int, int]) -> list[str]:
     return [f"{NAME}@{due_text(due_ms)}" for due_ms in range(first, high + 1, EVERY_MS)]
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["", "clients die"])
+@pytest.mark.parametrize(
+    "kill",
+    [pytest.param(False, id="", marks=pytest.mark.slow), pytest.param(True, id="clients die")],
+)
 def test_no_run_is_lost_or_doubled(redis_url: str, namespace: str, kill: bool) -> None:
     arrived = 0
     for seed in range(SEEDS):

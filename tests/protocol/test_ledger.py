@@ -31,7 +31,13 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+LARGE = {"an older past, restored by others", "wiped, restored by others"}  # most of the time
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in BOUNDS],
+)
 def test_nothing_is_violated(name: str) -> None:
     states, violated = explore_ledger(LedgerModel(LedgerRules(), **BOUNDS[name]))
     assert violated == {}
