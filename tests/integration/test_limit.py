@@ -9,14 +9,12 @@ from zlib import crc32
 import pytest
 
 from delaybridge.message import Message
-from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.store import keys
 from delaybridge.store.rules import Rule, Rules
+from tests.rigs.outcomes import NACK, NO_EXCHANGE
 from tests.rigs.scanner import NOW_MS, Publish, Rig, RigFactory, message
 
 TEN_S = 10_000
-NO_EXCHANGE = Outcome(Verdict.REFUSED, "no_exchange: 404", Fault.DESTINATION)
-NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)
 
 
 def limit(rig: Rig, **rates: float | None) -> None:
@@ -32,11 +30,6 @@ def overdue(count: int, destination: str = "memory:q", **options: object) -> lis
         message(f"{name}{n:05}", NOW_MS - 1000 + n * 1000 // count, destination, **options)  # type: ignore[arg-type]
         for n in range(count)
     ]
-
-
-async def begin(rig: Rig, messages: list[Message]) -> None:
-    await rig.schedule(*messages)
-    rig.scanner.wake_all()
 
 
 def most_within(taken: list[Publish], ms: int) -> int:
@@ -58,7 +51,7 @@ async def test_a_backlog_goes_out_at_its_rate_and_earliest_first(
 ) -> None:
     async with rig_of() as rig:
         limit(rig, memory__q=rate)
-        await begin(rig, overdue(int((seconds + 2) * rate)))
+        await rig.send(*overdue(int((seconds + 2) * rate)))
         await rig.live_until(NOW_MS + seconds * 1000)
         taken = rig.memory.taken
         assert rate * (seconds - 0.2) <= len(taken) <= rate * (seconds + 0.2) + 1
@@ -74,7 +67,7 @@ async def test_a_destination_below_its_rate_is_on_time_and_asks_no_more_than_it_
     async with rig_of() as rig:
         limit(rig, memory__q=1000)
         due = {f"m{n}": NOW_MS + 10 * n for n in range(200)}
-        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.send(*(message(id, due_ms) for id, due_ms in due.items()))
         await rig.live_until(NOW_MS + 3000)
         assert {publish.id: publish.at_ms for publish in rig.memory.taken} == due
         assert rig.store.sent.count("allow") <= 200
@@ -95,7 +88,7 @@ async def test_what_is_saved_up_allows_a_burst_on_time_of_which_nothing_is_set_a
     async with rig_of() as rig:
         limit(rig, memory__q=1000)
         due = {"first": NOW_MS + 1000, **burst(200, 0)}
-        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.send(*(message(id, due_ms) for id, due_ms in due.items()))
         await rig.live_until(NOW_MS + 6000)
         assert {publish.id: publish.at_ms for publish in rig.memory.taken} == due
         assert "park" not in rig.store.sent
@@ -110,7 +103,7 @@ async def test_a_large_burst_gets_its_whole_rate_at_once_and_delays_no_other(
         limit(rig, memory__q=1000)
         due = burst(5000, spread_ms)
         others = {f"o{n}": NOW_MS + 4500 + 9 * n for n in range(200)}
-        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.send(*(message(id, due_ms) for id, due_ms in due.items()))
         await rig.schedule(*(message(id, due_ms, "b:q") for id, due_ms in others.items()))
         await rig.live_until(NOW_MS + 4900)
         parked = [await rig.raw("parked", number) for number in range(4)]
@@ -135,7 +128,7 @@ async def test_what_is_set_aside_before_it_is_due_outlives_its_worker_and_its_ra
     async with rig_of() as rig:
         limit(rig, memory__q=100)
         due = burst(400, 0)
-        await begin(rig, [message(id, due_ms) for id, due_ms in due.items()])
+        await rig.send(*(message(id, due_ms) for id, due_ms in due.items()))
         await rig.live_until(NOW_MS + 4000)
         assert await rig.client.cancel("q00399") == "cancelled"
         for number in (0, 1):
@@ -155,7 +148,7 @@ async def test_the_backlog_of_a_limited_destination_delays_no_other(rig_of: RigF
     async with rig_of() as rig:
         limit(rig, memory__q=50)
         due = {f"o{n}": NOW_MS + 100 + 7 * n for n in range(300)}
-        await begin(rig, [*overdue(2000), *(message(id, ms, "b:q") for id, ms in due.items())])
+        await rig.send(*overdue(2000), *(message(id, ms, "b:q") for id, ms in due.items()))
         await rig.live_until(NOW_MS + 3000)
         assert {publish.id: publish.at_ms for publish in rig.other.taken} == due
         assert 145 <= len(rig.memory.taken) <= 161
@@ -169,7 +162,7 @@ async def test_while_nobody_answers_for_the_rates_other_destinations_are_on_time
         rig.store.hold("allow")  # on a Cluster they may be on a node that is silent
         limited = [message(f"q{n:05}", NOW_MS + 10 * n) for n in range(100)]
         free = [message(f"f{n:05}", NOW_MS + 10 * n, "b:f") for n in range(100)]
-        await begin(rig, limited + free)
+        await rig.send(*limited + free)
         await rig.live_until(NOW_MS + 2000)
         assert not rig.memory.taken
         assert len(rig.other.taken) == len(free)
@@ -185,7 +178,7 @@ async def test_a_rate_of_the_whole_broker_is_shared_and_each_lane_keeps_to_its_o
 ) -> None:
     async with rig_of() as rig:
         limit(rig, memory=100, memory__s=10)
-        await begin(rig, [m for name in "qrs" for m in overdue(1200, f"memory:{name}")])
+        await rig.send(*(m for name in "qrs" for m in overdue(1200, f"memory:{name}")))
         await rig.live_until(NOW_MS + TEN_S)
         counts = Counter(publish.id[0] for publish in rig.memory.taken)
         assert 980 <= counts.total() <= 1021
@@ -218,7 +211,7 @@ async def test_workers_share_a_rate_and_one_that_dies_takes_little_with_it(
         ]
         for rig in rigs:
             limit(rig, memory__q=rate)
-            await begin(rig, overdue((seconds + 2) * rate))
+            await rig.send(*overdue((seconds + 2) * rate))
         await live_together(rigs, NOW_MS + seconds * 500)
         await live_together(rigs[1:], NOW_MS + seconds * 1000)
         taken = sorted((p for rig in rigs for p in rig.memory.taken), key=lambda p: p.at_ms)
@@ -232,7 +225,7 @@ async def test_a_new_rate_holds_at_once_and_without_one_the_backlog_goes_out(
 ) -> None:
     async with rig_of() as rig:
         limit(rig, memory__q=10)
-        await begin(rig, overdue(2000))
+        await rig.send(*overdue(2000))
         await rig.live_until(NOW_MS + 1000)
         assert 10 <= len(rig.memory.taken) <= 13
         limit(rig, memory__q=200)
@@ -247,7 +240,7 @@ async def test_a_failed_attempt_counts_and_so_does_its_retry(rig_of: RigFactory)
     async with rig_of() as rig:
         limit(rig, memory__q=20)
         rig.memory.next_outcomes.extend([NACK] * 10)
-        await begin(rig, overdue(10))
+        await rig.send(*overdue(10))
         await rig.live_until(NOW_MS + 3000)
         assert len(rig.memory.taken) == 20
         assert most_within(rig.memory.taken, 1000) <= 25
@@ -260,7 +253,7 @@ async def test_a_shut_destination_asks_for_nothing_and_its_probes_count(
     async with rig_of() as rig:
         limit(rig, memory__q=2)
         rig.memory.next_outcomes.extend([NO_EXCHANGE] * 4)
-        await begin(rig, overdue(50))
+        await rig.send(*overdue(50))
         await rig.live_until(NOW_MS + 1000)
         asked = rig.store.sent.count("allow")
         await rig.live_until(NOW_MS + 30_000)
@@ -276,7 +269,7 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
         limit(rig, memory__q=100)
         key = keys.allowances(rig.namespace)
         await rig.store.redis.set(key, "x")
-        await begin(rig, [*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20))])
+        await rig.send(*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20)))
         await rig.live_until(NOW_MS + 3000)
         assert len(rig.other.taken) == 20 and not rig.memory.taken
         told = dict(rig.lanes.parked())["memory:q"]
@@ -294,7 +287,7 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(
 async def test_a_backlog_is_announced_as_limited_and_not_as_slow(rig_of: RigFactory) -> None:
     async with rig_of() as rig:
         limit(rig, memory__q=2.5)
-        await begin(rig, overdue(50))
+        await rig.send(*overdue(50))
         await rig.live_until(NOW_MS + 1000)
         assert dict(rig.lanes.parked()) == {"memory:q": "limited: to 2.5/s"}
         rig.now_ms += 60_000

@@ -40,20 +40,13 @@ async def set_silently(crew: Crew, value: bytes | None) -> None:
         await crew.store.redis.hset(name, PLACE, value)
 
 
-async def parked(crew: Crew, count: int) -> None:
-    async def are() -> bool:
-        return (await crew.client.stats()).parked == count
-
-    await until_async(are, f"{count} are parked")
-
-
 async def test_a_worker_that_starts_while_a_destination_is_paused_publishes_none_of_it(
     crew: Crew, arrived: Arrived
 ) -> None:
     await change(crew, paused=True)
     ids = await crew.schedule(COUNT, seconds=0.2, first_s=-0.2)
     crew.start(lease=SELDOM)
-    await parked(crew, COUNT)
+    await crew.parked(COUNT)
     assert not arrived.at_ms
     await change(crew, paused=None)
     await arrived.all(ids)
@@ -76,7 +69,7 @@ async def test_a_pause_is_obeyed_also_when_the_wake_up_is_lost(
     await until_async(lambda: said_paused(crew), "the worker says what it obeys")
     before = len(arrived.at_ms)
     more = await crew.schedule(50, seconds=0.1)
-    await parked(crew, COUNT + 50 - before)
+    await crew.parked(COUNT + 50 - before)
     assert len(arrived.at_ms) == before
     await (change(crew, paused=None) if is_told else set_silently(crew, None))
     await arrived.all(ids + more)
@@ -95,7 +88,7 @@ async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
     await change(crew, paused=True)
     crew.start()
     ids = await crew.schedule(COUNT, seconds=0.1)
-    await parked(crew, COUNT)
+    await crew.parked(COUNT)
     worker = crew.workers["w"]
     if damage == "type":
         await crew.store.redis.set(name, "x")
@@ -133,7 +126,7 @@ async def test_rules_are_known_again_after_redis_was_away(namespace: str, arrive
                 await change(crew, paused=True)
                 proxy.mode = "pass"
                 proxy.reset()
-                await parked(crew, COUNT)
+                await crew.parked(COUNT)
                 assert not arrived.at_ms
                 await change(crew, paused=None)
                 await arrived.all(ids)
