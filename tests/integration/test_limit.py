@@ -45,7 +45,10 @@ def _after(times: list[int], ms: int) -> int:
     return next((n for n, at_ms in enumerate(times) if at_ms > ms), len(times))
 
 
-@pytest.mark.parametrize(("rate", "seconds"), [(0.5, 10), (2, 10), (100, 10), (1000, 3)])
+@pytest.mark.parametrize(
+    ("rate", "seconds"),
+    [(0.5, 10), (2, 10), pytest.param(100, 10, marks=pytest.mark.slow), (1000, 3)],
+)
 async def test_a_backlog_goes_out_at_its_rate_and_earliest_first(
     rig_of: RigFactory, rate: float, seconds: int
 ) -> None:
@@ -94,7 +97,7 @@ async def test_what_is_saved_up_allows_a_burst_on_time_of_which_nothing_is_set_a
         assert "park" not in rig.store.sent
 
 
-@pytest.mark.parametrize("spread_ms", [0, 300, 1000])
+@pytest.mark.parametrize("spread_ms", [0, pytest.param(300, marks=pytest.mark.slow), 1000])
 async def test_a_large_burst_gets_its_whole_rate_at_once_and_delays_no_other(
     rig_of: RigFactory, spread_ms: int
 ) -> None:

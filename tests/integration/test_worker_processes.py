@@ -122,7 +122,9 @@ def test_a_parent_s_sigterm_drains_all_its_children(patient: Fleet) -> None:
     assert patient.twice() == []
 
 
-@pytest.mark.parametrize("after_ms", [0, 60, 120, 200, 300])
+@pytest.mark.parametrize(
+    "after_ms", [0, 200, *(pytest.param(n, marks=pytest.mark.slow) for n in (60, 120, 300))]
+)
 def test_a_sigterm_while_children_are_being_started_ends_them_all(
     patient: Fleet, after_ms: int
 ) -> None:

@@ -37,7 +37,7 @@ def test_sigterm_drains_under_load_without_a_gap_or_a_duplicate(patient: Fleet) 
     assert {record.attempt for record in patient.published()} == {1}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_sigterm_while_redis_is_down_ends_in_time_and_reports_leases_not_given_back(
     fleet_of: FleetFactory, processes: int
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_second_sigterm_ends_at_once_and_the_next_owner_publishes_again(fleet:
     assert [record.attempt for record in fleet.published()] == [1, 2]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_leases(
     fleet_of: FleetFactory, tmp_path: Path, redis_url: str, namespace: str, processes: int
 ) -> None:
