@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -20,147 +16,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import redis
 from celery import Celery, chain, chord, group, signals
-from kombu import pools
 from kombu.exceptions import OperationalError
 
 from delaybridge import Client
 from delaybridge.intercept.celery import install
 from delaybridge.message import State
-from tests.rigs.bridge import Bridge
+from tests.rigs.bridge import ROOT
+from tests.rigs.celery_team import APP, Team, Workers
 from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.waiting import DEADLINE_S, until
 
-APP = "tests.rigs.programs.celery_app"
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")
-
-
-class Workers:
-    """Two processes on one queue: a Celery worker without delaybridge, a worker of delaybridge."""
-
-    def __init__(self, folder: Path, redis_url: str, broker: str, queue: str, kind: str) -> None:
-        url = broker if kind == "rabbitmq" else f"kombu+{broker}"
-        self.queue = queue
-        self.environment = {
-            "CELERY_TEST_BROKER": broker,
-            "CELERY_TEST_BACKEND": redis_url,
-            "CELERY_TEST_QUEUE": queue,
-        }
-        self.bridge = Bridge(folder, redis_url, queue, {kind: url})
-        self._log = folder / "celery.log"
-        self._celery: subprocess.Popen[bytes] | None = None
-
-    def start(self, *, pool: str = "threads", **environment: str) -> None:
-        """Start both workers unless they run; returns when Celery's answers."""
-        if self._celery is not None:
-            return
-        command = [sys.executable, "-m", "celery", "-A", APP, "worker", f"--pool={pool}"]
-        command += [
-            f"--concurrency={4 if pool == 'threads' else 2}",
-            "--loglevel=INFO",
-            "--without-mingle",
-            "--without-gossip",
-        ]
-        with self._log.open("wb") as log:
-            self._celery = subprocess.Popen(
-                [*command, f"--hostname={self.queue}@localhost"],
-                cwd=ROOT,
-                env={**os.environ, **self.environment, **environment},
-                stdout=log,
-                stderr=log,
-            )
-        self.bridge.start_workers(1)
-        until(
-            lambda: "ready." in self._log.read_text(),
-            "a Celery worker",
-            interval_s=0.05,
-        )
-
-    def close(self) -> None:
-        if self._celery is not None:
-            self._celery.terminate()  # the processes of its pool end with it
-            try:
-                self._celery.wait(10)
-            except subprocess.TimeoutExpired:
-                self._celery.kill()
-                self._celery.wait()
-        self.bridge.close()
-
-
-class Team:
-    """An app that sends, and the workers of its queue."""
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers, self.bridge, self.queue = workers, workers.bridge, workers.queue
-        self.environment = workers.environment
-        os.environ.update(self.environment)
-        sys.modules.pop(APP, None)
-        self.tasks: Any = importlib.import_module(APP)
-        self.app: Any = self.tasks.app
-        self.client = Client(
-            self.bridge.redis_url, namespace=self.queue, brokers=self.bridge.brokers
-        )
-        install(self.app, client=self.client)
-        self._redis = redis.Redis.from_url(self.bridge.redis_url)
-
-    def start(self, **options: str) -> None:
-        """The workers, as `Workers.start`."""
-        self._workers.start(**options)
-
-    def runs(self) -> dict[str, list[float]]:
-        """The tasks that ran, and when, in seconds since the epoch."""
-        found: dict[str, list[float]] = {}
-        for line in self._redis.lrange(f"{self.queue}:runs", 0, -1):
-            label, at_us = line.decode().rsplit(" ", 1)
-            found.setdefault(label, []).append(int(at_us) / 1e6)
-        return found
-
-    def until_ran(self, *labels: str) -> dict[str, list[float]]:
-        until(
-            lambda: set(labels) <= self.runs().keys(),
-            f"runs of {len(labels)} tasks",
-            interval_s=0.05,
-        )
-        return self.runs()
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings of a process that calls `install` itself."""
-        ((kind, url),) = self.bridge.brokers.items()
-        return {
-            "DELAYBRIDGE_REDIS_URL": self.bridge.redis_url,
-            "DELAYBRIDGE_NAMESPACE": self.queue,
-            f"DELAYBRIDGE_BROKERS__{kind.upper()}": url,
-        }
-
-    def pending(self) -> list[str]:
-        """The ids of all pending messages."""
-        return sorted(message.id for message in self.client.pending().items)
-
-    def take(self) -> Any:
-        """Wait for the next message of the queue, as kombu gives it to a worker."""
-        with self.app.connection_for_read() as connection:
-            channel = connection.default_channel
-            return until(
-                lambda: channel.basic_get(self.queue, no_ack=True),
-                "a message",
-                interval_s=0.05,
-            )
-
-    def close(self) -> None:
-        """Nothing that this test sent and did not await is left to the next one."""
-        while left := self.client.pending().items:
-            for message in left:
-                self.client.cancel(message.id, key=message.key)
-        self._redis.delete(f"{self.queue}:runs")
-        self.client.close()
-        self.app.close()
-        pools.reset()
-        self._redis.close()
-        for name in self.environment:
-            os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="module", params=["rabbitmq", "kombu"])
@@ -188,6 +55,7 @@ def workers(
 def team(workers: Workers) -> Iterator[Team]:
     """A team on a queue that it shares with earlier tests, and with their workers."""
     with closing(Team(workers)) as team:
+        team.start()
         yield team
 
 
@@ -203,7 +71,6 @@ def in_(seconds: float) -> datetime:
 
 
 def test_500_countdowns_and_etas_run_once_and_never_early(team: Team) -> None:
-    team.start()
     due: dict[str, float] = {}
     for number in range(450):
         seconds = 3 + number % 20 / 20
@@ -220,7 +87,6 @@ def test_500_countdowns_and_etas_run_once_and_never_early(team: Team) -> None:
 
 
 def test_no_worker_holds_tasks_that_are_not_due(team: Team) -> None:
-    team.start()
     worker = f"{team.queue}@localhost"
     inspect = team.app.control.inspect([worker], timeout=DEADLINE_S, limit=1)
     for number in range(200):
@@ -229,14 +95,13 @@ def test_no_worker_holds_tasks_that_are_not_due(team: Team) -> None:
     team.until_ran("now")  # after everything that would have been in the queue
     assert inspect.scheduled() == {worker: []}
     assert team.client.stats().delayed == 200
-    stock = Celery("stock", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False)
+    stock = team.other()
     held = stock.send_task(team.tasks.ran.name, ["held"], countdown=3600, queue=team.queue)
     until(lambda: held.id in str(inspect.scheduled()), "what Celery would do")
     stock.close()
 
 
 def test_a_task_that_is_due_already_is_sent_directly(team: Team) -> None:
-    team.start()
     team.tasks.ran.apply_async(["zero"], countdown=0)
     team.tasks.ran.apply_async(["negative"], countdown=-5)
     team.tasks.ran.apply_async(["past"], eta=in_(-3600))
@@ -246,7 +111,6 @@ def test_a_task_that_is_due_already_is_sent_directly(team: Team) -> None:
 
 
 def test_a_revoke_before_the_due_time_cancels_and_the_result_is_revoked(team: Team) -> None:
-    team.start()
     hours = team.tasks.ran.apply_async(["hours"], countdown=3 * 3600)
     soon = team.tasks.ran.apply_async(["soon"], countdown=1.5)
     assert hours.state == soon.state == "PENDING"
@@ -262,7 +126,6 @@ def test_a_revoke_before_the_due_time_cancels_and_the_result_is_revoked(team: Te
 
 
 def test_chains_groups_and_chords_with_countdowns_run(team: Team) -> None:
-    team.start()
     began_s = time.time()
     add, total = team.tasks.add, team.tasks.total
     chained = chain(add.s(1, 2), add.s(3).set(countdown=1), add.s(4)).apply_async()
@@ -275,7 +138,6 @@ def test_chains_groups_and_chords_with_countdowns_run(team: Team) -> None:
 
 
 def test_a_chord_learns_that_one_of_its_tasks_was_revoked(team: Team) -> None:
-    team.start()
     add, total = team.tasks.add, team.tasks.total
     late = add.s(1, 1).set(countdown=3600, task_id=f"{team.queue}-late", compression="zlib")
     joined = chord([add.s(1, 2), late], total.s()).apply_async()
@@ -293,8 +155,6 @@ def test_a_retry_with_a_countdown_comes_back(
     team = request.getfixturevalue("own_team" if installed else "team")
     if installed:
         team.start(pool="prefork", CELERY_TEST_INSTALL="1", **team.settings)
-    else:
-        team.start()
     results = [team.tasks.at_the_third_try.delay(f"r{n}", 0.7) for n in range(10)]
     assert [r.get(timeout=DEADLINE_S) for r in results] == [2] * 10
     for number in range(10):
@@ -307,7 +167,6 @@ def test_a_retry_with_a_countdown_comes_back(
 
 
 def test_concurrent_publishers_lose_nothing(team: Team) -> None:
-    team.start()
     labels = [f"t{number}" for number in range(200)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda x: team.tasks.ran.apply_async([x], countdown=1), labels))
@@ -316,7 +175,6 @@ def test_concurrent_publishers_lose_nothing(team: Team) -> None:
 
 
 def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
-    team.start()
     for _ in range(2):
         team.tasks.ran.apply_async(["twice"], countdown=1, task_id=f"{team.queue}-same")
     until(lambda: len(team.runs().get("twice", ())) == 2, "two runs")
@@ -325,18 +183,10 @@ def test_the_same_task_id_twice_runs_twice_as_with_celery(team: Team) -> None:
 def test_an_unreachable_redis_raises_the_same_error_as_an_unreachable_broker(
     own_team: Team, kind: str
 ) -> None:
-    unreachable = Client(
-        "redis://127.0.0.1:1/0", namespace="x", brokers=own_team.bridge.brokers, timeout_s=0.3
-    )
-    app = type(own_team.app)(
-        "other", broker=own_team.environment["CELERY_TEST_BROKER"], backend="cache+memory://"
-    )
-    install(app, client=unreachable)
-    install(app, client=unreachable)
-    with pytest.raises(OperationalError):
-        app.send_task("x", countdown=10, queue=own_team.queue)
-    unreachable.close()
-    app.close()
+    with own_team.unreachable() as client, closing(own_team.other(client)) as app:
+        install(app, client=client)  # again
+        with pytest.raises(OperationalError):
+            app.send_task("x", countdown=10, queue=own_team.queue)
 
 
 def test_the_app_may_be_configured_after_install(redis_url: str) -> None:
@@ -358,9 +208,7 @@ def test_a_delayed_task_arrives_as_celery_would_have_sent_it(
     own_team: Team, kind: str, options: dict[str, Any]
 ) -> None:
     own_team.bridge.start_workers(1)
-    stock: Any = Celery(
-        "stock", broker=own_team.environment["CELERY_TEST_BROKER"], set_as_current=False
-    )
+    stock = own_team.other()
     stock.conf.task_default_queue = own_team.queue
     link = dict(stock.signature("linked", args=[1]))  # as YAML, too, knows it
     arguments = {
@@ -410,7 +258,6 @@ def test_signals_fire_when_the_task_is_sent(own_team: Team) -> None:
 
 
 def test_links_and_tasks_sent_by_name_are_delayed(team: Team) -> None:
-    team.start()
     name = team.tasks.ran.name
     linked = team.tasks.ran.si("linked").set(countdown=0.5)
     team.app.send_task(name, ["named"], countdown=0.5, link=linked)
@@ -440,13 +287,9 @@ def test_a_revoke_finds_every_copy_and_every_retry(own_team: Team) -> None:
 
 
 def test_a_revoke_reaches_the_workers_even_if_redis_is_unreachable(team: Team) -> None:
-    team.start()
-    with Client("redis://127.0.0.1:1/0", brokers=team.bridge.brokers, timeout_s=0.3) as unreachable:
-        app = Celery("other", broker=team.environment["CELERY_TEST_BROKER"], set_as_current=False)
-        install(app, client=unreachable)
+    with team.unreachable() as client, closing(team.other(client)) as app:
         with pytest.raises(OperationalError):
             app.control.revoke(f"{team.queue}-id")
-        app.close()
     inspect = team.app.control.inspect([f"{team.queue}@localhost"])
     until(lambda: f"{team.queue}-id" in str(inspect.revoked()), "the worker knows")
 
@@ -483,10 +326,7 @@ def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
         with Patient(
             proxy.url, namespace=own_team.queue, brokers=brokers, buckets=1, timeout_s=0.6
         ) as client:
-            app: Any = Celery(
-                "other", broker=own_team.environment["CELERY_TEST_BROKER"], set_as_current=False
-            )
-            install(app, client=client)
+            app = own_team.other(client)
             first = app.send_task("x", countdown=3600, queue=own_team.queue)
             second = app.send_task("x", countdown=3600, queue=own_team.queue)
             assert client.calls == 3
@@ -499,7 +339,6 @@ def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
 
 
 def test_processes_forked_after_the_first_send_delay_their_tasks(team: Team) -> None:
-    team.start()
     script = f"""
 import os
 from {APP} import ran
@@ -511,10 +350,8 @@ for process in range(3):
         os._exit(0)
 assert [os.wait()[1] for _ in range(3)] == [0, 0, 0]
 """
-    environment = {**os.environ, "CELERY_TEST_INSTALL": "1", **team.settings}
-    subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=ROOT, check=True, timeout=DEADLINE_S
-    )
+    ended = team.run(script, CELERY_TEST_INSTALL="1")
+    assert ended.returncode == 0, ended.stderr
     labels = ["parent", *(f"p{process}-{number}" for process in range(3) for number in range(50))]
     runs = team.until_ran(*labels)
     assert {label: len(times) for label, times in runs.items()} == dict.fromkeys(labels, 1)
@@ -552,11 +389,7 @@ def test_the_code_in_the_guide_runs_unchanged(own_team: Team) -> None:
     guide = (ROOT / "docs" / "celery.md").read_text()
     (code,) = re.findall(r"```python\n(import os.*?)```", guide, re.DOTALL)
     own_team.bridge.start_workers(1)
-    environment = {**os.environ, **own_team.settings}
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+    run = own_team.run(code)
     assert (run.returncode, run.stderr) == (0, "")
     id, state = run.stdout.split()
     assert state == "REVOKED"
