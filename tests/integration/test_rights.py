@@ -45,8 +45,6 @@ class Guarded:
         return f"redis://{name}:PASSWORD@127.0.0.1:{self.server.port}/0"
 
 
-
-
 @pytest.fixture(scope="module", params=EVERY_VERSION)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """Each version of Redis has its own words for a refusal."""
