@@ -52,7 +52,7 @@ ELSEWHERE = {
     "A39": "integration/test_ingest_rabbitmq_faults.py::test_a_deleted_queue_is_declared_again",
     "A40": "integration/test_ingest_rabbitmq_faults.py::"
     "test_nothing_is_lost_or_doubled_while_connections_are_cut",
-    "A41": "integration/test_ingest_rabbitmq_faults.py::"
+    "A41": "integration/test_ingest_rabbitmq_store_fails.py::"
     "test_memory_is_bounded_while_the_store_does_not_answer",
     "A42": "integration/test_ingest_rabbitmq_faults.py::"
     "test_a_channel_closed_by_the_broker_is_opened_again",

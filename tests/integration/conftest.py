@@ -183,11 +183,6 @@ def kafka(watched_kafka_url: str) -> Kafka:
     return Kafka(watched_kafka_url)
 
 
-@pytest.fixture
-def rabbit(rabbitmq_url: str) -> Exchanges:
-    return Exchanges(rabbitmq_url)
-
-
 @pytest.fixture(scope="module")
 def kafka_site(
     redis_url: str, real_kafka_url: str, tmp_path_factory: pytest.TempPathFactory
@@ -217,6 +212,18 @@ def reports() -> Reports:
 def entrance_url(rabbitmq_url: str) -> str:
     """The broker that `make_entrance` reads; a file may name another one."""
     return rabbitmq_url
+
+
+@pytest.fixture
+def rabbit(entrance_url: str) -> Exchanges:
+    return Exchanges(entrance_url)
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A private Redis that a test may stop and damage."""
+    with RedisServer(["--appendonly", "yes"]) as server:
+        yield server
 
 
 @pytest.fixture

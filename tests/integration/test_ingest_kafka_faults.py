@@ -55,12 +55,6 @@ def kafka(node: KafkaNode) -> Kafka:
 
 
 @pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    with RedisServer(["--appendonly", "yes"]) as server:
-        yield server
-
-
-@pytest.fixture
 async def make_entrance(
     redis_url: str, kafka: Kafka, namespace: str
 ) -> AsyncIterator[MakeEntrance]:

@@ -1,27 +1,29 @@
-"""Faults of delay exchanges, their broker and the store: nothing is lost, and reading resumes."""
+"""Faults of delay exchanges and their broker: nothing is lost, and reading resumes."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pika
 import pytest
-import redis
 
-from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from tests.rigs.broker_rabbitmq import TlsNode, breakable_node
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.ingest import Entrance
-from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
+from tests.rigs.ingest import Entrance, MakeEntrance
+from tests.rigs.ingest_rabbitmq import (
+    HOUR_MS,
+    Exchanges,
+    drained,
+    handed_over,
+    messages,
+    reading,
+    source,
+)
 from tests.servers.process import free_port
 from tests.servers.rabbitmq import rabbitmq_url_of
 from tests.servers.redis import RedisServer
 
-MakeEntrance = Callable[..., Entrance]
 HOUR = pika.BasicProperties(headers={"x-delay": HOUR_MS})
 
 
@@ -32,14 +34,8 @@ def node() -> TlsNode:
 
 
 @pytest.fixture
-def rabbit(node: TlsNode) -> Exchanges:
-    return Exchanges(node.url)
-
-
-@pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    with RedisServer(["--appendonly", "yes"]) as server:
-        yield server
+def entrance_url(node: TlsNode) -> str:
+    return node.url
 
 
 @pytest.fixture
@@ -47,64 +43,6 @@ async def proxy(node: TlsNode) -> AsyncIterator[FaultProxy]:
     """Between ingest and RabbitMQ."""
     async with FaultProxy(free_port(), node.port) as proxy:
         yield proxy
-
-
-@pytest.fixture
-async def make_entrance(
-    redis_url: str, node: TlsNode, namespace: str
-) -> AsyncIterator[MakeEntrance]:
-    """Entrances that read NAMESPACE.delay."""
-    async with AsyncExitStack() as stack:
-
-        def make(*, url: str = node.url, redis: str = redis_url, **ingest: Any) -> Entrance:
-            given = {"exchanges": [f"{namespace}.delay"], **ingest}
-            entrance = Entrance(redis, namespace, {"rabbitmq": url}, **given)
-            stack.push_async_exit(entrance)
-            return entrance
-
-        yield make
-
-
-def messages(count: int, first: int = 0, **properties: Any) -> list[Any]:
-    """Messages with their own ids and bodies, due in an hour."""
-    return [
-        (
-            "k",
-            b"%d" % i,
-            pika.BasicProperties(headers={"x-delay": HOUR_MS}, message_id=f"m{i}", **properties),
-        )
-        for i in range(first, first + count)
-    ]
-
-
-async def stored(entrance: Entrance, count: int) -> None:
-    """Wait until the store holds this many messages; it must never hold more."""
-
-    async def are() -> bool:
-        found = (await entrance.client.stats()).delayed
-        assert found <= count, "stored twice"
-        return found == count
-
-    await entrance.until(are, f"{count} stored")
-
-
-async def drained(entrance: Entrance, exchange: str) -> None:
-    """No message is in the queue or unacknowledged."""
-
-    async def is_drained() -> bool:
-        found = await source(entrance, exchange)
-        return found is not None and found.state == "reading" and found.lag == 0
-
-    await entrance.until(is_drained, "nothing left to read")
-
-
-async def handed_over(rabbit: Exchanges, entrance: Entrance, queue: str) -> None:
-    """Whether a consumer has all messages of the queue."""
-
-    async def are() -> bool:
-        return await rabbit.waiting(queue) == 0
-
-    await entrance.until(are, "handed over")
 
 
 # the consumer
@@ -122,7 +60,7 @@ async def test_a_deleted_queue_is_declared_again(
         await rabbit.do(lambda channel: channel.queue_delete(delay))
         await entrance.until(lambda: rabbit.is_read(delay), "declared again")
         await rabbit.send(delay, messages(1, count))
-        await stored(entrance, count)
+        await entrance.until_stored(count)
     # over the same connection, and no channel is left open
     assert entrance.ingest_of(task).connection is connection
 
@@ -141,13 +79,13 @@ async def test_a_channel_closed_by_the_broker_is_opened_again(
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
     await rabbit.send(delay, messages(10))
-    await stored(entrance, 10)
+    await entrance.until_stored(10)
     connection = entrance.ingest_of(task).connection
     channel = entrance.ingest_of(task).intakes[0].channel
     connection.ack(channel.number, 2**40, multiple=False)
     await entrance.until(channel.ended.done, "closed")
     await rabbit.send(delay, messages(10, 10))
-    await stored(entrance, 20)
+    await entrance.until_stored(20)
     await drained(entrance, delay)
     assert entrance.ingest_of(task).connection is connection
 
@@ -164,9 +102,9 @@ async def test_a_message_returned_by_another_consumer_is_stored_too(
     method, _, _ = channel.basic_get(delay)
     entrance = make_entrance()
     entrance.ingest("rabbitmq")
-    await stored(entrance, 1)
+    await entrance.until_stored(1)
     channel.basic_nack(method.delivery_tag, requeue=True)
-    await stored(entrance, 2)
+    await entrance.until_stored(2)
     connection.close()
 
 
@@ -192,7 +130,7 @@ async def test_nothing_is_lost_or_doubled_while_connections_are_cut(
         await entrance.until(lambda part=part: at_least(entrance, part * 150), "some")
         proxy.reset()
     await sending
-    await stored(entrance, count)
+    await entrance.until_stored(count)
     assert not await entrance.dead(), "none was taken for another"
     assert {m.id for m in await entrance.delayed()} <= {f"m{i}" for i in range(count)}
 
@@ -232,9 +170,9 @@ async def test_messages_without_an_id_are_recognized_after_a_cut(
         proxy.reset()
         await rabbit.do(lambda channel: None)  # the broker answers, so it has noticed the cut
         own_redis.resume()
-        await stored(entrance, rounds * count)
+        await entrance.until_stored(rounds * count)
         await drained(entrance, delay)
-        await stored(entrance, rounds * count)
+        await entrance.until_stored(rounds * count)
 
 
 async def test_reading_resumes_after_the_broker_closed_all_connections_and_stopped(
@@ -258,147 +196,7 @@ async def test_reading_resumes_after_the_broker_closed_all_connections_and_stopp
     await asyncio.to_thread(node.ctl, "start_app")
     await reading(entrance, delay)
     await rabbit.send(delay, messages(100, 200, delivery_mode=2))
-    await stored(entrance, 300)
-
-
-# the store
-
-
-async def test_nothing_is_lost_while_the_store_is_killed_and_restarted(
-    make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
-) -> None:
-    delay = f"{namespace}.delay"
-    entrance = make_entrance(redis=own_redis.url)
-    task = entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    await rabbit.send(delay, messages(100))
-    await asyncio.to_thread(own_redis.kill)
-    await rabbit.send(delay, messages(100, 100))
-    await handed_over(rabbit, entrance, delay)
-    assert entrance.ingest_of(task).intakes[0].held >= 100, "none was acknowledged"
-    await asyncio.to_thread(own_redis.start)
-    await stored(entrance, 200)
-    await drained(entrance, delay)
-
-
-async def test_ingest_waits_for_a_full_store_and_gives_nothing_up(
-    make_entrance: MakeEntrance, rabbit: Exchanges, own_redis: RedisServer, namespace: str
-) -> None:
-    delay = f"{namespace}.delay"
-    entrance = make_entrance(redis=own_redis.url)
-    entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    bad = ("k", b"bad", pika.BasicProperties(headers={"x-delay": "soon"}))
-    with redis.Redis.from_url(own_redis.url) as plain:
-        plain.config_set("maxmemory", "1")
-        await rabbit.send(delay, [*messages(100), bad])
-        await handed_over(rabbit, entrance, delay)
-        assert await entrance.delayed() == await entrance.dead() == []
-        plain.config_set("maxmemory", "0")
-    await stored(entrance, 100)
-    (dead,) = await entrance.until(entrance.dead, "quarantined")
-    assert dead.body == b"bad"
-
-
-async def test_memory_is_bounded_while_the_store_does_not_answer(
-    make_entrance: MakeEntrance,
-    rabbit: Exchanges,
-    proxy: FaultProxy,
-    own_redis: RedisServer,
-    namespace: str,
-) -> None:
-    """Messages beyond the window stay with the broker, even if the connection is lost."""
-    delay, window = f"{namespace}.delay", 2 * 2**20
-    body = bytes(200 * 2**10)
-    entrance = make_entrance(
-        url=rabbitmq_url_of(proxy.port), redis=own_redis.url, window_bytes=window
-    )
-    task = entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    connection, most = entrance.ingest_of(task).connection, [0]
-
-    def is_full() -> bool:
-        most.append(connection.held_bytes)
-        return most[-1] > window
-
-    own_redis.pause()
-    many = [(key, body, properties) for key, _, properties in messages(100)]
-    sending = asyncio.ensure_future(rabbit.send(delay, many))
-    await entrance.until(is_full, "a full window")
-    await sending
-    assert is_full()
-    assert max(most) <= window + len(body) + 2**17, "one more message, and what the socket gave"
-    proxy.reset()
-    own_redis.resume()
-    await stored(entrance, 100)
-    await drained(entrance, delay)
-    assert entrance.ingest_of(task).connection.held_bytes == 0
-
-
-async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
-    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
-) -> None:
-    delay = f"{namespace}.delay"
-    await rabbit.target(namespace)
-    entrance = make_entrance(
-        window_bytes=300_000, prefetch=10, limits={"body_bytes": 2**20, "delay": "1d"}
-    )
-    entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    now = pika.BasicProperties()
-    big = [(key, bytes(2**19), properties) for key, _, properties in messages(20)]
-    await rabbit.send(delay, [*big, *[("k", bytes(2**19), now)] * 20])
-    await stored(entrance, 20)
-    assert len(await rabbit.take(namespace, 20)) == 20
-
-
-async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
-    make_entrance: MakeEntrance,
-    node: TlsNode,
-    rabbit: Exchanges,
-    own_redis: RedisServer,
-    namespace: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """TLS decrypts more than one read takes: nothing may be left in its buffer."""
-    pauses, most = 0, 0
-    hold, watch = IntakeConnection.hold, IntakeConnection.watch
-
-    def held(connection: IntakeConnection, size: int) -> None:
-        nonlocal most
-        hold(connection, size)
-        most = max(most, connection.held_bytes)
-
-    def watched(connection: IntakeConnection, reading: bool) -> None:
-        nonlocal pauses
-        pauses += not reading
-        watch(connection, reading)
-
-    monkeypatch.setattr(IntakeConnection, "hold", held)
-    monkeypatch.setattr(IntakeConnection, "watch", watched)
-    delay = f"{namespace}.delay"
-    await rabbit.target(namespace)
-    entrance = make_entrance(url=node.tls.trusting, redis=own_redis.url, window_bytes=200_000)
-    task = entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    own_redis.pause()
-    at_once = [("k", os.urandom(1 + 700 * i), pika.BasicProperties()) for i in range(100)]
-    later = [(key, os.urandom(1 + 700 * i), p) for i, (key, _, p) in enumerate(messages(100))]
-    await rabbit.send(
-        delay, [message for both in zip(at_once, later, strict=True) for message in both]
-    )
-    await entrance.until(lambda: pauses, "a full window")
-    await handed_over(rabbit, entrance, delay)
-    own_redis.resume()
-    await stored(entrance, 100)
-    assert [body for _, _, body in await rabbit.take(namespace, 100)] == [
-        body for _, body, _ in at_once
-    ]
-    found = {item.id: item.body for item in await entrance.delayed()}
-    assert found == {properties.message_id: body for _, body, properties in later}
-    await drained(entrance, delay)
-    await entrance.stop(task)
-    assert pauses > 5 and most < 200_000 + 2**18, "what pika reads at a time"
+    await entrance.until_stored(300)
 
 
 # messages in flight
@@ -468,7 +266,7 @@ async def test_nothing_is_lost_or_doubled_if_one_of_two_processes_is_killed(
     await entrance.until(lambda: entrance.ingest_of(second).intakes[0].held, "in hand")
     await entrance.kill(first)
     own_redis.resume()
-    await stored(entrance, count)
+    await entrance.until_stored(count)
     assert not await entrance.dead()
 
 

@@ -105,6 +105,16 @@ class Entrance:
 
         await self.until(are, f"{count} messages pending")
 
+    async def until_stored(self, count: int) -> None:
+        """Wait until the store holds this number of messages; it must never hold more."""
+
+        async def are() -> bool:
+            found = (await self.client.stats()).delayed
+            assert found <= count, "stored twice"
+            return found == count
+
+        await self.until(are, f"{count} stored")
+
     async def until_dead(self, count: int) -> None:
         """Wait until exactly this number of messages is in the dead set."""
 

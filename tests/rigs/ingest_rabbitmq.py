@@ -127,3 +127,30 @@ async def reading(entrance: Entrance, *exchanges: str) -> None:
         return all(each is not None and each.state == "reading" for each in found)
 
     await entrance.until(are_read, f"reading {exchanges}")
+
+
+def messages(count: int, first: int = 0, **properties: Any) -> list[Any]:
+    """Messages with their own ids and bodies, due in an hour."""
+    return [
+        ("k", b"%d" % i, described(HOUR_MS, message_id=f"m{i}", **properties))
+        for i in range(first, first + count)
+    ]
+
+
+async def drained(entrance: Entrance, exchange: str) -> None:
+    """Wait until no message is in the queue or unacknowledged."""
+
+    async def is_drained() -> bool:
+        found = await source(entrance, exchange)
+        return found is not None and found.state == "reading" and found.lag == 0
+
+    await entrance.until(is_drained, "nothing left to read")
+
+
+async def handed_over(rabbit: Exchanges, entrance: Entrance, queue: str) -> None:
+    """Wait until a consumer has all messages of the queue."""
+
+    async def are() -> bool:
+        return await rabbit.waiting(queue) == 0
+
+    await entrance.until(are, "handed over")
