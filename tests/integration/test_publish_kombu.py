@@ -19,13 +19,12 @@ import pytest
 from delaybridge import Client, Message
 from delaybridge.accept.accept import accept
 from delaybridge.amqp.header import PROPERTY_NAMES
-from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
+from delaybridge.errors import PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
-from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
-from delaybridge.settings.urls import cautions, check_broker_url
+from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
 from tests.rigs import certificates
-from tests.rigs.broker import OPTIONS, Rig, Sink
-from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
+from tests.rigs.broker import Rig
+from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig, connect_to
 from tests.rigs.broker_redis import redis_with_tls
 from tests.rigs.fleet import is_settled, running_worker
 from tests.rigs.waiting import DEADLINE_S, until, until_async
@@ -313,53 +312,6 @@ async def test_messages_reach_a_queue_in_the_file_system(tmp_path: Path) -> None
 
 
 class TestConfiguration:
-    @pytest.mark.parametrize(
-        ("url", "says"),
-        [
-            ("kombu+nonsense://h", "no transport 'nonsense'; use a scheme"),
-            ("kombu+librabbitmq://h", "kombu cannot use the URL|confirms nothing"),
-            ("kombu+redis://:s3cret@h:notaport/0", "kombu cannot use the URL"),
-            ("kombu+redis://h?unknown=1", "kombu cannot use the URL"),
-            ("kombu+amqps://h?transport.ssl=false", "would send clear text; leave it out"),
-            ("kombu+amqps://h?transport.ssl=null", "would send clear text; leave it out"),
-            ("kombu+rediss://h?transport.ssl=0", "would send clear text; leave it out"),
-            ("kombu+amqp://h?transport.ssl=true", r"use kombu\+amqps://"),
-        ],
-    )
-    def test_urls_that_kombu_refuses_are_refused(self, url: str, says: str) -> None:
-        with pytest.raises(ConfigError, match=says) as caught:
-            connect_to(url)
-        assert "s3cret" not in str(caught.value)
-
-    @pytest.mark.parametrize("url", ["kombu://h", "kombu+://h", "amqp+kombu://h", "kombu+x y://h"])
-    def test_invalid_urls_are_refused(self, url: str) -> None:
-        with pytest.raises(ValueError, match="kombu"):
-            check_broker_url(url)
-
-    def test_secrets_in_urls_are_not_shown(self) -> None:
-        for url in ("kombu+sqs://KEY:s3cret@", "kombu+redis://h?transport.password=s3cret"):
-            shown = f"{check_broker_url(url)}"
-            assert "s3cret" not in shown
-            assert "***" in shown
-
-    def test_an_unencrypted_connection_to_another_host_is_warned_of(self) -> None:
-        assert "use kombu+rediss://" in next(cautions("kombu+redis://10.0.0.1"))
-        assert list(cautions("kombu+redis://127.0.0.1")) == []
-
-    @pytest.mark.parametrize(
-        ("properties", "code"),
-        [
-            ({"delivery_mode": 3}, "bad_property"),
-            ({"expiration": 60}, "bad_expiration"),
-            ({"priority": -1}, "bad_priority"),
-            ({"own": object()}, "unsupported_header_type"),
-            ({"own": "x" * 40_000}, "headers_too_large"),
-        ],
-    )
-    def test_invalid_properties_are_refused(self, properties: dict[str, Any], code: str) -> None:
-        with pytest.raises(MessageError, match=code):
-            accepted(_Named(), "q", properties=properties)
-
     async def test_a_pending_message_shows_its_headers_and_properties(
         self, redis_url: str, namespace: str
     ) -> None:
@@ -429,14 +381,6 @@ def wait_closed(connection: socket.socket) -> None:
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(4096):
             pass
-
-
-def connect_to(url: str) -> tuple[Any, Sink]:
-    """A publisher and its sink."""
-    sink = Sink()
-    made = connect("kombu", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
-    sink.publisher = made
-    return made, sink
 
 
 class _Named(KombuRedisRig):

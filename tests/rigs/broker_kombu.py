@@ -7,7 +7,8 @@ from typing import Any
 import kombu
 
 from delaybridge.message import Delivery, Destination
-from tests.rigs.broker import Received
+from delaybridge.publish import connect
+from tests.rigs.broker import OPTIONS, Received, Sink
 from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import until
@@ -63,3 +64,11 @@ def read_kombu(url: str, queue: str, at_least: int) -> list[Received]:
 
         until(are_found, lambda: f"{at_least} in {queue}, now {len(found)}")
     return found
+
+
+def connect_to(url: str) -> tuple[Any, Sink]:
+    """A publisher and its sink."""
+    sink = Sink()
+    made = connect("kombu", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
+    sink.publisher = made
+    return made, sink
