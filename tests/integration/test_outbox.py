@@ -50,14 +50,15 @@ class Dying(OutboxTable):
 
 
 @pytest.fixture(params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.slow)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of the test's own, with the table."""
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of the test's own, with the table; commands know it."""
     if request.param == "sqlite":
         found = f"sqlite:///{tmp_path / 'app.db'}"
     else:
         found = request.getfixturevalue(f"{request.param}_url")
     with closing(OutboxTable(found, "x", timeout_s=5)) as table:
         table.create()
+    monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", found)
     return found
 
 
@@ -84,15 +85,13 @@ Start = Callable[..., Process]
 
 
 @pytest.fixture
-def start(request: pytest.FixtureRequest, flags: list[str], tmp_path: Path) -> Iterator[Start]:
-    """Starts pumps, as processes, by default of `url`."""
+def start(flags: list[str], tmp_path: Path) -> Iterator[Start]:
+    """Starts pumps, as processes."""
     with ExitStack() as stack:
         logs = iter(range(100))
 
-        def one(url: str | None = None) -> Process:
-            url = url or request.getfixturevalue("url")
-            environment = {**os.environ, "DELAYBRIDGE_OUTBOX__URL": url}
-            environment["DELAYBRIDGE_REDIS__TIMEOUT_S"] = "2"
+        def one(**variables: str) -> Process:
+            environment = {**os.environ, "DELAYBRIDGE_REDIS__TIMEOUT_S": "2", **variables}
             command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
             process = Process("pump", command, environment, tmp_path / f"pump-{next(logs)}")
             stack.callback(process.close)
@@ -153,8 +152,7 @@ def test_a_rollback_schedules_nothing_and_a_commit_does(
         wait_ids(client, {*before})
         until(lambda: not rows(engine))
     found = client.get(before[0])
-    assert found is not None
-    assert found.body == b"x"
+    assert found is not None and found.body == b"x"
 
 
 def transactions(
@@ -232,8 +230,7 @@ def test_a_batch_that_is_sent_again_changes_nothing(
         until(lambda: not rows(engine))
     assert sorted(ids(client)) == ["old", "one"]
     found = client.get("old")
-    assert found is not None
-    assert found.body == b"new"
+    assert found is not None and found.body == b"new"
     assert "outbox_refused" not in said
 
 
@@ -264,13 +261,7 @@ def test_a_cancel_takes_effect_after_the_call_that_it_follows(
 
 
 def test_a_refused_row_blocks_no_other(
-    url: str,
-    engine: Engine,
-    client: Client,
-    box: outbox.Outbox,
-    namespace: str,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str, run: Run
 ) -> None:
     client.schedule_message(message("taken", "first"))
     with engine.begin() as connection:
@@ -281,7 +272,6 @@ def test_a_refused_row_blocks_no_other(
         wait_ids(client, {"taken", "free"})
         until(lambda: len(rows(engine)) == 1)
     assert said.count("outbox_refused") == 1
-    monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", url)
     (row,) = run("--json", "outbox", "ls").objects
     assert (row["id"], row["verb"]) == ("taken", "schedule")
     assert row["error"].startswith("conflict: ")
@@ -362,7 +352,7 @@ def test_the_database_is_away_for_a_while(client: Client, box: outbox.Outbox, st
         engine = create_engine(server.url, pool_pre_ping=True)
         with engine.begin() as connection:
             outbox.create_table(connection)
-        pump = start(server.url)
+        pump = start(DELAYBRIDGE_OUTBOX__URL=server.url)
         with engine.begin() as connection:
             box.schedule(connection, message("before"))
         wait_ids(client, {"before"})
@@ -384,20 +374,6 @@ def test_the_database_is_away_for_a_while(client: Client, box: outbox.Outbox, st
         pump.signal(signal.SIGTERM)
         assert pump.wait() == 0
         engine.dispose()
-
-
-def test_the_command_makes_the_table_and_says_what_is_missing(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for verb in ("run", "create-table", "ls"):
-        result = run("--json", "outbox", verb)
-        assert (result.code, result.out, result.error["code"]) == (2, "", "config")
-        assert result.error["message"].startswith("outbox.url: ")
-    monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", f"sqlite:///{tmp_path / 'new.db'}")
-    assert run("outbox", "ls").code == run("outbox", "run").code == 5
-    for _ in range(2):
-        assert run("outbox", "create-table").code == 0
-    assert run("outbox", "ls").code == 0
 
 
 # --- The examples of the page

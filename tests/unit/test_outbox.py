@@ -17,6 +17,7 @@ import pytest
 from delaybridge import ConfigError, Limits, Message, MessageError, outbox
 from delaybridge.message import decode_record
 from delaybridge.sql_connection import MYSQL, POSTGRESQL, SQLITE
+from tests.rigs.command_line import Run
 
 TO = "rabbitmq:orders/close"
 LAZY = ("sqlalchemy", "psycopg", "pymysql", "django", "aiosqlite")
@@ -185,3 +186,19 @@ async def test_the_async_twins(path: Path, connection: sqlite3.Connection) -> No
 def test_the_statements_are_for_a_migration_of_ones_own(dialect: str) -> None:
     (statement,) = outbox.statements(dialect)
     assert statement.startswith("CREATE TABLE IF NOT EXISTS delaybridge_outbox")
+
+
+def test_the_command_makes_the_table_and_says_what_is_missing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verb in ("run", "create-table", "ls"):
+        result = run("--json", "outbox", verb)
+        assert (result.code, result.out, result.error["code"]) == (2, "", "config")
+        assert result.error["message"].startswith("outbox.url: ")
+    monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", f"sqlite:///{tmp_path / 'new.db'}")
+    for verb in ("run", "ls"):
+        result = run("--json", "outbox", verb)
+        assert (result.code, result.error["message"][:12]) == (5, "outbox.url: ")
+    for _ in range(2):
+        assert run("outbox", "create-table").code == 0
+    assert run("outbox", "ls").code == 0
