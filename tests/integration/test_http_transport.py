@@ -42,7 +42,7 @@ def site_of(client: Any) -> Site:
 
 @pytest.fixture
 async def site(redis_url: str, namespace: str) -> AsyncIterator[Site]:
-    async with api(redis_url, namespace, transport={"request_s": DEADLINE_S}) as client:
+    async with api(redis_url, namespace) as client:
         yield site_of(client)
 
 

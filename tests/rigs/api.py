@@ -22,7 +22,8 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
     serve: settings of the section [serve], and others by their section, those without one as `top`;
     transport: limits of connections.
     """
-    transport = {"redis_s": 10.0, **serve.pop("transport", {})}  # a busy machine may be slow
+    patient = {"redis_s": 10.0, "request_s": DEADLINE_S, "write_s": DEADLINE_S}  # as a busy machine
+    transport = {**patient, **serve.pop("transport", {})}
     top = serve.pop("top", {})
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
     given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others, **top}
