@@ -165,13 +165,13 @@ async def test_only_the_messages_of_the_span_are_moved(http: httpx.AsyncClient) 
 async def test_cold_messages_are_moved_too(
     redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "PAGE_MESSAGES", 50)
-    monkeypatch.setattr(web_jobs, "BATCH_MESSAGES", 20)  # several of them, each with the database
+    monkeypatch.setattr(selection, "PAGE_MESSAGES", 20)
+    monkeypatch.setattr(web_jobs, "BATCH_MESSAGES", 8)  # several of them, each with the database
     database = made(f"sqlite:///{tmp_path / 'ledger.db'}")
     ledger = {"url": database, "hot_window_s": 120}
     given = {"top": {"durability": "ledger", "buckets": 2}, "ledger": ledger}
     async with api(redis_url, namespace, brokers=BROKERS, **given) as http:
-        before = {f"m{n:03}": START_MS + n for n in range(60)}
+        before = {f"m{n:03}": START_MS + n for n in range(24)}
         await add(http, before)
         probe = LedgerProbe(database)
         tiers = probe.ask("SELECT DISTINCT tier FROM message")
@@ -179,15 +179,15 @@ async def test_cold_messages_are_moved_too(
         assert [row[0] for row in tiers] == [COLD]
         assert (await http.patch("/v1/messages/m000", json={"by": "+1h"})).status_code == 200
         before["m000"] += HOUR_MS
-        assert await dues(http, limit=25) == before
+        assert await dues(http, limit=10) == before
         job = await moved(http, {"filter": {"id_prefix": "m"}, "by": "+5s"})
-        assert (job["state"], job.get("answers")) == ("done", {"rescheduled": 60}), job
+        assert (job["state"], job.get("answers")) == ("done", {"rescheduled": 24}), job
         job = await moved(http, {"ids": ["m001", "m002"], "by": "-1s"})
         assert (job["state"], job.get("answers")) == ("done", {"rescheduled": 2}), job
         after = {id: due_ms + 5000 for id, due_ms in before.items()}
         after["m001"] -= 1000
         after["m002"] -= 1000
-        assert await dues(http, limit=25) == after
+        assert await dues(http, limit=10) == after
 
 
 def test_who_was_rescheduled_since_it_was_found_gets_the_time_of_the_last_call(
