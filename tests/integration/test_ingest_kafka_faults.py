@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -24,7 +22,7 @@ from confluent_kafka.admin import (
 from delaybridge.ingest.kafka import consumer as kafka_consumer
 from delaybridge.store.announcements import SourceInfo
 from tests.rigs.fleet import Process
-from tests.rigs.ingest import Entrance
+from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka, source
 from tests.rigs.waiting import until
 from tests.servers.kafka import KafkaNode, plain_login
@@ -36,7 +34,6 @@ PROPERTIES = {
     "allow.everyone.if.no.acl.found": "true",
 }
 LOGIN_PORT = free_port()
-MakeEntrance = Callable[..., Entrance]
 HOUR = [("delaybridge-delay", b"1h")]
 
 
@@ -55,21 +52,8 @@ def kafka(node: KafkaNode) -> Kafka:
 
 
 @pytest.fixture
-async def make_entrance(
-    redis_url: str, kafka: Kafka, namespace: str
-) -> AsyncIterator[MakeEntrance]:
-    async with AsyncExitStack() as stack:
-        made = []
-
-        def make(*, redis: str = redis_url, url: str = kafka.url, **ingest: Any) -> Entrance:
-            given = {"topics": [f"{namespace}*.delay"], "group": namespace, **ingest}
-            entrance = Entrance(redis, namespace, {"kafka": url}, **given)
-            made.append(entrance)
-            return entrance
-
-        yield make
-        for entrance in made:
-            stack.push_async_exit(entrance)
+def entrance_url(kafka: Kafka) -> str:
+    return kafka.url
 
 
 async def bodies(entrance: Entrance) -> set[bytes | None]:

@@ -84,13 +84,6 @@ async def send_until(enough: asyncio.Event, kafka: Kafka, delay: str) -> int:
     return sent
 
 
-async def is_pending(entrance: Entrance, count: int) -> None:
-    async def look() -> bool:
-        return len(await entrance.delayed()) == count
-
-    await entrance.until(look, f"{count} messages pending")
-
-
 async def are_shared(one: Entrance, other: Entrance, count: int) -> None:
     """Wait until all messages are pending; none is in both namespaces."""
 
@@ -180,7 +173,7 @@ class TestRabbitMQ:
         assert f"delaybridge ingest rabbitmq --take-over {owner}" in reason
         for number in range(20):
             await rabbit.publish(delay, "k", b"%d" % number, {"x-delay": HOUR_MS})
-        await is_pending(first, 20 + sent)
+        await first.until_delayed(20 + sent)
         assert await second.delayed() == []
 
         # taken over from a process that still runs, which then stops reading
@@ -190,7 +183,7 @@ class TestRabbitMQ:
         await reading(third, delay)
         assert f"namespace '{namespace}-b'" in await all_refused(first)
         await rabbit.publish(delay, "k", b"for the third", {"x-delay": HOUR_MS})
-        await is_pending(third, 1)
+        await third.until_delayed(1)
 
     async def test_a_wiped_namespace_may_take_over_its_own_exchange(
         self,
@@ -217,7 +210,7 @@ class TestRabbitMQ:
         await again.stop(task)
         over = await make_entrance(namespace, broker, exchanges=[delay], take_over=[old])
         task = over.ingest("rabbitmq")
-        await is_pending(over, 1)
+        await over.until_delayed(1)
         await over.stop(task)
         again.ingest("rabbitmq")  # now it is its own
         await reading(again, delay)
@@ -250,7 +243,7 @@ class TestKafka:
         first.ingest("kafka")
         first.ingest("kafka")  # several processes of one namespace
         await kafka.send(delay, b"before", HOUR)
-        await is_pending(first, 1)
+        await first.until_delayed(1)
         trying = second.ingest("kafka")
         reason = await refused(second, topic_source, delay)
         owner = await owner_of(redis_url, namespace)
@@ -258,7 +251,7 @@ class TestKafka:
         assert f"delaybridge ingest kafka --take-over {owner}" in reason
         for number in range(20):
             await kafka.send(delay, b"%d" % number, HOUR, partition=number % 4)
-        await is_pending(first, 21)
+        await first.until_delayed(21)
         assert await second.delayed() == []
         if not same_group:
             return
@@ -292,7 +285,7 @@ class TestKafka:
         first = await make_entrance(namespace, broker, topics=[delay], group=namespace)
         old = first.ingest("kafka")
         await kafka.send(delay, b"0", HOUR)
-        await is_pending(first, 1)
+        await first.until_delayed(1)
         held = Held(namespace, monkeypatch)
         sent = 1
         while held.batches < batches:
@@ -328,7 +321,7 @@ class TestKafka:
         first = await make_entrance(namespace, broker, topics=[taken], group=namespace)
         first.ingest("kafka")
         await kafka.send(taken, b"1", HOUR)
-        await is_pending(first, 1)
+        await first.until_delayed(1)
         own, _ = await kafka.pair(namespace)
         second = await make_entrance(
             f"{namespace}-b", broker, topics=[f"{namespace}*.delay"], group=namespace
@@ -336,12 +329,12 @@ class TestKafka:
         second.ingest("kafka")
         await refused(second, topic_source, taken)
         await kafka.send(own, b"2", HOUR)
-        await is_pending(second, 1)
+        await second.until_delayed(1)
         later, _ = await kafka.pair(namespace)  # found although no pattern is subscribed to
         await kafka.send(later, b"3", HOUR)
-        await is_pending(second, 2)
+        await second.until_delayed(2)
         await kafka.send(taken, b"4", HOUR)
-        await is_pending(first, 2)
+        await first.until_delayed(2)
 
     async def test_a_topic_created_later_is_read_by_one_namespace(
         self,
