@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from playwright.async_api import (
     Browser,
     ConsoleMessage,
+    Error,
     Page,
     Response,
     async_playwright,
@@ -108,6 +109,10 @@ async def browser(
     try:
         yield await context.new_page()
     finally:
+        # Chromium forgets to close a page that is loading another one at this moment.
+        for page in context.pages:
+            with suppress(Error):
+                await page.goto("about:blank")
         await asyncio.wait_for(context.close(), DEADLINE_S)
     assert not complaints, complaints
 
