@@ -7,14 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Consumer
 
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka import publisher
-from delaybridge.publish.kafka.configuration import configuration
+from delaybridge.publish.kafka.configuration import configuration, whole
 from delaybridge.publish.kafka.outcomes import answer, not_found, not_queued
+from tests.rigs.waiting import until
 
 OPTIONS = PublishOptions(confirm_timeout_s=20.0, linger_ms=1)
 
@@ -22,6 +24,19 @@ OPTIONS = PublishOptions(confirm_timeout_s=20.0, linger_ms=1)
 def settings(url: str) -> dict[str, Any]:
     """The settings that a URL gives."""
     return configuration("kafka", url, OPTIONS)
+
+
+def test_the_clients_own_error_in_a_callback_can_be_caught() -> None:
+    def fails(_: KafkaError) -> None:
+        consumer.store_offsets(offsets=[TopicPartition("not read", 0, 1)])
+
+    nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "group.id": "g"}
+    consumer = Consumer(
+        {**nowhere, "enable.auto.offset.store": False, "error_cb": whole(fails)},
+    )
+    with pytest.raises(KafkaException, match="_UNKNOWN_PARTITION"):
+        until(lambda: consumer.consume(1, 0.2))
+    consumer.close()
 
 
 class TestConfiguration:

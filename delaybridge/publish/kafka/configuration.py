@@ -83,6 +83,22 @@ class Configuration(dict[str, Any]):
             client.set_sasl_credentials(now["sasl.username"], now["sasl.password"])
 
 
+def whole(callback: Callable[..., None]) -> Callable[..., None]:
+    """A callback for librdkafka whose errors can be caught where the client's method raises them.
+
+    Before Python 3.12 confluent-kafka 2.16 keeps only the value of what a callback raises. If its
+    own C code raised that, the value is no exception yet, and no `except` would see it.
+    """
+
+    def call(*arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception:  # to see it is to complete it
+            raise
+
+    return call
+
+
 def configuration(name: str, url: str, options: PublishOptions) -> Configuration:
     """librdkafka's settings for a kafka:// or kafkas:// URL; ConfigError without secrets."""
     text, file = password_file.split(url)
