@@ -13,7 +13,9 @@ import psycopg
 import pytest
 import sqlalchemy
 from django.conf import settings as django_settings
+from django.db import connections, transaction
 from django.db.utils import ConnectionHandler
+from django.utils.connection import ConnectionProxy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from delaybridge import MessageError
@@ -76,8 +78,7 @@ def open_scoped_session(url: sqlalchemy.URL) -> Opened:
 
 def set_up_django() -> None:
     if not django_settings.configured:
-        memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-        django_settings.configure(USE_TZ=True, DATABASES={"default": memory})
+        django_settings.configure(USE_TZ=True)
         django.setup()
 
 
@@ -286,17 +287,19 @@ def test_autocommit_of_sqlalchemy_is_refused(database: sqlalchemy.URL, opener: A
 
 
 def test_django_needs_atomic() -> None:
-    set_up_django()
-    from django.db import connection, transaction
-
+    # Django is set up once per process, maybe by another test, which needs no database.
+    made = django_connection(sqlalchemy.make_url("sqlite:///:memory:"))
+    connections["ours"] = made
+    made.alias = "ours"
+    connection = ConnectionProxy(connections, "ours")  # as `django.db.connection` is
     SqlDedup().create_table(connection)
     with pytest.raises(MessageError, match="no_transaction"):
         sql_once(connection, "order-42")
-    with pytest.raises(Oops), transaction.atomic():
+    with pytest.raises(Oops), transaction.atomic("ours"):
         assert sql_once(connection, "order-42")
         raise Oops
     for expected in (True, False):
-        with transaction.atomic():
+        with transaction.atomic("ours"):
             assert sql_once(connection, "order-42") is expected
     connection.close()
 
