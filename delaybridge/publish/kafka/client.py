@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.cimpl import Producer  # never OpenTelemetry's, which changes each record
 
 from delaybridge.message import OWN_HEADERS, Delivery
-from delaybridge.publish.kafka.configuration import Configuration, LineLogger, whole
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
 from delaybridge.publish.reports import call_on_loop
 
@@ -61,7 +61,7 @@ class KafkaClient:
         self._producer = Producer(
             {
                 **settings.current(),
-                "error_cb": whole(self._error),
+                "error_cb": self._error,
                 # The log is the one place that shows the producer id before the first record,
                 # and a lost connection while others are up. It has a few lines at each change of
                 # a connection, none per record.
