@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import uuid
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,6 +50,14 @@ sys.dont_write_bytecode = False
 # A job in the background ignores Ctrl-C, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark as slow what is so with some of its parameters only."""
+    called = getattr(item, "callspec", None)
+    patterns = [each for mark in item.iter_markers("slow_with") for each in mark.args]
+    if called is not None and any(fnmatchcase(called.id, pattern) for pattern in patterns):
+        item.add_marker("slow")
 
 
 @pytest.fixture

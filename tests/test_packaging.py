@@ -38,6 +38,7 @@ def test_the_wheel_holds_the_repository_s_scripts_and_settings(wheel: Path) -> N
     assert settings == (ROOT / "config" / "delaybridge.toml").read_bytes()
 
 
+@pytest.mark.slow
 def test_an_empty_environment_with_the_wheel_runs_the_cli(wheel: Path, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)

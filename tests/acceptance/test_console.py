@@ -95,6 +95,7 @@ async def look(page: Page, size: tuple[int, int], scheme: Literal["light", "dark
 
 
 @pytest.mark.parametrize("part", range(4))  # each may take a minute on a busy machine
+@pytest.mark.slow_with("[123]")
 async def test_every_page_is_well_in_each_size_scheme_and_language(
     redis_url: str, namespace: str, program: Browser, node_modules: str, part: int
 ) -> None:
@@ -126,6 +127,7 @@ async def post(http: httpx.AsyncClient, path: str, texts: Sequence[str], **more:
     assert answer.status_code == 201, answer.text
 
 
+@pytest.mark.slow
 async def test_hostile_content_runs_on_no_page(
     redis_url: str, namespace: str, program: Browser
 ) -> None:
@@ -155,6 +157,7 @@ async def test_hostile_content_runs_on_no_page(
                 assert not await page.evaluate("window.__pwned"), (path, text)
 
 
+@pytest.mark.slow
 async def test_the_demo_is_seen_live(program: Browser) -> None:
     """A worker is killed and another comes, as the pages show it; pictures of them."""
     demo = await asyncio.create_subprocess_exec(

@@ -32,6 +32,7 @@ async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClien
         yield client
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Fleet) -> None:
     fleet.schedule(40, seconds=3600, first_s=600)
     first = fleet.start("first")

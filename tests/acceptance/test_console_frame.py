@@ -86,6 +86,7 @@ async def test_a_session_begins_with_a_token_and_what_is_typed_outlives_it(
         await expect(typing.get_by_label("Token")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_what_is_seen_stays_while_redis_is_slow_and_heals_when_it_was_away(
     namespace: str, program: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
             connection.channel().queue_declare(queue, passive=True)
 
 
+@pytest.mark.slow
 def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
     run = Demo(*DEMO, *SHORT, "--broker", real_kafka_url)
     assert _passed(run)
@@ -143,6 +144,7 @@ def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
 
 
 @ON_EVERY_REDIS
+@pytest.mark.slow_with("cluster")
 def test_it_passes_on_a_given_redis_and_deletes_what_it_stored(redis_url: str) -> None:
     run = Demo(*DEMO, *SHORT, "--redis", redis_url)
     assert run.end() == 0, run.printed
@@ -160,6 +162,7 @@ def test_it_passes_on_a_given_redis_and_deletes_what_it_stored(redis_url: str) -
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
 )
+@pytest.mark.slow_with("2-*", "9-*")
 def test_interrupted_it_leaves_nothing_behind(
     demo: Demo, number: signal.Signals, code: int
 ) -> None:
@@ -169,6 +172,7 @@ def test_interrupted_it_leaves_nothing_behind(
     until(lambda: not demo.left_behind(), "all its processes are gone")
 
 
+@pytest.mark.slow
 def test_with_a_window_to_open_it_in_the_console_is_opened(tmp_path: Path) -> None:
     """Told by the program that the environment names as the browser, and that does not return."""
     opened, browser = tmp_path / "opened", tmp_path / "browser"
@@ -208,6 +212,7 @@ def test_a_reader_that_has_enough_ends_the_demo_without_an_error() -> None:
         ("[fields, fields | {'id': 'demo.poison'}]", "(demo.poison)"),
     ],
 )
+@pytest.mark.slow_with("*twice", "*early*", "*poison*")
 def test_it_fails_when_the_consumer_reports_something_else(
     tmp_path: Path, change: str, complaint: str
 ) -> None:
@@ -271,6 +276,7 @@ def test_a_url_of_no_rabbitmq_or_kafka_is_refused_in_one_line(url: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "kafka"])
+@pytest.mark.slow_with("kafka")
 def test_an_unavailable_broker_is_named_without_its_password(scheme: str) -> None:
     run = Demo(*DEMO, "--broker", f"{scheme}://user:secret@127.0.0.1:1")
     assert run.end() == 5

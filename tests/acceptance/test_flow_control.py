@@ -35,6 +35,7 @@ def check_all_arrived(bridge: Bridge) -> None:
     assert len(verdict.duplicates) <= WINDOW
 
 
+@pytest.mark.slow
 def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused(
     make_bridge: MakeBridge, rabbitmq_url: str, real_kafka_url: str, namespace: str, stall: Stall
 ) -> None:

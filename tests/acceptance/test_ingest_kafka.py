@@ -215,6 +215,7 @@ def test_two_thousand_records_of_every_kind_arrive_once_unchanged_and_on_time(
     assert site.committed() == MESSAGES
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_repeated_when_ingest_is_killed(
     make_bridge: MakeBridge, real_kafka_url: str, namespace: str
 ) -> None:
@@ -255,6 +256,7 @@ def test_nothing_is_lost_while_kafka_is_down(
     site.check(duplicates=True)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_while_redis_is_down(
     make_bridge: MakeBridge, own_redis: RedisServer, real_kafka_url: str, namespace: str
 ) -> None:

@@ -223,6 +223,7 @@ def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
         assert channel.queue_declare(site.delay, passive=True).method.message_count == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_ingest_is_killed(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:

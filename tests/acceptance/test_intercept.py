@@ -97,6 +97,7 @@ def check_all_arrived(bridge: Bridge) -> Verdict:
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("kombu", "aio_pika", "aiokafka")),
     ],
 )
+@pytest.mark.slow_with("confluent_kafka")
 def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
     library: str,
     make_bridge: MakeBridge,
@@ -153,6 +154,7 @@ def check_outage(
     assert not bridge.dead()
 
 
+@pytest.mark.slow
 def test_applications_do_not_notice_that_rabbitmq_is_down(
     make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
 ) -> None:

@@ -177,12 +177,14 @@ def reader(
         ("aiokafka", "kafka"),
     ],
 )
+@pytest.mark.slow_with("kombu-*", "aio-pika-*", "confluent-*", "aiokafka-*")
 def test_each_producer_of_the_page_delays_its_message(reader: Reader, title: str, log: str) -> None:
     began_ms = time.time() * 1000
     reader.run(reader.block(title))
     reader.check_arrives(log, title.lower(), began_ms)
 
 
+@pytest.mark.slow
 def test_the_celery_recipe_delays_its_task(reader: Reader) -> None:
     (reader.folder / "tasks.py").write_text(reader.block("Celery"))
     reader.start("celery", reader.block("Celery", "sh"), "sh")
@@ -226,6 +228,7 @@ def test_the_first_example_of_the_readme_delivers_its_message(reader: Reader) ->
     assert time.time() * 1000 >= began_ms + DELAY_MS
 
 
+@pytest.mark.slow
 def test_a_producer_changed_as_the_migration_page_says_delays_its_message(reader: Reader) -> None:
     _, after = blocks_of("docs/migrate-from-the-plugin.md")
     connect = (

@@ -132,6 +132,7 @@ def guarded_port() -> Iterator[int]:
     ],
 )
 @pytest.mark.parametrize("options", ["", "-v --json"])
+@pytest.mark.slow_with("-v*")
 def test_no_secret_in_any_output(
     guarded_port: int,
     tmp_path: Path,

@@ -142,6 +142,7 @@ def acted(client: Client, verb: str, *args: Any, **options: Any) -> object:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow_with("mariadb-[123]", "postgres-[123]", "sqlite-[23]")
 def test_the_answers_are_those_of_one_tier(
     client: Client, plain: Client, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_redis_has_nothing_of_them(
 
 
 @pytest.mark.parametrize("promoted", [0.0, 0.3, 0.9])
+@pytest.mark.slow_with("mariadb-*")
 def test_many_are_estimated_by_a_sample_of_both(client: Client, promoted: float) -> None:
     count, minority = 6000, 1500
     base_ms = (round(time.time()) + 3600) * 1000
@@ -282,6 +284,7 @@ def test_calls_that_ingest_reads(client: Client) -> None:
     assert client.stats().delayed == 1
 
 
+@pytest.mark.slow_with("mariadb")
 def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> None:
     """Of each id there is one message at most, however schedulers and promoters meet."""
     seen: list[Counter[tuple[str, str]]] = []

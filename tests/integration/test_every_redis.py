@@ -131,6 +131,7 @@ def give_up(client: Client, count: int) -> None:
         client.run(lambda calls, entry=entry: store_entries(calls, [entry]))
 
 
+@pytest.mark.slow_with("single")
 def test_every_command_works(
     run: Run, fleet: Fleet, redis_url: str, namespace: str, flags: list[str], tmp_path: Path
 ) -> None:

@@ -267,6 +267,7 @@ async def until_state(entrance: Entrance, topic: str, state: str) -> None:
 # changed settings
 
 
+@pytest.mark.slow
 async def test_delay_topics_are_added_and_removed_by_sighup(
     kafka: Kafka, redis_url: str, namespace: str, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ class TestUnavailableServers:
         await until_pending(entrance, named(0, 6))
         await until_state(entrance, delay, "reading")
 
+    @pytest.mark.slow
     async def test_every_client_of_ingest_reads_the_password_again_when_it_is_refused(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str, tmp_path: Path
     ) -> None:

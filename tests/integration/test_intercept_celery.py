@@ -70,6 +70,7 @@ def in_(seconds: float) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
+@pytest.mark.slow_with("rabbitmq")
 def test_500_countdowns_and_etas_run_once_and_never_early(team: Team) -> None:
     due: dict[str, float] = {}
     for number in range(450):
@@ -149,6 +150,7 @@ def test_a_chord_learns_that_one_of_its_tasks_was_revoked(team: Team) -> None:
 
 
 @pytest.mark.parametrize("installed", [True, False], ids=["installed", "without"])
+@pytest.mark.slow_with("*installed")
 def test_a_retry_with_a_countdown_comes_back(
     kind: str, request: pytest.FixtureRequest, installed: bool
 ) -> None:
@@ -204,6 +206,7 @@ def test_the_app_may_be_configured_after_install(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"serializer": "yaml", "compression": "zlib"}])
+@pytest.mark.slow_with("kombu-*")
 def test_a_delayed_task_arrives_as_celery_would_have_sent_it(
     own_team: Team, kind: str, options: dict[str, Any]
 ) -> None:
@@ -338,6 +341,7 @@ def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
     assert own_team.pending() == sorted([first.id, second.id, "3rd"])
 
 
+@pytest.mark.slow_with("rabbitmq")
 def test_processes_forked_after_the_first_send_delay_their_tasks(team: Team) -> None:
     script = f"""
 import os
@@ -365,6 +369,7 @@ def quorum(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 
 @pytest.mark.parametrize("quorum", ["topic", "direct"], indirect=True)
 @pytest.mark.parametrize("kind", ["rabbitmq"], indirect=True)
+@pytest.mark.slow_with("rabbitmq-direct")
 def test_quorum_queues_accept_any_delay_without_celery_s_native_delays(
     quorum: None, own_team: Team, caplog: pytest.LogCaptureFixture
 ) -> None:

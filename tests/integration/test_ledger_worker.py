@@ -65,6 +65,7 @@ async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerPro
     await crew.stop()
 
 
+@pytest.mark.slow_with("mariadb", "sqlite")
 async def test_a_wiped_redis_is_rebuilt(
     crew: Crew,
     server: RedisServer,
@@ -92,6 +93,7 @@ async def test_a_wiped_redis_is_rebuilt(
     await crew.stop()
 
 
+@pytest.mark.slow_with("mariadb", "sqlite")
 async def test_an_older_past_is_put_right_before_anything_goes_out(
     crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
 ) -> None:
@@ -188,6 +190,7 @@ async def test_while_the_database_is_down_messages_go_out(
 
 
 @ON_EVERY_REDIS
+@pytest.mark.slow_with("single")
 async def test_on_every_redis(
     redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path
 ) -> None:

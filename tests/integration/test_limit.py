@@ -98,6 +98,7 @@ async def test_what_is_saved_up_allows_a_burst_on_time_of_which_nothing_is_set_a
 
 
 @pytest.mark.parametrize("spread_ms", [0, pytest.param(300, marks=pytest.mark.slow), 1000])
+@pytest.mark.slow_with("1000")
 async def test_a_large_burst_gets_its_whole_rate_at_once_and_delays_no_other(
     rig_of: RigFactory, spread_ms: int
 ) -> None:

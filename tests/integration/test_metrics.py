@@ -125,6 +125,7 @@ def start(tmp_path: Path, namespace: str) -> Iterator[Start]:
         process.close()
 
 
+@pytest.mark.slow
 async def test_counters_never_fall_while_processes_are_killed(
     redis_url: str, rabbitmq_url: str, namespace: str, start: Start
 ) -> None:

@@ -178,6 +178,7 @@ def transactions(
     return committed
 
 
+@pytest.mark.slow_with("sqlite")
 def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
     engine: Engine, client: Client, box: outbox.Outbox, start: Start
 ) -> None:
@@ -298,6 +299,7 @@ def test_the_rows_of_another_namespace_are_left_alone(
     assert ids(client) == ["ours"]
 
 
+@pytest.mark.slow_with("sqlite")
 def test_two_pumps(engine: Engine, client: Client, box: outbox.Outbox, start: Start) -> None:
     one, other = start(), start()
     committed = transactions(engine, box, 300)

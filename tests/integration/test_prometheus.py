@@ -347,6 +347,7 @@ def node_silent(site: Site) -> None:
         site.forget("clustered")
 
 
+@pytest.mark.slow
 def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> None:
     site.rests()
     (rule,) = [rule for rule in RULES if rule["alert"] == "DelaybridgeLate"]
@@ -394,6 +395,16 @@ def test_every_alert_has_a_test_that_causes_it() -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.__name__)
+@pytest.mark.slow_with(
+    "node_silent",
+    "runs_missed",
+    "overdue_and_broker_down",
+    "store_down",
+    "source_taken",
+    "store_nearly_full",
+    "given_up",
+    "refused",
+)
 def test_alerts_rest_then_fire_for_their_cause(site: Site, cause: Callable[[Site], None]) -> None:
     site.rests()
     cause(site)

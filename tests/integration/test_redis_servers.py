@@ -200,6 +200,7 @@ async def test_messages_without_an_id_go_to_buckets_whose_server_answers(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.slow_with("Client")
 async def test_calls_wait_for_the_replica_that_takes_over(
     flavour: type[Client | AsyncClient], namespace: str
 ) -> None:
@@ -219,6 +220,7 @@ async def test_calls_wait_for_the_replica_that_takes_over(
 
 @pytest.mark.parametrize("end", ["kill", "pause"])
 @pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.slow_with("*-pause")
 async def test_calls_wait_for_the_master_that_sentinels_choose(
     flavour: type[Client | AsyncClient], end: str, namespace: str
 ) -> None:

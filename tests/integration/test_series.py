@@ -248,6 +248,7 @@ def test_a_slot_of_this_period_that_makes_no_sense_stops_nothing(
         assert slot.counts == {"published": 3}
 
 
+@pytest.mark.slow_with("sync")
 async def test_the_series_of_two_workers_add_up(
     crew: Crew, arrived: Arrived, make: Maker, redis_url: str, namespace: str
 ) -> None:

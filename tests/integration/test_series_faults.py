@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from delaybridge.store.store import Store
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
@@ -126,6 +128,7 @@ async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> 
             await crew.close()
 
 
+@pytest.mark.slow_with("6.2")
 async def test_the_series_go_on_after_a_failover_and_count_nothing_twice(
     pair: Pair, arrived: Arrived
 ) -> None:

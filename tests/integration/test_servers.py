@@ -80,6 +80,7 @@ def test_kafka_gives_back_the_same_values(kafka_url: str, namespace: str) -> Non
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
+@pytest.mark.slow_with("RabbitMQNode", "KafkaNode")
 def test_a_private_server_listens_on_loopback_only_and_is_gone_when_closed(
     kind: Callable[[], ServerProcess],
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_private_server_listens_on_loopback_only_and_is_gone_when_closed(
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
+@pytest.mark.slow_with("RabbitMQNode", "KafkaNode")
 def test_a_private_server_ends_with_a_run_that_is_killed(
     kind: Callable[[], ServerProcess],
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
         assert not Path(folder).exists()
 
 
+@pytest.mark.slow
 @with_rabbitmq
 def test_a_rabbitmq_node_is_controlled_and_comes_back() -> None:
     with RabbitMQNode() as node:
@@ -153,6 +156,7 @@ def test_a_container_listens_where_it_is_asked_to_and_is_removed(
     ("require", "outcome"),
     [("", {"skipped": 2}), ("redis", {"skipped": 2}), ("rabbitmq", {"skipped": 1, "errors": 1})],
 )
+@pytest.mark.slow_with("rabbitmq*", "-*")
 def test_a_test_that_wants_its_own_node_skips_where_there_is_only_docker(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,

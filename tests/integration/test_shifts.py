@@ -72,6 +72,7 @@ def late_ms(arrived: Arrived, nodes: list[str], *, but: ClusterNode) -> list[flo
 
 
 @pytest.mark.parametrize("of_namespace", [False, True], ids=["", "the namespace's own"])
+@pytest.mark.slow_with("the*")
 async def test_a_silent_node_delays_only_its_own_buckets(
     crew: Crew, arrived: Arrived, site: ClusterSite, of_namespace: bool
 ) -> None:

@@ -17,6 +17,8 @@ from tests.servers.redis import tls_binary
 from tests.servers.redis_node import Login
 from tests.servers.sentinel import SERVICE, SentinelSite
 
+pytestmark = pytest.mark.slow  # it tests what other tests use, and they use it
+
 SERVERS = Login(password="one", username="bridge")
 SENTINELS = Login(password="other", username="watch")
 

@@ -239,6 +239,7 @@ def new(*ids: str, when: str = "+5", stamp: bytes = b"same") -> Call:
 )
 @settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(steps=st.lists(STEPS, min_size=1, max_size=8))
+@pytest.mark.slow_with("6.2")
 def test_both_ways_give_the_same_answers_contents_and_wake_ups(
     sides: tuple[Side, Side], steps: list[Any]
 ) -> None:

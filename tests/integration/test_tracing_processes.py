@@ -84,6 +84,7 @@ def context(link: dict[str, Any]) -> tuple[str, str]:
     return link["context"]["trace_id"][2:], link["context"]["span_id"][2:]
 
 
+@pytest.mark.slow
 async def test_one_context_wins_the_producers_whatever_is_instrumented(
     environment: dict[str, str],
     worker: Worker,

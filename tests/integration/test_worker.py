@@ -158,6 +158,7 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
 
 
 @ON_EVERY_REDIS
+@pytest.mark.slow_with("single")
 async def test_workers_share_fairly_few_buckets_move_and_nothing_is_lost_or_doubled(
     crew: Crew, arrived: Arrived
 ) -> None:

@@ -244,6 +244,7 @@ def durable() -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped", "unreachable"])
+@pytest.mark.slow_with("stopped", "unreachable")
 async def test_workers_resume_by_themselves_after_redis_was_down(
     durable: RedisServer, namespace: str, arrived: Arrived, stall: Stall, fault: str
 ) -> None:

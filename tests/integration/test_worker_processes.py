@@ -23,6 +23,7 @@ UNSETTLED_MS = 300
 
 
 @ON_EVERY_REDIS
+@pytest.mark.slow_with("cluster")
 def test_a_killed_worker_s_buckets_are_taken_over_within_one_lease(
     fleet: Fleet, stall: Stall
 ) -> None:
@@ -149,6 +150,7 @@ def test_children_whose_parent_is_killed_drain_and_release(patient: Fleet) -> No
     assert patient.twice() == []
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_while_redis_is_down_does_not_end_the_others(
     fleet_of: FleetFactory,
 ) -> None:

@@ -110,6 +110,7 @@ async def test_without_any_wake_up_a_renewal_finds_due_messages(
 # Redis moves, is busy, cannot write
 
 
+@pytest.mark.slow_with("6.2")
 async def test_after_a_planned_fail_over_a_worker_follows_the_address(
     pair: Pair, namespace: str, arrived: Arrived
 ) -> None:

@@ -81,6 +81,7 @@ async def said_paused(crew: Crew) -> bool:
 
 
 @pytest.mark.parametrize("damage", ["type", "json", "field"])
+@pytest.mark.slow_with("type", "field")
 async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
     crew: Crew, arrived: Arrived, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ from tests.protocol.replay import Replay
 from tests.protocol.walk import walk
 from tests.protocol.world import Event
 
-TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "600"))
+TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "300"))
 MUTATED = 600  # traces, until one shows the mutant
 STEPS = 100
 BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]

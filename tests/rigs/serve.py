@@ -29,7 +29,7 @@ class Server:
 
         async def is_there() -> bool:
             with contextlib.suppress(httpx.TransportError):
-                async with httpx.AsyncClient() as client:
+                async with httpx.AsyncClient(verify=False) as client:
                     return (await client.get(f"{self.url}/health/live")).status_code == 200
             return False
 

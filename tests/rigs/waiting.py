@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 DEADLINE_S = 60.0  # generous: a machine that is starved for a while is no fault of the product
-FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.02
+FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.05
 
 T = TypeVar("T")
 What = str | Callable[[], str] | None
@@ -32,7 +32,7 @@ def until(
 ) -> T:
     """Return the first true answer of ``predicate``; past the deadline raise, naming ``what``.
 
-    Asked every 20 ms, at first more often; a predicate that costs much to ask, by `interval_s`.
+    Asked every 50 ms, at first more often; a predicate that costs much to ask, by `interval_s`.
     """
     began = time.monotonic()
     while not (answer := predicate()):
