@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -140,8 +140,15 @@ class Damaged:
         await self.until(is_mended, "it is mended")
 
 
+SOME_AND_ALL = pytest.mark.parametrize(
+    "kinds",
+    [pytest.param(KINDS[::3], id="some"), pytest.param(KINDS, id="all", marks=pytest.mark.slow)],
+)
+
+
+@SOME_AND_ALL
 async def test_a_damaged_bucket_does_not_stop_others_and_works_again_once_mended(
-    redis_url: str, namespace: str, arrived: Arrived
+    redis_url: str, namespace: str, arrived: Arrived, kinds: Sequence[Kind]
 ) -> None:
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -159,7 +166,7 @@ async def test_a_damaged_bucket_does_not_stop_others_and_works_again_once_mended
                 await damaged.crew.close()
         return None
 
-    found = await asyncio.gather(*(fault_of(number, kind) for number, kind in enumerate(KINDS)))
+    found = await asyncio.gather(*(fault_of(number, kind) for number, kind in enumerate(kinds)))
     assert not any(found), "\n".join(filter(None, found))
 
 
@@ -169,6 +176,7 @@ OTHER_COMMANDS = (
 )
 
 
+@SOME_AND_ALL
 @pytest.mark.parametrize(
     "commands",
     [
@@ -182,11 +190,12 @@ async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_name
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     commands: tuple[str, ...],
+    kinds: Sequence[Kind],
 ) -> None:
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", str(BUCKETS))
     faults = []
     async with redis.asyncio.Redis.from_url(redis_url) as connection:
-        for number, kind in enumerate(KINDS):
+        for number, kind in enumerate(kinds):
             if kind.key == "wake":
                 continue
             place = Place(connection, f"{namespace}-{number}", SICK, "w")

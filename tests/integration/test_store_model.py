@@ -381,7 +381,7 @@ def test_a_bucket_behaves_as_its_model(redis_url: str, namespace: str, now_ms: i
         derandomize="CI" in os.environ,
         print_blob=True,
         suppress_health_check=list(HealthCheck),
-        max_examples=60,
+        max_examples=settings().max_examples // 2,
         stateful_step_count=100,
     )
     with World(redis_url, namespace, now_ms) as world:
