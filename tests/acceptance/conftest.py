@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page
 
+from tests.rigs.api import api
 from tests.rigs.bridge import Bridge, MakeBridge
 from tests.rigs.browser import browser, launched
 from tests.servers.cluster import ClusterSite
@@ -70,7 +71,16 @@ async def program(chromium: str) -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
+async def http(
+    request: pytest.FixtureRequest, redis_url: str, namespace: str
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A server, whose brokers are the BROKERS of the test's file."""
+    async with api(redis_url, namespace, brokers=request.module.BROKERS) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(http: httpx.AsyncClient, program: Browser) -> AsyncIterator[Page]:
-    """A page of the server that the test's file starts."""
+    """A page of that server."""
     async with browser(program, str(http.base_url)) as page:
         yield page

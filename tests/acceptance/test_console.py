@@ -188,7 +188,6 @@ async def test_the_demo_is_seen_live(program: Browser) -> None:
 
 
 async def draw(program: Browser, url: str, folder: Path) -> None:
-    """Write the pictures of all pages."""
     looks: dict[str, Any] = {"light": {}, "dark": {"scheme": "dark"}, "phone": {"size": PHONE}}
     for look, how in looks.items():
         async with browser(program, url, **how) as page:

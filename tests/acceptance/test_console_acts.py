@@ -25,12 +25,6 @@ BROKERS = {"memory": "memory://", "other": "memory://"}
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
-
-
-@pytest_asyncio.fixture(loop_scope="session")
 async def page(http: httpx.AsyncClient, program: Browser) -> AsyncIterator[Page]:
     async with browser(program, str(http.base_url), expected={404, 406, 422, 503}) as opened:
         yield opened

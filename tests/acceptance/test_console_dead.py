@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from delaybridge.store.store import Store
-from tests.rigs.api import api
+from tests.rigs.browser import confirm
 from tests.rigs.burials import buried
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,23 +30,6 @@ def dead(redis_url: str, namespace: str) -> Iterator[None]:
     store.close()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
-
-
-async def confirmed(page: Page, text: str = "") -> None:
-    """Type what is asked for, press the button, and see the dialog go."""
-    go = page.locator("#ask .go")
-    if text:
-        await expect(page.locator("#ask .typed input")).to_be_visible()
-        await expect(go).to_be_disabled()
-        await page.locator("#ask .typed input").fill(text)
-    await go.click()
-    await expect(page.locator("#ask")).to_be_hidden()
-
-
 async def ids(http: httpx.AsyncClient, path: str) -> list[str]:
     return sorted(item["id"] for item in (await http.get(path)).json()["items"])
 
@@ -65,7 +47,7 @@ async def test_a_group_and_ticked_rows_are_kicked_over_a_span(
     group = page.locator("#t-groups tbody tr", has_text="unroutable")
     await page.locator("form:has(#t-groups) [name=over]").fill("10m")
     await group.get_by_role("button", name="Kick").click()
-    await confirmed(page, "4")
+    await confirm(page, "4")
     await expect(page.locator("#t-groups tbody tr")).to_have_count(1)
     kicked = (await http.get("/v1/messages")).json()["items"]
     assert sorted(each["id"] for each in kicked) == [f"gone-{n}" for n in range(4)]
@@ -77,7 +59,7 @@ async def test_a_group_and_ticked_rows_are_kicked_over_a_span(
     bar = page.locator("form.bar", has=page.get_by_role("button", name="Kick all that match"))
     await bar.locator("[name=over]").fill("1h")
     await bar.get_by_role("button", name="Kick", exact=True).click()
-    await confirmed(page)
+    await confirm(page)
     await expect(page.locator("#t-dead tbody tr")).to_have_count(2)
     assert await ids(http, "/v1/dead") == ["late-2", "late-3"]
     due = [each["due_ms"] for each in (await http.get("/v1/messages")).json()["items"]]
@@ -89,11 +71,11 @@ async def test_discarding_must_be_typed(page: Page, http: httpx.AsyncClient) -> 
     await page.goto("/dead?reason=expired")
     await page.get_by_role("checkbox", name="late-0").check()
     await page.get_by_role("button", name="Discard", exact=True).click()
-    await confirmed(page, "discard")
+    await confirm(page, "discard")
     await expect(page.locator("#t-dead tbody tr")).to_have_count(3)
     assert "late-0" not in await ids(http, "/v1/dead")
     await page.get_by_role("button", name="Discard all that match").click()
-    await confirmed(page, "3")
+    await confirm(page, "3")
     await expect(page.locator("#t-dead")).to_have_count(0)
     assert await ids(http, "/v1/dead") == [f"gone-{n}" for n in range(4)]
     assert await ids(http, "/v1/messages") == []
@@ -108,15 +90,15 @@ async def test_a_destination_is_paused_resumed_and_purged(
     await page.goto("/destinations")
     row = page.locator("#t-places tbody tr", has_text="rabbitmq:orders")
     await row.get_by_role("button", name="Pause").click()
-    await confirmed(page)
+    await confirm(page)
     await expect(row.locator(".state")).to_have_text("paused")
     assert (await of(http, "rabbitmq%3Aorders"))["paused_by"] == "rabbitmq:orders"
     await row.get_by_role("button", name="Resume").click()
-    await confirmed(page)
+    await confirm(page)
     await expect(row.locator(".state")).not_to_have_text("paused")
     assert (await of(http, "rabbitmq%3Aorders"))["paused_by"] is None
     await row.get_by_role("button", name="Purge").click()
-    await confirmed(page, "rabbitmq:orders")
+    await confirm(page, "rabbitmq:orders")
     await expect(row).to_have_count(0)
     assert await ids(http, "/v1/dead") == [f"late-{n}" for n in range(4)]
     assert await ids(http, "/v1/messages") == []
@@ -124,7 +106,7 @@ async def test_a_destination_is_paused_resumed_and_purged(
     await page.goto("/brokers")
     row = page.locator("#t-brokers tbody tr", has_text="kafka")
     await row.get_by_role("button", name="Pause").click()
-    await confirmed(page)
+    await confirm(page)
     await expect(row).to_contain_text("paused")
     assert (await of(http, "kafka"))["state"] == "paused"
 

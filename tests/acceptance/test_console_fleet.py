@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.rigs.api import api
+from tests.rigs.browser import confirm
 from tests.rigs.fleet import Fleet
 from tests.rigs.waiting import until_async
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+BROKERS = {"file": "memory://"}
 
 
 @pytest.fixture
 def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
     with Fleet(tmp_path, redis_url, namespace, ttl_ms=3000) as made:
         yield made
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers={"file": "memory://"}) as client:
-        yield client
 
 
 @pytest.mark.slow
@@ -101,8 +95,7 @@ async def test_a_recurring_message_from_its_preview_to_its_end(
     await row.get_by_role("button", name="Resume").click()
     await expect(row.locator(".state")).to_have_text("active")
     await row.get_by_role("button", name="Run now").click()
-    await page.locator("#ask .go").click()
-    await expect(page.locator("#ask")).to_be_hidden()
+    await confirm(page)
     assert (await http.get("/v1/stats")).json()["delayed"] == 1
 
     await row.get_by_role("link", name="report").click()
@@ -118,8 +111,7 @@ async def test_a_recurring_message_from_its_preview_to_its_end(
     since = datetime.now(UTC) - timedelta(days=3)
     await page.locator("#backfill [name=start]").fill(since.isoformat())
     await page.get_by_role("button", name="Backfill").click()
-    await page.locator("#ask .go").click()
-    await expect(page.locator("#ask")).to_be_hidden()
+    await confirm(page)
     assert (await http.get("/v1/stats")).json()["delayed"] == 4
     await page.get_by_role("button", name="Delete").click()
     await expect(page.locator("#ask .go")).to_be_disabled()

@@ -124,6 +124,7 @@ async def test_what_is_seen_stays_while_redis_is_slow_and_heals_when_it_was_away
             await expect(page.locator("h1")).to_have_text("Overview")
 
 
+@pytest.mark.slow
 async def test_many_pages_share_a_stream_and_each_keeps_its_language(
     http: httpx.AsyncClient, page: Page
 ) -> None:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.rigs.api import api
 from tests.rigs.browser import confirm
 from tests.rigs.waiting import until_async
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TO, MANY = "memory:q", 2000
 BROKERS = {"memory": "memory://"}
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
 
 
 async def schedule(http: httpx.AsyncClient, ids: list[str], **fields: Any) -> None:

@@ -68,7 +68,6 @@ class Demo:
         return self._process.wait()
 
     def send(self, number: signal.Signals) -> int:
-        """Send a signal, and wait for the end."""
         self._process.send_signal(number)
         return self.end()
 
@@ -81,7 +80,6 @@ class Demo:
         return left + (["redis"] if accepts(int(port)) else [])
 
     def close(self) -> None:
-        """End it, if it has not ended."""
         self._process.kill()
         self._process.wait()
         if self._process.stdout is not None:

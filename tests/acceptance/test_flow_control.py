@@ -108,28 +108,3 @@ def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
     for number, after_ms in enumerate(late_ms(bridge.deliveries(), burst)):
         even_ms = SPREAD_MS * number / len(burst)
         assert even_ms - EVEN_MS < after_ms < even_ms + EVEN_MS + most_ms
-
-
-@pytest.mark.slow
-def test_messages_of_a_worker_that_starts_while_its_destination_is_paused_all_wait(
-    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
-) -> None:
-    brokers = {"rabbitmq": rabbitmq_url, "free": rabbitmq_url}
-    bridge = make_bridge(brokers, lease_ttl_ms=LEASE_TTL_MS)
-    free = bridge.rabbitmq_queue(f"{namespace}-f", "free")
-    held = {*bridge.schedule(bridge.rabbitmq_queue(namespace), 1000, seconds=0)}
-    bridge.client.pause("rabbitmq")
-    for _ in range(2):
-        bridge.start_workers(1)
-        # when later messages of every bucket have arrived
-        later = {*bridge.schedule(free, 200, seconds=0)}
-        until(lambda ids=later: ids <= {each.id for each in bridge.deliveries()}, interval_s=0.05)
-        bridge.wait_consumed()
-        assert not held & {each.id for each in bridge.deliveries()}
-        bridge.kill_worker(bridge.workers[0])
-    bridge.start_workers(1)
-    bridge.client.resume("rabbitmq")
-    bridge.wait_delivered()
-    assert not (bridge.verdict().lost or bridge.verdict().early)
-    assert sorted(each.id for each in bridge.deliveries() if each.id in held) == sorted(held)
-    assert {each.attempt for each in bridge.deliveries() if each.id in held} == {1}

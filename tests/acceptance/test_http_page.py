@@ -28,7 +28,6 @@ def blocks(language: str) -> list[str]:
 def api(
     redis_url: str, rabbitmq_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApiProcess]:
-    """A server for all programs."""
     folder, namespace = tmp_path_factory.mktemp("api"), f"t-{uuid.uuid4().hex[:16]}"
     with ApiProcess(folder, redis_url, namespace, "--port", "0", broker=rabbitmq_url) as serving:
         yield serving

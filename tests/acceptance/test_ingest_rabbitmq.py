@@ -9,24 +9,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import pika
-import psutil
 import pytest
 
 from delaybridge.amqp.header import encode_properties
-from tests.rigs.bridge import CALM_LEASE_MS, OUTAGE_S, Bridge, MakeBridge, rabbitmq_channel
+from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import Delivery, firsts, percentile
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw
 from tests.rigs.rabbitmq_site import Raw, entries
 from tests.rigs.stall import Stall
-from tests.rigs.waiting import DEADLINE_S, quiet, until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.cluster import ClusterSite
-from tests.servers.rabbitmq import RabbitMQNode
-from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelSite
 
 MESSAGES = 2000
-KIB, MIB = 2**10, 2**20
 OWN = {"delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt"}
 
 
@@ -125,22 +120,6 @@ class Site:
             ]
         )
 
-    def wait_reading(self) -> None:
-        """Wait until an ingest process says that it reads the delay exchange."""
-        until(
-            lambda: any(
-                source.source == f"rabbitmq:{self.delay}" and source.state == "reading"
-                for ingest in self.bridge.client.stats().ingests
-                for source in ingest.sources
-            ),
-            "ingest reads the delay exchange",
-            interval_s=0.1,
-        )
-
-    def wait_arrived(self) -> None:
-        """Wait until the first messages have arrived on the target."""
-        until(lambda: self.bridge.deliveries(), "the first message arrives", interval_s=0.05)
-
     def check(self, *, duplicates: bool = False) -> list[float]:
         """Check that all messages arrived unchanged, none early and, by default, none twice.
 
@@ -212,7 +191,7 @@ def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges, lease_ttl_ms=CALM_LEASE_MS)
     site = Site(bridge, namespace)
     worker = bridge.start("scan", "--with-ingest")
-    site.wait_reading()
+    bridge.wait_reading(f"rabbitmq:{site.delay}")
     site.send(MESSAGES, seconds=3)
     late_ms = site.check()
     assert percentile(late_ms, 0.99) < 1000 + stall.worst_ms
@@ -224,23 +203,6 @@ def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_when_ingest_is_killed(
-    make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
-) -> None:
-    bridge = make_bridge({"rabbitmq": rabbitmq_url})
-    site = Site(bridge, namespace)
-    bridge.start_workers(1)
-    command = ("ingest", "rabbitmq", "--exchange", site.delay)
-    ingests = [bridge.start(*command), bridge.start(*command)]
-    site.wait_reading()
-    for ingest in ingests:
-        site.send(MESSAGES // 2, midway=ingest.kill)
-        ingest.wait()
-        bridge.start(*command)
-    site.check(duplicates=True)
-
-
-@pytest.mark.slow
 def test_nothing_is_lost_when_a_master_of_redis_dies(
     make_bridge: MakeBridge, own_site: AnySite, rabbitmq_url: str, namespace: str
 ) -> None:
@@ -248,7 +210,7 @@ def test_nothing_is_lost_when_a_master_of_redis_dies(
     site = Site(bridge, namespace)
     bridge.start_workers(2)
     bridge.start("ingest", "rabbitmq", "--exchange", site.delay)
-    site.wait_reading()
+    bridge.wait_reading(f"rabbitmq:{site.delay}")
     with ThreadPoolExecutor(1) as pool:
         died: list[Future[None]] = []
         site.send(
@@ -256,54 +218,3 @@ def test_nothing_is_lost_when_a_master_of_redis_dies(
         )
         died[0].result(DEADLINE_S)
     site.check(duplicates=True)
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_while_rabbitmq_is_down(
-    make_bridge: MakeBridge, own_rabbitmq: RabbitMQNode, namespace: str
-) -> None:
-    bridge = make_bridge({"rabbitmq": own_rabbitmq.url})
-    site = Site(bridge, namespace)
-    bridge.start_workers(1)
-    ingest = bridge.start("ingest", "rabbitmq", "--exchange", site.delay)
-    site.wait_reading()
-    site.send(MESSAGES // 2)
-    site.wait_arrived()
-    own_rabbitmq.ctl("stop_app")
-    quiet(OUTAGE_S)
-    own_rabbitmq.ctl("start_app")
-    site.wait_reading()
-    site.send(MESSAGES // 2)
-    site.check(duplicates=True)
-    assert ingest.poll() is None
-
-
-def test_memory_is_bounded_while_redis_is_down(
-    make_bridge: MakeBridge, own_redis: RedisServer, rabbitmq_url: str, namespace: str
-) -> None:
-    window = {"DELAYBRIDGE_INGEST__WINDOW_BYTES": str(8 * MIB)}
-    bridge = make_bridge({"rabbitmq": rabbitmq_url}, redis_url=own_redis.url, settings=window)
-    site = Site(bridge, namespace)
-    ingest = psutil.Process(bridge.start("ingest", "rabbitmq", "--exchange", site.delay).pid)
-    site.wait_reading()
-    hour = pika.BasicProperties(headers={"x-delay": 3_600_000})
-    with rabbitmq_channel(rabbitmq_url) as channel:
-        channel.basic_publish(site.delay, "k", b"first", hour)
-        until(lambda: bridge.client.stats().delayed == 1, "ingest reads", interval_s=0.1)
-        before = ingest.memory_info().rss
-        own_redis.pause()
-        channel.confirm_delivery()
-        for number in range(400):
-            channel.basic_publish(site.delay, "k", number.to_bytes(4, "big") * (50 * KIB), hour)
-    log = bridge.folder / "ingest-1.log"
-    until(
-        lambda: "store_silent" in log.read_text(),
-        "the silence of Redis is noticed",
-        interval_s=0.1,
-    )
-    quiet(2)
-    grown = ingest.memory_info().rss - before
-    print(f"\n{grown / MIB:.0f} MiB for a window of 8 and 80 waiting")
-    assert grown < 40 * MIB
-    own_redis.resume()
-    until(lambda: bridge.client.stats().delayed == 401, "all stored", interval_s=0.2)

@@ -58,12 +58,10 @@ class Application:
                 process.kill()
 
     def wait_accepted(self, count: int) -> None:
-        """Wait until this many messages are in its journal."""
         until(lambda: self.accepted >= count, f"{count} accepted", interval_s=0.02)
 
     @property
     def accepted(self) -> int:
-        """The number of messages in its journal."""
         return self._journal.read_bytes().count(b"\n") if self._journal.exists() else 0
 
     def promise(self, bridge: Bridge, destination: str) -> None:
@@ -84,9 +82,7 @@ class Application:
 def check_all_arrived(bridge: Bridge) -> Verdict:
     bridge.wait_delivered()
     verdict = bridge.verdict()
-    assert not verdict.lost
-    assert not verdict.early
-    assert not verdict.changed
+    assert not (verdict.lost or verdict.early or verdict.changed)
     return verdict
 
 

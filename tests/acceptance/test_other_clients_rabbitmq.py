@@ -17,7 +17,7 @@ import pytest
 
 from tests.rigs.bridge import Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.stall import Stall
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.clients import PROGRAMS
 
 SLACK_MS = 2000
@@ -82,11 +82,7 @@ def bridge(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> Bridge
         channel.queue_declare(second, durable=True, arguments={"x-queue-type": "quorum"})
         channel.queue_bind(second, namespace, "#")
     bridge.start("scan", "--with-ingest")
-    until(
-        lambda: [s.state for i in bridge.client.stats().ingests for s in i.sources] == ["reading"],
-        "ingest reads the delay exchange",
-        interval_s=0.1,
-    )
+    bridge.wait_reading(f"rabbitmq:{namespace}.delay")
     return bridge
 
 

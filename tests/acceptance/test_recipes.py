@@ -107,7 +107,6 @@ class Reader:
         return states == {f"{kind}:{self.name}.delay": "reading" for kind in ("rabbitmq", "kafka")}
 
     def arrivals(self, log: str) -> list[Arrival]:
-        """What a consumer has received so far."""
         return [
             Arrival(text, datetime.fromisoformat(at).timestamp() * 1000, int(due_ms))
             for at, text, due_ms in DELIVERED.findall(self.printed(log))
@@ -212,7 +211,6 @@ def test_the_shell_recipe_schedules_and_cancels(reader: Reader) -> None:
 
 
 def blocks_of(page: str) -> list[str]:
-    """The Python code of a page, in order."""
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 

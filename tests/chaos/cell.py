@@ -44,7 +44,7 @@ class Cell:
     """
 
     id: str
-    component: str
+    component: str = "worker"
     fault: str
     expects: str
     run: Callable[[Site], None] = lambda site: None

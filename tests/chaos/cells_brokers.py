@@ -1,8 +1,7 @@
 """Cells whose fault is in a broker, or on the way to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from operator import methodcaller as order
 from typing import Any
 
 from tests.chaos.cell import Cell, Setup
@@ -18,16 +17,14 @@ CONFIRMS = {
 QUICK = {"RETRY__BASE_MS": "200", "RETRY__MAX_MS": "2000"}
 PROXIED = Setup(through=("broker",))
 TWO = Setup(broker="own-rabbitmq", other=True)
+Order = Callable[[Any], Any]  # to a broker
 
 
 def reset_every(seconds: float) -> Callable[[Site], None]:
     def run(site: Site) -> None:
         while site.is_loading:
             with site.fault(after_s=3):
-                site.broker_proxy.mode = "blackhole"
-                site.wait(0.3)
-                site.proxies.reset(site.broker_proxy)
-                site.broker_proxy.mode = "pass"
+                site.silence(site.broker_proxy, 0.3)
             site.wait(seconds)
 
     return run
@@ -42,28 +39,20 @@ def swallow_confirms(site: Site) -> None:
         site.broker_proxy.mode = "pass"
 
 
-def alarm(setting: str, on: str, off: str) -> Callable[[Site], None]:
+def off_and_on(off: Order, on: Order, seconds: float, after_s: float = 5) -> Callable[[Site], None]:
+    """The broker gets an order, and after this time the other one."""
+
     def run(site: Site) -> None:
-        with site.fault(after_s=3):
-            site.broker.ctl(setting, on)
-            site.wait(8)
-            site.broker.ctl(setting, off)
+        with site.fault(after_s=after_s):
+            off(site.broker)
+            site.wait(seconds)
+            on(site.broker)
 
     return run
 
 
-def stop_the_application(site: Site) -> None:
-    with site.fault(after_s=5):
-        site.broker.ctl("stop_app")
-        site.wait(4)
-        site.broker.ctl("start_app")
-
-
-def kill_the_broker(site: Site) -> None:
-    with site.fault(after_s=5):
-        site.broker.kill()
-        site.wait(2)
-        site.broker.start()
+def alarm(setting: str, on: str, off: str) -> Callable[[Site], None]:
+    return off_and_on(order("ctl", setting, on), order("ctl", setting, off), 8, after_s=3)
 
 
 def unbind(site: Site) -> None:
@@ -130,20 +119,6 @@ def change_the_password(site: Site) -> None:
     site.expect("I1", "none is in the dead set", not site.bridge.dead())
     said = [name for name, log in site.logs().items() if "ACCESS_REFUSED" in log]
     site.expect("I14", "the logs name the refusal", set(site.bridge.workers) <= {*said})
-
-
-def kafka_is_stopped(site: Site) -> None:
-    with site.fault(after_s=3):
-        site.broker.pause()
-        site.wait(5)
-        site.broker.resume()
-
-
-def kafka_is_killed(site: Site) -> None:
-    with site.fault(after_s=5):
-        site.broker.kill()
-        site.wait(3)
-        site.broker.start()
 
 
 def kafka_is_slow(site: Site) -> None:
@@ -237,7 +212,7 @@ CELLS = [
         "F34",
         "stopped and started again (stop_app)",
         "nothing is lost, others are on time",
-        stop_the_application,
+        off_and_on(order("ctl", "stop_app"), order("ctl", "start_app"), 4),
         in_ci=True,
         setup=TWO,
         duplicates=2 * WINDOW,
@@ -247,7 +222,7 @@ CELLS = [
         "F35",
         "killed (SIGKILL) and started again",
         "nothing is lost, others are on time",
-        kill_the_broker,
+        off_and_on(order("kill"), order("start"), 2),
         setup=TWO,
         duplicates=2 * WINDOW,
         back_off_ms=15_000,
@@ -312,7 +287,7 @@ CELLS = [
         component="Kafka",
         fault="stopped (SIGSTOP) for 5 s",
         expects="nothing is lost or repeated: it answers within the time that a record has",
-        run=kafka_is_stopped,
+        run=off_and_on(order("pause"), order("resume"), 5, after_s=3),
         in_ci=True,
         setup=Setup(broker="own-kafka"),
     ),
@@ -321,7 +296,7 @@ CELLS = [
         component="Kafka",
         fault="killed (SIGKILL) and started again",
         expects="nothing is lost, others are on time",
-        run=kafka_is_killed,
+        run=off_and_on(order("kill"), order("start"), 3),
         in_ci=True,
         setup=Setup(broker="own-kafka", other=True),
         duplicates=2 * WINDOW,

@@ -1,7 +1,5 @@
 """Cells of clocks, storms, entrances, versions and machines."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -103,10 +101,7 @@ def storm(site: Site) -> None:
     )  # fmt: skip
     while site.is_loading:
         with site.fault(after_s=1):
-            site.broker_proxy.mode = "blackhole_down"
-            site.wait(0.8)
-            site.proxies.reset(site.broker_proxy)
-            site.broker_proxy.mode = "pass"
+            site.silence(site.broker_proxy, 0.8, "blackhole_down")
         site.wait(1.2)
     printed, _ = stale.communicate(timeout=site.seconds + DEADLINE_S)
     said = json.loads(printed)
@@ -311,7 +306,6 @@ CELLS = [
     ),
     Cell(
         id="F56",
-        component="worker",
         fault="a message ends each worker that publishes it",
         expects="it is in the dead set after its attempts; its neighbours are delivered",
         run=poison,
@@ -335,7 +329,6 @@ CELLS = [
     ),
     Cell(
         id="F61",
-        component="worker",
         fault="no file descriptors are left for 4 s, while connections are cut",
         expects="it says so, does not spin, and connects again",
         run=lack_descriptors,
@@ -344,7 +337,6 @@ CELLS = [
     ),
     Cell(
         id="F62",
-        component="worker",
         fault="its log cannot be written (disk full)",
         expects="it works on",
         run=cannot_log,
@@ -352,7 +344,6 @@ CELLS = [
     ),
     Cell(
         id="F63",
-        component="worker",
         fault="workers of two versions at once; the older one is killed",
         expects="nothing is lost or early",
         run=two_versions,
@@ -370,7 +361,6 @@ CELLS = [
     ),
     Cell(
         id="F71",
-        component="worker",
         fault="two values of lease.ttl_ms in one fleet; the longer one's worker stops for 3.5 s",
         expects="its lease is not shortened: no duplicate",
         run=two_leases,

@@ -1,7 +1,5 @@
 """A cell of faults drawn at random, one or two at a time, as long as the load lasts."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 
@@ -10,6 +8,7 @@ from tests.chaos.site import WINDOW, Site
 
 SECONDS = 40.0
 PAUSE_S = 2.0
+SILENCES = ("blackhole", "blackhole_up", "blackhole_down")
 
 
 def kill_a_worker(site: Site) -> None:
@@ -41,18 +40,12 @@ def cut_redis(site: Site) -> None:
 
 def silence_redis(site: Site) -> None:
     with site.fault():
-        site.redis_proxy.mode = random.choice(("blackhole", "blackhole_up", "blackhole_down"))
-        site.wait(random.uniform(0.3, 2))
-        site.proxies.reset(site.redis_proxy)
-        site.redis_proxy.mode = "pass"
+        site.silence(site.redis_proxy, random.uniform(0.3, 2), random.choice(SILENCES))
 
 
 def silence_the_broker(site: Site) -> None:
     with site.fault(after_s=3):
-        site.broker_proxy.mode = random.choice(("blackhole", "blackhole_up", "blackhole_down"))
-        site.wait(random.uniform(0.3, 2))
-        site.proxies.reset(site.broker_proxy)
-        site.broker_proxy.mode = "pass"
+        site.silence(site.broker_proxy, random.uniform(0.3, 2), random.choice(SILENCES))
 
 
 def flush_scripts(site: Site) -> None:

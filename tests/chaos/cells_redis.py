@@ -1,7 +1,5 @@
 """Cells whose fault is in one Redis, or on the way to it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -9,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import redis
 
@@ -230,42 +230,45 @@ def connect_again_and_again(site: Site) -> None:
     site.expect("I14", f"connections are bounded: {count}", count < 60)
 
 
+def cell(
+    id: str, fault: str, expects: str, run: Callable[[Site], None], setup: Setup = OWN, **more: Any
+) -> Cell:
+    about = {"component": "Redis", **more}
+    return Cell(id=id, fault=fault, expects=expects, run=run, setup=setup, **about)
+
+
+way = partial(cell, component="way to Redis")
 CELLS = [
-    Cell(
-        id="F09",
-        component="Redis",
-        fault="killed (SIGKILL) and started again three times, append-only file on",
-        expects="nothing is lost; what was in flight may come twice",
-        run=kill_and_restart(3),
+    cell(
+        "F09",
+        "killed (SIGKILL) and started again three times, append-only file on",
+        "nothing is lost; what was in flight may come twice",
+        kill_and_restart(3),
         in_ci=True,
-        setup=OWN,
         duplicates=3 * 2 * WINDOW,
     ),
-    Cell(
-        id="F10",
-        component="Redis",
-        fault="killed and started again, nothing on disk",
-        expects="what was stored is lost; workers say so within 5 s and a lease, and stop",
-        run=vanish,
+    cell(
+        "F10",
+        "killed and started again, nothing on disk",
+        "what was stored is lost; workers say so within 5 s and a lease, and stop",
+        vanish,
         setup=Setup(redis="own", redis_args=("--save", ""), load={"first_s": 20.0}),
         may_lose_s=60,
     ),
-    Cell(
-        id="F12",
-        component="Redis",
-        fault="its machine loses power; append-only file synced every second",
-        expects="only what was answered up to 2 s before is lost",
-        run=lose_power,
+    cell(
+        "F12",
+        "its machine loses power; append-only file synced every second",
+        "only what was answered up to 2 s before is lost",
+        lose_power,
         setup=Setup(redis="powered"),
         may_lose_s=2.2,
         duplicates=4 * WINDOW,
     ),
-    Cell(
-        id="F12b",
-        component="Redis",
-        fault="its machine loses power; synced always, durability aof-fsync",
-        expects="nothing is lost",
-        run=lose_power,
+    cell(
+        "F12b",
+        "its machine loses power; synced always, durability aof-fsync",
+        "nothing is lost",
+        lose_power,
         setup=Setup(
             redis="powered",
             redis_args=("--appendfsync", "always"),
@@ -273,128 +276,105 @@ CELLS = [
         ),
         duplicates=2 * WINDOW,
     ),
-    Cell(
-        id="F74",
-        component="Redis",
-        fault="restored from files that are two seconds older, under load",
-        expects="what was answered meanwhile is lost; workers say so within 5 s",
-        run=roll_back,
-        setup=OWN,
+    cell(
+        "F74",
+        "restored from files that are two seconds older, under load",
+        "what was answered meanwhile is lost; workers say so within 5 s",
+        roll_back,
         may_lose_s=4,
         duplicates=8 * WINDOW,
     ),
-    Cell(
-        id="F13",
-        component="Redis",
-        fault="stopped for 3 s, and for 8 s: longer than the time-out of a call",
-        expects="nothing is lost, nothing is claimed by two",
-        run=pause_redis(3, 8),
+    cell(
+        "F13",
+        "stopped for 3 s, and for 8 s: longer than the time-out of a call",
+        "nothing is lost, nothing is claimed by two",
+        pause_redis(3, 8),
         in_ci=True,
-        setup=OWN,
         duplicates=2 * WINDOW,
     ),
-    Cell(
-        id="F22",
-        component="Redis",
-        fault="full for 3 s (maxmemory)",
-        expects="schedule is refused with StoreFull; what is stored goes out meanwhile",
-        run=fill,
-        setup=OWN,
+    cell(
+        "F22",
+        "full for 3 s (maxmemory)",
+        "schedule is refused with StoreFull; what is stored goes out meanwhile",
+        fill,
     ),
-    Cell(
-        id="F23",
-        component="Redis",
-        fault="may evict keys (allkeys-lru)",
-        expects="workers refuse to start, and name the setting",
-        run=evict_keys,
-        setup=OWN,
+    cell(
+        "F23",
+        "may evict keys (allkeys-lru)",
+        "workers refuse to start, and name the setting",
+        evict_keys,
     ),
-    Cell(
-        id="F24",
-        component="Redis",
-        fault="cannot write to its disk for 3 s, and refuses writes (MISCONF)",
-        expects="nothing is lost; what is due waits until writes are possible",
-        run=cannot_write,
-        setup=OWN,
+    cell(
+        "F24",
+        "cannot write to its disk for 3 s, and refuses writes (MISCONF)",
+        "nothing is lost; what is due waits until writes are possible",
+        cannot_write,
     ),
-    Cell(
-        id="F25",
-        component="Redis",
-        fault="scripts flushed five times; busy with a script for 3 s",
-        expects="nothing is lost or repeated",
-        run=flush_scripts_and_be_busy,
-        setup=OWN,
+    cell(
+        "F25",
+        "scripts flushed five times; busy with a script for 3 s",
+        "nothing is lost or repeated",
+        flush_scripts_and_be_busy,
         duplicates=2 * WINDOW,
     ),
-    Cell(
-        id="F26",
-        component="Redis",
-        fault="FLUSHALL",
-        expects="what was stored is lost; workers say so within 5 s and a lease, and stop",
-        run=be_flushed,
+    cell(
+        "F26",
+        "FLUSHALL",
+        "what was stored is lost; workers say so within 5 s and a lease, and stop",
+        be_flushed,
         setup=Setup(redis="own", load={"first_s": 20.0}),
         may_lose_s=60,
     ),
-    Cell(
-        id="F27",
-        component="way to Redis",
-        fault="all connections reset every 0.3 s",
-        expects="nothing is lost or repeated",
-        run=reset_all_the_time,
+    way(
+        "F27",
+        "all connections reset every 0.3 s",
+        "nothing is lost or repeated",
+        reset_all_the_time,
         setup=PROXIED,
         duplicates=WINDOW,
     ),
-    Cell(
-        id="F27b",
-        component="way to Redis",
-        fault="every twentieth reply is lost",
-        expects="nothing is lost; each call takes effect once",
-        run=swallow_replies,
-        setup=OWN,
+    way(
+        "F27b",
+        "every twentieth reply is lost",
+        "nothing is lost; each call takes effect once",
+        swallow_replies,
         duplicates=2 * WINDOW,  # of the two workers that are killed first
     ),
-    Cell(
-        id="F28",
-        component="way to Redis",
-        fault="200 ms for each round trip",
-        expects="nothing is lost or repeated; messages are late by a round trip",
-        run=be_slow,
+    way(
+        "F28",
+        "200 ms for each round trip",
+        "nothing is lost or repeated; messages are late by a round trip",
+        be_slow,
         setup=PROXIED,
     ),
-    Cell(
-        id="F29",
-        component="Redis",
-        fault="the user may not call one command (ACL)",
-        expects="workers refuse to start, and name the command",
-        run=lack_a_right,
-        setup=OWN,
+    cell(
+        "F29",
+        "the user may not call one command (ACL)",
+        "workers refuse to start, and name the command",
+        lack_a_right,
     ),
-    Cell(
-        id="F67",
-        component="Redis",
-        fault="a failover behind the same address; connections to the old master stay open",
-        expects="nothing is lost; work goes on within 5 s",
-        run=be_demoted,
+    cell(
+        "F67",
+        "a failover behind the same address; connections to the old master stay open",
+        "nothing is lost; work goes on within 5 s",
+        be_demoted,
         in_ci=True,
         setup=PROXIED,
         back_off_ms=0,
         duplicates=2 * WINDOW,
     ),
-    Cell(
-        id="F68",
-        component="way to Redis",
-        fault="all connections are cut a hundred times",
-        expects="clients and workers go on; the number of connections stays bounded",
-        run=connect_again_and_again,
-        setup=OWN,
+    way(
+        "F68",
+        "all connections are cut a hundred times",
+        "clients and workers go on; the number of connections stays bounded",
+        connect_again_and_again,
         duplicates=2 * WINDOW,
     ),
-    Cell(
-        id="F69",
-        component="way to Redis",
-        fault="the wake-up connections go dead without a sign",
-        expects="noticed within 4 s; short delays are on time again",
-        run=swallow_wake_ups,
+    way(
+        "F69",
+        "the wake-up connections go dead without a sign",
+        "noticed within 4 s; short delays are on time again",
+        swallow_wake_ups,
         setup=Setup(redis="own", through=("redis",), load={"delay_s": 1.0}),
     ),
 ]

@@ -1,6 +1,7 @@
 """Cells whose fault is in a Redis of several servers: with Sentinels, or a Cluster."""
 
-from __future__ import annotations
+from functools import partial
+from typing import Any
 
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.site import WINDOW, Site
@@ -98,89 +99,82 @@ def majority_is_lost(site: Site) -> None:
         site.servers.wait_until_healthy()
 
 
+def on(
+    redis: str, component: str, id: str, fault: str, expects: str, run: Any, **more: Any
+) -> Cell:
+    """most: so many windows may come twice. lines: of the servers' configuration."""
+    setup = Setup(redis=redis, redis_args=more.pop("lines", ()), load=more.pop("load", REPLICATED))
+    allowed = {"duplicates": more.pop("most", 4) * WINDOW, "back_off_ms": 10_000, **more}
+    about = {"id": id, "component": component, "fault": fault, "expects": expects, "run": run}
+    return Cell(setup=setup, **about, **allowed)
+
+
+sentinels = partial(on, "sentinel", "Redis with Sentinels")
+cluster = partial(on, "cluster", "Redis Cluster")
+LOST = ("I3", "I4", "I11")  # what the old master had been told after its replicas were cut off
 CELLS = [
-    Cell(
-        id="F14",
-        component="Redis with Sentinels",
-        fault="the master dies while its replicas are cut off for 2 s; durability replicated:1",
-        expects="what was accepted is not lost; other answers were NotDurable. What was delivered "
+    sentinels(
+        "F14",
+        "the master dies while its replicas are cut off for 2 s; durability replicated:1",
+        "what was accepted is not lost; other answers were NotDurable. What was delivered "
         "while the replicas were cut off may be answered `cancelled` later, or come twice",
-        run=fail_over_behind,
+        fail_over_behind,
+        most=8,
         in_ci=True,
         seconds=8,  # what the replicas lack must be enough to be missed
-        cannot_hold=("I3", "I4", "I11"),
-        setup=Setup(redis="sentinel", load=REPLICATED),
-        duplicates=8 * WINDOW,
-        back_off_ms=10_000,
+        cannot_hold=LOST,
     ),
-    Cell(
-        id="F14b",
-        component="Redis with Sentinels",
-        fault="the same, and the old master is started at once, empty",
-        expects="nobody takes the empty server for the store",
-        run=lambda site: fail_over_behind(site, 0.0),
-        cannot_hold=("I3", "I4", "I11"),
-        setup=Setup(redis="sentinel", load=REPLICATED),
-        duplicates=8 * WINDOW,
-        back_off_ms=10_000,
+    sentinels(
+        "F14b",
+        "the same, and the old master is started at once, empty",
+        "nobody takes the empty server for the store",
+        lambda site: fail_over_behind(site, 0.0),
+        most=8,
+        cannot_hold=LOST,
     ),
-    Cell(
-        id="F15",
-        component="Redis with Sentinels",
-        fault="the same, with durability memory",
-        expects="what was accepted while the replicas were cut off may be lost",
-        run=fail_over_behind,
-        setup=Setup(redis="sentinel"),
-        duplicates=8 * WINDOW,
-        back_off_ms=10_000,
-        cannot_hold=("I3", "I4", "I11"),
+    sentinels(
+        "F15",
+        "the same, with durability memory",
+        "what was accepted while the replicas were cut off may be lost",
+        fail_over_behind,
+        most=8,
+        cannot_hold=LOST,
         may_lose_s=1,
+        load={},
     ),
-    Cell(
-        id="F16",
-        component="Redis with Sentinels",
-        fault="the master, with min-replicas-to-write 1, is cut from all servers for 5 s, not from "
+    sentinels(
+        "F16",
+        "the master, with min-replicas-to-write 1, is cut from all servers for 5 s, not from "
         "workers; durability replicated:1",
-        expects="what was accepted is not lost. What was delivered before the master noticed that "
+        "what was accepted is not lost. What was delivered before the master noticed that "
         "it is alone may be answered `cancelled` later, or come twice",
-        run=fenced_split_brain,
-        cannot_hold=("I3", "I4", "I11"),
-        setup=Setup(redis="sentinel", redis_args=MIN_REPLICAS, load=REPLICATED),
-        duplicates=4 * WINDOW,
-        back_off_ms=10_000,
+        fenced_split_brain,
+        cannot_hold=LOST,
+        lines=MIN_REPLICAS,
     ),
-    Cell(
-        id="F16b",
-        component="Redis with Sentinels",
-        fault="the same without min-replicas-to-write: for a moment there are two masters",
-        expects="what was accepted is not lost. What both masters knew may come twice, also what "
+    sentinels(
+        "F16b",
+        "the same without min-replicas-to-write: for a moment there are two masters",
+        "what was accepted is not lost. What both masters knew may come twice, also what "
         "one of them cancelled or moved, and what is to come at most once",
-        run=split_brain,
-        cannot_hold=("I3", "I4", "I11"),
-        setup=Setup(redis="sentinel", load=REPLICATED),
-        duplicates=16 * WINDOW,
-        back_off_ms=10_000,
+        split_brain,
+        most=16,
+        cannot_hold=LOST,
     ),
-    Cell(
-        id="F17",
-        component="Redis with Sentinels",
-        fault="two of three Sentinels are dead, and the master for 4 s",
-        expects="nobody is promoted; work goes on when the master is back",
-        run=one_sentinel_is_left,
-        setup=Setup(redis="sentinel", redis_args=AOF_LINES),
-        duplicates=4 * WINDOW,
-        back_off_ms=10_000,
+    sentinels(
+        "F17",
+        "two of three Sentinels are dead, and the master for 4 s",
+        "nobody is promoted; work goes on when the master is back",
+        one_sentinel_is_left,
+        lines=AOF_LINES,
+        load={},
     ),
-    Cell(
-        id="F18",
-        component="Redis Cluster",
-        fault="one of three masters dies; durability replicated:1",
-        expects="nothing is lost; its replica takes over",
-        run=kill_a_master,
+    cluster(
+        "F18",
+        "one of three masters dies; durability replicated:1",
+        "nothing is lost; its replica takes over",
+        kill_a_master,
         in_ci=True,
-        setup=Setup(redis="cluster", load=REPLICATED),
-        duplicates=4 * WINDOW,
-        back_off_ms=10_000,
     ),
     Cell(
         id="F19",
@@ -189,24 +183,20 @@ CELLS = [
         expects="",
         not_run="no such start; with replicated:1 such calls end in NotDurable, as in F14",
     ),
-    Cell(
-        id="F20",
-        component="Redis Cluster",
-        fault="half of all slots move to another master, with their keys",
-        expects="nothing is lost",
-        run=move_slots,
-        setup=Setup(redis="cluster"),
-        duplicates=4 * WINDOW,
-        back_off_ms=10_000,
+    cluster(
+        "F20",
+        "half of all slots move to another master, with their keys",
+        "nothing is lost",
+        move_slots,
+        load={},
     ),
-    Cell(
-        id="F21",
-        component="Redis Cluster",
-        fault="two of three masters are dead for 4 s",
-        expects="the service pauses, and goes on when they are back",
-        run=majority_is_lost,
-        setup=Setup(redis="cluster", redis_args=AOF_LINES),
-        duplicates=4 * WINDOW,
+    cluster(
+        "F21",
+        "two of three masters are dead for 4 s",
+        "the service pauses, and goes on when they are back",
+        majority_is_lost,
         back_off_ms=15_000,
+        lines=AOF_LINES,
+        load={},
     ),
 ]

@@ -1,7 +1,5 @@
 """Cells whose fault is in the worker."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 
@@ -117,7 +115,6 @@ CELLS = [
     ),
     Cell(
         id="F02",
-        component="worker",
         fault="one of four workers is killed (SIGKILL) every 2 s, and replaced",
         expects="nothing is lost; each kill repeats at most what was in flight",
         run=kill_one_after_the_other,
@@ -127,7 +124,6 @@ CELLS = [
     ),
     Cell(
         id="F02-kafka",
-        component="worker",
         fault="the same, with Kafka",
         expects="the same",
         run=kill_one_after_the_other,
@@ -225,7 +221,6 @@ CELLS = [
     ),
     Cell(
         id="F04",
-        component="worker",
         fault="a worker is stopped for 4 s, less than its lease",
         expects="nobody takes over; no duplicate",
         run=stop_a_worker(4),
@@ -234,7 +229,6 @@ CELLS = [
     ),
     Cell(
         id="F05",
-        component="worker",
         fault="a worker is stopped for 4 s, longer than its lease of 2 s",
         expects="nothing cancelled meanwhile is delivered; what was in flight may come twice",
         run=stop_a_worker(4),
@@ -243,7 +237,6 @@ CELLS = [
     ),
     Cell(
         id="F06",
-        component="worker",
         fault="a worker is stopped for 16 s, longer than the broker's heartbeat of 5 s",
         expects="it connects again; what was in flight may come twice",
         run=stop_a_worker(16),
@@ -252,7 +245,6 @@ CELLS = [
     ),
     Cell(
         id="F07",
-        component="worker",
         fault="every worker is replaced in turn (SIGTERM)",
         expects="nothing is lost or repeated, and each ends with 0",
         run=restart_each,
@@ -261,7 +253,6 @@ CELLS = [
     ),
     Cell(
         id="F08",
-        component="worker",
         fault="all workers are killed; 20 s later there are two new ones",
         expects="what is overdue goes out at once; what was in flight may come twice",
         run=nobody_works,
@@ -269,7 +260,6 @@ CELLS = [
     ),
     Cell(
         id="F42",
-        component="worker",
         fault="a worker's event loop is busy for two heartbeats (10 s)",
         expects="it connects again; what was in flight may come twice",
         run=is_busy_for_two_heartbeats,

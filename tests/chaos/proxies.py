@@ -1,7 +1,5 @@
 """Proxies on a thread of their own, so that a cell can break connections while it waits."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any
@@ -27,8 +25,6 @@ class Proxies:
         return proxy
 
     def reset(self, proxy: FaultProxy) -> None:
-        """Reset its connections."""
-
         async def reset() -> None:
             proxy.reset()
 

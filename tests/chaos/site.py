@@ -240,7 +240,6 @@ class Site:
         until(is_so, what)
 
     def finish_load(self) -> None:
-        """Wait until every producer has sent all."""
         for each in self._loads:
             each.wait(self.seconds + DEADLINE_S)
         if any(each.returncode for each in self._loads):
@@ -281,7 +280,6 @@ class Site:
         self.clock.append((time.time_ns() // 1000, step_ms))
 
     def is_stopped(self, name: str) -> bool:
-        """Whether the worker's process is stopped."""
         stat = Path(f"/proc/{self.bridge.pid(name)}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "T"
 
@@ -309,6 +307,13 @@ class Site:
 
     def wait(self, seconds: float) -> None:
         quiet(seconds)
+
+    def silence(self, proxy: FaultProxy, seconds: float, mode: str = "blackhole") -> None:
+        """For this time nothing passes, or nothing in one direction; then connections are cut."""
+        proxy.mode = mode
+        self.wait(seconds)
+        self.proxies.reset(proxy)
+        proxy.mode = "pass"
 
     def kill_worker(self, name: str) -> None:
         """SIGKILL; another one takes its place."""

@@ -6,8 +6,6 @@ HTTP, too (`"H-38"`, or a test named `test_h38_...`). The rows of the command li
 settings (S) are named here, each with its test.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -44,7 +42,7 @@ ELSEWHERE = {
     "test_headers_that_fill_the_frame_pass_and_one_byte_more_is_refused",
     "B12": "unit/test_quota.py::test_a_full_namespace_refuses_messages_and_names_the_limit",
     "D14": "unit/test_amqp.py::test_a_foreign_user_id_is_left_out",
-    "D8": "integration/test_http_bad_input.py::test_d8_a_paused_destination_takes_messages",
+    "D8": "integration/test_destinations.py::test_what_an_operator_holds_back_is_not_late",
     "H-55": "integration/test_http_idempotency.py::test_the_key_stands_for_one_request",
     "A28": "integration/test_ingest_rabbitmq_ids.py::"
     "test_the_message_id_decides_duplicates_cancels_and_conflicts",
@@ -61,80 +59,64 @@ ELSEWHERE = {
 # What is refused stands on the golden pages of the commands.
 REFUSED_PAGE = "unit/test_golden.py::test_commands_print_what_their_page_says"
 REAL_PAGE = "integration/test_golden.py::test_commands_print_what_their_page_says"
+LINES = "unit/test_cli_lines.py::"
+CHECKS = "unit/test_cli_checks.py::"
+REFUSALS = "unit/test_cli_refusals.py::"
+MANY = "integration/test_cli_many.py::"
+FLEET = "integration/test_cli_fleet.py::"
+MESSAGES = "integration/test_cli_messages.py::"
+OTHER_REDIS = "integration/test_cli_refusing_redis.py::"
 COMMAND_LINE = {
     "C-1": ("unknown command or option", REFUSED_PAGE),
     "C-2": ("missing argument", REFUSED_PAGE),
     "C-3": ("option twice", REFUSED_PAGE),
     "C-4": ("--in and --at together", REFUSED_PAGE),
-    "C-5": ("--in= empty", "unit/test_cli_refusals.py::test_times_refused"),
+    "C-5": ("--in= empty", REFUSALS + "test_times_refused"),
     "C-6": ("a BODY and --lines", REFUSED_PAGE),
-    "C-7": (
-        "- with stdin closed, or a terminal with nothing",
-        "unit/test_cli_lines.py::test_stdin_closed",
-    ),
-    "C-8": ("stdin without end", "unit/test_cli_lines.py::test_stdin_endless_is_read_to_the_limit"),
-    "C-9": ("--lines: 1 GB, BOM, CRLF, blank lines", "unit/test_cli_lines.py::test_lines"),
-    "C-10": (
-        "--lines: a line that is refused",
-        "integration/test_cli_many.py::test_a_line_that_is_too_long_is_refused",
-    ),
-    "C-11": (
-        "--lines: empty input",
-        "integration/test_cli_many.py::test_empty_lines_schedule_nothing",
-    ),
+    "C-7": ("- with stdin closed, or a terminal with nothing", LINES + "test_stdin_closed"),
+    "C-8": ("stdin without end", LINES + "test_stdin_endless_is_read_to_the_limit"),
+    "C-9": ("--lines: 1 GB, BOM, CRLF, blank lines", LINES + "test_lines"),
+    "C-10": ("--lines: a line that is refused", MANY + "test_a_line_that_is_too_long_is_refused"),
+    "C-11": ("--lines: empty input", LINES + "test_lines_exit_codes"),
     "C-12": ("--processes 0, -1, 1.5, abc, 10^9", REFUSED_PAGE),
     "C-13": ("--limit -1, 10^9", REAL_PAGE),
     "C-14": ("--redis, --broker: scheme, host, port, password", REFUSED_PAGE),
     "C-15": ("--broker without NAME=", REFUSED_PAGE),
     "C-16": (
         "Redis unreachable",
-        "unit/test_cli_refusals.py::test_an_unreachable_redis_is_named_without_its_password",
+        REFUSALS + "test_an_unreachable_redis_is_named_without_its_password",
     ),
-    "C-17": ("wrong password", "integration/test_cli_refusing_redis.py::test_wrong_password"),
-    "C-18": ("not a Redis", "integration/test_cli_refusing_redis.py::test_not_a_redis"),
-    "C-19": (
-        "Redis too old, wrong policy",
-        "unit/test_cli_checks.py::test_doctor_looks_at_the_server",
+    "C-17": ("wrong password", OTHER_REDIS + "test_wrong_password"),
+    "C-18": (
+        "not a Redis",
+        "integration/test_client_redis_fails.py::"
+        "test_a_server_that_is_not_redis_is_an_error_and_not_a_hang",
     ),
+    "C-19": ("Redis too old, wrong policy", CHECKS + "test_doctor_looks_at_the_server"),
     "C-20": ("the URL of a cluster", "unit/test_settings_urls.py::test_redis_urls_refused"),
     "C-21": ("--config missing, a directory", REFUSED_PAGE),
-    "C-22": (
-        "cancel of an unknown id",
-        "integration/test_cli_messages.py::test_schedule_show_reschedule_cancel",
-    ),
-    "C-23": (
-        "cancel in flight",
-        "integration/test_cli_messages.py::test_a_message_in_flight_is_too_late_to_change",
-    ),
-    "C-24": (
-        "kick of a message that is not dead",
-        "integration/test_cli_messages.py::test_the_dead_set",
-    ),
+    "C-22": ("cancel of an unknown id", MESSAGES + "test_schedule_show_reschedule_cancel"),
+    "C-23": ("cancel in flight", MESSAGES + "test_a_message_in_flight_is_too_late_to_change"),
+    "C-24": ("kick of a message that is not dead", REAL_PAGE),
     "C-25": ("many without --yes", REFUSED_PAGE),
-    "C-26": (
-        "a terminal of 20 columns",
-        "integration/test_cli_messages.py::test_an_id_is_not_cut_in_a_narrow_terminal",
-    ),
+    "C-26": ("a terminal of 20 columns", FLEET + "test_every_list_fits_the_terminal"),
     "C-27": ("NO_COLOR, a dumb terminal", "unit/test_cli_output.py::test_colour"),
-    "C-28": ("stdout closed", "integration/test_cli_many.py::test_head_closes_the_pipe"),
-    "C-29": ("Ctrl-C in --lines", "integration/test_cli_many.py::test_lines_interrupted"),
+    "C-28": (
+        "stdout closed",
+        "unit/test_cli_endings.py::test_a_reader_that_closes_stdout_is_not_an_error",
+    ),
+    "C-29": ("Ctrl-C in --lines", MANY + "test_lines_interrupted"),
     "C-30": (
         "an argument that is not UTF-8",
-        "unit/test_cli_refusals.py::test_names_that_are_no_text_are_refused_before_anything_starts",
+        REFUSALS + "test_names_that_are_no_text_are_refused_before_anything_starts",
     ),
     "C-31": ("locale C", "unit/test_cli_endings.py::test_c_locale"),
-    "C-32": (
-        "two workers of one name",
-        "integration/test_cli_fleet.py::test_two_workers_of_one_name",
-    ),
-    "C-33": (
-        "scan --burst with nothing due",
-        "integration/test_cli_fleet.py::test_scan_burst_with_nothing_due",
-    ),
-    "C-34": ("this host's clock is off", "unit/test_cli_checks.py::test_doctor_looks_at_the_clock"),
+    "C-32": ("two workers of one name", FLEET + "test_two_workers_of_one_name"),
+    "C-33": ("scan --burst with nothing due", FLEET + "test_scan_burst_with_nothing_due"),
+    "C-34": ("this host's clock is off", CHECKS + "test_doctor_looks_at_the_clock"),
     "C-35": (
         "a hostile id is printed",
-        "integration/test_cli_messages.py::test_hostile_content_is_escaped",
+        "unit/test_cli_output.py::test_hostile_bytes_are_escaped_in_text_and_json",
     ),
     "C-36": ("--json with an error", REFUSED_PAGE),
 }
@@ -177,10 +159,7 @@ SETTINGS = {
     "S-24": ("ssl_cert_reqs=none", URLS + "test_every_option_that_weakens_tls_gives_a_warning"),
     "S-25": ("password in URL and file", URLS + "test_a_second_password_is_refused"),
     "S-26": ("namespace", REFUSED),
-    "S-27": (
-        "two bucket counts",
-        "integration/test_cli_refusing_redis.py::test_another_bucket_count",
-    ),
+    "S-27": ("two bucket counts", REAL_PAGE),
     "S-28": ("buckets", REFUSED),
     "S-29": (
         "relations",

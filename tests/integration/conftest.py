@@ -7,12 +7,14 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
-from delaybridge import AsyncClient, Message
+from delaybridge import AsyncClient, Client, Message
 from delaybridge.ingest.kafka import consumer, subscription
 from delaybridge.store.store import Store
+from tests.rigs.api import api
 from tests.rigs.bucket import Owner, World
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import SELDOM, Arrived, Crew, note_arrivals
@@ -27,6 +29,7 @@ from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.rabbitmq_site import Site
 from tests.rigs.redis_troubles import Pair
 from tests.rigs.scanner import Rig, RigFactory
+from tests.rigs.sessions import token_file_in
 from tests.rigs.timetable import Timetable
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer
@@ -77,6 +80,39 @@ def run(
     """Runs a command line in this process, in a folder without settings."""
     monkeypatch.chdir(tmp_path)
     return runner(flags, capsys, monkeypatch)
+
+
+@pytest.fixture
+async def http(
+    request: pytest.FixtureRequest, redis_url: str, namespace: str
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the HTTP API, whose brokers are the BROKERS of the test's file."""
+    brokers = getattr(request.module, "BROKERS", {})
+    async with api(redis_url, namespace, brokers=brokers) as client:
+        yield client
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """A token of each scope."""
+    return token_file_in(tmp_path)
+
+
+@pytest.fixture
+async def guarded(
+    request: pytest.FixtureRequest, redis_url: str, namespace: str, token_file: Path
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The same, where a request needs a token."""
+    brokers = getattr(request.module, "BROKERS", {})
+    async with api(redis_url, namespace, brokers=brokers, token_file=str(token_file)) as client:
+        yield client
+
+
+@pytest.fixture
+def caller(redis_url: str, namespace: str) -> Iterator[Client]:
+    """A client in the namespace of the command lines."""
+    with Client(redis_url, namespace=namespace) as client:
+        yield client
 
 
 @pytest.fixture
@@ -230,19 +266,33 @@ def own_redis() -> Iterator[RedisServer]:
 async def make_entrance(
     redis_url: str, entrance_url: str, namespace: str
 ) -> AsyncIterator[MakeEntrance]:
-    """Makes entrances: they read NAMESPACE.delay; of Kafka NAMESPACE*.delay, as their own group."""
+    """Makes entrances: they read NAMESPACE.delay; of Kafka NAMESPACE*.delay, as their own group.
+
+    space: the namespace to which an entrance belongs, if it is another one.
+    """
     async with AsyncExitStack() as stack:
 
-        def make(*, url: str = entrance_url, redis: str = redis_url, **ingest: Any) -> Entrance:
+        def make(
+            *,
+            url: str = entrance_url,
+            redis: str = redis_url,
+            space: str = namespace,
+            **ingest: Any,
+        ) -> Entrance:
             if url.startswith("kafka"):
                 kind, given = "kafka", {"topics": [f"{namespace}*.delay"], "group": namespace}
             else:
                 kind, given = "rabbitmq", {"exchanges": [f"{namespace}.delay"]}
-            entrance = Entrance(redis, namespace, {kind: url}, **{**given, **ingest})
+            entrance = Entrance(redis, space, {kind: url}, **{**given, **ingest})
             stack.push_async_exit(entrance)
             return entrance
 
         yield make
+
+
+@pytest.fixture
+def entrance(make_entrance: MakeEntrance) -> Entrance:
+    return make_entrance()
 
 
 @pytest.fixture
@@ -280,6 +330,20 @@ def client(make: Maker, redis_url: str, namespace: str) -> Awaited:
 def bucket_of_x(store: Store, redis_url: str, namespace: str) -> Callable[[], World]:
     """The bucket of id `x`, once the namespace exists: from the owners' side, at Redis' time."""
     return lambda: World.of_key(store, redis_url, namespace, b"x")
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis for this test alone, which keeps nothing when it ends."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[redis.Redis]:
+    """`server`, without the product."""
+    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
+        yield connection
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from delaybridge import Client
 from delaybridge.store.store import Store
-from tests.rigs.bucket import World
+from tests.rigs.burials import buried
 from tests.rigs.command_line import Run
 
-AT = "2035-01-01T00:00:00Z"
+AT, NEXT_DAY = "2035-01-01T00:00:00Z", "2035-01-02T00:00:00Z"
 START_MS = 2_051_222_400_000
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def client(redis_url: str, namespace: str) -> Iterator[Client]:
         for number, tenant in enumerate(("blue", "red", "blue")):
             headers = {"tenant": tenant, "n": str(number)}
             client.schedule("kafka:t", b"x", id=f"m{number}", at=AT, headers=headers)
-        client.schedule("kafka:t", b"x", id="other", at=AT)
+        client.schedule("rabbitmq:/q", b"x", id="other", at=NEXT_DAY)
         yield client
 
 
@@ -41,6 +40,9 @@ def due_ms(client: Client, id: str) -> int:
         (("--header", "tenant=blue"), ["m0", "m2"]),
         (("--header", "tenant=blue", "--id-prefix", "m2"), ["m2"]),
         (("--id-prefix", "oth"), ["other"]),
+        (("--destination", "rabbitmq:/q"), ["other"]),
+        (("--due-from", NEXT_DAY), ["other"]),
+        (("--due-to", "2035-01-01T12:00:00Z"), ["m0", "m1", "m2"]),
         (("--attempts", "1"), []),
         (("--reason", "unroutable"), []),
     ],
@@ -51,9 +53,9 @@ def test_a_list_shows_the_messages_that_fit_and_a_bulk_verb_counts_them(
     run: Run, filters: tuple[str, ...], expected: list[str]
 ) -> None:
     shown = run("--json", "message", "ls", *filters)
-    assert [json.loads(line)["id"] for line in shown.out.splitlines()] == expected
+    assert [each["id"] for each in shown.objects] == expected
     counted = run("--json", "message", "cancel", *filters, "--dry-run")
-    assert json.loads(counted.out)["matched"] == len(expected)
+    assert counted.objects[0]["matched"] == len(expected)
 
 
 @pytest.mark.usefixtures("client")
@@ -66,7 +68,7 @@ def test_a_header_without_a_name_is_refused(run: Run) -> None:
 def test_messages_are_moved_by_an_offset(run: Run, client: Client) -> None:
     assert run("message", "reschedule", "m0", "--by", "-1h").out == "m0  rescheduled\n"
     assert due_ms(client, "m0") == -HOUR_MS
-    several = run("message", "reschedule", "m0", "nothing", "m1", "--by", "90s")
+    several = run("message", "reschedule", "m0", "nothing", "m1", "m0", "--by", "90s")
     assert several.code == 6
     assert several.out.split()[::2] == ["m0", "nothing", "m1"]
     assert several.out.split()[1::2] == ["rescheduled", "unknown", "rescheduled"]
@@ -74,7 +76,7 @@ def test_messages_are_moved_by_an_offset(run: Run, client: Client) -> None:
     moved = run("message", "reschedule", "--header", "tenant=blue", "--by", "+10m", "--yes")
     assert (moved.code, moved.err) == (0, "2 rescheduled\n")
     assert due_ms(client, "m2") == 600_000
-    assert (due_ms(client, "m1"), due_ms(client, "other")) == (90_000, 0)
+    assert (due_ms(client, "m1"), due_ms(client, "other")) == (90_000, DAY_MS)
     assert run("message", "reschedule", "nothing", "--by", "+1h").code == 3
 
 
@@ -82,13 +84,8 @@ def test_dead_messages_are_listed_and_counted_by_what_fits(
     run: Run, redis_url: str, namespace: str, store: Store
 ) -> None:
     why = {"a": "unroutable: gone", "b": "unroutable: lost", "c": "expired: late"}
-    with Client(redis_url, namespace=namespace) as client:
-        for id in why:
-            client.schedule("kafka:t", b"x", id=id, key="x", delay=0, headers={"h": id})
-    with World.of_key(store, redis_url, namespace, b"x") as world:
-        owner = world.owner()
-        items = [(copy.item, True, False, why[copy.id]) for copy in owner.claim()]
-        assert world.run(owner.bucket.bury(owner.token, 60_000, items)) is not None
+    dead = [(id, "kafka:t", reason) for id, reason in why.items()]
+    with buried(store, redis_url, namespace, {"kafka": "kafka://h"}, dead):
         for filters, expected in (
             (("--reason", "unroutable"), ["a", "b"]),
             (("--header", "h=c"), ["c"]),
@@ -96,7 +93,7 @@ def test_dead_messages_are_listed_and_counted_by_what_fits(
             (("--destination", "kafka:u"), []),
         ):
             shown = run("--json", "dead", "ls", *filters)
-            assert sorted(json.loads(line)["id"] for line in shown.out.splitlines()) == expected
+            assert sorted(each["id"] for each in shown.objects) == expected
         groups = run("--json", "dead", "ls", "--by-reason", "--reason", "unroutable")
-        (group,) = [json.loads(line) for line in groups.out.splitlines()]
+        (group,) = groups.objects
         assert (group["reason"], group["count"]) == ("unroutable", 2)

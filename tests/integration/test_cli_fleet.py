@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,11 @@ from delaybridge.store import keys, registry
 from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury
-from tests.rigs.command_line import Run, started
+from tests.rigs.command_line import Run, spawn, started
 from tests.rigs.waiting import DEADLINE_S, until
 
 HOUR = ("--in", "1h")
 OwnerOf = Callable[[str], Owner]
-
-
-@pytest.fixture
-def client(redis_url: str, namespace: str) -> Iterator[Client]:
-    """A client in the same namespace."""
-    with Client(redis_url, namespace=namespace) as client:
-        yield client
 
 
 def test_stats_and_buckets(run: Run, owner_of: OwnerOf) -> None:
@@ -45,11 +38,11 @@ def test_stats_and_buckets(run: Run, owner_of: OwnerOf) -> None:
 
 
 @pytest.fixture
-def crowded(client: Client, store: Store, namespace: str, owner_of: OwnerOf) -> str:
+def crowded(caller: Client, store: Store, namespace: str, owner_of: OwnerOf) -> str:
     """A namespace where everything is long: ids, names, destinations, reasons. A message's id."""
     place, long = "rabbitmq:orders.events.production/close.order.now", "北京" * 20
     for id in ("dead", "later"):
-        client.schedule(place, b"", delay=900, id=f"{id}-{long}", headers={"shop": long})
+        caller.schedule(place, b"", delay=900, id=f"{id}-{long}", headers={"shop": long})
     bury(owner_of(f"dead-{long}"), f"dead-{long}", f"unroutable: {long}")
     counts: dict[str, Any] = {"total": 10**9, "quarantined": 10**6, "lag": 10**6, "rate": 1e5}
     about: dict[str, Any] = {
@@ -99,20 +92,16 @@ def worker_flags(flags: list[str]) -> list[str]:
 
 
 def test_scan_burst_with_nothing_due(worker_flags: list[str]) -> None:
-    with started(*worker_flags, "scan", "--burst", stderr=subprocess.PIPE) as process:
-        assert process.wait(DEADLINE_S) == 0
-        assert process.stderr is not None
-        printed = process.stderr.read().decode()
-    assert "(Ctrl-C drains, twice aborts)" in printed
+    burst = spawn(*worker_flags, "scan", "--burst")
+    assert burst.code == 0 and "(Ctrl-C drains, twice aborts)" in burst.err
 
 
-def test_scan_burst_publishes_the_due_messages(run: Run, flags: list[str], client: Client) -> None:
+def test_scan_burst_publishes_the_due_messages(run: Run, flags: list[str], caller: Client) -> None:
     memory = ("--broker", "memory://")
     for delay in ("0s", "1ms", "1h"):
         assert run(*memory, "schedule", "memory:x", "body", "--in", delay).code == 0
-    with started(*flags, *memory, "scan", "--burst", stderr=subprocess.DEVNULL) as process:
-        assert process.wait(DEADLINE_S) == 0
-    left = client.stats()
+    assert spawn(*flags, *memory, "scan", "--burst").code == 0
+    left = caller.stats()
     assert (left.delayed, left.in_flight, left.dead) == (1, 0, 0)
 
 
@@ -139,34 +128,32 @@ def test_every_line_of_a_worker_s_json_log_names_its_event(
 @pytest.mark.parametrize("processes", ["1", "2"])
 @pytest.mark.slow_with("2-2")
 def test_scan_drains(
-    run: Run, worker_flags: list[str], client: Client, number: int, processes: str
+    run: Run, worker_flags: list[str], caller: Client, number: int, processes: str
 ) -> None:
     arguments = ("scan", "--processes", processes, "--name", "w")
     with started(*worker_flags, *arguments, stderr=subprocess.DEVNULL) as process:
-        until(lambda: len(client.stats().workers) == int(processes))
+        until(lambda: len(caller.stats().workers) == int(processes))
         until(lambda: run("health").code == 0)
         assert len(run("--json", "worker", "ls").objects) == int(processes)
         process.send_signal(number)
         assert process.wait(DEADLINE_S) == 0
-    assert client.stats().workers == []
+    assert caller.stats().workers == []
     if processes == "1":
-        assert not any(each.owner for each in client.stats().buckets)
+        assert not any(each.owner for each in caller.stats().buckets)
 
 
 def test_two_workers_of_one_name(
-    worker_flags: list[str], client: Client, monkeypatch: pytest.MonkeyPatch
+    worker_flags: list[str], caller: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DELAYBRIDGE_LEASE__TTL_MS", "2000")
-    monkeypatch.setenv("DELAYBRIDGE_LEASE__RENEW_MS", "300")
-    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "1")
-    scan = ("--json", "scan", "--name", "twin")
-    with started(*worker_flags, *scan, stderr=subprocess.DEVNULL) as first:
-        until(lambda: len(client.stats().workers) == 1)
-        with started(*worker_flags, *scan, stderr=subprocess.PIPE) as second:
-            assert second.wait(DEADLINE_S) == 4
-            assert second.stderr is not None
-            error = json.loads(second.stderr.read().splitlines()[-1])["error"]
-        first.terminate()
-        assert first.wait(DEADLINE_S) == 0
-    assert error["field"] == "--name"
-    assert f"pid {first.pid}" in error["message"]
+    for name, value in {
+        "LEASE__TTL_MS": 2000,
+        "LEASE__RENEW_MS": 300,
+        "REDIS__TIMEOUT_S": 1,
+    }.items():
+        monkeypatch.setenv(f"DELAYBRIDGE_{name}", str(value))
+    scan = (*worker_flags, "--json", "scan", "--name", "twin")
+    with started(*scan, stderr=subprocess.DEVNULL) as first:
+        until(lambda: len(caller.stats().workers) == 1)
+        second = spawn(*scan)
+    assert (second.code, second.error["field"]) == (4, "--name")
+    assert f"pid {first.pid}" in second.error["message"]

@@ -86,25 +86,6 @@ async def test_after_flushall_a_client_creates_its_namespace_again(
     assert (await other.stats()).delayed == 2
 
 
-async def test_a_script_flush_between_two_calls_goes_unnoticed(
-    make: Maker, own_url: str, own: redis.Redis
-) -> None:
-    client = make(own_url)
-    for n in range(3):
-        assert await client.schedule(TO, b"", delay=60, id=f"x{n}") == "created"
-        own.script_flush()
-    assert [await client.cancel(f"x{n}") for n in range(3)] == [Answer.CANCELLED] * 3
-
-
-async def test_a_client_continues_after_a_restart_of_redis(
-    make: Maker, own_server: RedisServer, own: redis.Redis
-) -> None:
-    client = make(own_server.url)
-    await client.schedule(TO, b"", delay=60, id="x")
-    own_server.restart()
-    assert await client.schedule(TO, b"", delay=60, id="x") == "created"
-
-
 async def test_an_eviction_policy_that_drops_messages_is_refused(
     make: Maker, own_url: str, own: redis.Redis
 ) -> None:

@@ -178,16 +178,17 @@ async def test_a_call_cancelled_halfway_leaves_no_reply_for_the_next(proxy: Loss
             assert (await client.get("x")).id == "x"  # type: ignore[union-attr]
 
 
-async def test_closing_waits_for_schedules_under_way(own_url: str) -> None:
+async def test_closing_waits_for_calls_under_way(own_url: str) -> None:
     client = AsyncClient(own_url)
-    task = asyncio.create_task(client.schedule(TO, b"", delay=60, id="x"))
+    await client.schedule(TO, b"", delay=60, id="x")
+    calls = client.schedule(TO, b"", delay=60, id="y"), client.cancel("x")
+    tasks = [asyncio.create_task(call) for call in calls]
     await asyncio.sleep(0)
     await client.close()
-    assert await task == "created"
+    assert await asyncio.gather(*tasks) == ["created", Answer.CANCELLED]
 
 
 def connections(connection: redis.Redis) -> int:
-    """The number of connections other than this one."""
     return len(connection.client_list()) - 1
 
 
@@ -260,15 +261,6 @@ async def test_a_failing_bucket_fails_only_the_callers_whose_messages_are_in_it(
             assert isinstance(answer, StoreError) and isinstance(found, StoreError)
         else:
             assert answer == "created" and isinstance(found, Stored)
-
-
-async def test_closing_waits_for_cancels_under_way(own_url: str) -> None:
-    client = AsyncClient(own_url)
-    await client.schedule(TO, b"", delay=60, id="x")
-    task = asyncio.create_task(client.cancel("x"))
-    await asyncio.sleep(0)
-    await client.close()
-    assert await task == Answer.CANCELLED
 
 
 async def test_many_calls_at_once_get_their_own_answers(together: AsyncClient) -> None:

@@ -80,6 +80,7 @@ def test_what_durability_lacks_is_said_once_with_every_server_before_there_is_a_
     assert {*servers.split(", ")} == {node.address for node in site.masters}
 
 
+@pytest.mark.slow
 def test_commands_answer_for_the_other_nodes_and_name_the_one_that_is_down(
     run: Run, down: Callable[[], ClusterNode]
 ) -> None:

@@ -98,7 +98,6 @@ def shown(found: Stored | None) -> object:
 
 
 def pages(client: Client, limit: int, **what: Any) -> list[object]:
-    """All pending messages, page by page."""
     cursor, found = None, []
     while True:
         page = client.pending(limit=limit, cursor=cursor, **what)

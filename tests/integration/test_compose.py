@@ -52,6 +52,7 @@ def test_rabbitmq_s_user_may_do_the_steps_of_the_readme_and_administer_nothing()
         assert users.split("\t") == [user, "[management]\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_kafka_url")
 def test_kafka_s_variables_are_settings_that_it_starts_with(tmp_path: Path) -> None:
     inside, outside, controller = free_port(), free_port(), free_port()

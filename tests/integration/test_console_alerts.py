@@ -12,7 +12,7 @@ import redis
 
 from delaybridge.store import setbacks
 from delaybridge.store.setbacks import Setback
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.store import Store
 from delaybridge.web import sessions
 from tests.rigs.api import api
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -20,7 +20,6 @@ from tests.servers.redis import RedisServer
 
 
 async def tick(client: httpx.AsyncClient, path: str = "/live", **headers: str) -> dict[str, Any]:
-    """The first tick of a stream."""
     async with asyncio.timeout(DEADLINE_S), client.stream("GET", path, headers=headers) as answer:
         lines = answer.aiter_lines()
         assert await anext(lines) == "event: tick"
@@ -53,49 +52,25 @@ async def test_alerts_speak_the_language_of_their_page(redis_url: str, namespace
         assert told["alerts"][0]["text"] == english
 
 
-async def test_what_an_alert_quotes_is_escaped(redis_url: str, namespace: str) -> None:
-    store = AsyncStore(redis_url)
-    await store.run_one(setbacks.note(namespace, Setback(1_800_000_000_000, "<b>{time}\u202e")))
-    await store.close()
-    async with api(redis_url, namespace) as client:
-        for asked, said in (("en", "seen by {} at 2027"), ("zh", "由 {} 于 2027")):
-            page = await alerts_of(client, **{"accept-language": asked})
-            assert said.format("&lt;b&gt;{time}\\u202e") in page
-            told = (await tick(client, **{"accept-language": asked}))["alerts"][0]
-            assert said.format("<b>{time}\\u202e") in told["text"]
+async def test_what_an_alert_quotes_is_escaped(
+    http: httpx.AsyncClient, store: Store, namespace: str
+) -> None:
+    store.run([setbacks.note(namespace, Setback(1_800_000_000_000, "<b>{time}\u202e"))])
+    for asked, said in (("en", "seen by {} at 2027"), ("zh", "由 {} 于 2027")):
+        page = await alerts_of(http, **{"accept-language": asked})
+        assert said.format("&lt;b&gt;{time}\\u202e") in page
+        told = (await tick(http, **{"accept-language": asked}))["alerts"][0]
+        assert said.format("<b>{time}\\u202e") in told["text"]
 
 
-async def test_a_paused_place_is_an_alert(redis_url: str, namespace: str) -> None:
-    async with api(redis_url, namespace, brokers={"kafka": "kafka://h"}) as client:
-        path = "/v1/destinations/kafka:orders:pause"
-        assert (await client.post(path, headers={sessions.GUARD: "1"})).status_code == 200
-        link = '<a href="/destinations/kafka%3Aorders">'
-        said = rf'<p class="warning">{link}kafka:orders is paused for \w+, 0 messages wait</a></p>'
-        assert re.search(said, await alerts_of(client))
-        told = (await tick(client))["alerts"][-1]
-        assert told["level"] == "warning" and told["text"].startswith("kafka:orders is paused for ")
-
-
-async def test_a_redis_near_its_limit_is_an_alert(namespace: str) -> None:
-    with RedisServer() as server, redis.Redis.from_url(server.url) as connection:
-        async with api(server.url, namespace) as client:
-            assert "maxmemory" not in await alerts_of(client)  # without a limit
-            connection.set("much", b"x" * 30_000_000)
-
-            for percent, level in ((87, "warning"), (98, "error"), (70, None)):
-
-                async def is_so(percent: int = percent, level: str | None = level) -> bool:
-                    # What was used for the large value is given back when Redis has time for it.
-                    used: int = connection.info("memory")["used_memory"]
-                    connection.config_set("maxmemory", used * 100 // percent)
-                    page = await alerts_of(client, renewed=True)
-                    said = r'<p class="(\w+)"><a href="/store">Redis uses (\d+) % of maxmemory'
-                    found = re.search(said, page)
-                    if found is None or level is None:
-                        return found is None and level is None
-                    return found[1] == level and abs(int(found[2]) - percent) < 4
-
-                await until_async(is_so, f"{level} at {percent} %")
+async def test_a_paused_place_is_an_alert(http: httpx.AsyncClient) -> None:
+    path = "/v1/destinations/kafka:orders:pause"
+    assert (await http.post(path, headers={sessions.GUARD: "1"})).status_code == 200
+    link = '<a href="/destinations/kafka%3Aorders">'
+    said = rf'<p class="warning">{link}kafka:orders is paused for \w+, 0 messages wait</a></p>'
+    assert re.search(said, await alerts_of(http))
+    told = (await tick(http))["alerts"][-1]
+    assert told["level"] == "warning" and told["text"].startswith("kafka:orders is paused for ")
 
 
 async def test_a_look_does_without_the_right_to_ask_for_memory(namespace: str) -> None:

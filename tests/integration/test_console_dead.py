@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import httpx
 import pytest
 
 from delaybridge.store.store import Store
-from tests.rigs.api import api
 from tests.rigs.burials import buried
 from tests.rigs.crew import Crew
-from tests.rigs.sessions import log_in, token_file_in
+from tests.rigs.sessions import log_in
 from tests.rigs.waiting import until_async
 
 BROKERS = {"rabbitmq": "amqp://user:secret@h", "kafka": "kafka://h", "memory": "memory://"}
@@ -26,12 +24,6 @@ BURIED = [
     ("d2", "rabbitmq:orders/a b", "unroutable: no queue"),
     (HOSTILE, "kafka:t", f"refused: {HOSTILE}"),
 ]
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
 
 
 @pytest.fixture
@@ -50,7 +42,6 @@ def rows(text: str, table: str) -> list[str]:
 
 
 def values(text: str) -> dict[str, str]:
-    """The filled fields of the forms."""
     found = re.findall(r'<input name="([^"]*)"[^>]* value="([^"]*)"', text)
     return {name: html.unescape(value) for name, value in found if value}
 
@@ -89,21 +80,17 @@ async def test_dead_messages_page_by_page(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-async def test_actions_are_for_those_who_may(
-    redis_url: str, namespace: str, tmp_path: Path
-) -> None:
-    token_file = str(token_file_in(tmp_path))
-    async with api(redis_url, namespace, token_file=token_file, brokers=BROKERS) as client:
-        for path in ("/dead", "/destinations", "/destinations/kafka%3At", "/brokers"):
-            for scope in ("read", "write"):
-                session = await log_in(client, scope)
-                page = (await client.get(path, headers=session)).text
-                main = page.split("<main")[1].split("</main>")[0]
-                for word in ("discard", "pause", "purge", 'data-act="PUT"', "data-filter"):
-                    assert word not in main, (path, scope, word)
-                assert ("data-act" in main) == ((path, scope) == ("/dead", "write"))
-        session = await log_in(client, "admin")
-        assert "v1/dead:discard" in (await client.get("/dead", headers=session)).text
+async def test_actions_are_for_those_who_may(guarded: httpx.AsyncClient) -> None:
+    for path in ("/dead", "/destinations", "/destinations/kafka%3At", "/brokers"):
+        for scope in ("read", "write"):
+            session = await log_in(guarded, scope)
+            page = (await guarded.get(path, headers=session)).text
+            main = page.split("<main")[1].split("</main>")[0]
+            for word in ("discard", "pause", "purge", 'data-act="PUT"', "data-filter"):
+                assert word not in main, (path, scope, word)
+            assert ("data-act" in main) == ((path, scope) == ("/dead", "write"))
+    session = await log_in(guarded, "admin")
+    assert "v1/dead:discard" in (await guarded.get("/dead", headers=session)).text
 
 
 async def test_the_form_of_a_rule_has_exactly_what_is_set(http: httpx.AsyncClient) -> None:
@@ -150,19 +137,18 @@ async def test_destinations_and_what_steers_them(http: httpx.AsyncClient) -> Non
 
 
 async def test_brokers_tell_no_secret_and_what_workers_say(
-    redis_url: str, namespace: str, http: httpx.AsyncClient
+    http: httpx.AsyncClient, crew: Crew
 ) -> None:
     text = (await http.get("/brokers")).text
     assert "secret" not in text and "amqp://" in text
     states = {row.split()[0]: row for row in rows(text, "t-brokers")}
     assert "no worker publishes to it" in states["rabbitmq"]
-    async with Crew(redis_url, namespace) as crew:
-        crew.start("one")
-        await crew.shared("one")
+    crew.start()
+    await crew.shared("w")
 
-        async def is_seen() -> bool:
-            text = (await http.get("/brokers")).text
-            return "memory memory:// available 1" in rows(text, "t-brokers")[2]
+    async def is_seen() -> bool:
+        text = (await http.get("/brokers")).text
+        return "memory memory:// available 1" in rows(text, "t-brokers")[2]
 
-        await until_async(is_seen, "the worker has said it")
-        assert "As each worker sees it" in (await http.get("/brokers")).text
+    await until_async(is_seen, "the worker has said it")
+    assert "As each worker sees it" in (await http.get("/brokers")).text

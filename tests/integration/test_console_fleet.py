@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
+import httpx
 
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
-from tests.rigs.sessions import log_in, token_file_in
+from tests.rigs.sessions import log_in
 from tests.rigs.waiting import until_async
 
 NIGHTLY = {
@@ -17,48 +15,37 @@ NIGHTLY = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def token_file(tmp_path: Path) -> Path:
-    return token_file_in(tmp_path)
+async def test_empty_pages_say_what_to_run(http: httpx.AsyncClient) -> None:
+    assert "delaybridge scan" in (await http.get("/workers")).text
+    assert "delaybridge recurring add" in (await http.get("/recurring")).text
+    assert "delaybridge tail" in (await http.get("/tail")).text
+    assert (await http.get("/buckets")).text.count('class="alone"') == 16
 
 
-async def test_empty_pages_say_what_to_run(redis_url: str, namespace: str) -> None:
-    async with api(redis_url, namespace) as client:
-        assert "delaybridge scan" in (await client.get("/workers")).text
-        assert "delaybridge recurring add" in (await client.get("/recurring")).text
-        assert "delaybridge tail" in (await client.get("/tail")).text
-        assert (await client.get("/buckets")).text.count('class="alone"') == 16
+async def test_a_definition_is_in_the_list_and_in_its_form(http: httpx.AsyncClient) -> None:
+    assert (await http.post("/v1/recurring", json=NIGHTLY)).status_code == 201
+    text = (await http.get("/recurring")).text
+    assert "At 03:00 every day" in text and "Europe/Berlin" in text
+    text = (await http.get("/recurring?edit=nightly")).text
+    assert "secret &lt;b&gt;" in text and "secret <b>" not in text
+    assert 'value="600000ms"' in text and 'value="2050-01-01T00:00:00.000Z"' in text
+    assert "nightly" not in (await http.get("/recurring?find=daily")).text
+    assert (await http.get("/recurring?edit=nothing")).status_code == 404
 
 
-async def test_a_definition_is_in_the_list_and_in_its_form(redis_url: str, namespace: str) -> None:
-    async with api(redis_url, namespace) as client:
-        assert (await client.post("/v1/recurring", json=NIGHTLY)).status_code == 201
-        text = (await client.get("/recurring")).text
-        assert "At 03:00 every day" in text and "Europe/Berlin" in text
-        text = (await client.get("/recurring?edit=nightly")).text
-        assert "secret &lt;b&gt;" in text and "secret <b>" not in text
-        assert 'value="600000ms"' in text and 'value="2050-01-01T00:00:00.000Z"' in text
-        assert "nightly" not in (await client.get("/recurring?find=daily")).text
-        assert (await client.get("/recurring?edit=nothing")).status_code == 404
+async def test_a_viewer_sees_no_form_no_body_and_no_buttons(guarded: httpx.AsyncClient) -> None:
+    writer = {**await log_in(guarded, "write"), "x-delaybridge-console": "1"}
+    await guarded.post("/v1/recurring", json=NIGHTLY, headers=writer)
+    viewer = await log_in(guarded, "read")
+    for path in ("/recurring", "/recurring?edit=nightly", "/recurring?new=true"):
+        text = (await guarded.get(path, headers=viewer)).text
+        assert "nightly" in text and "data-act" not in text and "secret" not in text
 
 
-async def test_a_viewer_sees_no_form_no_body_and_no_buttons(
-    redis_url: str, namespace: str, token_file: Path
-) -> None:
-    async with api(redis_url, namespace, token_file=str(token_file)) as client:
-        writer = {**await log_in(client, "write"), "x-delaybridge-console": "1"}
-        await client.post("/v1/recurring", json=NIGHTLY, headers=writer)
-        viewer = await log_in(client, "read")
-        for path in ("/recurring", "/recurring?edit=nightly", "/recurring?new=true"):
-            text = (await client.get(path, headers=viewer)).text
-            assert "nightly" in text and "data-act" not in text and "secret" not in text
-
-
-async def test_the_tail_asks_for_what_is_in_its_url(redis_url: str, namespace: str) -> None:
-    async with api(redis_url, namespace) as client:
-        text = (await client.get("/tail?destination=kafka:orders&event=published,+odd")).text
-        assert 'data-path="/v1/events?destination=kafka%3Aorders&amp;event=published%2Codd"' in text
-        assert "odd," in text and "lease_acquired" in text
+async def test_the_tail_asks_for_what_is_in_its_url(http: httpx.AsyncClient) -> None:
+    text = (await http.get("/tail?destination=kafka:orders&event=published,+odd")).text
+    assert 'data-path="/v1/events?destination=kafka%3Aorders&amp;event=published%2Codd"' in text
+    assert "odd," in text and "lease_acquired" in text
 
 
 async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namespace: str) -> None:

@@ -5,35 +5,18 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
-import msgspec
-import pytest
 
 from tests.rigs.api import api
-from tests.rigs.crew import BUCKETS, Arrived, Crew
-from tests.rigs.ledgers import made
-from tests.rigs.sessions import TOKENS, token_file_in
+from tests.rigs.crew import BUCKETS, Crew
+from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import until_async
 
 TO = "memory:q"
 BROKERS = {"memory": "memory://"}
-HOSTILE = ["<script>alert(1)</script>", "'\"><img src=x>", "a/b?c#d%2F~", "{{7*7}}", "中\u202e文"]
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
-
-
-@pytest.fixture
-def token_file(tmp_path: Path) -> str:
-    return str(token_file_in(tmp_path))
 
 
 def bearer(scope: str) -> dict[str, str]:
@@ -48,7 +31,6 @@ async def schedule(http: httpx.AsyncClient, id: str, **fields: Any) -> None:
 
 
 def shown(text: str) -> list[str]:
-    """The ids of the rows."""
     return [html.unescape(id) for id in re.findall(r'<td class="id" title="([^"]*)">', text)]
 
 
@@ -122,19 +104,6 @@ async def test_the_search_leads_to_a_message_a_destination_or_ids(http: httpx.As
     assert (await http.get("/messages/a%2Fb%20c")).status_code == 200
 
 
-async def test_hostile_text_is_shown_as_it_is(http: httpx.AsyncClient) -> None:
-    for text in HOSTILE:
-        name = text.replace("\u202e", "")
-        await schedule(http, name, destination=TO, headers={"h": text}, body=text)
-        page = (await http.get("/messages", params={"id_prefix": name})).text
-        path = html.unescape(re.findall(r'<td class="id" title="[^"]*"><a href="([^"]*)"', page)[0])
-        one = await http.get(path)
-        assert one.status_code == 200
-        for shown_page in (page, one.text):
-            assert "<script>alert" not in shown_page and "<img" not in shown_page
-        assert html.unescape(one.text).count(name) >= 3
-
-
 async def test_a_message_shows_all_that_is_known(http: httpx.AsyncClient) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     headers = {"tenant": "acme", "traceparent": f"00-{trace}-b7ad6b7169203331-01"}
@@ -163,15 +132,6 @@ async def test_a_trace_leads_to_where_the_setting_says(redis_url: str, namespace
         assert "jaeger" not in (await http.get("/messages/b")).text
 
 
-async def test_msgpack_is_shown_as_json(http: httpx.AsyncClient) -> None:
-    body = msgspec.msgpack.encode({"order": 42})
-    message = {"destination": TO, "delay": "1h", "id": "a",
-               "body_base64": msgspec.json.encode(body).decode().strip('"')}  # fmt: skip
-    assert (await http.post("/v1/messages", json=message)).status_code == 201
-    text = html.unescape((await http.get("/messages/a")).text)
-    assert '"order": 42' in text and '<a href="?as=msgpack#body" aria-current="true">' in text
-
-
 async def test_one_id_under_two_keys_is_two_messages(http: httpx.AsyncClient) -> None:
     await schedule(http, "a", key="one", body="first")
     await schedule(http, "a", key="two", body="second")
@@ -192,40 +152,34 @@ async def test_a_message_that_is_not_there_says_what_may_have_happened(
     assert "delivered" in text and "Without a ledger" in text
 
 
-async def test_a_viewer_sees_neither_bodies_nor_buttons(
-    redis_url: str, namespace: str, token_file: str
-) -> None:
-    async with api(redis_url, namespace, brokers=BROKERS, token_file=token_file) as http:
-        await schedule(http, "a", body="a secret")
-        digest = hashlib.sha256(b"a secret").hexdigest()
-        for path in ("/messages", "/messages/a", "/messages/a?as=text", "/jobs", "/in-flight"):
-            text = (await http.get(path, headers=bearer("read"))).text
-            assert "a secret" not in text and "data-act=" not in text, path
-            assert (digest in text) == ("/a" in path)
-        saved = await http.get("/messages/a/body", headers=bearer("read"))
-        assert saved.status_code == 403 and "a secret" not in saved.text
-        text = (await http.get("/messages", headers=bearer("write"))).text
-        assert "data-ids" in text and "data-filter=" not in text  # a filter is for administrators
-        assert "data-filter=" in (await http.get("/messages", headers=bearer("admin"))).text
+async def test_a_viewer_sees_neither_bodies_nor_buttons(guarded: httpx.AsyncClient) -> None:
+    await schedule(guarded, "a", body="a secret")
+    digest = hashlib.sha256(b"a secret").hexdigest()
+    for path in ("/messages", "/messages/a", "/messages/a?as=text", "/jobs", "/in-flight"):
+        text = (await guarded.get(path, headers=bearer("read"))).text
+        assert "a secret" not in text and "data-act=" not in text, path
+        assert (digest in text) == ("/a" in path)
+    saved = await guarded.get("/messages/a/body", headers=bearer("read"))
+    assert saved.status_code == 403 and "a secret" not in saved.text
+    text = (await guarded.get("/messages", headers=bearer("write"))).text
+    assert "data-ids" in text and "data-filter=" not in text  # a filter is for administrators
+    assert "data-filter=" in (await guarded.get("/messages", headers=bearer("admin"))).text
 
 
-async def test_the_audit_says_who_read_a_body(
-    redis_url: str, namespace: str, token_file: str
-) -> None:
-    async with api(redis_url, namespace, brokers=BROKERS, token_file=token_file) as http:
-        await schedule(http, "a", body="a secret")
-        assert "a secret" in (await http.get("/messages/a", headers=bearer("write"))).text
-        await http.get("/messages/a/body", headers=bearer("admin"))
-        await http.get("/messages/a", headers=bearer("read"))
-        again = (await http.get("/messages/a?as=none", headers=bearer("write"))).text
-        assert "a secret" not in again  # as a page refreshes itself
-        records = (await http.get("/v1/audit", headers=bearer("admin"))).json()["items"]
-        assert [(each["who"], each["what"]) for each in records] == [
-            ("admin", "read the body of a"), ("write", "read the body of a"),
-        ]  # fmt: skip
-        text = (await http.get("/jobs", headers=bearer("admin"))).text
-        assert text.count("read the body of a") == 2
-        assert "read the body" not in (await http.get("/jobs", headers=bearer("write"))).text
+async def test_the_audit_says_who_read_a_body(guarded: httpx.AsyncClient) -> None:
+    await schedule(guarded, "a", body="a secret")
+    assert "a secret" in (await guarded.get("/messages/a", headers=bearer("write"))).text
+    await guarded.get("/messages/a/body", headers=bearer("admin"))
+    await guarded.get("/messages/a", headers=bearer("read"))
+    again = (await guarded.get("/messages/a?as=none", headers=bearer("write"))).text
+    assert "a secret" not in again  # as a page refreshes itself
+    records = (await guarded.get("/v1/audit", headers=bearer("admin"))).json()["items"]
+    assert [(each["who"], each["what"]) for each in records] == [
+        ("admin", "read the body of a"), ("write", "read the body of a"),
+    ]  # fmt: skip
+    text = (await guarded.get("/jobs", headers=bearer("admin"))).text
+    assert text.count("read the body of a") == 2
+    assert "read the body" not in (await guarded.get("/jobs", headers=bearer("write"))).text
 
 
 async def test_jobs_are_listed_with_what_they_did(http: httpx.AsyncClient) -> None:
@@ -242,13 +196,6 @@ async def test_jobs_are_listed_with_what_they_did(http: httpx.AsyncClient) -> No
     assert "cancelled 3" in text and "POST /v1/messages:cancel" in text
 
 
-@pytest.fixture
-async def crew(redis_url: str, namespace: str) -> AsyncIterator[Crew]:
-    made_crew = Crew(redis_url, namespace)
-    yield made_crew
-    await made_crew.close()
-
-
 async def test_what_workers_hold_is_shown_with_its_owner(
     redis_url: str, namespace: str, crew: Crew
 ) -> None:
@@ -257,7 +204,7 @@ async def test_what_workers_hold_is_shown_with_its_owner(
         assert "No worker runs" in (await http.get("/in-flight")).text
         crew.start()
         await crew.shared("w")
-        await schedule(http, "soon", delay="2500ms")
+        await schedule(http, "soon", delay="3500ms")
 
         async def row() -> str:
             text = (await http.get("/in-flight")).text
@@ -266,33 +213,6 @@ async def test_what_workers_hold_is_shown_with_its_owner(
 
         text = await until_async(row, "it is claimed")
         assert "on the wheel" in text or "fired" in text
+        held = (await http.get("/v1/in-flight")).json()["items"]
+        assert [each["id"] for each in held] == ["soon"]
         await crew.stop()
-
-
-async def test_the_life_of_a_published_message_is_told_by_the_ledger(
-    redis_url: str, namespace: str, tmp_path: Path, arrived: Arrived
-) -> None:
-    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
-    crew = Crew(redis_url, namespace, ledger=url)
-    given: dict[str, Any] = {
-        "top": {"durability": "ledger", "buckets": BUCKETS}, "ledger": {"url": url},
-    }  # fmt: skip
-    try:
-        crew.start()
-        (id,) = await crew.schedule(1, seconds=0.1)
-        await arrived.all([id])
-        async with api(redis_url, namespace, brokers=BROKERS, **given) as http:
-
-            async def page() -> str:
-                text = (await http.get(f"/messages/{id}")).text
-                return text if "w, bucket" in text else ""
-
-            text = await until_async(page, "the ledger knows")
-            steps = re.findall(r'<i class="dot \w+"></i> (.*?)</td>', text)
-            # A slow database may have the message only after its due time.
-            assert sorted(steps[:-1]) == ["due", "scheduled"] and steps[-1] == "published"
-            assert 'class="strip"' in text and "message show" in text
-            assert "data-act=" not in text  # it is over
-        await crew.stop()
-    finally:
-        await crew.close()

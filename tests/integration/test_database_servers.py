@@ -17,6 +17,8 @@ from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer, new_database
 from tests.servers.process import ServerProcess
 
+pytestmark = pytest.mark.slow  # it tests what other tests use, and they use it
+
 LOOPBACK = "127.0.0.1"
 OWN_SERVER = """
 from {module} import {name}
@@ -30,7 +32,6 @@ Database = PostgresServer | MariadbServer
 
 @contextmanager
 def engine_of(url: str) -> Iterator[Engine]:
-    """Connections to a database, closed afterwards."""
     engine = create_engine(url, poolclass=NullPool)
     yield engine
     engine.dispose()
@@ -38,7 +39,6 @@ def engine_of(url: str) -> Iterator[Engine]:
 
 @pytest.fixture(params=["postgres", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A server of the test's own."""
     with PostgresServer() if request.param == "postgres" else MariadbServer() as server:
         yield server
 

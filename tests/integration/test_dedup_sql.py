@@ -24,8 +24,6 @@ from delaybridge.sql_connection import dialect_of, execute, execute_async, fetch
 from tests.rigs.databases import conninfo, driver
 from tests.rigs.waiting import DEADLINE_S, until
 
-MANY = 1000
-
 
 class Oops(Exception):
     """An effect failed."""
@@ -197,7 +195,6 @@ def test_different_ids_stay_different(opener: Any) -> None:
 
 
 def waiting(watcher: Opened) -> bool:
-    """Whether a transaction of this database waits for another one."""
     watcher.rollback()
     if dialect_of(watcher.given) == "postgresql":
         lock = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
@@ -247,13 +244,6 @@ def test_old_marks_are_deleted_a_batch_at_a_time(opener: Any, library: Any, now_
     one.commit()
     assert dedup.once(one.given, "order-1")
     assert dedup.forget_before(one.given, "1h") == 0
-
-
-def test_a_thousand_rows(opener: Any) -> None:
-    one, dedup = opener(open_driver), SqlDedup()
-    for expected in (True, False):
-        assert all(dedup.once(one.given, f"order-{n}") is expected for n in range(MANY))
-        one.commit()
 
 
 @pytest.mark.parametrize("library", [open_driver, open_cursor])

@@ -268,8 +268,8 @@ async def test_the_row_of_a_duplicate_does_not_come_back_from_the_ledger(
     redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path
 ) -> None:
     url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
-    crew, probe = Crew(redis_url, namespace, ledger=url), LedgerProbe(url)
-    try:
+    async with Crew(redis_url, namespace, ledger=url) as crew:
+        probe = LedgerProbe(url)
         crew.start("a", publish={"dedup_window_s": LONG_S})
         assert await crew.client.schedule("memory:q", b"1", delay=0, id="x") == CREATED
         await arrived.all(["x"])
@@ -282,8 +282,6 @@ async def test_the_row_of_a_duplicate_does_not_come_back_from_the_ledger(
         assert await crew.client.schedule("memory:q", b"3", delay=0, id="last") == CREATED
         await arrived.all(["last"])
         assert arrived.twice == []
-    finally:
-        await crew.close()
         probe.close()
 
 

@@ -62,11 +62,10 @@ def test_what_was_imported_is_exported_and_imported_again_without_a_change(
 
 
 def test_an_import_changes_what_differs_keeps_the_rest_and_removes_only_when_told(
-    run: Run, imported: Any, redis_url: str, namespace: str
+    run: Run, imported: Any, raw: redis.Redis, namespace: str
 ) -> None:
     imported(WHOLE)
-    with redis.Redis.from_url(redis_url) as connection:
-        before = json.loads(connection.hget(keys.destinations(namespace), "kafka:orders") or b"")
+    before = json.loads(raw.hget(keys.destinations(namespace), "kafka:orders") or b"")
     other = {
         "delaybridge": 1,
         "destinations": {
@@ -85,8 +84,7 @@ def test_an_import_changes_what_differs_keeps_the_rest_and_removes_only_when_tol
     assert changes(dry) == expected
     assert json.loads(run("definitions", "export").out)["destinations"] == RULES
     assert changes(imported(other)) == expected
-    with redis.Redis.from_url(redis_url) as connection:
-        after = json.loads(connection.hget(keys.destinations(namespace), "kafka:orders") or b"")
+    after = json.loads(raw.hget(keys.destinations(namespace), "kafka:orders") or b"")
     assert after == {**before, "rate": 7.0}  # paused since the same time
     exported = json.loads(run("definitions", "export").out)
     assert exported["destinations"]["rabbitmq"] == {"retry": {"base_ms": 100}}
@@ -149,7 +147,7 @@ def recurring(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_document_is_refused_as_a_whole(
-    run: Run, imported: Any, document: Any, error: str, redis_url: str, namespace: str
+    run: Run, imported: Any, document: Any, error: str, raw: redis.Redis, namespace: str
 ) -> None:
     if isinstance(document, dict) and document.get("delaybridge") == 1:
         sound = {"destinations": {"kafka:sound": {"paused": True}}, "recurring": [OFTEN]}
@@ -163,8 +161,7 @@ def test_a_wrong_document_is_refused_as_a_whole(
     assert (refused.code, refused.out) == (2, "")
     message = json.loads(refused.err.splitlines()[0])["error"]["message"]
     assert message.startswith(error), message
-    with redis.Redis.from_url(redis_url) as connection:
-        assert not connection.exists(keys.destinations(namespace), keys.recurring(namespace))
+    assert not raw.exists(keys.destinations(namespace), keys.recurring(namespace))
 
 
 def test_every_fault_is_named(imported: Any) -> None:
@@ -182,33 +179,31 @@ def test_every_fault_is_named(imported: Any) -> None:
 
 
 def test_too_many_rules_are_refused_before_the_first_is_written(
-    imported: Any, redis_url: str, namespace: str
+    imported: Any, raw: redis.Redis, namespace: str
 ) -> None:
     assert DEFINITIONS_LIMIT > 1000
     many = {f"kafka:t{n}": {"paused": True} for n in range(1001)}
     refused = imported({"delaybridge": 1, "destinations": many})
     assert refused.code == 2
     assert "at most 1000" in refused.err
-    with redis.Redis.from_url(redis_url) as connection:
-        assert not connection.exists(keys.destinations(namespace))
+    assert not raw.exists(keys.destinations(namespace))
 
 
 def test_what_cannot_be_read_is_named_and_not_exported(
-    run: Run, imported: Any, redis_url: str, namespace: str
+    run: Run, imported: Any, raw: redis.Redis, namespace: str
 ) -> None:
     imported(WHOLE)
-    with redis.Redis.from_url(redis_url) as connection:
-        connection.hset(keys.destinations(namespace), "kafka:odd\x1b", "not JSON")
-        connection.hset(keys.recurring(namespace), "odd", "{}")
-        exported = run("definitions", "export")
-        assert exported.code == 6
-        named = [line.split(": ")[1] for line in exported.err.splitlines()]
-        assert named == ["destinations.kafka:odd\\x1b", "recurring.odd"]
-        assert json.loads(exported.out)["destinations"] == RULES
-        pruned = imported(json.loads(exported.out), "--prune")
-        removed = [name for name, word in changes(pruned).items() if word == "removed"]
-        assert removed == ["destinations.kafka:odd\x1b", "recurring.odd"]
-        assert run("definitions", "export").code == 0
+    raw.hset(keys.destinations(namespace), "kafka:odd\x1b", "not JSON")
+    raw.hset(keys.recurring(namespace), "odd", "{}")
+    exported = run("definitions", "export")
+    assert exported.code == 6
+    named = [line.split(": ")[1] for line in exported.err.splitlines()]
+    assert named == ["destinations.kafka:odd\\x1b", "recurring.odd"]
+    assert json.loads(exported.out)["destinations"] == RULES
+    pruned = imported(json.loads(exported.out), "--prune")
+    removed = [name for name, word in changes(pruned).items() if word == "removed"]
+    assert removed == ["destinations.kafka:odd\x1b", "recurring.odd"]
+    assert run("definitions", "export").code == 0
 
 
 def test_a_file_that_cannot_be_read_or_written_is_an_error(run: Run, tmp_path: Path) -> None:

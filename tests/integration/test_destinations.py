@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-import redis
 
 from delaybridge import Client, Message, MessageError
 from delaybridge.store import keys, registry, tally
@@ -18,7 +17,7 @@ from delaybridge.store.verbs import Bucket
 from tests.rigs.command_line import Run
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.flavours import Maker
-from tests.rigs.waiting import until, until_async
+from tests.rigs.waiting import until_async
 
 BROKERS = {"rabbitmq": "amqp://h", "kafka": "kafka://h", "eu": "amqp://eu"}
 HOUR = ("--in", "1h")
@@ -27,6 +26,11 @@ MANY = ("rabbitmq:orders/close", "rabbitmq:orders/close", "rabbitmq:orders/open"
 
 def named(places: list[Place]) -> dict[str, Place]:
     return {place.place: place for place in places}
+
+
+def announced(store: Store, namespace: str, **about: Any) -> None:
+    about = {"brokers": {}, "paused": [], "parked": {}, **about}
+    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(about).encode())])
 
 
 async def test_places_count_the_messages_that_they_cover(
@@ -150,98 +154,20 @@ def test_places_are_covered_by_their_exchange_and_broker(
     assert places_of(place, kinds) == covering
 
 
-def test_many_messages_are_estimated_and_say_so(
-    run: Run, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tally, "MOST_READ", 64)
-    monkeypatch.setattr(tally, "LEAST_READ", 8)
-    with Client(redis_url, namespace=namespace) as client:
-        messages = [Message(f"kafka:{'ab'[n % 4 == 0]}", b"", delay=3600) for n in range(2000)]
-        client.schedule_many(messages)
-        places = named(client.destinations().places)
-    for name, truth in (("kafka:a", 1500), ("kafka:b", 500)):
-        number = places[name].delayed
-        assert number.error > 0
-        assert abs(number.messages - truth) <= 3 * number.error
-    listed = run("destination", "ls")
-    assert "~" in listed.out
-    assert "estimated" in listed.err
-    assert all(each["error"] for each in run("--json", "destination", "ls").objects)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "field"),
-    [
-        ("limit kafka:t --rate 0", "bad_rate", "rate"),
-        ("limit kafka:t", "usage", "--rate"),
-        ("spread kafka:t 2d", "too_far", "window"),
-        ("retry kafka:t --jitter 2", "bad_retry", "--jitter"),
-        ("pause nowhere", "unknown_destination", "destination"),
-        ("purge kafka:t --confirm kafka:u", "confirm", "--confirm"),
-    ],
-)
-def test_wrong_command_lines_change_nothing(
-    run: Run, redis_url: str, namespace: str, words: str, code: str, field: str
-) -> None:
-    refused = run("--json", "destination", *words.split())
-    assert (refused.code, refused.out) == (2, "")
-    assert (refused.error["code"], refused.error["field"]) == (code, field)
-    with redis.Redis.from_url(redis_url) as connection:
-        assert not connection.exists(keys.destinations(namespace))
-
-
-def test_workers_that_know_no_rules_are_named(run: Run, store: Store, namespace: str) -> None:
-    run("schedule", "kafka:t", "x", *HOUR)
-    old, new = {"version": "0.1.0"}, {"version": "0.2.0", "paused": []}
-    for name, info in (("old", old), ("new", new)):
-        told = json.dumps(info).encode()
-        store.run([registry.announce(namespace, name, "i", 60_000, told)])
-    assert run("destination", "ls").err == ""  # no rule, nothing to ignore
-    run("destination", "pause", "kafka:t")
-    assert run("--json", "destination", "ls").objects[0]["ignored_by"] == ["old"]
-
-
-def test_odd_rules_and_damage_are_reported_and_nothing_else_is_lost(
-    run: Run, redis_url: str, namespace: str
-) -> None:
-    run("schedule", "kafka:t", "x", *HOUR)
-    run("destination", "limit", "kafka:t", "--rate", "5")
-    with redis.Redis.from_url(redis_url) as connection:
-        name = keys.destinations(namespace)
-        connection.hset(name, "kafka:\x1b[31m", '{"rate": -1}')
-        connection.hset(name, b"\xff\xfe", b"\xff not JSON")
-        listed = run("destination", "ls")
-        assert listed.code == 0
-        assert "\x1b" not in listed.out + listed.err
-        assert "kafka:\\x1b[31m: rate: " in listed.err
-        assert "limited 5/s" in listed.out
-        connection.set(name, "a string")
-        listed = run("destination", "ls")
-        assert listed.code == 0
-        assert "delaybridge doctor" in listed.err
-        refused = run("destination", "pause", "kafka:t")
-        assert (refused.code, refused.out) == (5, "")
-
-
 def test_a_destination_in_trouble_is_shown_with_the_reason(
     run: Run, store: Store, namespace: str
 ) -> None:
     run("schedule", "kafka:t", "x", *HOUR)
-    info = {"brokers": {"kafka": None, "eu": "down: refused"}, "paused": [], "parked": {}}
-    info |= {"parked": {"kafka:t": "open: unroutable"}}
-    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
+    brokers = {"kafka": None, "eu": "down: refused"}
+    announced(store, namespace, brokers=brokers, parked={"kafka:t": "open: unroutable"})
     rows = {each["destination"]: each for each in run("--json", "destination", "ls").objects}
-    assert (rows["kafka:t"]["state"], rows["kafka:t"]["trouble"]) == (
-        "trouble",
-        "open: unroutable (w)",
-    )
+    trouble = rows["kafka:t"]["state"], rows["kafka:t"]["trouble"]
+    assert trouble == ("trouble", "open: unroutable (w)")
     assert rows["eu"]["state"] == "trouble"
-    info |= {"parked": {"kafka:t": SLOW}}  # what is announced while the last ones go out
-    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
+    assert "trouble" in run("destination", "show", "kafka:t").out
+    # What is announced while the last ones go out.
+    announced(store, namespace, brokers=brokers, parked={"kafka:t": SLOW})
     assert "trouble" not in run("destination", "show", "kafka:t").out
-    info |= {"parked": {"kafka:t": "open: unroutable"}}
-    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(info).encode())])
-    assert until(lambda: "trouble" in run("destination", "show", "kafka:t").out)
 
 
 async def test_what_an_operator_holds_back_is_not_late(
@@ -274,22 +200,8 @@ async def test_what_an_operator_holds_back_is_not_late(
     assert (await crew.client.stats()).paused == []
 
 
-def announced(store: Store, namespace: str, **about: Any) -> None:
-    about = {"brokers": {}, "paused": [], "parked": {}, **about}
-    store.run([registry.announce(namespace, "w", "i", 60_000, json.dumps(about).encode())])
-
-
-def test_health_says_once_what_workers_cannot_do_because_of_damage(
-    run: Run, store: Store, namespace: str
-) -> None:
-    store.redis.set(keys.series(namespace), "x")
-    reason = f"redis: one of these keys has a wrong type: {keys.series(namespace)}; which one"
-    announced(store, namespace, failing={"series": reason})
-    assert run("health").out.count("no rates are recorded") == 1
-
-
 def test_stats_health_and_workers_show_what_is_paused(
-    run: Run, store: Store, namespace: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, store: Store, namespace: str
 ) -> None:
     run("schedule", "kafka:t", "x", "--in", "0s")
     run("destination", "pause", "kafka:t")
@@ -329,35 +241,31 @@ def test_a_rate_holds_nothing_back_where_there_is_trouble(
     assert "unroutable" in run("health", "--max-overdue", "0s").out
 
 
-def test_doctor_warns_of_forgotten_unserved_and_odd_rules(
-    run: Run, redis_url: str, store: Store, namespace: str
+def test_a_destination_whose_messages_are_estimated_says_so(
+    run: Run, caller: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("schedule", "kafka:t", "x", *HOUR)
-    announced(store, namespace, brokers={"kafka": None})
-    with redis.Redis.from_url(redis_url) as connection:
-        name = keys.destinations(namespace)
-        connection.hset(name, "kafka:old", '{"paused": true, "paused_ms": 1800000000}')
-        connection.hset(name, "kafka:new", '{"paused": true, "paused_ms": 9000000000000}')
-        connection.hset(name, "gone:x", '{"rate": 5}')
-        connection.hset(name, "kafka:odd", '{"rate": "fast"}')
-        found = {each["text"]: each["level"] for each in run("--json", "doctor").objects}
-        assert [level for text, level in found.items() if "kafka:old" in text] == ["warn"]
-        assert not [text for text in found if "kafka:new" in text]
-        assert [level for text, level in found.items() if "gone:x" in text] == ["warn"]
-        assert [level for text, level in found.items() if "kafka:odd: rate: " in text] == ["fail"]
-        store.run([registry.announce(namespace, "w", "i", 60_000, b"{}")])
-        connection.delete(name)
-        connection.set(name, "text")
-        (rules,) = [one for one in run("--json", "doctor").objects if one["about"] == "rules"]
-        assert (rules["level"], name in rules["text"]) == ("fail", True)
-        (health,) = run("--json", "health").objects
-        assert not [fault for fault in health["faults"] if name in fault], "no worker is restarted"
-        assert [note for note in health["notes"] if name in note]
-        for command in (
-            "destination pause kafka:t",
-            "destination resume kafka",
-            "definitions export",
-        ):
-            failed = run("--json", *command.split())
-            assert (failed.code, failed.error["code"]) == (5, "store_error")
-            assert f"redis-cli RENAME '{name}'" in failed.error["message"]
+    monkeypatch.setattr(tally, "MOST_READ", 64)
+    monkeypatch.setattr(tally, "LEAST_READ", 8)
+    caller.schedule_many(Message("kafka:a", b"", delay=3600) for _ in range(2000))
+    listed = run("destination", "ls")
+    assert "~" in listed.out and "estimated" in listed.err
+    assert run("--json", "destination", "ls").objects[0]["error"]
+
+
+def test_without_rules_no_worker_is_said_to_ignore_them(
+    run: Run, store: Store, namespace: str
+) -> None:
+    store.run([registry.announce(namespace, "old", "i", 60_000, b'{"version": "0.1.0"}')])
+    assert "ignore" not in run("destination", "ls").err
+    run("destination", "pause", "kafka:t")
+    assert run("--json", "destination", "ls").objects[0]["ignored_by"] == ["old"]
+    assert "Resume it" not in run("doctor").out, "a new pause is not forgotten"
+
+
+def test_health_says_once_what_workers_cannot_do_because_of_damage(
+    run: Run, store: Store, namespace: str
+) -> None:
+    store.redis.set(keys.series(namespace), "x")
+    reason = f"redis: one of these keys has a wrong type: {keys.series(namespace)}; which one"
+    announced(store, namespace, failing={"series": reason})
+    assert run("health").out.count("no rates are recorded") == 1

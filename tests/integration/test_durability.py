@@ -20,7 +20,6 @@ from delaybridge.intercept.kafka_reports import Bounds, Produced
 from delaybridge.message import Answer, Limits, Message
 from delaybridge.store.calls import Calls
 from delaybridge.store.scheduling import Receipt
-from delaybridge.store.store import Store
 from tests.rigs.command_line import Result, runner
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.flavours import FLAVOURS, TO, Maker, Threaded
@@ -185,14 +184,6 @@ async def test_every_answer_that_promises_something_is_waited_for(
     assert await client.get("a") is None
 
 
-async def test_without_a_replica_nothing_is_accepted(
-    redis_url: str, make: Maker, namespace: str
-) -> None:
-    """As when a master dies before its replica has a first copy."""
-    client = make(redis_url, namespace=namespace, timeout_s=1, durability=REPLICATED)
-    await is_not_durable(lambda: client.schedule(TO, b"x", delay="1h"))
-
-
 async def test_the_command_line_says_how_to_repeat_it(
     redis_url: str, asks: Callable[..., Result]
 ) -> None:
@@ -281,15 +272,6 @@ async def test_without_waitaof_only_appendfsync_always_is_durable(
             admin.config_set("appendfsync", "everysec")
         with pytest.raises(NotDurable, match="its appendfsync is everysec"):
             await client.cancel("a")
-
-
-# what it costs
-
-
-def test_memory_and_aof_ask_nothing(namespace: str) -> None:
-    store = Store("redis://127.0.0.1:1/0")
-    assert store.assurance is None
-    store.close()
 
 
 # the gate

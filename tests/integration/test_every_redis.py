@@ -19,7 +19,7 @@ from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from tests.rigs.command_line import Run
-from tests.rigs.fleet import Fleet
+from tests.rigs.fleet import Fleet, FleetFactory
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import ON_EVERY_REDIS
 
@@ -100,12 +100,12 @@ ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
-    with Fleet(tmp_path, redis_url, namespace, ttl_ms=60_000) as fleet:
-        for name in ("w1", "w2"):
-            fleet.start(name, settled=False)
-        fleet.wait_shared("w1", "w2")
-        yield fleet
+def fleet(fleet_of: FleetFactory) -> Fleet:
+    fleet = fleet_of(ttl_ms=60_000)
+    for name in ("w1", "w2"):
+        fleet.start(name, settled=False)
+    fleet.wait_shared("w1", "w2")
+    return fleet
 
 
 def all_commands() -> set[str]:
@@ -124,7 +124,6 @@ def all_commands() -> set[str]:
 
 
 def give_up(client: Client, count: int) -> None:
-    """Put messages into the dead set."""
     for number in range(count):
         payload = encode_record(Record(destination=TO, body=b"x"))
         entry = Quarantine.of(f"lost-{number}", b"%04d" % number, payload, "ingress:no_route")

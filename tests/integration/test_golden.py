@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,7 @@ SERVES = {"host": "h", "pid": 1, "version": "0.1.0", "paused": []}
 
 
 @pytest.fixture
-def client(redis_url: str, namespace: str) -> Iterator[Client]:
-    with Client(redis_url, namespace=namespace) as client:
-        yield client
-
-
-@pytest.fixture
-def acts(client: Client, store: Store, namespace: str, owner_of: Callable[[str], Owner]) -> Acts:
+def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str], Owner]) -> Acts:
     """What stands after an @ in a page."""
     redis, rules = store.redis, keys.destinations(namespace)
 
@@ -56,10 +50,10 @@ def acts(client: Client, store: Store, namespace: str, owner_of: Callable[[str],
     def quarantine() -> None:
         record = encode_record(Record("rabbitmq:/q", b"theirs"))
         kept = Quarantine.of("q", b"1234", record, "ingress:foreign by a test")
-        client.run(lambda calls: store_entries(calls, [kept]))
+        caller.run(lambda calls: store_entries(calls, [kept]))
 
     def make_late() -> None:
-        client.recurring.add("late", "kafka:t", "x", every="1h")
+        caller.recurring.add("late", "kafka:t", "x", every="1h")
         due = keys.recurring_due(namespace)
         redis.zadd(due, {"late": redis.zscore(due, "late") - 90_000})
 

@@ -165,5 +165,3 @@ def test_the_command_prints_bars_that_fit_80_columns_and_json(
     data = json.loads(capsys.readouterr().out)
     assert sum(cell["messages"] for cell in data["cells"]) == data["messages"] == 1501
     assert data["estimated"] is False
-    assert cli.main([*command, "--step", "7h"]) == 2
-    assert capsys.readouterr().err.startswith("error: --step: ")

@@ -36,7 +36,6 @@ class Row(NamedTuple):
 
 
 def text_of(row: Row) -> str:
-    """The whole request."""
     parts = [f'"destination": {json.dumps(row.destination)}', row.fields]
     if '"body' not in row.fields:
         parts.append('"body": "x"')
@@ -46,7 +45,6 @@ def text_of(row: Row) -> str:
 
 
 def each(name: str, values: str, *fields: str, **more: Any) -> list[Row]:
-    """A row for each of these fields."""
     return [Row(f"{name} {values} {n}".strip(), field, **more) for n, field in enumerate(fields)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,15 +11,11 @@ import pytest
 from delaybridge import AsyncClient
 from delaybridge.message import Answer
 from delaybridge.web import jobs as web_jobs
-from tests.rigs.api import api, ended_job, job_of
+from tests.rigs.api import ended_job, job_of
 from tests.rigs.crew import Crew
 from tests.rigs.waiting import until_async
 
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers={"memory": "memory://"}) as client:
-        yield client
+BROKERS = {"memory": "memory://"}
 
 
 def message(**fields: Any) -> dict[str, Any]:
@@ -36,7 +31,7 @@ async def add(http: httpx.AsyncClient, count: int, **fields: Any) -> list[str]:
     return ids
 
 
-async def test_one_bad_message_of_a_batch_hinders_no_other(http: httpx.AsyncClient) -> None:
+async def test_h54_one_bad_message_of_a_batch_hinders_no_other(http: httpx.AsyncClient) -> None:
     messages = [
         message(id="a"),
         message(id="b", delay=5),
@@ -54,12 +49,6 @@ async def test_one_bad_message_of_a_batch_hinders_no_other(http: httpx.AsyncClie
     assert codes[1:4] == ["bad_time", "unknown_field", "unknown_destination"]
     assert codes[5] == "conflict"
     assert (await http.get("/v1/stats")).json()["delayed"] == 1
-
-
-@pytest.mark.parametrize(("count", "status"), [(0, 422), (1001, 413)])
-async def test_a_batch_is_bounded(http: httpx.AsyncClient, count: int, status: int) -> None:
-    batch = {"messages": [message()] * count}
-    assert (await http.post("/v1/messages:batch", json=batch)).status_code == status
 
 
 async def test_a_filter_is_counted_then_cancelled(http: httpx.AsyncClient) -> None:
@@ -185,15 +174,3 @@ async def test_a_dead_message_from_burial_to_kick(http: httpx.AsyncClient, crew:
     assert (await http.post("/v1/dead/late:kick")).json()["result"] == "kicked"
     assert (await http.post("/v1/dead/nothing:kick")).status_code == 404
     assert (await http.delete("/v1/dead/nothing")).status_code == 404
-
-
-async def test_what_workers_hold_is_listed(http: httpx.AsyncClient, crew: Crew) -> None:
-    crew.start()
-    await crew.shared("w")
-    await http.post("/v1/messages", json=message(id="soon", delay="1500ms"))
-
-    async def is_held() -> bool:
-        items = (await http.get("/v1/in-flight")).json()["items"]
-        return [item["id"] for item in items] == ["soon"]
-
-    await until_async(is_held, "it is claimed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,12 +11,6 @@ from tests.rigs.api import api
 
 BODY = b'{"destination": "kafka:orders", "body": "x", "delay": "1h"}'
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace) as client:
-        yield client
 
 
 @pytest.mark.parametrize(
@@ -74,22 +67,16 @@ async def test_h24_another_host_is_refused(
     [("127.0.0.1:1", 200), ("localhost:8645", 200), ("evil.example:8645", 421), ("evil", 421)],
 )
 async def test_without_tokens_no_other_site_s_name_leads_here(
-    redis_url: str, namespace: str, host: str, status: int
+    http: httpx.AsyncClient, host: str, status: int
 ) -> None:
-    async with api(redis_url, namespace) as http:
-        for path in ("/v1/messages", "/"):
-            assert (await http.get(path, headers={"Host": host})).status_code == status
+    for path in ("/v1/messages", "/"):
+        assert (await http.get(path, headers={"Host": host})).status_code == status
 
 
-async def test_h25_a_forwarded_address_is_not_believed(
-    redis_url: str, namespace: str, tmp_path: Any
-) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("0123456789abcdef0123 admin\n")
-    async with api(redis_url, namespace, token_file=str(tokens)) as http:
-        statuses = []
-        for number in range(12):
-            headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": f"10.0.0.{number}"}
-            statuses.append((await http.get("/v1/messages", headers=headers)).status_code)
-        assert statuses[0] == 401
-        assert statuses[-1] == 429
+async def test_h25_a_forwarded_address_is_not_believed(guarded: httpx.AsyncClient) -> None:
+    statuses = []
+    for number in range(12):
+        headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": f"10.0.0.{number}"}
+        statuses.append((await guarded.get("/v1/messages", headers=headers)).status_code)
+    assert statuses[0] == 401
+    assert statuses[-1] == 429

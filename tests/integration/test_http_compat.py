@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-import secrets
+import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,8 +14,9 @@ import pytest
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from tests.rigs.api import api, ended_job
-from tests.rigs.crew import Crew, note_arrivals
-from tests.rigs.waiting import until_async
+from tests.rigs.crew import Arrived, Crew
+from tests.rigs.sessions import TOKENS
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 PLACE = "memory:{topic}"
 BROKERS = {"memory": "memory://"}
@@ -177,19 +180,15 @@ async def test_mykit_clears_and_restores(redis_url: str, namespace: str) -> None
         assert await finished(http, cleared["data"]) == {"cancelled": 1}
 
 
-async def test_a_dead_job_comes_back(redis_url: str, namespace: str) -> None:
-    async with Crew(redis_url, namespace) as crew, server(redis_url, namespace, "mykit") as http:
-        crew.start()
-        await crew.client.pause("memory:order")
-        await crew.shared("w")
+async def test_a_dead_job_comes_back(redis_url: str, namespace: str, crew: Crew) -> None:
+    crew.start()
+    await crew.client.pause("memory:order")
+    await crew.shared("w")
+    async with server(redis_url, namespace, "mykit") as http:
         for id in "ab":
-            late = {
-                "destination": "memory:order",
-                "body": "x",
-                "due_ms": 1_700_000_000_000,
-                "ttl": "1s",
-            }
-            assert (await http.post("/v1/messages", json={**late, "id": id})).status_code == 201
+            late = {"destination": "memory:order", "body": "x", "due": "2024-01-01T00:00:00Z"}
+            made = await http.post("/v1/messages", json={**late, "ttl": "1s", "id": id})
+            assert made.status_code == 201
 
         async def both_are_dead() -> bool:
             return len((await http.get("/v1/dead")).json()["items"]) == 2
@@ -209,17 +208,77 @@ async def test_a_dead_job_comes_back(redis_url: str, namespace: str) -> None:
     ],
 )
 async def test_a_job_arrives_at_a_broker(
-    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch,
+    redis_url: str, namespace: str, crew: Crew, arrived: Arrived,
     dialect: str, path: str, sent: Any,
 ) -> None:  # fmt: skip
-    arrived = note_arrivals(monkeypatch)
-    async with Crew(redis_url, namespace) as crew, server(redis_url, namespace, dialect) as http:
-        crew.start()
-        await crew.shared("w")
+    crew.start()
+    await crew.shared("w")
+    async with server(redis_url, namespace, dialect) as http:
         await got(http, "POST", path, json=sent)
         await arrived.all(["a"])
     assert min(arrived.late_ms) >= 0
     assert not arrived.twice
+
+
+async def test_delay_queue_from_push_to_finish(redis_url: str, namespace: str, crew: Crew) -> None:
+    job = {"topic": "b", "id": "7", "delay": 1, "ttr": 1, "body": "x"}
+    pop = {"topic": "a, b"}
+    crew.start()
+    await crew.shared("w")
+    async with api(redis_url, namespace, compat="delay-queue") as http:
+        waiting = asyncio.create_task(got(http, "POST", "/pop", json=pop))
+        pushed_s = time.time()
+        assert await got(http, "POST", "/push", json=job) == OK
+        first = await waiting
+        assert first == {**OK, "data": {"id": "7", "body": "x"}}
+        assert time.time() - pushed_s >= 1
+        # Not finished within its time to run: it comes again.
+        assert await got(http, "POST", "/pop", json=pop) == first
+        for _ in range(2):
+            assert await got(http, "POST", "/finish", json={"id": "7"}) == OK
+        assert await got(http, "POST", "/get", json={"id": "7"}) == OK
+
+
+async def test_youzan_from_add_to_finish(redis_url: str, namespace: str, crew: Crew) -> None:
+    add = {"command": "add", "topic": "b", "id": "7", "delay": 1, "TTR": 1, "body": "x"}
+    pop = {"command": "pop", "topic": "b"}
+    none = {"success": True, "error": "", "id": "", "value": ""}
+    crew.start()
+    await crew.shared("w")
+    async with api(redis_url, namespace, compat="youzan") as http:
+        assert await got(http, "POST", "/", json=pop) == none
+        assert (await got(http, "POST", "/", json=add))["success"]
+        for _ in range(2):
+            async with asyncio.timeout(DEADLINE_S):
+                while (found := await got(http, "POST", "/", json=pop)) == none:
+                    pass  # this dialect polls
+            assert found == {**none, "id": "7", "value": "x"}
+        assert await got(http, "POST", "/", json={"command": "finish", "id": "7"}) == {
+            **none,
+            "id": "7",
+        }
+        assert (await http.get("/v1/messages/7")).status_code == 404
+
+
+async def test_mykit_from_push_to_delete(redis_url: str, namespace: str, crew: Crew) -> None:
+    job = {"topic": "b", "subtopic": "c", "id": "7", "bizKey": "k", "delay": 100, "ttl": 1000}
+    fetched = {**job, "body": "x", "status": 2}
+    del fetched["delay"]
+    crew.start()
+    await crew.shared("w")
+    place = "pull:{topic}.{subtopic}"
+    async with api(redis_url, namespace, compat="mykit", compat_destination=place) as http:
+        waiting = asyncio.create_task(http.get("/get/topic?topic=b&subtopic=c"))
+        assert (await got(http, "POST", "/push", json={**job, "body": "x"}))["data"] == "7"
+        assert (await waiting).json() == {**DONE, "data": fetched}
+        # Not deleted within its ttl: it comes again.
+        assert (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"] == fetched
+        assert (await http.get("/delete?jobId=7")).json() == DONE
+        assert (await http.get("/v1/messages/7")).status_code == 404
+        # A time to run that is no number of this world holds up nobody.
+        await got(http, "POST", "/push", json={**job, "delay": 0, "ttl": 10**400, "body": "huge"})
+        huge = (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"]
+        assert (huge["body"], huge["ttl"]) == ("huge", 10**15)
 
 
 @pytest.mark.parametrize("dialect", ["mykit", "youzan", "delay-queue"])
@@ -243,13 +302,12 @@ async def test_without_a_dialect_nothing_of_it_is_there(redis_url: str, namespac
         assert (await http.post("/", json={"command": "add"})).status_code == 405
 
 
-async def test_tokens_hold_for_dialects_too(redis_url: str, namespace: str, tmp_path: Any) -> None:
-    file, token = tmp_path / "tokens", secrets.token_hex(32)
-    file.write_text(f"{token} write\n")
-    file.chmod(0o600)
-    async with server(redis_url, namespace, "mykit", token_file=str(file)) as http:
+async def test_tokens_hold_for_dialects_too(
+    redis_url: str, namespace: str, token_file: Path
+) -> None:
+    async with server(redis_url, namespace, "mykit", token_file=str(token_file)) as http:
         assert (await http.get("/delete?id=a")).status_code == 401
-        writer = {"Authorization": f"Bearer {token}"}
+        writer = {"Authorization": f"Bearer {TOKENS['write']}"}
         assert (await http.get("/delete?id=a", headers=writer)).status_code == 200
         clear = f"/clearAll?confirm={namespace}"
         assert (await http.get(clear, headers=writer)).status_code == 403
@@ -262,21 +320,13 @@ def test_a_dialect_says_where_its_topics_go(place: str) -> None:
         Settings.load(overrides=given, environ={})
 
 
-async def test_topology(redis_url: str, namespace: str) -> None:
+async def test_topology(http: httpx.AsyncClient, namespace: str, crew: Crew) -> None:
     """000-22."""
-    crew = Crew(redis_url, namespace)
-    crew.start("w")
-    async with api(redis_url, namespace, brokers=BROKERS) as http:
-
-        async def all_are_held() -> bool:
-            found = (await http.get("/topology")).json()
-            return sum(len(one["serveKeys"]) for one in found.values()) > 0
-
-        await until_async(all_are_held, "a worker holds buckets")
-        found = (await http.get("/topology")).json()
-        (one,) = found.values()
-        assert one.keys() == {"lastHeartBeat", "addr", "serveKeys"}
-        assert re.fullmatch(r".+:\d+", one["addr"])
-        for key in one["serveKeys"]:
-            assert re.fullmatch(rf"\{{{namespace}:\d+\}}:due", key)
-    await crew.close()
+    crew.start()
+    await crew.shared("w")
+    (one,) = (await http.get("/topology")).json().values()
+    assert one.keys() == {"lastHeartBeat", "addr", "serveKeys"}
+    assert re.fullmatch(r".+:\d+", one["addr"])
+    assert one["serveKeys"]
+    for key in one["serveKeys"]:
+        assert re.fullmatch(rf"\{{{namespace}:\d+\}}:due", key)

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 
 import httpx
-import pytest
 from openapi_spec_validator import validate
 
 from delaybridge.web.table import ENDPOINTS
-from tests.rigs.api import api
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace) as client:
-        yield client
 
 
 async def test_the_description_is_openapi(http: httpx.AsyncClient) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from delaybridge.doctor import brokers
@@ -15,7 +16,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.web import doctor
 from tests.rigs.api import api
 from tests.rigs.command_line import Run
-from tests.rigs.sessions import TOKENS, token_file_in
+from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
@@ -48,9 +49,9 @@ def _joined(item: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_only_an_administrator_may_ask_and_not_where_nothing_is_changed(
-    redis_url: str, namespace: str, tmp_path: Path, read_only: bool
+    redis_url: str, namespace: str, token_file: Path, read_only: bool
 ) -> None:
-    file = str(token_file_in(tmp_path))
+    file = str(token_file)
     async with api(redis_url, namespace, token_file=file, read_only=read_only) as client:
         for scope, token in TOKENS.items():
             headers = {"authorization": f"Bearer {token}"}
@@ -104,19 +105,18 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
 
 async def test_who_asks_meanwhile_shares_the_checks_and_others_are_answered(
-    redis_url: str, namespace: str, slow: Slow
+    slow: Slow, http: httpx.AsyncClient
 ) -> None:
-    async with api(redis_url, namespace) as client:
-        asked = [asyncio.create_task(client.get("/v1/checks")) for _ in range(3)]
-        assert (await client.get("/health/live")).status_code == 200
-        assert not any(task.done() for task in asked)
-        slow.goes_on.set()
-        answers = [(await task).json() for task in asked]
-        assert slow.runs == 1
-        assert [item["about"] for item in answers[0]["items"]] == ["first", "second"]
-        assert answers[1:] == answers[:1] * 2
-        again = (await client.get("/v1/checks")).json()
-        assert again["items"][1]["text"] == "of run 2"
+    asked = [asyncio.create_task(http.get("/v1/checks")) for _ in range(3)]
+    assert (await http.get("/health/live")).status_code == 200
+    assert not any(task.done() for task in asked)
+    slow.goes_on.set()
+    answers = [(await task).json() for task in asked]
+    assert slow.runs == 1
+    assert [item["about"] for item in answers[0]["items"]] == ["first", "second"]
+    assert answers[1:] == answers[:1] * 2
+    again = (await http.get("/v1/checks")).json()
+    assert again["items"][1]["text"] == "of run 2"
 
 
 async def test_at_the_deadline_what_was_found_is_told_and_the_checks_go_on(slow: Slow) -> None:
@@ -131,15 +131,14 @@ async def test_at_the_deadline_what_was_found_is_told_and_the_checks_go_on(slow:
 
 
 async def test_a_defect_in_a_check_is_told_once_and_the_next_asks_anew(
-    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(settings: Settings) -> Iterator[Finding]:
         raise RuntimeError(CANARY)
         yield
 
-    async with api(redis_url, namespace) as client:
-        with monkeypatch.context() as patch:
-            patch.setattr(doctor, "findings", broken)
-            answer = await client.get("/v1/checks")
-            assert answer.status_code == 500 and CANARY not in answer.text
-        assert (await client.get("/v1/checks")).status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "findings", broken)
+        answer = await http.get("/v1/checks")
+        assert answer.status_code == 500 and CANARY not in answer.text
+    assert (await http.get("/v1/checks")).status_code == 200

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
 from tests.rigs.waiting import DEADLINE_S
+
+BROKERS = {"memory": "memory://"}
 
 
 async def told(
@@ -36,12 +37,6 @@ async def told(
                     return found
                 current = {}
     raise AssertionError(f"the stream ended: {found}")
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers={"memory": "memory://"}) as client:
-        yield client
 
 
 async def published(crew: Crew, count: int) -> None:
@@ -91,15 +86,3 @@ async def test_a_stream_of_one_destination_tells_of_no_other(
         await crew.settled()
     *_, last = listening.result()
     assert last["data"]["fields"]["destination"] == "memory:elsewhere"
-
-
-async def test_h61_streams_are_counted(redis_url: str, namespace: str) -> None:
-    async with (
-        api(redis_url, namespace, connections=2) as http,
-        http.stream("GET", "/v1/events") as one,
-    ):
-        assert one.status_code == 200
-        async with http.stream("GET", "/v1/events") as two:
-            assert two.status_code == 200
-            refused = await http.get("/v1/events")
-            assert refused.status_code == 503

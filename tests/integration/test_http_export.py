@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -13,7 +13,7 @@ import pytest
 from delaybridge import Client, Message
 from delaybridge.web import export
 from tests.rigs.api import api
-from tests.rigs.sessions import TOKENS, token_file_in
+from tests.rigs.sessions import TOKENS
 from tests.servers.redis import RedisServer
 
 PATH = "/v1/messages:export"
@@ -70,37 +70,34 @@ async def test_what_is_wrong_is_said_before_the_file_begins(http: httpx.AsyncCli
         assert head.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_download_ends_with_its_token(
-    redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(redis_url, namespace)
-    file, whole = token_file_in(tmp_path), export.found_page
+def after_a_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Something happens between two pages."""
+    whole = export.found_page
 
-    async def then_removed(*asked: object) -> object:
+    async def then_acted(*asked: object) -> object:
         found = await whole(*asked)  # type: ignore[arg-type]
-        file.write_text("")
+        act()
         return found
 
-    async with api(redis_url, namespace, token_file=str(file)) as http:
-        monkeypatch.setattr(export, "found_page", then_removed)
-        with pytest.raises(httpx.RemoteProtocolError):
-            await http.get(PATH, headers={"authorization": f"Bearer {TOKENS['read']}"})
+    monkeypatch.setattr(export, "found_page", then_acted)
+
+
+async def test_a_download_ends_with_its_token(
+    redis_url: str, namespace: str, guarded: httpx.AsyncClient, token_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fill(redis_url, namespace)
+    after_a_page(monkeypatch, lambda: token_file.write_text(""))
+    with pytest.raises(httpx.RemoteProtocolError):
+        await guarded.get(PATH, headers={"authorization": f"Bearer {TOKENS['read']}"})
 
 
 async def test_a_download_that_cannot_go_on_breaks_off(
     namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis ends between two pages."""
-    whole = export.found_page
     with RedisServer() as redis:
         fill(redis.url, namespace)
-
-        async def then_gone(*asked: object) -> object:
-            found = await whole(*asked)  # type: ignore[arg-type]
-            redis.stop()
-            return found
-
-        monkeypatch.setattr(export, "found_page", then_gone)
+        after_a_page(monkeypatch, redis.stop)
         async with api(redis.url, namespace, transport={"redis_s": 0.5}) as http:
             with pytest.raises(httpx.RemoteProtocolError):
                 await http.get(PATH, params={"format": "csv"})

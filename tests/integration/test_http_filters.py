@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,16 +12,9 @@ import pytest
 
 from delaybridge.store import views
 from delaybridge.store.store import Store
-from tests.rigs.api import api
 from tests.rigs.burials import buried
 
 BROKERS = {"rabbitmq": "amqp://h", "kafka": "kafka://h"}
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
 
 
 async def add(http: httpx.AsyncClient, messages: list[dict[str, Any]]) -> None:
@@ -209,7 +202,6 @@ BURIED = [
 
 @pytest.fixture
 def dead(redis_url: str, namespace: str, store: Store) -> Iterator[None]:
-    """A few dead messages."""
     with buried(store, redis_url, namespace, BROKERS, BURIED):
         yield
 

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.rigs.api import api
 from tests.rigs.crew import Crew
 
 CLOSE = "/v1/destinations/kafka%3Aorders"
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace) as client:
-        yield client
 
 
 async def schedule(http: httpx.AsyncClient, **fields: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,21 +9,13 @@ import httpx
 import pytest
 
 from delaybridge import Client, Message
-from tests.rigs.api import api
 
 BROKERS = {"rabbitmq": "amqp://h", "kafka": "kafka://h"}
 START_MS = 2_051_222_400_000
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
-
-
 def schedule(redis_url: str, namespace: str, dues: list[tuple[str, int]]) -> None:
-    """Messages by destination and due time."""
     with Client(redis_url, namespace=namespace, brokers=BROKERS) as client:
         client.schedule_many(
             # Priority 0 is due a little after the whole millisecond, 255 is not.

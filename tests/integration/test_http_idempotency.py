@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,25 +11,12 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.client.async_client import AsyncClient
 from delaybridge.store import idempotency, keys
 from delaybridge.store.store import AsyncStore
 from tests.rigs.api import api
 from tests.servers.redis import ON_EVERY_REDIS
 
 BROKERS = {"memory": "memory://"}
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
-
-
-@pytest.fixture
-def server(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as found:
-        yield found
 
 
 async def post(
@@ -172,12 +159,12 @@ async def test_a_batch_takes_no_key(http: httpx.AsyncClient) -> None:
 
 
 async def test_keys_are_forgotten_after_a_day_and_never_too_many(
-    redis_url: str, namespace: str, server: redis.Redis
+    redis_url: str, namespace: str, raw: redis.Redis
 ) -> None:
     async with api(redis_url, namespace, brokers=BROKERS, idempotency_keys=2) as http:
         assert (await post(http, key="a")).status_code == 201
-        (record,) = server.scan_iter(f"{{{namespace}}}:idempotency:*")
-        assert 0 < server.pttl(record) <= idempotency.KEPT_MS
+        (record,) = raw.scan_iter(f"{{{namespace}}}:idempotency:*")
+        assert 0 < raw.pttl(record) <= idempotency.KEPT_MS
         assert (await post(http, key="b")).status_code == 201
         full = await post(http, key="c")
         assert (full.status_code, full.json()["code"]) == (507, "store_full")
@@ -185,17 +172,9 @@ async def test_keys_are_forgotten_after_a_day_and_never_too_many(
         assert len(await ids(http)) == 2
 
         index = keys.idempotency(namespace)
-        for member in server.zrange(index, 0, -1):  # a day later
-            server.zadd(index, {member: 1})
+        for member in raw.zrange(index, 0, -1):  # a day later
+            raw.zadd(index, {member: 1})
         assert (await post(http, key="c")).status_code == 201
-    assert server.zcard(index) == 1
-    names = server.scan_iter(f"{{{namespace}:*}}:sources")
-    assert sum(server.hlen(name) for name in names) == 1
-
-
-async def test_the_client_is_the_same_for_others(redis_url: str, namespace: str) -> None:
-    """A message of a key is an ordinary one."""
-    async with api(redis_url, namespace, brokers=BROKERS) as http:
-        made = (await post(http)).json()
-        async with AsyncClient(redis_url, namespace=namespace, brokers=BROKERS) as client:
-            assert await client.cancel(made["id"]) == "cancelled"
+    assert raw.zcard(index) == 1
+    names = raw.scan_iter(f"{{{namespace}:*}}:sources")
+    assert sum(raw.hlen(name) for name in names) == 1

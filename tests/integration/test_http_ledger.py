@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from tests.rigs.api import api, job_of
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
@@ -45,7 +47,6 @@ def message(id: str, **fields: Any) -> dict[str, Any]:
 
 
 async def finished(http: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, Any]:
-    """The job that restores, once it has ended."""
     return await job_of(http, "/v1/restore", asked)
 
 
@@ -65,27 +66,32 @@ async def test_a_message_is_shown_with_its_life_also_after_its_end(
     assert (missing.status_code, missing.json()["code"]) == (404, "unknown")
 
 
-async def test_a_published_message_has_its_worker(
+async def test_a_published_message_has_its_worker_also_on_its_page(
     redis_url: str, namespace: str, database: str, arrived: Arrived
 ) -> None:
-    crew = Crew(redis_url, namespace, ledger=database)
-    try:
+    given = with_ledger(database, buckets=BUCKETS)
+    async with (
+        Crew(redis_url, namespace, ledger=database) as crew,
+        api(redis_url, namespace, brokers=BROKERS, **given) as http,
+    ):
         crew.start()
         (id,) = await crew.schedule(1, seconds=0.1)
         await arrived.all([id])
-        given = with_ledger(database, buckets=BUCKETS)
-        async with api(redis_url, namespace, brokers=BROKERS, **given) as http:
 
-            async def is_told() -> bool:
-                shown = (await http.get(f"/v1/messages/{id}")).json()
-                return bool(shown.get("state") == "published")
+        async def is_told() -> bool:
+            shown = (await http.get(f"/v1/messages/{id}")).json()
+            return bool(shown.get("state") == "published")
 
-            await until_async(is_told, "the ledger knows")
-            (step,) = (await http.get(f"/v1/messages/{id}")).json()["life"]["transitions"]
-            assert (step["from"], step["to"], step["worker"]) == ("in_flight", "published", "w")
+        await until_async(is_told, "the ledger knows")
+        (step,) = (await http.get(f"/v1/messages/{id}")).json()["life"]["transitions"]
+        assert (step["from"], step["to"], step["worker"]) == ("in_flight", "published", "w")
+        text = (await http.get(f"/messages/{id}")).text
+        assert "w, bucket" in text and 'class="strip"' in text and "message show" in text
+        steps = re.findall(r'<i class="dot \w+"></i> (.*?)</td>', text)
+        # A slow database may have the message only after its due time.
+        assert sorted(steps[:-1]) == ["due", "scheduled"] and steps[-1] == "published"
+        assert "data-act=" not in text  # it is over
         await crew.stop()
-    finally:
-        await crew.close()
 
 
 async def test_while_the_ledger_is_silent_what_redis_has_is_shown(
@@ -161,15 +167,12 @@ async def test_a_restore_that_makes_no_sense(http: httpx.AsyncClient, body: Any)
 
 
 async def test_only_an_administrator_restores(
-    redis_url: str, namespace: str, database: str, tmp_path: Path
+    redis_url: str, namespace: str, database: str, token_file: Path
 ) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("a-token-that-may-write write shop\na-token-that-may-do-all admin ops\n")
-    tokens.chmod(0o600)
-    given = {"token_file": str(tokens), **with_ledger(database)}
+    given = {"token_file": str(token_file), **with_ledger(database)}
     async with api(redis_url, namespace, brokers=BROKERS, **given) as http:
-        for token, status in (("a-token-that-may-write", 403), ("a-token-that-may-do-all", 200)):
-            headers = {"Authorization": f"Bearer {token}"}
+        for scope, status in (("write", 403), ("admin", 200)):
+            headers = {"Authorization": f"Bearer {TOKENS[scope]}"}
             asked = await http.post("/v1/restore", json={"dry_run": True}, headers=headers)
             assert asked.status_code == status, asked.text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,7 @@ START_MS = 2_051_222_400_000
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with api(redis_url, namespace, brokers=BROKERS) as client:
-        yield client
-
-
 async def add(http: httpx.AsyncClient, dues: dict[str, int], **fields: Any) -> None:
-    """Messages by their due times."""
     messages = [
         {"destination": "memory:q", "body": "x", "id": id, "due_ms": due_ms, **fields}
         for id, due_ms in dues.items()
@@ -53,7 +45,6 @@ async def dues(http: httpx.AsyncClient, limit: int = 500) -> dict[str, int]:
 
 
 async def moved(http: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, Any]:
-    """The job that moves messages, once it has ended."""
     return await job_of(http, "/v1/messages:reschedule", asked)
 
 
@@ -115,14 +106,6 @@ async def test_a_message_is_not_moved_beyond_what_a_new_one_may_be_delayed(
         assert (job["state"], job.get("answers")) == ("failed", None)
         assert "too_far" in job["error"]
         assert await dues(http) == {"m": soon_ms}
-
-
-async def test_a_message_moved_into_the_past_is_due_at_once(
-    http: httpx.AsyncClient,
-) -> None:
-    await add(http, {"m": START_MS})
-    assert (await http.patch("/v1/messages/m", json={"by": "-36500d"})).status_code == 200
-    assert (await http.get("/v1/horizon")).json()["overdue"] == 1
 
 
 async def test_a_message_that_cannot_be_moved_says_why(http: httpx.AsyncClient) -> None:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.rigs.api import api
-
 TO = {"delaybridge-destination": "kafka:orders", "delaybridge-delay": "15m", "delaybridge-id": "m"}
 EVENT = {"specversion": "1.0", "id": "e1", "source": "/shop", "type": "order.made"}
 BINARY = {f"ce-{name}": value for name, value in EVENT.items()}
+BROKERS = {
+    "rabbitmq": "amqp://127.0.0.1", "kafka": "kafka://127.0.0.1", "hook": "http://127.0.0.1:1",
+}  # fmt: skip
 STRUCTURED = "application/cloudevents+json; charset=utf-8"
-
-
-@pytest.fixture
-async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClient]:
-    brokers = {
-        "rabbitmq": "amqp://127.0.0.1",
-        "kafka": "kafka://127.0.0.1",
-        "hook": "http://127.0.0.1:1",
-    }
-    async with api(redis_url, namespace, brokers=brokers) as client:
-        yield client
 
 
 async def stored(http: httpx.AsyncClient, body: bytes | str, **headers: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tests.rigs.api import api, ended_job
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import quiet_async, until_async
 from tests.servers.process import free_port
-from tests.servers.redis import RedisServer, redis_url_of
+from tests.servers.redis import redis_url_of
 
 MESSAGE = {"destination": "kafka:orders", "body": "x", "delay": "1h"}
 
@@ -109,13 +109,3 @@ async def test_a_server_starts_while_redis_is_away(proxy: FaultProxy, namespace:
         assert (await http.post("/v1/messages", json=MESSAGE)).status_code == 503
         proxy.mode = "pass"
         await answers(http)
-
-
-async def test_h62_a_full_redis_is_507(namespace: str) -> None:
-    with RedisServer(["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]) as server:
-        async with api(server.url, namespace) as http:
-            large = MESSAGE | {"body": "x" * 200_000}
-            statuses = [(await http.post("/v1/messages", json=large)).status_code]
-            while statuses[-1] == 201 and len(statuses) < 50:
-                statuses.append((await http.post("/v1/messages", json=large)).status_code)
-            assert statuses[-1] == 507

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,12 +15,10 @@ from delaybridge import cli
 from delaybridge.cli.logs import TextFormatter
 from delaybridge.events import Event, SourceUnguarded
 from delaybridge.worker.eventlog import EventLog
-from tests.rigs.ingest import Entrance
+from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import RabbitMQNode
-
-MakeEntrance = Callable[..., Entrance]
 
 
 class Managed(RabbitMQNode):
@@ -47,27 +44,15 @@ def node() -> Iterator[Managed]:
 
 
 @pytest.fixture
-def rabbit(node: Managed) -> Exchanges:
-    return Exchanges(node.url)
+def entrance_url(node: Managed) -> str:
+    return node.url
 
 
 @pytest.fixture
-async def make_entrance(
-    redis_url: str, node: Managed, namespace: str
-) -> AsyncIterator[MakeEntrance]:
-    async with AsyncExitStack() as stack:
-
-        async def make(url: str = node.url, **ingest: Any) -> Entrance:
-            given = {
-                "exchanges": [f"{namespace}.delay;type=direct"],
-                "management": [node.management],
-                **ingest,
-            }
-            return await stack.enter_async_context(
-                Entrance(redis_url, namespace, {"rabbitmq": url}, **given)
-            )
-
-        yield make
+def make_direct(make_entrance: MakeEntrance, node: Managed, namespace: str) -> MakeEntrance:
+    """Entrances that read one direct exchange."""
+    direct = {"exchanges": [f"{namespace}.delay;type=direct"], "management": [node.management]}
+    return partial(make_entrance, **direct)
 
 
 async def declared_plainly(rabbit: Exchanges, exchange: str) -> None:
@@ -83,10 +68,10 @@ async def is_delayed(entrance: Entrance, rabbit: Exchanges, exchange: str) -> No
 
 @pytest.mark.parametrize("first", ["producer", "ingest"])
 async def test_a_direct_exchange_is_declared_by_either_first(
-    first: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+    first: str, make_direct: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
-    entrance = await make_entrance()
+    entrance = make_direct()
     if first == "producer":
         await declared_plainly(rabbit, delay)
     entrance.ingest("rabbitmq")
@@ -98,14 +83,14 @@ async def test_a_direct_exchange_is_declared_by_either_first(
 @pytest.mark.parametrize("first", ["producer", "ingest"])
 async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
     first: str,
-    make_entrance: MakeEntrance,
+    make_direct: MakeEntrance,
     rabbit: Exchanges,
     node: Managed,
     namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     delay = f"{namespace}.delay"
-    entrance = await make_entrance(management=[f"http://{LOOPBACK}:{free_port()}"])
+    entrance = make_direct(management=[f"http://{LOOPBACK}:{free_port()}"])
     if first == "producer":
         await declared_plainly(rabbit, delay)
     entrance.ingest("rabbitmq")
@@ -131,14 +116,14 @@ async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
 
 
 async def test_an_exchange_declared_by_an_earlier_version_is_used_unchanged(
-    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+    make_direct: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
     delay = f"{namespace}.delay"
     alternate = {"alternate-exchange": f"{delay}.intake"}
     await rabbit.do(
         lambda channel: channel.exchange_declare(delay, "direct", durable=True, arguments=alternate)
     )
-    entrance = await make_entrance(management=[f"http://{LOOPBACK}:{free_port()}"])
+    entrance = make_direct(management=[f"http://{LOOPBACK}:{free_port()}"])
     entrance.ingest("rabbitmq")
     await reading(entrance, delay)
     await is_delayed(entrance, rabbit, delay)
@@ -149,7 +134,7 @@ def words(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 async def test_a_queue_bound_to_a_delay_exchange_is_reported(
-    make_entrance: MakeEntrance,
+    make_direct: MakeEntrance,
     rabbit: Exchanges,
     node: Managed,
     redis_url: str,
@@ -161,7 +146,7 @@ async def test_a_queue_bound_to_a_delay_exchange_is_reported(
     monkeypatch.setattr(EventLog, "__call__", lambda _, e: events.append(e))
     delay, wrong = f"{namespace}.delay", f"{namespace}-wrong"
     await rabbit.target(wrong)
-    entrance = await make_entrance(exchanges=[delay])
+    entrance = make_direct(exchanges=[delay])
     entrance.ingest("rabbitmq")
     await reading(entrance, delay)
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
@@ -189,18 +174,18 @@ async def test_a_queue_bound_to_a_delay_exchange_is_reported(
 
 
 async def test_the_management_api_is_asked_with_the_password_in_the_file(
-    make_entrance: MakeEntrance, rabbit: Exchanges, node: Managed, namespace: str, tmp_path: Path
+    make_direct: MakeEntrance, rabbit: Exchanges, node: Managed, namespace: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"
     file.write_text("guest\n")
     url = node.url.replace(":guest@", "@") + f"?password_file={file}"
-    entrance = await make_entrance(url)
+    entrance = make_direct(url=url)
     entrance.ingest("rabbitmq")
     await reading(entrance, f"{namespace}.delay")  # a policy is set, or it would not be read
 
 
 async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
-    make_entrance: MakeEntrance,
+    make_direct: MakeEntrance,
     rabbit: Exchanges,
     node: Managed,
     namespace: str,
@@ -213,7 +198,7 @@ async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     rights = [f"^{name}$", f"^{name}$", f"^{name}$"]
     await asyncio.to_thread(node.ctl, "set_permissions", namespace, *rights)
     url = node.url.replace("guest:guest", f"{namespace}:secret")
-    entrance = await make_entrance(url, exchanges=[f"{namespace}.delay"])
+    entrance = make_direct(url=url, exchanges=[f"{namespace}.delay"])
     entrance.ingest("rabbitmq")
     await reading(entrance, f"{namespace}.delay")
     (event,) = [e for e in events if isinstance(e, SourceUnguarded)]

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from delaybridge import AsyncClient
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
-from tests.rigs.ingest_kafka import Kafka, source
+from tests.rigs.ingest_kafka import Kafka, source, until_state
 from tests.rigs.waiting import until_async
 
 SECOND = [("delaybridge-delay", b"1s")]
@@ -28,11 +28,6 @@ HOUR = [("delaybridge-delay", b"1h")]
 @pytest.fixture
 def entrance_url(watched_kafka_url: str) -> str:
     return watched_kafka_url
-
-
-@pytest.fixture
-def entrance(make_entrance: MakeEntrance) -> Entrance:
-    return make_entrance()
 
 
 class TestWhatArrives:
@@ -65,34 +60,6 @@ class TestWhatArrives:
         shown = await source(entrance, delay)
         assert shown is not None
         assert (shown.state, shown.target) == ("reading", f"kafka:{target}")
-
-    async def test_given_ids_are_kept_and_generated_ids_sort_by_offset(
-        self, entrance: Entrance, kafka: Kafka, namespace: str
-    ) -> None:
-        delay, _ = await kafka.pair(namespace, partitions=2)
-        many = [(None, b"%d" % n, HOUR) for n in range(300)]
-        await kafka.send_many(delay, many, partition=0)
-        await kafka.send(delay, b"mine", [*HOUR, ("delaybridge-id", b"my id")], partition=1)
-        entrance.ingest("kafka")
-        await entrance.until_delayed(301)
-        by_id = {message.id: message.body for message in await entrance.delayed()}
-        assert by_id.pop("my id") == b"mine"
-        assert [by_id[id] for id in sorted(by_id)] == [b"%d" % n for n in range(300)]
-
-    async def test_a_topic_created_later_is_found(
-        self, entrance: Entrance, kafka: Kafka, namespace: str
-    ) -> None:
-        entrance.ingest("kafka")
-        entrance.scan()
-
-        async def runs() -> bool:
-            return bool((await entrance.client.stats()).ingests)
-
-        await entrance.until(runs, "the ingest process runs")
-        later, target = await kafka.pair(namespace)
-        await kafka.send(later, b"found")
-        (record,) = await kafka.take(target, 1)
-        assert record.value == b"found"
 
     async def test_a_route_may_use_other_names(
         self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
@@ -127,23 +94,6 @@ class TestWhatArrives:
         entrance.scan()
         (record,) = await kafka.take(target, 1)
         assert record.value == b"committed"
-
-    @pytest.mark.parametrize("stamp_ms", [1, 32_503_680_000_000], ids=["1970", "3000"])
-    async def test_the_record_s_own_timestamp_is_ignored(
-        self, entrance: Entrance, kafka: Kafka, namespace: str, stamp_ms: int
-    ) -> None:  # K-19
-        delay, target = await kafka.pair(namespace)
-        far = str(2**62)
-        await kafka.configure(
-            delay, **{"message.timestamp.after.max.ms": far, "message.timestamp.before.max.ms": far}
-        )
-        now_ms = time.time_ns() // 1_000_000
-        await kafka.send(delay, b"body", [("delaybridge-delay", b"100ms")], timestamp=stamp_ms)
-        entrance.ingest("kafka")
-        entrance.scan()
-        (record,) = await kafka.take(target, 1)
-        assert 0 <= int(record.own["delaybridge-due-ms"]) - now_ms - 100 < 60_000
-        assert record.stamp_ms >= now_ms
 
     @pytest.mark.parametrize("keep", [False, True], ids=["by key", "kept"])
     async def test_the_partition_is_chosen_by_key_or_kept(
@@ -248,20 +198,6 @@ class TestStates:
         await until_state(other, later, f"{later}: UNKNOWN_TOPIC_OR_PART ")
         await entrance.stop(first)
         await until_state(other, delay, "reading")
-
-
-async def until_state(entrance: Entrance, topic: str, state: str) -> None:
-    """Wait until a process announces this state of a topic."""
-
-    async def look() -> bool:
-        ingests = (await entrance.client.stats()).ingests
-        return any(
-            each.source == f"kafka:{topic}" and each.state.startswith(state)
-            for ingest in ingests
-            for each in ingest.sources
-        )
-
-    await entrance.until(look, f"{topic}: {state}")
 
 
 # changed settings

@@ -20,10 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from delaybridge.ingest.kafka import consumer as kafka_consumer
-from delaybridge.store.announcements import SourceInfo
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
-from tests.rigs.ingest_kafka import Kafka, source
+from tests.rigs.ingest_kafka import Kafka, source, until_state
 from tests.rigs.waiting import until
 from tests.servers.kafka import KafkaNode, plain_login
 from tests.servers.process import LOOPBACK, free_port
@@ -65,17 +64,6 @@ async def until_pending(entrance: Entrance, wanted: set[bytes]) -> None:
         return await bodies(entrance) == wanted
 
     await entrance.until(look, f"{len(wanted)} messages pending")
-
-
-async def until_state(entrance: Entrance, topic: str, begin: str) -> SourceInfo:
-    """The announcement of a topic, once its state begins like this."""
-
-    async def look() -> SourceInfo | None:
-        shown = await source(entrance, topic)
-        return shown if shown is not None and shown.state.startswith(begin) else None
-
-    found: SourceInfo = await entrance.until(look, f"{topic}: {begin}")
-    return found
 
 
 def numbered(start: int, stop: int) -> list[tuple[None, bytes, list[tuple[str, bytes]]]]:
@@ -205,6 +193,7 @@ class TestUnavailableServers:
         await until_pending(entrance, named(0, 3))
         await until_state(entrance, delay, "reading")
 
+    @pytest.mark.slow
     async def test_partitions_are_given_up_at_once_if_all_is_stored(
         self,
         make_entrance: MakeEntrance,
@@ -251,6 +240,7 @@ class TestUnavailableServers:
         await until_pending(entrance, named(0, 1000))
         assert await kafka.members(namespace) == [4]
 
+    @pytest.mark.slow
     async def test_nothing_is_lost_while_redis_is_full(
         self, make_entrance: MakeEntrance, kafka: Kafka, own_redis: RedisServer, namespace: str
     ) -> None:

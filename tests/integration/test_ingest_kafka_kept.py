@@ -21,11 +21,6 @@ def entrance_url(watched_kafka_url: str) -> str:
     return watched_kafka_url
 
 
-@pytest.fixture
-def entrance(make_entrance: MakeEntrance) -> Entrance:
-    return make_entrance()
-
-
 class TestQuarantine:
     async def test_an_unacceptable_record_is_kept_unchanged_and_stops_nothing(
         self, entrance: Entrance, kafka: Kafka, namespace: str
@@ -237,35 +232,24 @@ async def share(kafka: Kafka, group: str, partitions: list[int]) -> bool:
 
 
 class TestRecreatedTopics:
-    async def test_a_topic_recreated_while_it_is_read_is_read_from_its_start(
-        self, entrance: Entrance, kafka: Kafka, namespace: str
+    @pytest.mark.parametrize("meanwhile", ["read", "not read"])
+    async def test_a_topic_recreated_is_read_from_its_start(
+        self, entrance: Entrance, kafka: Kafka, namespace: str, meanwhile: str
     ) -> None:  # K-23
-        delay, target = await kafka.pair(namespace)
-        await kafka.send_many(delay, [(b"k", b"old %d" % n, []) for n in range(5)])
-        entrance.ingest("kafka")
-        entrance.scan()
-        await kafka.take(target, 5)
-        # longer than the old topic, before the consumer looks at its metadata again
-        await kafka.delete(delay)
-        await kafka.topic(delay)
-        await kafka.send_many(delay, [(b"k", b"new %d" % n, []) for n in range(9)])
-        found = await kafka.take(target, 14)
-        assert [r.value for r in found[5:]] == [b"new %d" % n for n in range(9)]
-        await kafka.send(delay, b"and on")
-        assert (await kafka.take(target, 15))[14].value == b"and on"
-
-    async def test_a_topic_recreated_while_no_process_runs_is_read_from_its_start(
-        self, entrance: Entrance, kafka: Kafka, namespace: str
-    ) -> None:
         delay, target = await kafka.pair(namespace)
         await kafka.send_many(delay, [(b"k", b"old %d" % n, []) for n in range(5)])
         ingest = entrance.ingest("kafka")
         entrance.scan()
         await kafka.take(target, 5)
-        await entrance.stop(ingest)
+        if meanwhile == "not read":
+            await entrance.stop(ingest)
+        # longer than the old topic, before the consumer looks at its metadata again
         await kafka.delete(delay)
         await kafka.topic(delay)
         await kafka.send_many(delay, [(b"k", b"new %d" % n, []) for n in range(9)])
-        entrance.ingest("kafka")
+        if meanwhile == "not read":
+            entrance.ingest("kafka")
         found = await kafka.take(target, 14)
         assert [r.value for r in found[5:]] == [b"new %d" % n for n in range(9)]
+        await kafka.send(delay, b"and on")
+        assert (await kafka.take(target, 15))[14].value == b"and on"

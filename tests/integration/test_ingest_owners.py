@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from delaybridge.ingest.kafka.ingest import KafkaIngest
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Answer
 from delaybridge.store import keys
-from tests.rigs.ingest import Entrance
+from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_kafka import source as topic_source
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading
@@ -25,20 +24,7 @@ from tests.rigs.ingest_rabbitmq import source as exchange_source
 from tests.rigs.waiting import quiet_async
 
 HOUR = [("delaybridge-delay", b"1h")]
-MakeEntrance = Callable[..., Entrance]
 Source = Callable[[Entrance, str], Awaitable[Any]]
-
-
-@pytest.fixture
-async def make_entrance(redis_url: str) -> AsyncIterator[MakeEntrance]:
-    """Makes entrances of any namespace to one broker."""
-    async with AsyncExitStack() as stack:
-
-        async def make(namespace: str, broker: dict[str, str], **ingest: Any) -> Entrance:
-            entrance = Entrance(redis_url, namespace, broker, **ingest)
-            return await stack.enter_async_context(entrance)
-
-        yield make
 
 
 async def refused(entrance: Entrance, source: Source, name: str) -> str:
@@ -139,25 +125,16 @@ def wiped(redis_url: str, namespace: str) -> None:
 
 
 class TestRabbitMQ:
-    @pytest.fixture
-    def broker(self, rabbitmq_url: str) -> dict[str, str]:
-        return {"rabbitmq": rabbitmq_url}
-
-    @pytest.fixture
-    def rabbit(self, rabbitmq_url: str) -> Exchanges:
-        return Exchanges(rabbitmq_url)
-
     async def test_a_second_namespace_is_refused_and_gets_nothing(
         self,
         make_entrance: MakeEntrance,
-        broker: dict[str, str],
         rabbit: Exchanges,
         namespace: str,
         redis_url: str,
     ) -> None:
         delay = f"{namespace}.delay"
-        first = await make_entrance(namespace, broker, exchanges=[delay])
-        second = await make_entrance(f"{namespace}-b", broker, exchanges=[delay])
+        first = make_entrance()
+        second = make_entrance(space=f"{namespace}-b")
         first.ingest("rabbitmq")
         first.ingest("rabbitmq")  # several processes of one namespace
         await reading(first, delay)
@@ -178,7 +155,7 @@ class TestRabbitMQ:
 
         # taken over from a process that still runs, which then stops reading
         await second.stop(trying)
-        third = await make_entrance(f"{namespace}-b", broker, exchanges=[delay], take_over=[owner])
+        third = make_entrance(space=f"{namespace}-b", take_over=[owner])
         third.ingest("rabbitmq")
         await reading(third, delay)
         assert f"namespace '{namespace}-b'" in await all_refused(first)
@@ -188,13 +165,12 @@ class TestRabbitMQ:
     async def test_a_wiped_namespace_may_take_over_its_own_exchange(
         self,
         make_entrance: MakeEntrance,
-        broker: dict[str, str],
         rabbit: Exchanges,
         namespace: str,
         redis_url: str,
     ) -> None:
         delay = f"{namespace}.delay"
-        before = await make_entrance(namespace, broker, exchanges=[delay])
+        before = make_entrance()
         task = before.ingest("rabbitmq")
         await reading(before, delay)
         old = await owner_of(redis_url, namespace)
@@ -202,13 +178,13 @@ class TestRabbitMQ:
         await asyncio.to_thread(wiped, redis_url, namespace)
         await rabbit.publish(delay, "k", b"kept in the queue", {"x-delay": HOUR_MS})
 
-        again = await make_entrance(namespace, broker, exchanges=[delay])
+        again = make_entrance()
         task = again.ingest("rabbitmq")
         reason = await refused(again, exchange_source, delay)
         assert "wiped" in reason
         assert f"--take-over {old}" in reason
         await again.stop(task)
-        over = await make_entrance(namespace, broker, exchanges=[delay], take_over=[old])
+        over = make_entrance(take_over=[old])
         task = over.ingest("rabbitmq")
         await over.until_delayed(1)
         await over.stop(task)
@@ -218,28 +194,23 @@ class TestRabbitMQ:
 
 class TestKafka:
     @pytest.fixture
-    def broker(self, watched_kafka_url: str) -> dict[str, str]:
-        return {"kafka": watched_kafka_url}
-
-    @pytest.fixture
-    def kafka(self, watched_kafka_url: str) -> Kafka:
-        return Kafka(watched_kafka_url)
+    def entrance_url(self, watched_kafka_url: str) -> str:
+        return watched_kafka_url
 
     @pytest.mark.parametrize("same_group", [True, False], ids=["one group", "two groups"])
     async def test_a_second_namespace_is_refused_and_gets_nothing(
         self,
         same_group: bool,
         make_entrance: MakeEntrance,
-        broker: dict[str, str],
         kafka: Kafka,
         namespace: str,
         redis_url: str,
     ) -> None:
         delay, _ = await kafka.pair(namespace, partitions=4)
-        pattern = {"topics": [f"{namespace}*.delay"], "group": namespace}
-        other = pattern if same_group else pattern | {"group": f"{namespace}-b"}
-        first = await make_entrance(namespace, broker, **pattern)
-        second = await make_entrance(f"{namespace}-b", broker, **other)
+        group = namespace if same_group else f"{namespace}-b"
+        other = {"space": f"{namespace}-b", "group": group}
+        first = make_entrance()
+        second = make_entrance(**other)
         first.ingest("kafka")
         first.ingest("kafka")  # several processes of one namespace
         await kafka.send(delay, b"before", HOUR)
@@ -262,7 +233,7 @@ class TestKafka:
         enough = asyncio.Event()
         sending = asyncio.create_task(send_until(enough, kafka, delay))
         await first.until(lambda: more_than(first, 30), "it reads what is sent")
-        third = await make_entrance(f"{namespace}-b", broker, **other, take_over=[owner])
+        third = make_entrance(**other, take_over=[owner])
         third.ingest("kafka")
         assert f"namespace '{namespace}-b'" in await all_refused(first)
         enough.set()
@@ -275,14 +246,13 @@ class TestKafka:
         how: str,
         batches: int,
         make_entrance: MakeEntrance,
-        broker: dict[str, str],
         kafka: Kafka,
         namespace: str,
         redis_url: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         delay, _ = await kafka.pair(namespace)
-        first = await make_entrance(namespace, broker, topics=[delay], group=namespace)
+        first = make_entrance(topics=[delay])
         old = first.ingest("kafka")
         await kafka.send(delay, b"0", HOUR)
         await first.until_delayed(1)
@@ -293,8 +263,8 @@ class TestKafka:
             sent += 1
             await first.until(held.is_holding.is_set, "the store is to answer")
         owner = await owner_of(redis_url, namespace)
-        over = await make_entrance(
-            f"{namespace}-b", broker, topics=[delay], group=namespace, take_over=[owner]
+        over = make_entrance(
+            space=f"{namespace}-b", topics=[delay], group=namespace, take_over=[owner]
         )
         if how == "taken over":
             over.ingest("kafka")
@@ -310,22 +280,20 @@ class TestKafka:
             over.ingest("kafka")
         await are_shared(first, over, sent)
 
+    @pytest.mark.slow
     async def test_a_foreign_topic_stops_no_other_topic(
         self,
         make_entrance: MakeEntrance,
-        broker: dict[str, str],
         kafka: Kafka,
         namespace: str,
     ) -> None:
         taken, _ = await kafka.pair(namespace)
-        first = await make_entrance(namespace, broker, topics=[taken], group=namespace)
+        first = make_entrance(topics=[taken])
         first.ingest("kafka")
         await kafka.send(taken, b"1", HOUR)
         await first.until_delayed(1)
         own, _ = await kafka.pair(namespace)
-        second = await make_entrance(
-            f"{namespace}-b", broker, topics=[f"{namespace}*.delay"], group=namespace
-        )
+        second = make_entrance(space=f"{namespace}-b", group=namespace)
         second.ingest("kafka")
         await refused(second, topic_source, taken)
         await kafka.send(own, b"2", HOUR)
@@ -339,15 +307,12 @@ class TestKafka:
     async def test_a_topic_created_later_is_read_by_one_namespace(
         self,
         make_entrance: MakeEntrance,
-        broker: dict[str, str],
         kafka: Kafka,
         namespace: str,
     ) -> None:
         both = []
         for own in (namespace, f"{namespace}-b"):
-            entrance = await make_entrance(
-                own, broker, topics=[f"{namespace}*.delay"], group=f"group-{own}"
-            )
+            entrance = make_entrance(space=own, group=f"group-{own}")
             entrance.ingest("kafka")
 
             async def is_idle(entrance: Entrance = entrance) -> bool:

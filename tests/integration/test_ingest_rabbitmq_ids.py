@@ -158,18 +158,13 @@ async def test_headers_may_ask_for_everything_that_a_client_may(
         "delaybridge-key": "order-1",
         "delaybridge-delay": "1h",
     }
-    await rabbit.send(
-        delay,
-        [
-            ("k", b"all", described(headers=asked, message_id="all")),
-            ("k", b"now", described(headers={"delaybridge-at-most-once": True})),
-            (
-                "k",
-                b"fraction",
-                described(headers={"x-delay": Decimal("3599999.5")}, message_id="f"),
-            ),
-        ],
-    )
+    fraction = {"x-delay": Decimal("3599999.5")}
+    sent = [
+        ("k", b"all", described(headers=asked, message_id="all")),
+        ("k", b"now", described(headers={"delaybridge-at-most-once": True})),
+        ("k", b"fraction", described(headers=fraction, message_id="f")),
+    ]
+    await rabbit.send(delay, sent)
     await entrance.until_delayed(3)
     found = {message.body: message for message in await entrance.delayed()}
     all_ = found[b"all"]
@@ -257,11 +252,8 @@ async def test_messages_without_an_id_are_counted_and_the_first_is_logged(
     await entrance.until(all_counted, "counted")
     found = await source(entrance, f"{namespace}.delay")
     assert found is not None and found.without_id == 3
-    lines = [
-        record.getMessage() for record in caplog.records if "id_missing" in record.getMessage()
-    ]
-    assert len(lines) == 1
-    assert "message_id" in lines[0]
+    (line,) = [message for message in caplog.messages if "id_missing" in message]
+    assert "message_id" in line
 
 
 async def test_a_message_sent_again_after_its_cancel_is_a_new_one(

@@ -7,21 +7,19 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiokafka
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError, ProducerClosed
 
-from delaybridge import AsyncClient, ConfigError, MessageConflict, MessageError, StoreUnavailable
+from delaybridge import AsyncClient, MessageConflict, MessageError, StoreUnavailable
 from delaybridge.intercept import aiokafka as intercepted
 from delaybridge.intercept.aiokafka import AIOKafkaProducer
-from tests.rigs.kafka_site import KafkaSite, Record
+from tests.rigs.kafka_site import REFUSED, WAYS, KafkaSite, Record
 from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK, free_port
 
-HOUR_MS = 3_600_000
 SENT = [
     pytest.param(b"\x00\xff", None, None, id="value alone"),
     pytest.param(None, b"\xff\x00", [], id="null value, no headers"),
@@ -103,39 +101,13 @@ class TestArriving:
         assert (record.id, record.due_ms) == (receipt.id, receipt.due_ms)
         assert record.stamp_ms >= record.due_ms >= before_ms + 300
 
-    @pytest.mark.parametrize(
-        ("headers", "arguments", "kept"),
-        [
-            (None, {"delay": 3600}, []),
-            (None, {"delay": timedelta(hours=1)}, []),
-            (None, {"delay": "1h"}, []),
-            ([("x-delay", b"3600000"), ("a", b"1")], {}, [("x-delay", b"3600000"), ("a", b"1")]),
-            ([("a", b"1"), ("delaybridge-delay", b"1h")], {}, [("a", b"1")]),
-        ],
-    )
-    async def test_every_way_to_give_a_delay_delays_the_message(
+    @pytest.mark.parametrize(("headers", "arguments", "kept"), WAYS)
+    async def test_every_way_to_give_a_time_delays_the_message(
         self, site: KafkaSite, producer: AIOKafkaProducer, headers: Any, arguments: Any, kept: Any
     ) -> None:
-        topic = site.topic()
-        before_ms = time.time_ns() // 1_000_000
-        receipt = await producer.send_and_wait(topic, b"x", headers=headers, **arguments)
-        (stored,) = site.pending(topic)
-        assert (stored.id, stored.due_ms) == (receipt.id, receipt.due_ms)
-        assert stored.headers == kept
-        assert before_ms + HOUR_MS <= stored.due_ms <= time.time_ns() // 1_000_000 + HOUR_MS + 1
-
-    @pytest.mark.parametrize("way", ["datetime", "text", "header"])
-    async def test_every_way_to_give_a_time_delays_the_message(
-        self, site: KafkaSite, producer: AIOKafkaProducer, way: str
-    ) -> None:
-        due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-        given: dict[str, dict[str, Any]] = {
-            "datetime": {"deliver_at": due},
-            "text": {"deliver_at": due.isoformat()},
-            "header": {"headers": [("delaybridge-due", due.isoformat().encode())]},
-        }
-        receipt = await producer.send_and_wait(site.topic(), b"x", **given[way])
-        assert receipt.due_ms == due.timestamp() * 1000
+        topic, sent_ms = site.topic(), time.time_ns() // 1_000_000
+        receipt = await producer.send_and_wait(topic, b"x", headers=headers, **arguments())
+        site.check_way(topic, receipt.id, kept, sent_ms)
 
     async def test_a_delayed_message_is_cancelled_and_rescheduled_by_its_id(
         self, site: KafkaSite, producer: AIOKafkaProducer, client: AsyncClient
@@ -166,22 +138,6 @@ class TestArriving:
         assert record.given == plain.given
         assert record.key == b"17"
 
-    async def test_two_thousand_arrive_once_and_none_early(
-        self, site: KafkaSite, producer: AIOKafkaProducer
-    ) -> None:
-        topic = site.topic()
-        futures = [
-            await producer.send(topic, b"%d" % n, b"key-%d" % (n % 7), delay=n % 10 / 10)
-            for n in range(2000)
-        ]
-        await producer.flush()
-        assert all(future.done() for future in futures)
-        records = await take(site, topic, 2000)
-        ids = {n: future.result().id for n, future in enumerate(futures)}
-        assert {int(record.value or b""): record.id for record in records} == ids
-        assert len(records) == 2000
-        assert all(record.stamp_ms >= record.due_ms for record in records)
-
     async def test_send_waits_while_very_many_are_being_stored(
         self, site: KafkaSite, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -198,19 +154,7 @@ class TestArriving:
 class TestRefused:
     @pytest.mark.parametrize(
         ("given", "arguments", "code", "field"),
-        [
-            ({}, {"delay": "soon"}, "bad_time", "delay"),
-            ({}, {"delay": -1}, "negative_delay", "delay"),
-            ({}, {"delay": 1, "deliver_at": "2030-01-01T00:00:00Z"}, "time_ambiguous", "delay"),
-            ({"headers": [("x-delay", b"5")]}, {"delay": 1}, "time_ambiguous", "delay"),
-            ({"headers": [("x-delay", b"abc")]}, {}, "bad_time", "x-delay"),
-            pytest.param(
-                {"value": bytes(300_000)}, {"delay": 1}, "body_too_large", "body", id="large"
-            ),
-            ({"partition": -1}, {"delay": 1}, "bad_partition", "partition"),
-            ({"topic": "a topic"}, {"delay": 1}, "bad_destination", "destination"),
-        ],
-        ids=str,
+        [*REFUSED, ({"partition": -1}, {"delay": 1}, "bad_partition", "partition")],
     )
     async def test_a_refused_message_raises_at_once_and_is_not_stored(
         self, site: KafkaSite, producer: AIOKafkaProducer, given: Any, arguments: Any,
@@ -255,23 +199,6 @@ class TestRefused:
                 with pytest.raises(StoreUnavailable):
                     await producer.send_and_wait(topic, b"x", delay=0)
         await asyncio.to_thread(site.check_nothing_left, topic)
-
-    @pytest.mark.parametrize(
-        ("brokers", "broker", "remedy"),
-        [
-            ({"rabbitmq": "amqp://h"}, None, "DELAYBRIDGE_BROKERS__KAFKA"),
-            ({"eu": "kafka://h", "us": "kafka://h"}, None, "eu, us; give broker=NAME"),
-        ],
-    )
-    async def test_a_broker_that_is_not_configured_is_a_config_error(
-        self, site: KafkaSite, brokers: dict[str, str], broker: str | None, remedy: str
-    ) -> None:
-        async with AsyncClient(site.redis_url, brokers=brokers) as client:
-            async with AIOKafkaProducer(
-                bootstrap_servers=site.servers, client=client, broker=broker
-            ) as producer:
-                with pytest.raises(ConfigError, match=remedy):
-                    await producer.send("t", b"x", delay=1)
 
     async def test_broker_chooses_one_of_several_brokers(self, site: KafkaSite) -> None:
         brokers = {"eu": "kafka://h", "us": "kafka://h"}

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import KafkaError
 
 from delaybridge import Client
-from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.confluent_kafka import Producer
 from tests.rigs.kafka_site import KafkaSite, Reports
 from tests.rigs.lossy_proxy import LossyProxy
@@ -327,13 +326,3 @@ class TestTheEnd:
             "import os; os._exit(0)\n"
         )
         assert ended.stdout == "ended\n"
-
-    def test_without_a_client_one_is_made_from_the_settings(self, site: KafkaSite) -> None:
-        topic = site.topic()
-        client_of_settings.cache_clear()
-        with site.settings(), Producer(site.config) as producer:
-            id = producer.produce(topic, b"x", delay=0)
-        client_of_settings().close()
-        client_of_settings.cache_clear()
-        (record,) = site.take(topic, 1)
-        assert record.id == id

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import redis
@@ -33,12 +35,21 @@ BROKERS = {"memory": "memory://"}
 MANY = 1000
 
 
+def recording(redis_url: str, namespace: str, ledger: str, **options: Any) -> Client:
+    """A client that writes to the ledger."""
+    return Client(
+        redis_url,
+        namespace=namespace,
+        brokers=BROKERS,
+        durability="ledger",
+        ledger=ledger,
+        **options,
+    )
+
+
 @pytest.fixture
 def client(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Client]:
-    found = Client(
-        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=ledger_url
-    )
-    with found:
+    with recording(redis_url, namespace, ledger_url) as found:
         yield found
 
 
@@ -89,8 +100,6 @@ def test_many_messages_and_one_id_twice_in_a_call(client: Client, ledger: Ledger
 async def test_concurrent_calls_are_recorded(
     redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
 ) -> None:
-    import asyncio
-
     async with AsyncClient(
         redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=ledger_url
     ) as client:
@@ -114,11 +123,7 @@ def test_what_redis_lost_can_be_cancelled(
 def test_rows_of_another_namespace_are_not_touched(
     client: Client, redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
 ) -> None:
-    other = Client(
-        redis_url, namespace=f"{namespace}x", brokers=BROKERS, durability="ledger",
-        ledger=ledger_url,
-    )  # fmt: skip
-    with other:
+    with recording(redis_url, f"{namespace}x", ledger_url) as other:
         client.schedule(TO, b"1", delay="1h", id="x")
         other.schedule(TO, b"1", delay="1h", id="x")
         assert client.cancel("x") is Answer.CANCELLED
@@ -164,9 +169,7 @@ def test_without_a_database_nothing_is_accepted(
     redis_url: str, namespace: str, alone: Client, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'missing' / 'ledger.db'}"
-    with Client(
-        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=url
-    ) as client:
+    with recording(redis_url, namespace, url) as client:
         with pytest.raises(LedgerUnavailable, match="nothing was written"):
             client.schedule(TO, b"1", delay="1h", id="x")
     assert alone.get("x") is None
@@ -203,10 +206,7 @@ def test_restore_brings_back_what_redis_lost(
         monkeypatch.setenv("DELAYBRIDGE_DURABILITY", "ledger")
         monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
         run = runner(["--redis", server.url, "--namespace", namespace], capsys, monkeypatch)
-        with Client(
-            server.url, namespace=namespace, brokers=BROKERS, durability="ledger",
-            ledger=ledger_url, buckets=4,
-        ) as client:  # fmt: skip
+        with recording(server.url, namespace, ledger_url, buckets=4) as client:
             client.schedule_many([Message(TO, b"x", delay="1h", id=f"m{n}") for n in range(50)])
             client.schedule(TO, b"x", delay="0s", id="due")
             client.cancel("m0")
@@ -267,9 +267,7 @@ def test_the_user_of_the_page_needs_no_more_rights(
         if line.startswith("    GRANT"):
             owner.ask(line.replace("TO delaybridge;", f"TO {user}"))
     url = postgres_url.replace("delaybridge@", f"{user}@")
-    with Client(
-        redis_url, namespace=namespace, brokers=BROKERS, durability="ledger", ledger=url
-    ) as client:
+    with recording(redis_url, namespace, url) as client:
         client.schedule(TO, b"1", delay="1h", id="x")
         assert client.reschedule("x", delay="2h") is Answer.RESCHEDULED
         assert client.cancel("x") is Answer.CANCELLED

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from delaybridge import Client
 from tests.rigs.fleet import Fleet
-from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until
 from tests.servers.redis import RedisServer
 
+# SQLite alone: the steps are the same in every database.
+pytestmark = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 TO = "file:q"
 ROOT = Path(__file__).parents[2]
 # Schedules and cancels until it dies; prints each answer.
@@ -32,24 +33,6 @@ for n in range(6):
 """
 
 
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return made(f"sqlite:///{tmp_path / 'ledger.db'}")
-
-
-@pytest.fixture
-def probe(url: str) -> Iterator[LedgerProbe]:
-    probe = LedgerProbe(url)
-    yield probe
-    probe.close()
-
-
 def fleet(tmp_path: Path, server: RedisServer, namespace: str, url: str) -> Fleet:
     return Fleet(
         tmp_path, server.url, namespace, DURABILITY="ledger", LEDGER__URL=url,
@@ -64,11 +47,12 @@ def ages(probe: LedgerProbe) -> None:
 
 @pytest.mark.parametrize("place", ["ledger.added", "ledger.answered"])
 @pytest.mark.parametrize("time", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 7))])
+@pytest.mark.slow_with("*answered")
 def test_a_caller_dies(
-    place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
-    probe: LedgerProbe,
+    place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, ledger_url: str,
+    ledger: LedgerProbe,
 ) -> None:  # fmt: skip
-    program = [sys.executable, "-c", PROGRAM, server.url, namespace, url]
+    program = [sys.executable, "-c", PROGRAM, server.url, namespace, ledger_url]
     points = {"DELAYBRIDGE_FAILPOINTS": f"{place}=exit:{time}"}
     done = subprocess.run(
         program, env={**os.environ, **points}, capture_output=True, text=True, cwd=ROOT
@@ -76,11 +60,11 @@ def test_a_caller_dies(
     said = [line.split() for line in done.stdout.splitlines()]
     cancelled = {id for answer, id in said if answer == "cancelled"}
     accepted = {id for answer, id in said if answer == "created"} - cancelled
-    unanswered = {row.id for row in probe.ask("SELECT id FROM message")} - accepted - cancelled
-    ages(probe)
-    with fleet(tmp_path, server, namespace, url) as workers:
+    unanswered = {row.id for row in ledger.ask("SELECT id FROM message")} - accepted - cancelled
+    ages(ledger)
+    with fleet(tmp_path, server, namespace, ledger_url) as workers:
         workers.start("w")
-        until(lambda: not probe.states()["delayed"], lambda: f"{probe.states()}")
+        until(lambda: not ledger.states()["delayed"], lambda: f"{ledger.states()}")
         published = [record.id for record in workers.published()]
         assert len(published) == len(set(published))
         assert accepted - unanswered <= set(published)
@@ -91,13 +75,14 @@ def test_a_caller_dies(
     "place", ["ledger.sealed", "ledger.told", "ledger.restored", "ledger.promoted"]
 )
 @pytest.mark.parametrize("time", [pytest.param(1, marks=pytest.mark.slow), 20])
+@pytest.mark.slow_with("*restored", "*sealed")
 def test_a_worker_dies(
-    place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, url: str,
-    probe: LedgerProbe,
+    place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, ledger_url: str,
+    ledger: LedgerProbe,
 ) -> None:  # fmt: skip
     with Client(
         server.url, namespace=namespace, brokers={"file": "memory://"}, durability="ledger",
-        ledger=url, hot_window_s=10,
+        ledger=ledger_url, hot_window_s=10,
     ) as client:  # fmt: skip
         delay_s = 11 if place == "ledger.promoted" else 3  # cold, or not
         ids = [client.schedule(TO, b"x", delay=delay_s, id=f"m{n}").id for n in range(40)]
@@ -106,15 +91,15 @@ def test_a_worker_dies(
 
             redis.Redis.from_url(server.url).flushall()
         assert client.cancel(ids[0]) == "cancelled"
-    with fleet(tmp_path, server, namespace, url) as workers:
+    with fleet(tmp_path, server, namespace, ledger_url) as workers:
         dying = workers.start("dies", settled=False, FAILPOINTS=f"{place}=exit:{time}")
-        until(lambda: not dying.running or not probe.states()["delayed"])
+        until(lambda: not dying.running or not ledger.states()["delayed"])
         workers.start("w")
         until(
-            lambda: probe.states() == {"published": 39, "cancelled": 1},
-            lambda: f"{probe.states()}",
+            lambda: ledger.states() == {"published": 39, "cancelled": 1},
+            lambda: f"{ledger.states()}",
         )  # fmt: skip
         published = [record.id for record in workers.published()]
         assert set(published) == set(ids[1:])  # what was in flight then comes again
-    steps = probe.ask("SELECT id FROM transition WHERE \"to\" = 'published'")
+    steps = ledger.ask("SELECT id FROM transition WHERE \"to\" = 'published'")
     assert len(steps) == 39

@@ -71,12 +71,6 @@ def engine(url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def client(redis_url: str, namespace: str) -> Iterator[Client]:
-    with Client(redis_url, namespace=namespace) as client:
-        yield client
-
-
-@pytest.fixture
 def box(namespace: str) -> outbox.Outbox:
     return outbox.Outbox(namespace=namespace)
 
@@ -100,17 +94,17 @@ def start(flags: list[str], tmp_path: Path) -> Iterator[Start]:
         yield one
 
 
-def ids(client: Client) -> list[str]:
+def ids(caller: Client) -> list[str]:
     """The ids of all messages in Redis."""
-    return [one.id for page in client.select(Selection()) for one in page]
+    return [one.id for page in caller.select(Selection()) for one in page]
 
 
 def message(id: str | None = None, body: str = "x") -> Message:
     return Message(TO, body, delay="1h", id=id)
 
 
-def wait_ids(client: Client, expected: set[str]) -> None:
-    until(lambda: {*ids(client)} == expected, lambda: f"{len(ids(client))} ids")
+def wait_ids(caller: Client, expected: set[str]) -> None:
+    until(lambda: {*ids(caller)} == expected, lambda: f"{len(ids(caller))} ids")
 
 
 def rows(engine: Engine) -> list[Any]:
@@ -120,11 +114,11 @@ def rows(engine: Engine) -> list[Any]:
 
 
 @contextmanager
-def pumping(url: str, client: Client, namespace: str) -> Iterator[list[str]]:
+def pumping(url: str, caller: Client, namespace: str) -> Iterator[list[str]]:
     """A pump in a thread of this process; yields the names of what it says."""
     said: list[str] = []
     with closing(OutboxTable(url, namespace, timeout_s=5)) as table:
-        pump = Pump(table, client, lambda level, event, **_: said.append(event), poll_s=0.01)
+        pump = Pump(table, caller, lambda level, event, **_: said.append(event), poll_s=0.01)
         thread = threading.Thread(target=pump.run)
         thread.start()
         try:
@@ -137,21 +131,21 @@ def pumping(url: str, client: Client, namespace: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("library", ["driver", "connection", "session"])
 def test_a_rollback_schedules_nothing_and_a_commit_does(
-    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str, library: str
+    url: str, engine: Engine, caller: Client, box: outbox.Outbox, namespace: str, library: str
 ) -> None:
     made: Any = driver(make_url(url)) if library == "driver" else engine.connect()
     if library == "session":
         made.close()
         made = Session(engine)
-    with pumping(url, client, namespace), closing(made):
+    with pumping(url, caller, namespace), closing(made):
         box.schedule(made, message("gone"))
         made.rollback()
         before = [box.schedule(made, message(f"é-{n}")) for n in range(3)]
-        assert ids(client) == []  # not before the commit
+        assert ids(caller) == []  # not before the commit
         made.commit()
-        wait_ids(client, {*before})
+        wait_ids(caller, {*before})
         until(lambda: not rows(engine))
-    found = client.get(before[0])
+    found = caller.get(before[0])
     assert found is not None and found.body == b"x"
 
 
@@ -180,14 +174,14 @@ def transactions(
 
 @pytest.mark.slow_with("sqlite")
 def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
-    engine: Engine, client: Client, box: outbox.Outbox, start: Start
+    engine: Engine, caller: Client, box: outbox.Outbox, start: Start
 ) -> None:
     pump = start()
     found: list[set[str]] = []
 
     def keep_pace(number: int) -> None:  # no pump is up so late that it meets all rows at once
         if number % (MANY // 4) == 0:
-            until(lambda: client.stats().delayed >= number * 0.6, "a pump has followed")
+            until(lambda: caller.stats().delayed >= number * 0.6, "a pump has followed")
 
     def write() -> None:
         found.append(transactions(engine, box, MANY, keep_pace))
@@ -195,7 +189,7 @@ def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
     writer = threading.Thread(target=write)
     writer.start()
     for share in (0.1, 0.3, 0.6):  # each time while rows come in
-        until(lambda share=share: client.stats().delayed > share * MANY * 2 / 3)
+        until(lambda share=share: caller.stats().delayed > share * MANY * 2 / 3)
         pump.kill()
         pump = start()
     writer.join(DEADLINE_S)
@@ -203,7 +197,7 @@ def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
     with engine.begin() as connection:  # for the last pump: it is up when this has gone
         found[0].add(box.schedule(connection, message("last")))
     until(lambda: not rows(engine))
-    arrived = ids(client)
+    arrived = ids(caller)
     assert len(arrived) == len({*arrived})
     assert {*arrived} == found[0]
     assert len(arrived) == MANY - len(range(0, MANY, 3)) + 1
@@ -212,11 +206,11 @@ def test_exactly_the_committed_ones_arrive_although_the_pump_is_killed(
 
 
 def test_a_batch_that_is_sent_again_changes_nothing(
-    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+    url: str, engine: Engine, caller: Client, box: outbox.Outbox, namespace: str
 ) -> None:
     """As after a kill between Redis' answer and the commit; also with several calls for an id."""
     with engine.begin() as connection:
-        client.schedule_message(message("old"))
+        caller.schedule_message(message("old"))
         box.cancel(connection, "old")
         box.schedule(connection, message("old", "new"))
         box.schedule(connection, message("one"))
@@ -224,19 +218,19 @@ def test_a_batch_that_is_sent_again_changes_nothing(
         box.cancel(connection, "two")
     for _ in range(3):
         with closing(Dying(url, namespace, timeout_s=5)) as table, pytest.raises(Killed):
-            Pump(table, client, lambda *_, **__: None, poll_s=0.01).run()
-        assert {*ids(client)} == {"one", "two"}
+            Pump(table, caller, lambda *_, **__: None, poll_s=0.01).run()
+        assert {*ids(caller)} == {"one", "two"}
     assert len(rows(engine)) == 5
-    with pumping(url, client, namespace) as said:
+    with pumping(url, caller, namespace) as said:
         until(lambda: not rows(engine))
-    assert sorted(ids(client)) == ["old", "one"]
-    found = client.get("old")
+    assert sorted(ids(caller)) == ["old", "one"]
+    found = caller.get("old")
     assert found is not None and found.body == b"new"
     assert "outbox_refused" not in said
 
 
 def test_a_cancel_takes_effect_after_the_call_that_it_follows(
-    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+    url: str, engine: Engine, caller: Client, box: outbox.Outbox, namespace: str
 ) -> None:
     def both(connection: Connection, id: str) -> None:
         box.schedule(connection, Message(TO, b"x", delay="1h", id=id, key="eu"))
@@ -251,26 +245,26 @@ def test_a_cancel_takes_effect_after_the_call_that_it_follows(
         box.schedule(connection, message("stays"))
     with engine.begin() as connection:
         box.cancel(connection, "later transaction")
-    with pumping(url, client, namespace):
+    with pumping(url, caller, namespace):
         until(lambda: not rows(engine))
-        assert ids(client) == ["stays"]
+        assert ids(caller) == ["stays"]
         with engine.begin() as connection:
             box.cancel(connection, "stays")
             box.cancel(connection, "never was there")
-        wait_ids(client, set())
+        wait_ids(caller, set())
         until(lambda: not rows(engine))
 
 
 def test_a_refused_row_blocks_no_other(
-    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str, run: Run
+    url: str, engine: Engine, caller: Client, box: outbox.Outbox, namespace: str, run: Run
 ) -> None:
-    client.schedule_message(message("taken", "first"))
+    caller.schedule_message(message("taken", "first"))
     with engine.begin() as connection:
         box.schedule(connection, message("taken", "other"))
         box.schedule(connection, message("taken", "kept"), on_conflict="keep")
         box.schedule(connection, message("free"))
-    with pumping(url, client, namespace) as said:
-        wait_ids(client, {"taken", "free"})
+    with pumping(url, caller, namespace) as said:
+        wait_ids(caller, {"taken", "free"})
         until(lambda: len(rows(engine)) == 1)
     assert said.count("outbox_refused") == 1
     (row,) = run("--json", "outbox", "ls").objects
@@ -283,31 +277,31 @@ def test_a_refused_row_blocks_no_other(
         box.schedule(connection, message("taken", "wins"), on_conflict="replace")
         box.cancel(connection, "free")
     assert run("outbox", "ls").err.startswith("2 wait")
-    with pumping(url, client, namespace):
+    with pumping(url, caller, namespace):
         until(lambda: len(rows(engine)) == 1)
-    assert ids(client) == ["taken"]
+    assert ids(caller) == ["taken"]
 
 
 def test_the_rows_of_another_namespace_are_left_alone(
-    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+    url: str, engine: Engine, caller: Client, box: outbox.Outbox, namespace: str
 ) -> None:
     with engine.begin() as connection:
         outbox.schedule(connection, message("theirs"), namespace=f"{namespace}-2")
         box.schedule(connection, message("ours"))
-    with pumping(url, client, namespace):
+    with pumping(url, caller, namespace):
         until(lambda: len(rows(engine)) == 1)
-    assert ids(client) == ["ours"]
+    assert ids(caller) == ["ours"]
 
 
 @pytest.mark.slow_with("sqlite")
-def test_two_pumps(engine: Engine, client: Client, box: outbox.Outbox, start: Start) -> None:
+def test_two_pumps(engine: Engine, caller: Client, box: outbox.Outbox, start: Start) -> None:
     one, other = start(), start()
     committed = transactions(engine, box, 300)
-    wait_ids(client, committed)
+    wait_ids(caller, committed)
     one.kill()
     with engine.begin() as connection:
         committed.add(box.schedule(connection, message("after the kill")))
-    wait_ids(client, committed)
+    wait_ids(caller, committed)
     until(lambda: not rows(engine))
     other.signal(signal.SIGTERM)
     assert other.wait() == 0
@@ -316,16 +310,16 @@ def test_two_pumps(engine: Engine, client: Client, box: outbox.Outbox, start: St
 
 @pytest.mark.parametrize("url", ["postgres", "mariadb"], indirect=True)  # SQLite has one writer
 def test_an_open_transaction_holds_up_nobody(
-    url: str, engine: Engine, client: Client, box: outbox.Outbox, namespace: str
+    url: str, engine: Engine, caller: Client, box: outbox.Outbox, namespace: str
 ) -> None:
-    with pumping(url, client, namespace), engine.connect() as slow:
+    with pumping(url, caller, namespace), engine.connect() as slow:
         box.schedule(slow, message("slow"))
         with engine.begin() as connection:
             box.schedule(connection, message("quick"))
-        wait_ids(client, {"quick"})
+        wait_ids(caller, {"quick"})
         until(lambda: not rows(engine))
         slow.commit()
-        wait_ids(client, {"quick", "slow"})
+        wait_ids(caller, {"quick", "slow"})
 
 
 def test_redis_is_away_for_a_while(
@@ -333,8 +327,8 @@ def test_redis_is_away_for_a_while(
 ) -> None:
     with (
         RedisServer(["--appendonly", "yes"]) as server,
-        Client(server.url, namespace=namespace, timeout_s=0.3) as client,
-        pumping(url, client, namespace) as said,
+        Client(server.url, namespace=namespace, timeout_s=0.3) as caller,
+        pumping(url, caller, namespace) as said,
     ):
         server.kill()
         with engine.begin() as connection:
@@ -345,11 +339,11 @@ def test_redis_is_away_for_a_while(
         assert len(rows(engine)) == 2
         server.start()
         until(lambda: not rows(engine))
-        assert sorted(ids(client)) == ["one", "two"]
+        assert sorted(ids(caller)) == ["one", "two"]
     assert said.count("store_silent") == said.count("outbox_goes_on") == 1
 
 
-def test_the_database_is_away_for_a_while(client: Client, box: outbox.Outbox, start: Start) -> None:
+def test_the_database_is_away_for_a_while(caller: Client, box: outbox.Outbox, start: Start) -> None:
     with PostgresServer(["-c", "fsync=off"]) as server:
         engine = create_engine(server.url, pool_pre_ping=True)
         with engine.begin() as connection:
@@ -357,7 +351,7 @@ def test_the_database_is_away_for_a_while(client: Client, box: outbox.Outbox, st
         pump = start(DELAYBRIDGE_OUTBOX__URL=server.url)
         with engine.begin() as connection:
             box.schedule(connection, message("before"))
-        wait_ids(client, {"before"})
+        wait_ids(caller, {"before"})
         server.kill()
         until(lambda: "outbox_silent" in pump.log, lambda: pump.log)
         server.start()
@@ -371,7 +365,7 @@ def test_the_database_is_away_for_a_while(client: Client, box: outbox.Outbox, st
             return True
 
         until(scheduled)
-        wait_ids(client, {"before", "after"})
+        wait_ids(caller, {"before", "after"})
         assert pump.log.count("outbox_silent") == 1
         pump.signal(signal.SIGTERM)
         assert pump.wait() == 0
@@ -396,6 +390,6 @@ def test_the_examples_of_the_page(
     changes['namespace="shop"'] = f'namespace="{namespace}"'
     code = program("outbox.md", title, changes)
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=DEADLINE_S)
-    with Client(redis_url, namespace=namespace) as client:
-        with pumping(postgres_url, client, namespace):
-            wait_ids(client, {"order-42-timeout"})
+    with Client(redis_url, namespace=namespace) as caller:
+        with pumping(postgres_url, caller, namespace):
+            wait_ids(caller, {"order-42-timeout"})

@@ -54,22 +54,6 @@ async def test_fired_messages_go_out_and_the_others_wait(rig: Rig) -> None:
     assert await rig.state("late") == "parked"
 
 
-async def test_a_new_owner_finds_what_an_earlier_one_parked_and_it_stays_paused(rig: Rig) -> None:
-    await rig.steer({"memory": PAUSED})
-    await rig.claim(*(message(f"m{n}", SOON_MS + n) for n in range(50)))
-    await rig.live_until(SOON_MS + 100)
-    for number, session in list(rig.sessions.items()):
-        await rig.expire(number)
-        rig.lose(session, "test")
-        await rig.take(number, "w:2")
-    await rig.live_until(rig.now_ms + 1000)
-    assert not rig.memory.ids
-    await rig.steer({})
-    await rig.live_until(rig.now_ms + 10)
-    assert rig.memory.ids == [f"m{n}" for n in range(50)]
-    assert {publish.attempt for publish in rig.memory.taken} == {1}
-
-
 async def test_one_destination_of_an_exchange_is_paused_and_the_others_go_out(rig: Rig) -> None:
     for rules, expected in (({CLOSE: PAUSED}, ["open"]), ({}, ["close", "open"])):
         rig.rabbit.taken.clear()

@@ -405,6 +405,7 @@ def test_every_alert_has_a_test_that_causes_it() -> None:
     "given_up",
     "refused",
 )
+@pytest.mark.slow_with("late")
 def test_alerts_rest_then_fire_for_their_cause(site: Site, cause: Callable[[Site], None]) -> None:
     site.rests()
     cause(site)

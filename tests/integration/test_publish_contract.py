@@ -14,8 +14,8 @@ import pytest
 
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict, connect
-from tests.rigs.broker import QUICK_S, NetworkRig, Received, Rig, Sink, quick
+from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict
+from tests.rigs.broker import QUICK_S, NetworkRig, Received, Rig, Sink, connect_to, quick
 from tests.rigs.broker_http import HttpRig
 from tests.rigs.broker_kafka import KafkaRig
 from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
@@ -201,12 +201,7 @@ class TestEveryPublisher:
 
     async def test_after_a_reset_unconfirmed_messages_are_unknown_at_worst(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
-            to = await rig.new_destination()
-            first = rig.deliveries(to, 5)
-            await sink.publish(first)
-            await rig.swallow_confirms(publisher)
-            deliveries = rig.deliveries(to, 50)
-            publisher.publish(deliveries)
+            to, deliveries = await without_confirms(rig, publisher, sink)
             await rig.lose_confirm(to, 55)
             assert not sink.outcomes.keys() & set(deliveries)
             await rig.reset(publisher)
@@ -276,12 +271,7 @@ class TestEveryPublisher:
 
     async def test_closing_reports_unconfirmed_messages_unknown(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
-            to = await rig.new_destination()
-            first = rig.deliveries(to, 5)
-            await sink.publish(first)
-            await rig.swallow_confirms(publisher)
-            deliveries = rig.deliveries(to, 50)
-            publisher.publish(deliveries)
+            to, deliveries = await without_confirms(rig, publisher, sink)
             await publisher.close(0.3)
             assert sink.verdicts(deliveries) == unconfirmed(rig)
             unknown = [one for one in deliveries if sink.verdicts([one]) == {Verdict.UNKNOWN}]
@@ -299,14 +289,11 @@ class TestEveryPublisher:
             assert sink.verdicts(deliveries) == {Verdict.CONFIRMED}
 
     @ENCODING
+    @pytest.mark.slow_with("kafka")
     async def test_connecting_before_the_broker_is_up(self, rig: Rig) -> None:
         assert isinstance(rig, NetworkRig)
         rig.proxy.mode = "refuse"
-        sink = Sink()
-        publisher = connect(
-            rig.kind, rig.url(), report=sink.report, on_change=sink.changed, options=rig.options
-        )
-        sink.publisher = publisher
+        publisher, sink = connect_to(rig.kind, rig.url(), rig.options)
         try:
             with pytest.raises(PublishUnavailable, match=f"{rig.kind}: "):
                 await publisher.connect()
@@ -328,11 +315,7 @@ class TestEveryPublisher:
         login = rig.login(file)
         assert login is not None
         url, password = login
-        sink = Sink()
-        publisher = connect(
-            rig.kind, url, report=sink.report, on_change=sink.changed, options=rig.options
-        )
-        sink.publisher = publisher
+        publisher, sink = connect_to(rig.kind, url, rig.options)
         try:
             with pytest.raises(PublishUnavailable) as refused:
                 await publisher.connect()
@@ -362,6 +345,18 @@ def in_order(rig: Rig, messages: Iterable[Delivery | Received]) -> list[str]:
 def unconfirmed(rig: Rig) -> set[Verdict]:
     """The verdicts of a batch when the confirms stop; unwritten messages are refused."""
     return {Verdict.UNKNOWN} if rig.is_pipelined else {Verdict.UNKNOWN, Verdict.REFUSED}
+
+
+async def without_confirms(
+    rig: Rig, publisher: Publisher, sink: Sink
+) -> tuple[Destination, list[Delivery]]:
+    """Fifty messages whose confirms are lost, to a destination that has confirmed five."""
+    to = await rig.new_destination()
+    await sink.publish(rig.deliveries(to, 5))
+    await rig.swallow_confirms(publisher)
+    deliveries = rig.deliveries(to, 50)
+    publisher.publish(deliveries)
+    return to, deliveries
 
 
 async def publish_until_unavailable(

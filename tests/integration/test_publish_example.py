@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from delaybridge.errors import ConfigError, PublishUnavailable
-from delaybridge.publish import CONFIRMED, Fault, Verdict, connect
-from tests.rigs.broker import OPTIONS, Sink
+from delaybridge.publish import CONFIRMED, Fault, Verdict
+from tests.rigs.broker import connect_to
 from tests.rigs.broker_memory import MemoryRig
 from tests.rigs.waiting import DEADLINE_S
 
@@ -43,14 +42,6 @@ def run(*command: str, **environment: str) -> None:
     subprocess.run(whole, env=known | environment, check=True, timeout=DEADLINE_S)
 
 
-def connect_to(url: str) -> tuple[Any, Sink]:
-    """A publisher and its sink."""
-    sink = Sink()
-    made = connect("file", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
-    sink.publisher = made
-    return made, sink
-
-
 def test_a_message_scheduled_by_one_command_is_published_by_another(
     installed: Path, redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -78,7 +69,7 @@ def test_a_message_scheduled_by_one_command_is_published_by_another(
 
 def test_without_the_package_the_scheme_is_unknown() -> None:
     with pytest.raises(ConfigError, match="whose scheme is"):
-        connect_to("file:///tmp")
+        connect_to("file", "file:///tmp")
 
 
 async def test_it_keeps_the_contract(
@@ -86,7 +77,7 @@ async def test_it_keeps_the_contract(
 ) -> None:
     monkeypatch.syspath_prepend(str(installed))
     rig = FileRig()
-    publisher, sink = connect_to(f"file://{tmp_path}")
+    publisher, sink = connect_to("file", f"file://{tmp_path}")
     await publisher.connect()
     kept = rig.deliveries(rig.destination("a"), 100)
     lost = rig.deliveries(rig.destination("a/b"), 2)
@@ -101,6 +92,6 @@ async def test_it_keeps_the_contract(
     late = rig.deliveries(rig.destination("a"), 1)
     await sink.publish(late)
     assert {sink.outcomes[one].fault for one in late} == {Fault.BROKER}
-    nowhere, _ = connect_to(f"file://{tmp_path}/missing")
+    nowhere, _ = connect_to("file", f"file://{tmp_path}/missing")
     with pytest.raises(PublishUnavailable):
         await nowhere.connect()

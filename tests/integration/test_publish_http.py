@@ -18,13 +18,12 @@ import pytest
 
 from delaybridge import AsyncClient
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
-from delaybridge.message import Delivery, Destination, Record
-from delaybridge.publish import Fault, HttpOptions, PublishOptions, Verdict, connect
+from delaybridge.publish import Fault, HttpOptions, PublishOptions, Verdict
 from delaybridge.publish.http import addresses
 from delaybridge.publish.http.addresses import AddressRefused, PublicResolver, is_public
 from delaybridge.publish.http.outcomes import wait_ms
 from delaybridge.publish.http.signature import signatures
-from tests.rigs.broker import Sink, quick
+from tests.rigs.broker import connect_to, quick
 from tests.rigs.broker_http import HttpRig
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.stall import Stall
@@ -232,7 +231,7 @@ async def test_s18_a_name_with_one_private_address_is_refused(
 )  # fmt: skip
 def test_s18_a_broker_that_is_not_public_is_a_wrong_setting(url: str) -> None:
     with pytest.raises(ConfigError, match="http.allow_private"):
-        connect("hook", url, report=print, on_change=print, options=PublishOptions())
+        connect_to("hook", url, PublishOptions())
 
 
 async def test_a_password_file_is_read_for_each_post(rig: HttpRig, tmp_path: Path) -> None:
@@ -254,9 +253,7 @@ async def test_a_password_file_is_read_for_each_post(rig: HttpRig, tmp_path: Pat
 
 
 async def test_s18_a_name_that_leads_home_is_never_connected_to(rig: HttpRig) -> None:
-    sink = Sink()
-    url = f"https://localhost:{rig.proxy_port}/base"
-    made = connect("h", url, report=sink.report, on_change=sink.changed, options=PublishOptions())
+    made, _ = connect_to("h", f"https://localhost:{rig.proxy_port}/base", PublishOptions())
     with pytest.raises(PublishUnavailable, match="not a public address"):
         await made.connect()
     await made.close(0)
@@ -300,24 +297,20 @@ async def test_headers_that_http_does_not_take(
 
 
 def test_weak_secrets_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secrets"
     for text in ("", "short", "whsec_!!!", "whsec_c2hvcnQ="):
-        file = tmp_path / "secrets"
         file.write_text(text)
         options = PublishOptions(http=HttpOptions(secret_file=str(file)))
         with pytest.raises(ConfigError, match="http.secret_file"):
-            connect("h", "https://example.com", report=print, on_change=print, options=options)
+            connect_to("h", "https://example.com", options)
 
 
 async def test_a_large_delivery_and_a_null_body(rig: HttpRig) -> None:
     path = rig.node.make("sizes")
     async with rig.connected() as (publisher, sink):
-        to = Destination("http", "http", path)
-        made = [
-            Delivery("large", Record(str(to), bytes(2**20)), to, 1, 1),
-            Delivery("null", Record(str(to), None), to, 1, 1),
-        ]
-        publisher.publish(made)
-        await until_async(lambda: len(sink.outcomes) == 2)
+        to = rig.destination(path)
+        null: Any = None
+        await sink.publish([rig.delivery(to, bytes(2**20)), rig.delivery(to, null)])
     assert sorted(len(one["body"]) for one in rig.node.got(path)) == [0, 2**20]
 
 

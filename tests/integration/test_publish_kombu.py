@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,20 +16,18 @@ from urllib.parse import quote
 import kombu
 import pytest
 
-from delaybridge import Client, Message
+from delaybridge import Message
 from delaybridge.accept.accept import accept
 from delaybridge.amqp.header import PROPERTY_NAMES
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
 from tests.rigs import certificates
-from tests.rigs.broker import Rig
-from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig, connect_to
+from tests.rigs.broker import Rig, connect_to
+from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
 from tests.rigs.broker_redis import redis_with_tls
-from tests.rigs.fleet import is_settled, running_worker
-from tests.rigs.waiting import DEADLINE_S, until, until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.process import LOOPBACK
-from tests.servers.redis import RedisServer
 
 QUICK = PublishOptions(confirm_timeout_s=1.0, heartbeat_s=2)
 
@@ -189,6 +187,7 @@ class TestOnAmqp:
             await until_async(lambda: publisher.unavailable is None, "it is back")
             assert sink.outcomes == {}
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("stall")
     async def test_heartbeats_keep_an_idle_connection_open(self, on_amqp: KombuAmqpRig) -> None:
         async with on_amqp.connected(QUICK) as (publisher, sink):
@@ -248,30 +247,27 @@ class TestOnRedis:
     async def test_tls_verifies(self, tmp_path: Path) -> None:
         with redis_with_tls(tmp_path) as (port, authority):
             url = f"kombu+rediss://{LOOPBACK}:{port}/0"
-            trusting, _ = connect_to(f"{url}?ssl_ca_certs={authority}")
-            wary, _ = connect_to(url)
-            try:
-                await trusting.connect()
-                with pytest.raises(PublishUnavailable, match="(?i)certificate"):
-                    await wary.connect()
-            finally:
-                await trusting.close(0.0)
-                await wary.close(0.0)
+            await verified(f"{url}?ssl_ca_certs={authority}", url)
+
+
+async def verified(trusting: str, wary: str) -> None:
+    """With one URL it connects; with the other it refuses the certificate."""
+    for url, answer in (
+        (trusting, contextlib.nullcontext()),
+        (wary, pytest.raises(PublishUnavailable, match="(?i)certificate")),
+    ):
+        publisher, _ = connect_to("kombu", url)
+        try:
+            with answer:
+                await publisher.connect()
+        finally:
+            await publisher.close(0.0)
 
 
 async def test_amqps_verifies(on_amqp: KombuAmqpRig) -> None:
     tls = on_amqp.node.tls
-    url = f"kombu+{tls.url}"
-    asked = json.dumps({"ca_certs": str(tls.authority)})
-    trusting, _ = connect_to(f"{url}?transport.ssl={quote(asked)}")
-    wary, _ = connect_to(url)
-    try:
-        await trusting.connect()
-        with pytest.raises(PublishUnavailable, match="(?i)certificate"):
-            await wary.connect()
-    finally:
-        await trusting.close(0.0)
-        await wary.close(0.0)
+    asked = quote(json.dumps({"ca_certs": str(tls.authority)}))
+    await verified(f"kombu+{tls.url}?transport.ssl={asked}", f"kombu+{tls.url}")
 
 
 async def test_amqps_checks_the_name_in_the_certificate_whatever_else_is_asked_of_tls(
@@ -283,7 +279,7 @@ async def test_amqps_checks_the_name_in_the_certificate_whatever_else_is_asked_o
     server = await asyncio.start_server(lambda _, writer: writer.close(), elsewhere, 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     asked = quote(json.dumps({"ca_certs": str(made.authority)}))
-    publisher, _ = connect_to(f"kombu+amqps://{elsewhere}:{port}?transport.ssl={asked}")
+    publisher, _ = connect_to("kombu", f"kombu+amqps://{elsewhere}:{port}?transport.ssl={asked}")
     try:
         with pytest.raises(PublishUnavailable, match="(?i)certificate"):
             await publisher.connect()
@@ -296,7 +292,7 @@ async def test_messages_reach_a_queue_in_the_file_system(tmp_path: Path) -> None
     folder = tmp_path / "queues"
     folder.mkdir()
     options = f"transport.data_folder_in={folder}&transport.data_folder_out={folder}"
-    publisher, sink = connect_to(f"kombu+filesystem://?{options}")
+    publisher, sink = connect_to("kombu", f"kombu+filesystem://?{options}")
     rig = _Named()
     try:
         await publisher.connect()
@@ -309,70 +305,6 @@ async def test_messages_reach_a_queue_in_the_file_system(tmp_path: Path) -> None
     found = json.loads(file.read_text())
     assert found["headers"]["delaybridge-id"] == one.id
     assert found["properties"]["correlation_id"] == "c-1"
-
-
-class TestConfiguration:
-    async def test_a_pending_message_shows_its_headers_and_properties(
-        self, redis_url: str, namespace: str
-    ) -> None:
-        message = Message("kombu:q", BODY, delay=60, headers=HEADERS, properties=PROPERTIES)
-        with Client(redis_url, namespace=namespace) as client:
-            stored = client.get(client.schedule_many([message])[0].id)
-            assert stored is not None
-            assert dict(stored.headers) == HEADERS
-            assert stored.properties == PROPERTIES
-
-
-class TestEndToEnd:
-    def test_on_time_byte_for_byte_and_nothing_is_lost_with_the_broker(
-        self, redis_url: str, namespace: str, tmp_path: Path
-    ) -> None:
-        with RedisServer(["--appendonly", "yes", "--appendfsync", "always"]) as server:
-            url = f"kombu+{server.url}"
-            with (
-                Client(redis_url, namespace=namespace, brokers={"kombu": url}) as client,
-                running_worker(redis_url, namespace, url, tmp_path) as worker,
-            ):
-                until(lambda: "lease_acquired" in worker.log, "the worker is up")
-                bodies = [json.dumps([n, "é"]).encode() for n in range(100)]
-                due = [datetime.now(UTC) + timedelta(seconds=1 + n / 25) for n in range(100)]
-                receipts = client.schedule_many(
-                    [
-                        Message(
-                            "kombu:orders",
-                            body,
-                            at=at,
-                            headers=HEADERS,
-                            properties={**PROPERTIES, "priority": 0},
-                        )
-                        for body, at in zip(bodies, due, strict=True)
-                    ]
-                )
-                first = consume(server.url, 10)
-                server.kill()
-                server.start()
-                until(lambda: is_settled(client), f"settled: {worker.log[-2000:]}")
-                found = first + consume(server.url, 0)
-        received = {headers["delaybridge-id"]: (at, body, headers) for at, body, headers in found}
-        assert received.keys() == {receipt.id for receipt in receipts}
-        for receipt, body, at in zip(receipts, bodies, due, strict=True):
-            at_s, payload, headers = received[receipt.id]
-            assert payload == json.loads(body)
-            assert at_s >= at.timestamp()
-            assert {name: headers[name] for name in HEADERS} == HEADERS
-
-
-def consume(url: str, at_least: int) -> list[tuple[float, Any, dict[str, Any]]]:
-    """The messages that a plain kombu consumer receives from `orders`, and when."""
-    found = []
-    with kombu.Connection(url) as connection, connection.SimpleQueue("orders") as queue:
-        while True:
-            try:
-                message = queue.get(block=len(found) < at_least, timeout=DEADLINE_S)
-            except queue.Empty:
-                return found
-            found.append((datetime.now(UTC).timestamp(), message.payload, message.headers))
-            message.ack()
 
 
 def wait_closed(connection: socket.socket) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import uuid
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from decimal import Decimal
-from typing import Any
 
-import pika
 import pytest
 
 from delaybridge.amqp.header import (
-    decode_properties,
-    encode_properties,
     encode_table,
-    split_content_header,
 )
-from delaybridge.amqp.table import entries
 from delaybridge.errors import PublishUnavailable
-from delaybridge.message import ContentHeader, Destination
+from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
 from tests.rigs.broker_rabbitmq import MAX_MESSAGE_BYTES, RabbitMQRig
 from tests.rigs.waiting import until_async
@@ -38,135 +29,6 @@ async def rig() -> AsyncIterator[RabbitMQRig]:
 def to_queue(name: str) -> Destination:
     """A queue, reached by the default exchange."""
     return Destination("rabbitmq", "rabbitmq", "", name)
-
-
-def headers_in(table: bytes) -> list[bytes]:
-    """Each header as its bytes, sorted: versions of RabbitMQ order a table differently.
-
-    Without the count of deliveries, which a quorum queue of RabbitMQ 3 always adds.
-    """
-    found = {name: table[start:end] for name, start, _, end in entries(table)}
-    return sorted(entry for name, entry in found.items() if name != b"x-delivery-count")
-
-
-class TestBytes:
-    ALL_TYPES = (
-        ("text", "é€𐍈"),
-        ("bytes", b"\x00\xff"),
-        ("yes", True),
-        ("no", False),
-        ("int32", -(2**31)),
-        ("int64", 2**63 - 1),
-        ("double", 1.9),
-        ("tiny", 5e-324),
-        ("none", None),
-        ("when", datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)),
-        ("decimal", Decimal("-1.50")),
-        ("list", [1, "a", [None, 2.5]]),
-        ("dict", {"a": {"b": {"c": 1}}}),
-        ("x-death", [{"count": 1, "queue": "q"}]),
-    )
-    ALL_PROPERTIES = {
-        "content_type": "application/json",
-        "content_encoding": "gzip",
-        "delivery_mode": 2,
-        "priority": 7,
-        "correlation_id": b"\xff\x00 not text",
-        "reply_to": "back",
-        "expiration": "60000",
-        "message_id": "é-1",
-        "timestamp": 1_700_000_000,
-        "type": "order",
-        "app_id": "shop",
-        "cluster_id": "c",
-    }
-
-    async def arriving(
-        self,
-        rig: RabbitMQRig,
-        monkeypatch: pytest.MonkeyPatch,
-        queue_type: str = "classic",
-        **record: Any,
-    ) -> tuple[ContentHeader, bytes]:
-        """The content header that a consumer gets, as raw bytes, and the body."""
-        name = f"q-{uuid.uuid4().hex}"
-        with rig.channel() as channel:
-            channel.queue_declare(name, durable=True, arguments={"x-queue-type": queue_type})
-        raw: list[bytes] = []
-
-        def keep(properties: Any, encoded: bytes, offset: int = 0) -> Any:
-            raw.append(encoded[offset:])
-            return properties
-
-        async with rig.connected() as (publisher, sink):
-            one = rig.delivery(to_queue(name), b"the body", **record)
-            one.id = "the-id"
-            await sink.publish([one])
-            assert sink.outcomes[one] == CONFIRMED
-            # pika's decoder changes numbers and fails on some times.
-            monkeypatch.setattr(pika.BasicProperties, "decode", keep)
-            ((_, body),) = await asyncio.to_thread(rig.read_raw, name, 1)
-        payload = struct.pack(">HHQ", 60, 0, len(body)) + raw[-1]
-        return split_content_header(payload), body
-
-    @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-    async def test_headers_of_every_type_arrive_with_the_same_bytes(
-        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, queue_type: str
-    ) -> None:
-        entries = {name: encode_table([(name, value)]) for name, value in self.ALL_TYPES}
-        table = b"".join(entries.values())
-        header, body = await self.arriving(rig, monkeypatch, queue_type, headers=table)
-        assert body == b"the body"
-        assert headers_in(header.table) == self.with_ours(entries)
-
-    async def test_types_that_only_other_clients_send_arrive_too(
-        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        entries = {
-            "b": b"\x01bb\xff",
-            "B": b"\x01BB\xff",
-            "s": b"\x01ss\xff\xfe",
-            "u": b"\x01uu\xff\xfe",
-            "i": b"\x01ii\xff\xff\xff\xfe",
-            "f": b"\x01ff" + struct.pack(">f", 1.5),
-            "t": b"\x01tT" + (1_700_000_000_000).to_bytes(8, "big"),  # ms, sent by mistake
-            "n": b"\x01nS\x00\x00\x00\x02\xff\xfe",
-        }
-        header, _ = await self.arriving(rig, monkeypatch, headers=b"".join(entries.values()))
-        assert headers_in(header.table) == self.with_ours(entries)
-
-    def with_ours(self, entries: dict[str, bytes]) -> list[bytes]:
-        """These headers and those that the publisher adds, by name."""
-        ours = {
-            "delaybridge-id": "the-id",
-            "delaybridge-due-ms": 1_800_000_000_000,
-            "delaybridge-attempt": 1,
-        }
-        added = {name: encode_table([(name, value)]) for name, value in ours.items()}
-        return sorted((entries | added).values())
-
-    async def test_properties_arrive_with_the_same_bytes(
-        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        properties = encode_properties(self.ALL_PROPERTIES)
-        header, _ = await self.arriving(rig, monkeypatch, properties=properties)
-        assert (header.flags, header.before, header.after) == properties
-
-    async def test_without_properties_it_is_persistent(
-        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        header, _ = await self.arriving(rig, monkeypatch)
-        read = decode_properties(header.flags, header.before, header.after)
-        assert read == {"delivery_mode": 2}
-
-    @pytest.mark.parametrize(("user", "kept"), [("guest", True), ("somebody", False)])
-    async def test_a_user_id_other_than_ours_is_left_out(
-        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch, user: str, kept: bool
-    ) -> None:
-        properties = encode_properties({"user_id": user})
-        header, _ = await self.arriving(rig, monkeypatch, properties=properties)
-        read = decode_properties(header.flags, header.before, header.after)
-        assert ("user_id" in read) is kept
 
 
 class TestRefusals:

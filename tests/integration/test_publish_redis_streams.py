@@ -14,9 +14,9 @@ from delaybridge import Client, Message
 from delaybridge.accept.accept import accept
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.message import Destination, Limits
-from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict, connect
-from delaybridge.settings.urls import check_broker_url, check_redis_url
-from tests.rigs.broker import OPTIONS, Sink
+from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
+from delaybridge.settings.urls import check_broker_url
+from tests.rigs.broker import connect_to
 from tests.rigs.broker_redis import RedisRig, redis_with_tls
 from tests.rigs.fleet import is_settled, running_worker
 from tests.rigs.waiting import until, until_async
@@ -97,11 +97,7 @@ class TestEntries:
 
     def test_an_option_that_redis_py_refuses_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"brokers\.redis"):
-            connect_to("redis://localhost?socket_timeout=abc")
-
-    def test_the_url_of_the_store_trims_nothing(self) -> None:
-        with pytest.raises(ValueError, match="only client_name"):
-            check_redis_url("redis://h?maxlen=5")
+            connect_to("redis", "redis://localhost?socket_timeout=abc")
 
     def test_a_null_header_is_refused_before_it_is_stored(self) -> None:
         message = Message("redis:s", b"", delay=1, headers={"a": None})
@@ -192,7 +188,7 @@ class TestConnections:
     async def test_messages_go_through_a_unix_socket(self, tmp_path: Path) -> None:
         path = tmp_path / "redis.sock"
         with RedisServer(["--unixsocket", str(path)]):
-            publisher, sink = connect_to(f"unix://{path}?db=1")
+            publisher, sink = connect_to("redis", f"unix://{path}?db=1")
             try:
                 await publisher.connect()
                 one = RedisRig.delivery(_Named(), Destination("redis", "redis", "s"))
@@ -205,8 +201,8 @@ class TestConnections:
     async def test_tls_verifies(self, tmp_path: Path) -> None:
         with redis_with_tls(tmp_path) as (port, authority):
             url = f"rediss://{LOOPBACK}:{port}"
-            trusting, _ = connect_to(f"{url}?ssl_ca_certs={authority}")
-            wary, _ = connect_to(url)
+            trusting, _ = connect_to("redis", f"{url}?ssl_ca_certs={authority}")
+            wary, _ = connect_to("redis", url)
             try:
                 await trusting.connect()
                 assert ", TLS" in trusting.describe()
@@ -222,14 +218,6 @@ class _Named(RedisRig):
 
     def __init__(self) -> None:
         pass
-
-
-def connect_to(url: str) -> tuple[Any, Sink]:
-    """A publisher and its sink."""
-    sink = Sink()
-    made = connect("redis", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
-    sink.publisher = made
-    return made, sink
 
 
 class TestEndToEnd:
@@ -274,12 +262,11 @@ class TestEndToEnd:
                     for body, at in zip(bodies, due, strict=True)
                 ]
             )
-            plain = RedisRig.client(_at(server))
-            until(lambda: plain.xlen(stream) > 20, f"some arrive: {worker.log[-2000:]}")
-            plain.close()
+            with redis.Redis.from_url(server.url) as plain:
+                until(lambda: plain.xlen(stream) > 20, f"some arrive: {worker.log[-2000:]}")
             server.kill()
             server.start()
-            with RedisRig.client(_at(server)) as plain:
+            with redis.Redis.from_url(server.url) as plain:
                 until(lambda: is_settled(client), "all settled")
                 found = plain.xrange(stream)
             by_id: dict[str, list[Any]] = {}
@@ -290,9 +277,3 @@ class TestEndToEnd:
                 for entry, fields in by_id[receipt.id]:
                     assert fields[b"body"] == fields[b"header:h"] == body
                     assert int(entry.split(b"-")[0]) >= int(at.timestamp() * 1000)  # never early
-
-
-def _at(server: RedisServer) -> Any:
-    rig = _Named()
-    rig.node = server
-    return rig

@@ -15,6 +15,7 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Message, Record, encode_record
 from delaybridge.store import keys, pulling, registry
 from delaybridge.store.pulling import ReceivedMessage
+from delaybridge.store.stored import Stored
 from tests.rigs.api import api
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.crew import Crew
@@ -44,6 +45,22 @@ async def received(
 
     await until_async(are_there, lambda: f"{count} messages, got {found}")
     return found
+
+
+async def until_state(client: AsyncClient, id: str, state: str) -> Stored:
+    async def is_so() -> Stored | None:
+        found = await client.get(id)
+        return found if found is not None and found.state == state else None
+
+    found: Stored = await until_async(is_so, f"{id} is {state}")
+    return found
+
+
+async def until_offered(client: AsyncClient, count: int) -> None:
+    async def are_offered() -> bool:
+        return (await client.stats()).parked == count
+
+    await until_async(are_offered, "offered")
 
 
 @pytest.fixture
@@ -145,11 +162,7 @@ async def test_a_cancelled_message_does_not_come(crew: Crew, is_received: bool) 
         assert await client.cancel("a") == "cancelled_maybe_delivered"
         assert await client.finish([one]) == ["unknown"]
     else:
-
-        async def is_offered() -> bool:
-            return getattr(await client.get("a"), "state", None) == "parked"
-
-        await until_async(is_offered, "offered")
+        await until_state(client, "a", "parked")
         assert await client.cancel("a") == "cancelled"
     assert await client.receive("t") == []
     await client.schedule("pull:t", b"y", delay=0, id="a")
@@ -162,13 +175,7 @@ async def test_a_message_never_finished_is_buried(crew: Crew) -> None:
     await client.schedule("pull:t", b"x", delay=0, id="a", retry={"max_attempts": 2})
     for _ in range(2):
         await client.release(await received(client))
-
-    async def is_dead() -> bool:
-        return getattr(await client.get("a"), "state", None) == "dead"
-
-    await until_async(is_dead, "buried")
-    dead = await client.get("a")
-    assert dead is not None and str(dead.reason).startswith("used_up: ")
+    assert str((await until_state(client, "a", "dead")).reason).startswith("used_up: ")
 
 
 async def test_entries_of_cancelled_messages_are_removed_without_a_receive(
@@ -183,11 +190,7 @@ async def _cancelled_entries_go(crew: Crew, plain: redis.Redis) -> None:
     client = crew.client
     ids = [f"m{i}" for i in range(300)]
     await client.schedule_many([Message("pull:t", b"x", delay=0, id=id) for id in ids])
-
-    async def are_offered() -> bool:
-        return (await client.stats()).parked == 300
-
-    await until_async(are_offered, "offered")
+    await until_offered(client, 300)
     await client.cancel_many(ids[1:])
     buckets = await client.run(lambda calls: calls.open())
     ready = [bucket.key("ready") for bucket in buckets]
@@ -203,11 +206,7 @@ async def _cancelled_entries_go(crew: Crew, plain: redis.Redis) -> None:
 async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
     client = crew.client
     await client.schedule_many([Message("pull:t", b"x", delay=0, id=f"m{i}") for i in range(20)])
-
-    async def are_offered() -> bool:
-        return (await client.stats()).parked == 20
-
-    await until_async(are_offered, "offered")
+    await until_offered(client, 20)
     assert (await client.stats()).overdue_ms == 0
     offered = await client.get("m0")
     assert offered is not None and (offered.reason or "").startswith("unreceived")

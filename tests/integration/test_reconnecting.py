@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import os
 import socket
 import struct
@@ -21,7 +22,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from delaybridge import AsyncClient, Client
+from delaybridge import AsyncClient
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
@@ -29,9 +30,9 @@ from delaybridge.store.command import RedisCommand
 from delaybridge.store.scripts import packed
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.wire import AsyncWire, Wire
-from tests.rigs.flavours import TO, Maker
+from tests.rigs.flavours import TO, Maker, Threaded
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
-from tests.rigs.waiting import DEADLINE_S, until, until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
 
@@ -99,67 +100,40 @@ REFUSED = {redis.ConnectionError, ConnectionResetError, BrokenPipeError}
 MODES = ("up", "refusing", "resetting", "down")
 
 
-def test_a_wire_reconnects_a_thousand_times(fickle: Fickle) -> None:
-    pool = redis.ConnectionPool(**options(port=fickle.port, retry=NEVER))
-    wire = Wire(pool, DEADLINE_S)
+@pytest.mark.parametrize("kind", [Wire, AsyncWire])
+async def test_a_wire_reconnects_a_thousand_times(
+    fickle: Fickle, kind: type[Wire | AsyncWire]
+) -> None:
+    pool: Any = redis.ConnectionPool(**options(port=fickle.port, retry=NEVER))
+    if kind is AsyncWire:
+        pool = redis.asyncio.ConnectionPool(**options(port=fickle.port, retry=ASYNC_NEVER))
+    wire = kind(pool, DEADLINE_S)
     before = open_files()
     for mode in MODES:
         fickle.mode = mode
         pool.connection_kwargs["port"] = free_port() if mode == "down" else fickle.port
-        answers = {_answer(wire) for _ in range(RECONNECTS // 4)}
+        answers = {await _answer(wire) for _ in range(RECONNECTS // 4)}
         assert answers <= REFUSED | {"up"}, mode
         assert ("up" in answers) == (mode == "up")
     fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
-    assert wire.call(PING) == [b"PONG"]
-    wire.close()
-    until(lambda: open_files() <= before, "every connection is closed")
-
-
-def _answer(wire: Wire) -> Any:
-    try:
-        (reply,) = wire.call(PING)
-    except (redis.RedisError, OSError) as exc:
-        reply = exc
-    return "up" if reply == b"PONG" else type(reply)
-
-
-async def test_an_async_wire_reconnects_a_thousand_times(fickle: Fickle) -> None:
-    pool = redis.asyncio.ConnectionPool(**options(port=fickle.port, retry=ASYNC_NEVER))
-    wire = AsyncWire(pool, DEADLINE_S)
-    before = open_files()
-    for mode in MODES:
-        fickle.mode = mode
-        pool.connection_kwargs["port"] = free_port() if mode == "down" else fickle.port
-        answers = {await _answer_of(wire) for _ in range(RECONNECTS // 4)}
-        assert answers <= REFUSED | {"up"}, mode
-        assert ("up" in answers) == (mode == "up")
-    fickle.mode, pool.connection_kwargs["port"] = "up", fickle.port
-    assert await wire.call(PING) == [b"PONG"]
-    await wire.close()
+    assert await _answer(wire) == "up"
+    await awaited(wire.close())
     await until_async(lambda: open_files() <= before, "every connection is closed")
 
 
-async def _answer_of(wire: AsyncWire) -> Any:
+async def awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _answer(wire: Wire | AsyncWire) -> Any:
     try:
-        (reply,) = await wire.call(PING)
+        (reply,) = await awaited(wire.call(PING))
     except (redis.RedisError, OSError) as exc:
         reply = exc
     return "up" if reply == b"PONG" else type(reply)
 
 
 # the same through clients, on real servers
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def admin(server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
-        yield connection
 
 
 async def test_a_client_outlives_every_connection_that_is_killed(
@@ -185,11 +159,8 @@ async def test_a_client_works_at_once_when_redis_is_back(make: Maker, server: Re
 async def test_connections_are_bounded_and_further_calls_wait(
     make: Maker, server: RedisServer, admin: redis.Redis
 ) -> None:
-    client = make(f"{server.url}?max_connections=3", timeout_s=60.0)
-    call = client.stats
-    if isinstance(client.client, Client):
-        call = lambda: asyncio.to_thread(client.client.stats)  # noqa: E731
-    found = await asyncio.gather(*(call() for _ in range(30)))
+    client = Threaded(make(f"{server.url}?max_connections=3", timeout_s=60.0).client)
+    found = await asyncio.gather(*(client.stats() for _ in range(30)))
     assert [stats.delayed for stats in found] == [0] * 30
     assert len(admin.client_list()) <= 1 + 3
 
@@ -201,9 +172,7 @@ async def test_after_a_planned_fail_over_a_client_follows_the_address(
     make: Maker, pair: Pair
 ) -> None:
     async with moving(pair) as (proxy, move):
-        client = make(f"redis://{LOOPBACK}:{proxy.port}/0")
-        if isinstance(client.client, Client):  # the proxy runs on this loop
-            client = _InThreads(client.client)
+        client = Threaded(make(f"redis://{LOOPBACK}:{proxy.port}/0").client)
         assert await client.schedule(TO, b"", delay=60, id="x") == "created"
         await asyncio.gather(*(client.get("x") for _ in range(5)))  # idle connections
         await move()
@@ -217,9 +186,8 @@ async def test_after_a_planned_fail_over_reads_go_to_the_new_server(
     old, new = pair
     async with moving(pair) as (proxy, move):
         # each with its own connection, which has been used already
-        readers = [make(f"redis://{LOOPBACK}:{proxy.port}/0") for _ in range(3)]
-        if isinstance(readers[0].client, Client):  # the proxy runs on this loop
-            readers = [_InThreads(reader.client) for reader in readers]
+        url = f"redis://{LOOPBACK}:{proxy.port}/0"
+        readers = [Threaded(make(url).client) for _ in range(3)]
         assert await readers[0].schedule(TO, b"", delay=60, id="x") == "created"
         assert [(await reader.stats()).delayed for reader in readers] == [1, 1, 1]
         await move()
@@ -230,17 +198,6 @@ async def test_after_a_planned_fail_over_reads_go_to_the_new_server(
         assert await one.get("x") is None
         assert (await other.pending()).items == []
         assert (await third.stats()).delayed == 0
-
-
-class _InThreads:
-    """A synchronous client whose calls run in threads."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        return lambda *args, **fields: asyncio.to_thread(method, *args, **fields)
 
 
 async def test_a_server_that_stays_the_wrong_one_is_reported_with_its_reason(

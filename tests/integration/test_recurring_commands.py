@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,20 +25,8 @@ CRON = ("--cron", "0 9 * * MON-FRI")
 
 
 @pytest.fixture
-def run(
-    redis_url: str,
-    namespace: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Run:
-    flags = ["--redis", redis_url, "--namespace", namespace, "--broker", "kafka://localhost"]
-    return runner(flags, capsys, monkeypatch)
-
-
-@pytest.fixture
-def client(redis_url: str, namespace: str) -> Iterator[Client]:
-    with Client(redis_url, namespace=namespace) as client:
-        yield client
+def flags(redis_url: str, namespace: str) -> list[str]:
+    return ["--redis", redis_url, "--namespace", namespace, "--broker", "kafka://localhost"]
 
 
 def test_a_definition_is_added_listed_shown_and_removed(run: Run) -> None:
@@ -92,14 +80,14 @@ def test_times_to_wait_are_told_by_the_clock_of_redis(
         assert re.search(r"  in \d+ms|  in 1s", run(*words).out)
 
 
-def test_a_definition_with_a_plan_is_kept_shown_and_exported(run: Run, client: Client) -> None:
+def test_a_definition_with_a_plan_is_kept_shown_and_exported(run: Run, caller: Client) -> None:
     plan = ("--max-attempts", "3", "--backoff", "10s", "--dead-letter", "kafka:dead")
     once = ("recurring", "add", "n", "kafka:t", "x", "--every", "1h", *plan)
     assert "created" in run(*once).out
     assert "duplicate" in run(*once).out
-    receipt = client.recurring.run("n")
+    receipt = caller.recurring.run("n")
     assert receipt is not None
-    stored = client.get(receipt.id)
+    stored = caller.get(receipt.id)
     assert stored is not None and stored.retry is not None
     assert (stored.retry.max_attempts, stored.retry.base_ms) == (3, 10_000)
     document = run("definitions", "export").out
@@ -128,9 +116,9 @@ def test_pausing_running_and_backfilling_say_what_they_did(run: Run) -> None:
 
 
 def test_what_fails_is_listed_and_doctor_names_it(
-    run: Run, client: Client, raw: redis.Redis, namespace: str
+    run: Run, caller: Client, raw: redis.Redis, namespace: str
 ) -> None:
-    client.recurring.add("sound", "kafka:t", "x", every="1h")
+    caller.recurring.add("sound", "kafka:t", "x", every="1h")
     raw.hset(keys.recurring(namespace), "broken", b"{")
     listed = run("recurring", "ls")
     assert listed.code == 0
@@ -141,7 +129,7 @@ def test_what_fails_is_listed_and_doctor_names_it(
 
 
 def test_stats_names_a_definition_that_fails_and_missed_runs(
-    run: Run, client: Client, namespace: str, redis_url: str
+    run: Run, caller: Client, namespace: str, redis_url: str
 ) -> None:
     run("recurring", "add", "report", "kafka:t", "x", *CRON)
     assert "recurring" not in run("stats").out
@@ -163,9 +151,9 @@ def test_stats_names_a_definition_that_fails_and_missed_runs(
 @pytest.mark.parametrize("key", [keys.recurring, keys.recurring_due, keys.recurring_state])
 @pytest.mark.slow_with("*0", "*2")
 def test_doctor_and_stats_name_a_damaged_key_and_go_on(
-    run: Run, client: Client, raw: redis.Redis, namespace: str, key: Callable[[str], str]
+    run: Run, caller: Client, raw: redis.Redis, namespace: str, key: Callable[[str], str]
 ) -> None:
-    client.recurring.add("sound", "kafka:t", "x", every="1h")
+    caller.recurring.add("sound", "kafka:t", "x", every="1h")
     raw.set(key(namespace), "by hand")
     for command in ("stats", "health"):
         assert f"{key(namespace)} is not a " in run(command).out
@@ -182,21 +170,21 @@ def test_doctor_and_stats_name_a_damaged_key_and_go_on(
 
 
 def test_health_and_stats_say_that_no_worker_makes_recurring_messages(
-    run: Run, client: Client, raw: redis.Redis, namespace: str
+    run: Run, caller: Client, raw: redis.Redis, namespace: str
 ) -> None:
-    client.recurring.add("sound", "kafka:t", "x", every="1h")
-    assert client.stats().recurring_late_ms == 0
+    caller.recurring.add("sound", "kafka:t", "x", every="1h")
+    assert caller.stats().recurring_late_ms == 0
     due = keys.recurring_due(namespace)
     raw.zadd(due, {"sound": raw.zscore(due, "sound") - 60_000})
-    assert client.stats().recurring_late_ms >= 60_000
+    assert caller.stats().recurring_late_ms >= 60_000
     assert any("recurring" in each for each in run("--json", "health").objects[0]["faults"])
     for score in (float("-inf"), float("inf")):  # by hand: looked at soon, or mended
         raw.zadd(due, {"sound": score})
-        assert client.stats().recurring_late_ms == 0
+        assert caller.stats().recurring_late_ms == 0
 
 
-def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(client: Client) -> None:
-    client.recurring.add("beat", "memory:q", "x", every="1h")
+def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(caller: Client) -> None:
+    caller.recurring.add("beat", "memory:q", "x", every="1h")
     lost: list[bool] = []
 
     def losing(calls: Calls) -> Any:
@@ -211,28 +199,28 @@ def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(client:
                 lost.append(True)
                 replies = [StoreUnavailable("redis: no answer")] * len(replies)
 
-    (made,) = client.run(losing)
+    (made,) = caller.run(losing)
     assert lost and made.name == "beat" and len(made.due_ms) == 1 and not made.error
-    assert client.run(lambda calls: calls.make_runs()) == []
+    assert caller.run(lambda calls: calls.make_runs()) == []
 
 
 def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
     with (
         RedisServer() as server,
-        Client(server.url, buckets=1) as client,
+        Client(server.url, buckets=1) as caller,
         redis.Redis.from_url(server.url) as raw,
     ):
-        recurring = client.recurring
+        recurring = caller.recurring
         for name in ("paused", "resumed", "removed"):
             recurring.add(name, "memory:q", "x", every="1h", paused=name == "resumed")
-        assert client.run(lambda calls: calls.make_runs())
+        assert caller.run(lambda calls: calls.make_runs())
         raw.config_set("maxmemory", 1)
         assert recurring.pause("paused") and recurring.remove("removed")
         assert {each.name: each.state for each in recurring.list()} == {
             "paused": "paused",
             "resumed": "paused",
         }
-        assert client.stats().delayed == 0
+        assert caller.stats().delayed == 0
         with pytest.raises(StoreFull, match="resumed has begun"):
             recurring.resume("resumed")
         raw.config_set("maxmemory", 0)
@@ -240,12 +228,12 @@ def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
         assert recurring.get("resumed").state == "active"  # type: ignore[union-attr]
 
 
-def test_bytes_are_kept(run: Run, client: Client) -> None:
+def test_bytes_are_kept(run: Run, caller: Client) -> None:
     body = b"\xff\x00${name}"
-    client.recurring.add("n", "kafka:t", body, every="1h")
-    receipt = client.recurring.run("n")
+    caller.recurring.add("n", "kafka:t", body, every="1h")
+    receipt = caller.recurring.run("n")
     assert receipt is not None
-    stored = client.get(receipt.id)
+    stored = caller.get(receipt.id)
     assert stored is not None and stored.body == b"\xff\x00n"
     assert os.fsencode(json.dumps(run("recurring", "ls", "--json").objects[0])) is not None
 

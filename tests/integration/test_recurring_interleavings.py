@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import settings
 
 from delaybridge.message import Answer
 from delaybridge.recurring.definition import Definition, due_text
@@ -16,7 +17,7 @@ from delaybridge.store.calls import Calls
 from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable
 
 EVERY_MS, PAUSE_MS = 4000, 1500
-SEEDS = 250
+SEEDS = 3 * settings().max_examples
 STEPS = 400
 
 

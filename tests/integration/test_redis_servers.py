@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from delaybridge import AsyncClient, Client, Message
-from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.errors import StoreUnavailable
 from delaybridge.message import Limits
 from delaybridge.store import registry
 from delaybridge.store.calls import Calls
@@ -256,25 +255,6 @@ async def test_wake_ups_come_from_the_buckets_own_server_until_it_gives_them_awa
         assert [text async for text in heard] == []
     await asynchronous.close()
     store.close()
-
-
-def test_a_wrong_kind_of_url_is_an_error_that_names_the_right_one(
-    site: ClusterSite, redis_url: str, sentinel_url: str, namespace: str
-) -> None:
-    plain = f"redis://{site.masters[0].address}"
-    cluster = redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")
-    service = sentinel_url.replace("/", "/no-such-", 3).replace("/no-such-", "/", 2)
-    for url, words in (
-        (plain, "redis\\+cluster://"),
-        (cluster, "is no server of a Redis Cluster"),
-        (service, "knows no service"),
-    ):
-        with (
-            Client(url, namespace=namespace, timeout_s=DEADLINE_S) as client,
-            pytest.raises(StoreError, match=words),
-        ):
-            for number in itertools.count():
-                client.schedule(TO, b"", delay=PENDING, id=str(number))
 
 
 def test_a_forked_process_follows_the_masters_too(namespace: str) -> None:

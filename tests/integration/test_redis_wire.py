@@ -14,10 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
-from redis.retry import Retry
 
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
@@ -124,15 +121,6 @@ async def test_a_connection_that_was_closed_is_not_used_again(
     pytest.fail("no new connection was made")
 
 
-async def test_an_unreachable_server_leaves_nothing_behind() -> None:
-    client = redis.asyncio.Redis(port=free_port(), protocol=2, retry=AsyncRetry(NoBackoff(), 0))
-    wire = AsyncWire(client.connection_pool, TIMEOUT_S)
-    with pytest.raises((redis.ConnectionError, OSError)):
-        await wire.call(some(("PING",)))
-    await wire.close()
-    await client.aclose()
-
-
 # the synchronous wire
 
 
@@ -190,30 +178,7 @@ def test_a_forked_process_opens_its_own_connection(ordinary: Wire) -> None:
     assert ordinary.call(some(("CLIENT", "ID"))) == [number]
 
 
-def test_an_unreachable_server_leaves_nothing_of_a_synchronous_wire_behind() -> None:
-    client = redis.Redis(port=free_port(), protocol=2, retry=Retry(NoBackoff(), 0))
-    with pytest.raises((redis.ConnectionError, OSError)):
-        Wire(client.connection_pool, TIMEOUT_S).call(some(("PING",)))
-
-
 # connections are bounded; further calls wait
-
-
-def test_threads_wait_for_a_free_connection(redis_url: str) -> None:
-    with redis.Redis.from_url(f"{redis_url}?max_connections=2", protocol=2) as client:
-        wire = Wire(client.connection_pool, DEADLINE_S)
-        with ThreadPoolExecutor(8) as threads:
-            ids = list(threads.map(lambda _: wire.call(some(("CLIENT", "ID")))[0], range(100)))
-        wire.close()
-    assert len(set(ids)) <= 2
-
-
-async def test_tasks_wait_for_a_free_connection(redis_url: str) -> None:
-    async with redis.asyncio.Redis.from_url(f"{redis_url}?max_connections=2", protocol=2) as client:
-        wire = AsyncWire(client.connection_pool, DEADLINE_S)
-        ids = await asyncio.gather(*(wire.call(some(("CLIENT", "ID"))) for _ in range(100)))
-        await wire.close()
-    assert len({id for (id,) in ids}) == 2
 
 
 def test_a_thread_waits_for_a_connection_no_longer_than_for_an_answer(redis_url: str) -> None:

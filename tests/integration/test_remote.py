@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -125,23 +124,17 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
         assert (answer.status_code, answer.json()["code"]) == (409, "worker_too_old")
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, redis_url: str, namespace: str) -> Iterator[Fleet]:
-    with Fleet(tmp_path, redis_url, namespace, ttl_ms=60_000) as made:
-        yield made
-
-
 def test_a_process_of_several_drains_alone_and_is_not_replaced(
-    fleet: Fleet, run: Callable[..., Any]
+    patient: Fleet, run: Callable[..., Any]
 ) -> None:
-    parent = fleet.start("p", "--processes", "2", settled=False)
-    fleet.wait_shared("p-0", "p-1")
-    ids = fleet.schedule(300, seconds=1)
+    parent = patient.start("p", "--processes", "2", settled=False)
+    patient.wait_shared("p-0", "p-1")
+    ids = patient.schedule(300, seconds=1)
     drained = run("worker", "drain", "p-0")
     assert (drained.code, drained.out) == (0, "drained p-0\n")
-    fleet.wait_shared("p-1")
-    fleet.wait_published(ids)
-    assert fleet.twice() == [] and "worker_died" not in parent.log
+    patient.wait_shared("p-1")
+    patient.wait_published(ids)
+    assert patient.twice() == [] and "worker_died" not in parent.log
     gone = run("worker", "drain", "p-0")
     assert (gone.code, "worker ls" in gone.err) == (3, True)
     assert "asked p-1\n" == run("worker", "reconnect", "file").out
@@ -153,7 +146,7 @@ def test_a_process_of_several_drains_alone_and_is_not_replaced(
     finally:
         os.kill(last, signal.SIGCONT)
     assert parent.wait() == 0  # it heard it late, and was the last
-    assert fleet.owners() == {}
+    assert patient.owners() == {}
 
 
 async def test_a_worker_tells_its_pace(crew: Crew, arrived: Arrived) -> None:

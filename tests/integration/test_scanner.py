@@ -247,17 +247,13 @@ async def test_it_is_not_idle_before_it_has_looked_into_every_bucket(rig_of: Rig
 
 
 async def test_a_repeated_claim_that_is_empty_by_now_does_not_stop_its_bucket(
-    redis_url: str, namespace: str
+    rig_of: RigFactory,
 ) -> None:
-    async with Rig(redis_url, namespace, buckets=1) as rig:
+    async with rig_of(buckets=1) as rig:
         session = rig.sessions[0]
         await rig.schedule(message("x", NOW_MS + 1000))
         claim = session.bucket.claim(
-            *session.owner,
-            session.last_claim,
-            ahead_ms=2000,
-            limit=10,
-            max_bytes=1000,
+            *session.owner, session.last_claim, ahead_ms=2000, limit=10, max_bytes=1000
         )
         claimed = await rig.store.run_one(claim)  # its answer never reaches the scanner
         assert claimed is not None

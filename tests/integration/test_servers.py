@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import confluent_kafka
-import pika
 import psutil
 import pytest
 import redis
@@ -41,11 +39,6 @@ PRIVATE = [
 ]
 
 
-def test_every_redis_answers(any_redis_url: str) -> None:
-    with redis.Redis.from_url(any_redis_url) as client:
-        assert client.ping()
-
-
 def test_redis_has_the_version_it_says_and_keeps_its_data_with_aof() -> None:
     with RedisServer(["--appendonly", "yes"]) as server:
         with redis.Redis.from_url(server.url) as client:
@@ -56,27 +49,6 @@ def test_redis_has_the_version_it_says_and_keeps_its_data_with_aof() -> None:
         server.start()
         with redis.Redis.from_url(server.url) as client:
             assert client.get("kept") == b"yes"
-
-
-def test_rabbitmq_gives_back_the_same_values(rabbitmq_url: str, namespace: str) -> None:
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    channel = connection.channel()
-    channel.queue_declare(namespace, exclusive=True)
-    channel.basic_publish("", namespace, b"body")
-    assert until(lambda: channel.basic_get(namespace, auto_ack=True)[2]) == b"body"
-    connection.close()
-
-
-def test_kafka_gives_back_the_same_values(kafka_url: str, namespace: str) -> None:
-    servers = {"bootstrap.servers": kafka_url.removeprefix("kafka://")}
-    producer = confluent_kafka.Producer(servers)
-    producer.produce(namespace, b"value", key=b"key", partition=0)
-    assert producer.flush(DEADLINE_S) == 0
-    consumer = confluent_kafka.Consumer({**servers, "group.id": namespace})
-    consumer.assign([confluent_kafka.TopicPartition(namespace, 0, 0)])
-    record = consumer.poll(DEADLINE_S)
-    consumer.close()
-    assert (record.key(), record.value(), record.error()) == (b"key", b"value", None)
 
 
 @pytest.mark.parametrize("kind", PRIVATE)
@@ -122,19 +94,6 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
     assert not accepts(int(port))
     with RedisServer():  # the next run removes the folders that the dead one left
         assert not Path(folder).exists()
-
-
-@pytest.mark.slow
-@with_rabbitmq
-def test_a_rabbitmq_node_is_controlled_and_comes_back() -> None:
-    with RabbitMQNode() as node:
-        assert f"RabbitMQ version: {node.version}" in node.ctl("status")
-        node.ctl("stop_app")
-        assert not node.is_ready()
-        node.ctl("start_app")
-        until(node.is_ready)
-        node.restart()
-        assert node.is_ready()
 
 
 def test_a_container_listens_where_it_is_asked_to_and_is_removed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 import redis as redis_py
@@ -13,7 +13,7 @@ from delaybridge import Client
 from delaybridge.errors import StoreWiped
 from delaybridge.events import StoreWentBack
 from delaybridge.store import keys
-from tests.rigs.command_line import Result, runner
+from tests.rigs.command_line import Run
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.process import LOOPBACK
@@ -21,19 +21,8 @@ from tests.servers.redis import RedisServer
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def ask(
-    server: RedisServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    namespace: str,
-) -> Callable[..., Result]:
-    return runner(["--redis", server.url, "--namespace", namespace], capsys, monkeypatch)
+def flags(server: RedisServer, namespace: str) -> list[str]:
+    return ["--redis", server.url, "--namespace", namespace]
 
 
 def admin(server: RedisServer) -> redis_py.Redis:
@@ -53,7 +42,7 @@ async def roll_back(server: RedisServer, between: Callable[[], Awaitable[None]])
 
 
 async def test_a_restored_snapshot_is_noticed_with_the_buckets_and_what_is_missing(
-    server: RedisServer, namespace: str, arrived: Arrived, ask: Callable[..., Result]
+    server: RedisServer, namespace: str, arrived: Arrived, run: Run
 ) -> None:
     crew = Crew(server.url, namespace)
     try:
@@ -81,15 +70,15 @@ async def test_a_restored_snapshot_is_noticed_with_the_buckets_and_what_is_missi
         )  # fmt: skip
         await arrived.all(await crew.schedule(20, seconds=0.2))  # and it goes on
         await until_async(lambda: _kept(server, namespace), "it is kept")
-        health = await asyncio.to_thread(ask, "--json", "health")
+        health = await asyncio.to_thread(run, "--json", "health")
         assert health.code == 1
         (fault,) = (text for text in health.objects[0]["faults"] if "older state" in text)
         assert "30 scheduled messages" in fault
-        assert "older state" in (await asyncio.to_thread(ask, "stats")).out
-        assert "FAIL  store: Redis went" in (await asyncio.to_thread(ask, "doctor")).out
-        assert (await asyncio.to_thread(ask, "alarm", "show")).code == 1
-        assert (await asyncio.to_thread(ask, "alarm", "clear")).out == "cleared\n"
-        assert (await asyncio.to_thread(ask, "health")).code == 0
+        assert "older state" in (await asyncio.to_thread(run, "stats")).out
+        assert "FAIL  store: Redis went" in (await asyncio.to_thread(run, "doctor")).out
+        assert (await asyncio.to_thread(run, "alarm", "show")).code == 1
+        assert (await asyncio.to_thread(run, "alarm", "clear")).out == "cleared\n"
+        assert (await asyncio.to_thread(run, "health")).code == 0
         await crew.stop()
     finally:
         await crew.close()
@@ -101,7 +90,7 @@ def _kept(server: RedisServer, namespace: str) -> int:
 
 
 async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
-    server: RedisServer, namespace: str, arrived: Arrived, ask: Callable[..., Result]
+    server: RedisServer, namespace: str, arrived: Arrived, run: Run
 ) -> None:
     crew = Crew(server.url, namespace)
     try:
@@ -116,9 +105,9 @@ async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
         again = crew.start("b")
         with pytest.raises(StoreWiped, match="delaybridge alarm clear"):
             await asyncio.wait_for(again, DEADLINE_S)
-        health = await asyncio.to_thread(ask, "health")
+        health = await asyncio.to_thread(run, "health")
         assert "was wiped, seen by" in health.out
-        assert (await asyncio.to_thread(ask, "alarm", "clear")).code == 0
+        assert (await asyncio.to_thread(run, "alarm", "clear")).code == 0
         crew.start("c")
         await arrived.all(["new"])
         await crew.stop("c")

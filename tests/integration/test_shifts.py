@@ -15,7 +15,7 @@ from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.verbs import Bucket
-from tests.rigs.crew import SELDOM, Arrived, Crew, note_arrivals
+from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until_async
 from tests.servers.clock import SOURCE
@@ -36,11 +36,6 @@ def site() -> Iterator[ClusterSite]:
     """Three masters of one's own, without replicas."""
     with ClusterSite(replicas=0) as site:
         yield site
-
-
-@pytest.fixture
-def arrived(monkeypatch: pytest.MonkeyPatch) -> Arrived:
-    return note_arrivals(monkeypatch)
 
 
 @pytest.fixture
@@ -133,6 +128,7 @@ async def test_buckets_whose_slots_move_under_load_lose_nothing_and_are_never_ea
     await crew.stop()
 
 
+@pytest.mark.slow
 async def test_each_bucket_obeys_the_clock_of_its_own_node(
     namespace: str, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,82 +9,13 @@ import redis
 
 from tests.rigs import certificates
 from tests.rigs.waiting import until
-from tests.servers.cluster import ClusterNode, ClusterSite, slot_of
+from tests.servers.cluster import ClusterSite
 from tests.servers.network import Network
 from tests.servers.power import PoweredRedis
-from tests.servers.process import LOOPBACK
 from tests.servers.redis import tls_binary
-from tests.servers.redis_node import Login
-from tests.servers.sentinel import SERVICE, SentinelSite
+from tests.servers.sentinel import SentinelSite
 
 pytestmark = pytest.mark.slow  # it tests what other tests use, and they use it
-
-SERVERS = Login(password="one", username="bridge")
-SENTINELS = Login(password="other", username="watch")
-
-
-def sentinels_of(site: SentinelSite) -> redis.Sentinel:
-    login = site.sentinel_login
-    keywords = {"username": login.username, "password": login.password}
-    hosts = [(LOOPBACK, sentinel.port) for sentinel in site.sentinels]
-    return redis.Sentinel(hosts, sentinel_kwargs=keywords)
-
-
-def test_sentinels_elect_another_master_and_what_replicas_had_is_kept() -> None:
-    lines = ["appendonly yes", "min-replicas-to-write 1"]
-    with SentinelSite(lines, login=SERVERS, sentinel_login=SENTINELS) as site:
-        old = site.master
-        old.client.set("kept", 1)
-        site.wait_in_sync()
-        old.kill()
-        new = site.wait_for_other_master(old)
-        assert new.client.get("kept") == b"1"
-        sentinels = sentinels_of(site)
-        assert sentinels.discover_master(SERVICE) == (LOOPBACK, new.port)
-        assert "bridge:one@" in site.url and "sentinel_username=watch" in site.url
-        for each in sentinels.sentinels:
-            each.close()
-
-
-def test_a_cluster_goes_on_when_a_master_dies_and_when_its_slots_move() -> None:
-    with ClusterSite(["appendonly yes"], login=SERVERS) as site:
-        first, second, third = site.masters
-        values = {f"key-{number}": str(number).encode() for number in range(300)}
-        owners = {key: site.master_of(key) for key in values}
-        for key, value in values.items():
-            owners[key].client.set(key, value)
-        moving = site.slots_of(first)[::20]
-        site.reshard(moving, second)
-        site.wait_until_healthy()  # replicas hear of the last slots a moment later
-        assert set(moving) < set(site.slots_of(second))
-        third.kill()
-        promoted = site.wait_for_other_master(third, site.slots_of(third)[0])
-        assert promoted in site.masters and third not in site.masters
-        owners = {key: site.master_of(key) for key in values}
-        assert {key: owner.client.get(key) for key, owner in owners.items()} == values
-
-
-def test_a_slot_can_stay_half_moved(cluster_site: ClusterSite, namespace: str) -> None:
-    tag = f"{{{namespace}}}"
-    slot = slot_of(tag)
-    source = cluster_site.owner_of(slot)
-    target: ClusterNode = next(node for node in cluster_site.masters if node is not source)
-    for number in range(10):
-        source.client.set(f"{tag}:{number}", number)
-    cluster_site.begin_move([slot], source, target)
-    assert cluster_site.move_keys(slot, source, target, most=4) == 4
-    outcomes = []
-    for number in range(10):
-        try:
-            outcomes.append(source.client.get(f"{tag}:{number}"))
-        except redis.exceptions.AskError:
-            outcomes.append(b"ASK")
-    assert outcomes.count(b"ASK") == 4
-    cluster_site.move_keys(slot, source, target)
-    cluster_site.end_move([slot], source, target)
-    assert target.client.dbsize() >= 10
-    cluster_site.wait_until_healthy()
-    cluster_site.reshard([slot], source)
 
 
 @pytest.mark.skipif(tls_binary() is None, reason="no Redis with TLS here")

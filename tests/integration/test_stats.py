@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from delaybridge import Client, Message, cli
+from delaybridge import Client, Message
 from delaybridge.store import keys, registry
 from delaybridge.store.store import Store
-from tests.rigs.crew import Crew
-from tests.rigs.waiting import until, until_async
+from tests.rigs.command_line import Run
+from tests.rigs.waiting import until
 from tests.servers.redis import RedisServer
 
 HOUR = "1h"
@@ -60,14 +60,14 @@ def filled(redis_url: str, namespace: str) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture
-def command(redis_url: str, namespace: str) -> list[str]:
-    return ["--redis", redis_url, "--namespace", namespace, "stats"]
+def printed(run: Run, *options: str) -> str:
+    shown = run("stats", *options)
+    assert shown.code == 0
+    return shown.out
 
 
-def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    assert cli.main([*args]) == 0
-    return capsys.readouterr().out
+def in_json(run: Run, *options: str) -> list[dict[str, Any]]:
+    return run("--json", "stats", *options).objects
 
 
 def cells(text: str, word: str) -> list[str]:
@@ -75,12 +75,10 @@ def cells(text: str, word: str) -> list[str]:
     return next(line for line in text.splitlines() if line.startswith(word)).split()
 
 
-def test_rates_and_lateness_are_shown(
-    filled: Client, reporting: Reporting, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rates_and_lateness_are_shown(filled: Client, reporting: Reporting, run: Run) -> None:
     for second in (11, 10, 3, 2, 1, 0):
         reporting.report(before_s=second)
-    out = printed(capsys, *command)
+    out = printed(run)
     assert max(map(len, out.splitlines())) <= 80
     assert cells(out, "delayed") == ["delayed", "7"]
     assert cells(out, "RATE/s") == ["RATE/s", "1s", "1m", "15m"]
@@ -91,26 +89,24 @@ def test_rates_and_lateness_are_shown(
     assert cells(out, "1m")[:4] == ["1m", "2.0ms", "7.9ms", "8.0ms"]
     assert "the first report is" in out
     assert "not in rates" not in out
-    (data,) = [json.loads(line) for line in printed(capsys, "--json", *command).splitlines()]
+    (data,) = in_json(run)
     assert data["rates"]["1s"]["per_s"]["published"] == 120
     assert data["rates"]["15m"]["lateness"]["max_ms"] == 8
     assert (data["not_in_rates"], data["rates_missing"]) == ({}, None)
 
 
-def test_nothing_is_made_up_where_nobody_reported(
-    filled: Client, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = printed(capsys, *command)
+def test_nothing_is_made_up_where_nobody_reported(filled: Client, run: Run) -> None:
+    out = printed(run)
     assert "RATE/s" not in out
-    (data,) = [json.loads(line) for line in printed(capsys, "--json", *command).splitlines()]
+    (data,) = in_json(run)
     assert data["rates"] == {"1s": None, "1m": None, "15m": None}
 
 
 def test_a_second_in_which_nobody_reported_has_no_rate(
-    filled: Client, reporting: Reporting, command: list[str], capsys: pytest.CaptureFixture[str]
+    filled: Client, reporting: Reporting, run: Run
 ) -> None:
     reporting.report(before_s=30)
-    out = printed(capsys, *command)
+    out = printed(run)
     assert cells(out, "published")[1] == "-"
     assert cells(out, "published")[2] != "-"
 
@@ -120,46 +116,39 @@ def test_workers_that_do_not_report_are_named_with_the_reason(
     reporting: Reporting,
     store: Store,
     namespace: str,
-    command: list[str],
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     for second in (2, 1, 0):
         reporting.report(before_s=second)
     Reporting(store, namespace, "old")
     Reporting(store, namespace, "full").announce(failing={"series": "redis: full"})
-    assert printed(capsys, *command).count("not in rates  ") == 2
-    (data,) = [json.loads(line) for line in printed(capsys, "--json", *command).splitlines()]
+    assert printed(run).count("not in rates  ") == 2
+    (data,) = in_json(run)
     assert data["not_in_rates"] == {"full": "redis: full", "old": ""}
 
 
 def test_by_destination_counts_and_rates_stand_side_by_side(
-    filled: Client, reporting: Reporting, command: list[str], capsys: pytest.CaptureFixture[str]
+    filled: Client, reporting: Reporting, run: Run
 ) -> None:
     reporting.report(before_s=1)
-    out = printed(capsys, *command, "--by", "destination")
+    out = printed(run, "--by", "destination")
     assert max(map(len, out.splitlines())) <= 80
     name, delayed, *others = cells(out, "kafka:orders")
     assert (name, delayed, others[:3]) == ("kafka:orders", "7", ["0", "0", "0"])
     assert others[3] not in ("0", "-")
     assert cells(out, "kafka:gone")[1:5] == ["0"] * 4
-    rows = printed(capsys, "--json", *command, "--by", "destination").splitlines()
-    found = {row["destination"]: row for row in map(json.loads, rows)}
+    found = {row["destination"]: row for row in in_json(run, "--by", "destination")}
     assert found["kafka:orders"]["delayed"] == 7
     assert found["kafka:orders"]["delayed_error"] == 0
     assert found["kafka:gone"]["per_s"]["published"] > 0
 
 
-def test_by_bucket_and_by_worker(
-    filled: Client, reporting: Reporting, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert len(printed(capsys, *command, "--by", "bucket").splitlines()) == 17
-    out = printed(capsys, *command, "--by", "worker")
+def test_by_bucket_and_by_worker(filled: Client, reporting: Reporting, run: Run) -> None:
+    assert len(printed(run, "--by", "bucket").splitlines()) == 17
+    out = printed(run, "--by", "worker")
     assert cells(out, "w1")[:3] == ["w1", "0", "0"]
     assert cells(out, "none")[:3] == ["none", "16", "7"]
-    rows = [
-        json.loads(line)
-        for line in printed(capsys, "--json", *command, "--by", "worker").splitlines()
-    ]
+    rows = in_json(run, "--by", "worker")
     assert {row["worker"]: row["delayed"] for row in rows} == {"w1": 0, None: 7}
 
 
@@ -167,25 +156,24 @@ def test_the_wrong_type_by_hand_says_what_is_missing_and_why(
     filled: Client,
     store: Store,
     namespace: str,
-    command: list[str],
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     name = keys.series(namespace)
     store.redis.set(name, "by hand")
-    out = printed(capsys, *command)
+    out = printed(run)
     assert f"damaged   {name} is not a hash" in out
     assert f"rates     none: redis: {name} has a wrong type" in out
-    (data,) = [json.loads(line) for line in printed(capsys, "--json", *command).splitlines()]
+    (data,) = in_json(run)
     assert name in data["rates_missing"]
     store.redis.delete(name)
 
 
 @pytest.mark.parametrize("ending", ["Ctrl-C", "closed stdout"])
-@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 def test_an_interval_repeats_until_the_end(
-    filled: Client, command: list[str], ending: str, flags: tuple[str, ...]
+    filled: Client, flags: list[str], ending: str, form: tuple[str, ...]
 ) -> None:
-    program = [sys.executable, "-m", "delaybridge", *flags, *command, "-i", "100ms"]
+    program = [sys.executable, "-m", "delaybridge", *flags, *form, "stats", "-i", "100ms"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -219,30 +207,3 @@ def test_an_interval_goes_on_when_redis_comes_back(namespace: str) -> None:
             until(lambda: b"now_ms" in process.stdout.readline())
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
-
-
-async def test_workers_go_on_while_the_series_cannot_be_written_and_say_why(
-    crew: Crew, arrived: Any
-) -> None:
-    name = keys.series(crew.namespace)
-    crew.start("w1")
-    await crew.shared("w1")
-    store = Store(crew.url)
-    store.redis.delete(name)
-    store.redis.set(name, "by hand")
-
-    async def told() -> bool:
-        stats = await crew.client.stats()
-        return "wrong type" in str(stats.workers[0].failing.get("series"))
-
-    await until_async(told, "the worker announces it")
-    await arrived.all(await crew.schedule(50, seconds=0.2))
-    store.redis.delete(name)
-
-    async def mended() -> bool:
-        recent = await crew.client.rates()
-        published = recent.rates[1].per_s.get("published", 0) * recent.rates[1].covered_s
-        return not recent.missing and round(published) == 50
-
-    await until_async(mended, "what was counted meanwhile is recorded")
-    store.close()

@@ -18,7 +18,7 @@ from opentelemetry.trace import (
 )
 
 from delaybridge import Client, Message, MessageConflict, MessageError
-from tests.rigs.flavours import Maker
+from tests.rigs.flavours import Awaited, Maker
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import Exchanges, reading
@@ -26,7 +26,6 @@ from tests.rigs.traces import Traces, configured_sdk, linked, traceparent
 
 FOREIGN = f"00-{'a' * 32}-{'b' * 16}-01"
 LATER = "1h"
-BROKERS = {"rabbitmq": "amqp://localhost", "kafka": "kafka://localhost"}
 
 
 @pytest.fixture
@@ -207,10 +206,7 @@ async def test_ingest_receives_and_settles_with_links_and_leaves_the_context(
 # a client's calls
 
 
-async def test_a_message_with_a_context_keeps_it(
-    traces: Traces, make: Maker, redis_url: str, namespace: str
-) -> None:
-    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+async def test_a_message_with_a_context_keeps_it(traces: Traces, client: Awaited) -> None:
     for number, headers in enumerate(
         (
             {"traceparent": FOREIGN},
@@ -226,10 +222,7 @@ async def test_a_message_with_a_context_keeps_it(
         assert linked(span) == [FOREIGN]
 
 
-async def test_contexts_are_not_mixed(
-    traces: Traces, make: Maker, redis_url: str, namespace: str
-) -> None:
-    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+async def test_contexts_are_not_mixed(traces: Traces, client: Awaited) -> None:
     state = TraceState([("vendor", "callers")])
     remote = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1), trace_state=state)
     caller = set_span_in_context(NonRecordingSpan(remote))
@@ -256,7 +249,7 @@ async def test_a_message_without_a_context_gets_that_of_its_span(
 ) -> None:
     if form is iter:
         headers = list(dict(headers).items())
-    with Client(redis_url, namespace=namespace, brokers=BROKERS) as client:
+    with Client(redis_url, namespace=namespace) as client:
         receipt = client.schedule(
             "rabbitmq:x/k", b"x", delay=LATER, id="i", headers=form(headers),
             properties={"correlation_id": "talk"},
@@ -284,9 +277,8 @@ async def test_a_message_without_a_context_gets_that_of_its_span(
 
 
 async def test_a_call_repeated_in_another_trace_is_a_duplicate(
-    traces: Traces, make: Maker, redis_url: str, namespace: str
+    traces: Traces, client: Awaited
 ) -> None:
-    client = make(redis_url, namespace=namespace, brokers=BROKERS)
     for answer in ("created", "duplicate"):
         receipt = await client.schedule("rabbitmq:x/k", b"x", delay=LATER, id="i")
         assert receipt == answer
@@ -300,10 +292,7 @@ async def test_a_call_repeated_in_another_trace_is_a_duplicate(
     assert (spans[-1].attributes or {})["error.type"] == "conflict"
 
 
-async def test_changes_are_children_of_the_caller(
-    traces: Traces, make: Maker, redis_url: str, namespace: str
-) -> None:
-    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+async def test_changes_are_children_of_the_caller(traces: Traces, client: Awaited) -> None:
     await client.schedule("kafka:t", b"x", delay=LATER, id="i")
     with traces.tracer.start_as_current_span("caller") as caller:
         await client.reschedule("i", delay="2h")
@@ -322,16 +311,15 @@ async def test_changes_are_children_of_the_caller(
 
 
 async def test_refused_messages_and_silent_stores_are_errors(
-    traces: Traces, make: Maker, redis_url: str, namespace: str
+    traces: Traces, client: Awaited, make: Maker
 ) -> None:
-    client = make(redis_url, namespace=namespace, brokers=BROKERS)
     with pytest.raises(MessageError):
         await client.schedule("rabbitmq:x/k", None, delay=LATER)
     with pytest.raises(MessageError):
         await client.schedule("nowhere:x", b"", delay=LATER)
     with pytest.raises(MessageError):
         await client.schedule("kafka:x", b"", delay=LATER, headers=5)
-    silent = make("redis://127.0.0.1:1", namespace=namespace, brokers=BROKERS, timeout_s=0.2)
+    silent = make("redis://127.0.0.1:1", timeout_s=0.2)
     with pytest.raises(Exception, match="redis"):
         await silent.schedule("kafka:x", b"", delay=LATER)
     spans = traces.named("schedule")
@@ -340,10 +328,7 @@ async def test_refused_messages_and_silent_stores_are_errors(
     assert not any(span.status.is_ok for span in spans)
 
 
-async def test_a_context_never_gets_a_message_refused(
-    traces: Traces, make: Maker, redis_url: str, namespace: str
-) -> None:
-    client = make(redis_url, namespace=namespace, brokers=BROKERS)
+async def test_a_context_never_gets_a_message_refused(traces: Traces, client: Awaited) -> None:
     headers = {f"h{n}": "v" for n in range(64)}  # as many as there may be
     await client.schedule("rabbitmq:x/k", b"x", delay=LATER, id="i", headers=headers)
     assert len((await client.get("i")).headers) == 64

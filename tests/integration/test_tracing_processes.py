@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -79,6 +80,16 @@ def worker(environment: dict[str, str], tmp_path: Path) -> Iterator[Worker]:
         worker.process.wait()
 
 
+def ran(environment: dict[str, str], folder: Path, *program: str) -> CompletedProcess[str]:
+    """A program of Python, once it has ended well."""
+    run = subprocess.run(
+        [sys.executable, *program], env=environment, cwd=folder, capture_output=True, text=True,
+        timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run
+
+
 def context(link: dict[str, Any]) -> tuple[str, str]:
     """Trace and span of a link or a header."""
     return link["context"]["trace_id"][2:], link["context"]["span_id"][2:]
@@ -91,6 +102,7 @@ async def test_one_context_wins_the_producers_whatever_is_instrumented(
     namespace: str,
     rabbitmq_url: str,
     real_kafka_url: str,
+    tmp_path: Path,
 ) -> None:
     rabbit, kafka = Exchanges(rabbitmq_url), Kafka(real_kafka_url)
     await rabbit.target(namespace)
@@ -105,10 +117,8 @@ async def test_one_context_wins_the_producers_whatever_is_instrumented(
                 for source in ingest.sources
             ) == 2, "both sources are read",
         )  # fmt: skip
-    program = [sys.executable, str(PRODUCER), rabbitmq_url, kafka.servers, namespace]
     path = {**environment, "PYTHONPATH": str(ROOT)}
-    run = subprocess.run(program, env=path, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert run.returncode == 0, run.stderr
+    run = ran(path, tmp_path, str(PRODUCER), rabbitmq_url, kafka.servers, namespace)
     contexts = json.loads(run.stdout)
 
     raw = {m.body: m.content.table for m in await rabbit.take_raw(namespace, 4)}
@@ -176,11 +186,7 @@ except SystemExit as done:
 loaded = {"opentelemetry.propagate", "opentelemetry.sdk.trace"} & sys.modules.keys()
 assert not loaded, loaded
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    run = ran(environment, tmp_path, "-c", code)
     assert "published" in run.stderr or "unroutable" in run.stderr, run.stderr
 
 
@@ -191,12 +197,8 @@ assert not loaded, loaded
 def test_a_worker_whose_exporter_is_missing_says_so_and_works(
     environment: dict[str, str], tmp_path: Path, exporter: str, said: str
 ) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "delaybridge", "scan", "--burst"],
-        env={**environment, "OTEL_TRACES_EXPORTER": exporter},
-        cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    environment["OTEL_TRACES_EXPORTER"] = exporter
+    run = ran(environment, tmp_path, "-m", "delaybridge", "scan", "--burst")
     assert "tracing_failed" in run.stderr.replace(" ", "_")
     assert said in run.stderr
 
@@ -212,11 +214,7 @@ with Client.from_settings() as client:
     assert list(client.get("a").headers) == []
 assert active() is None
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    ran(environment, tmp_path, "-c", code)
 
 
 def test_the_example_of_the_page_prints_both_spans(
@@ -226,10 +224,6 @@ def test_the_example_of_the_page_prints_both_spans(
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = code.replace("amqp://localhost", rabbitmq_url).replace("rabbitmq:/orders", "rabbitmq:/q")
     code = code.replace("Client(", f"Client({redis_url!r}, namespace={namespace!r}, ")
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    run = ran(environment, tmp_path, "-c", code)
     names = re.findall(r'^    "name": "(.*)"', run.stdout, re.MULTILINE)
     assert names == ["schedule rabbitmq:/q", "checkout"]

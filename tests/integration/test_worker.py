@@ -232,17 +232,6 @@ async def test_a_name_in_use_is_refused_after_one_lease(crew: Crew) -> None:
     await crew.stop()
 
 
-async def test_the_name_of_a_dead_worker_is_free_after_one_lease(crew: Crew) -> None:
-    task = crew.start("w")
-    await crew.shared("w")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    again = crew.start("w")
-    await crew.shared("w")
-    assert not again.done()
-    await crew.stop()
-
-
 async def test_a_worker_waits_for_the_name_of_a_dead_one_with_a_longer_lease(crew: Crew) -> None:
     about = Identity.of_this_process("w").info
     dead = registry.announce(crew.namespace, "w", "0" * 16, 4 * TTL_MS, about)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -131,12 +131,6 @@ async def test_after_a_planned_fail_over_a_worker_follows_the_address(
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
 async def lone(server: RedisServer, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
     """A worker on a Redis of its own."""
     crew = Crew(server.url, namespace)
@@ -144,12 +138,6 @@ async def lone(server: RedisServer, namespace: str, arrived: Arrived) -> AsyncIt
     await crew.shared("w")
     yield crew
     await crew.close()
-
-
-@pytest.fixture
-def admin(server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis(host=LOOPBACK, port=server.port) as connection:
-        yield connection
 
 
 async def test_a_worker_keeps_its_leases_while_redis_is_busy_with_a_script(

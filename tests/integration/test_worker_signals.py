@@ -158,6 +158,7 @@ def test_brokers_are_added_replaced_and_removed_while_the_worker_keeps_its_lease
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.slow_with("1")
 def test_closing_the_terminal_drains_and_ends_the_worker(
     redis_url: str, namespace: str, tmp_path: Path, processes: str
 ) -> None:

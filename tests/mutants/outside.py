@@ -1,7 +1,5 @@
 """Mutants of what the outside meets: publish, web, cli, doctor."""
 
-from __future__ import annotations
-
 from tests.mutants.mutant import Mutant
 
 MUTANTS = [

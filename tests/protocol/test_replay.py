@@ -69,6 +69,7 @@ def test_every_call_of_a_trace_answers_and_does_as_the_model_says(
             assert difference is None, f"trace {number}: {difference}"
 
 
+@pytest.mark.slow  # also in `make protocol`
 @pytest.mark.parametrize("mutant", LUA_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_script_without_a_rule_differs_from_the_model(
     redis_url: str, namespace: str, traces: list[Trace], mutant: LuaMutant

@@ -1,13 +1,10 @@
 """Messages accepted or refused, as the client takes them, without a store."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted, accept
 from delaybridge.errors import MessageError
@@ -44,18 +41,6 @@ def cases(found: dict[str, Sequence[Any]], *same: Any) -> list[Any]:
 
 def _shown(value: object) -> str:
     """The value as text, the same in every process: pytest-xdist compares the names of tests."""
+    if isinstance(value, int) and abs(value) >= 10**4300:
+        return "an integer that Python does not print"
     return re.sub(r" at 0x\w+", "", ascii(value))[:32]
-
-
-ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.binary()
-    | st.decimals()
-    | st.datetimes(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
-    max_leaves=8,
-)

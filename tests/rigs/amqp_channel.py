@@ -3,8 +3,6 @@
 A real broker cannot be told when to ack, nack, return and close.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,7 +44,6 @@ class Channel:
         self.written: list[Delivery] = []
 
     def unsettled(self) -> list[int]:
-        """Tags that the broker has not settled."""
         return [tag for tag in range(1, len(self.tags) + 1) if tag not in self.settled]
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
@@ -64,7 +61,6 @@ class Channel:
             assert len(outstanding) == len(set(outstanding)), "one id twice on a channel"
 
     def settle(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """The broker acks or nacks."""
         for one in self.unsettled() if tag <= len(self.tags) else []:  # else it was never written
             if one == tag or (multiple and (one <= tag or tag == 0)):
                 self.settled.add(one)
@@ -83,5 +79,4 @@ class Channel:
         self.pump()
 
     def reason(self, one: Delivery) -> str:
-        """First word of the reason."""
         return self.recorder.outcomes[one].reason.split(":")[0]

@@ -1,7 +1,5 @@
 """`delaybridge serve` as processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

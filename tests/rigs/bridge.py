@@ -1,7 +1,5 @@
 """A whole bridge for acceptance tests: Redis, worker processes, plain consumers, a checker."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -10,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -89,37 +87,37 @@ class Bridge:
         self._count += 1
         name = f"w{self._count}"
         urls = {**self.brokers, **self.workers_brokers}
-        brokers = [f"--broker={name}={url}" for name, url in urls.items()]
-        with (log or self.folder / f"{name}.log").open("wb") as file:
-            self._workers[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "delaybridge", "--redis", redis_url or self.redis_url),
-                    *("--namespace", self.namespace, *brokers, "scan", "--name", name),
-                ],
-                stdout=file,
-                stderr=file,
-                env={**self.environment, **(environment or {})},
-                cwd=self.folder,
-            )
+        self._workers[name] = self._spawn(
+            ["scan", "--name", name],
+            *(log or self.folder / f"{name}.log", urls, environment or {}),
+            redis_url or self.redis_url,
+        )
         return name
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start any command, such as `ingest kafka --topic T.delay`; it ends with the bridge."""
         self._count += 1
-        brokers = [f"--broker={name}={url}" for name, url in self.brokers.items()]
-        with (self.folder / f"{arguments[0]}-{self._count}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "delaybridge", "--redis", self.redis_url),
-                    *("--namespace", self.namespace, *brokers, *arguments),
-                ],
-                stdout=log,
-                stderr=log,
-                env={**self.environment, **environment},
-                cwd=self.folder,
-            )
+        log = self.folder / f"{arguments[0]}-{self._count}.log"
+        process = self._spawn(arguments, log, self.brokers, environment, self.redis_url)
         self._consumers.append(process)
         return process
+
+    def _spawn(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        brokers: Mapping[str, str],
+        environment: Mapping[str, str],
+        redis_url: str,
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
+        command += ["--namespace", self.namespace]
+        command += [f"--broker={name}={url}" for name, url in brokers.items()]
+        own = {**self.environment, **environment}
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [*command, *arguments], stdout=file, stderr=file, env=own, cwd=self.folder
+            )
 
     def start_workers(self, count: int, redis_url: str | None = None) -> list[str]:
         """Start workers; returns once every bucket has an owner and all have a share.
@@ -144,7 +142,6 @@ class Bridge:
         self._workers[name].send_signal(number)
 
     def kill_worker(self, name: str) -> None:
-        """SIGKILL."""
         process = self._workers.pop(name)
         process.kill()
         process.wait()
@@ -239,6 +236,15 @@ class Bridge:
 
     # the verdict
 
+    def wait_reading(self, source: str) -> None:
+        """Wait until an ingest process reads this source."""
+
+        def is_read() -> bool:
+            found = [each for one in self.client.stats().ingests for each in one.sources]
+            return any(each.source == source and each.state == "reading" for each in found)
+
+        until(is_read, f"{source} is read", interval_s=0.1)
+
     def deliveries(self) -> list[Delivery]:
         return [each for each in self._received() if not each.id.startswith(MARKER)]
 
@@ -284,7 +290,6 @@ class Bridge:
         until(arrived, "everything delivered", interval_s=0.3)
 
     def dead(self) -> set[str]:
-        """Every id in the dead set."""
         ids: set[str] = set()
         cursor = None
         while True:
@@ -301,7 +306,6 @@ class Bridge:
         return verdict
 
     def close(self) -> None:
-        """End every process that was started here."""
         for process in [*self._workers.values(), *self._consumers]:
             process.kill()
             process.wait()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,13 +47,11 @@ class Sink:
         self.publisher: Publisher | None = None
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
-        """The publisher's `report`."""
         for delivery in deliveries:
             assert delivery not in self.outcomes, f"{delivery.id} reported twice"
             self.outcomes[delivery] = outcome
 
     def changed(self) -> None:
-        """The publisher's `on_change`."""
         if self.publisher is not None:
             self.changes.append(self.publisher.unavailable)
 
@@ -77,12 +75,10 @@ class Sink:
         return sent
 
     async def all_of(self, deliveries: Iterable[Delivery]) -> None:
-        """Wait until each of them has its outcome."""
         wanted = set(deliveries)
         await until_async(lambda: wanted <= self.outcomes.keys(), "all reported")
 
     def verdicts(self, deliveries: Iterable[Delivery]) -> set[Verdict]:
-        """The verdicts of these deliveries."""
         return {self.outcomes[delivery].verdict for delivery in deliveries}
 
     def reasons(self, deliveries: Iterable[Delivery]) -> set[str]:
@@ -90,7 +86,15 @@ class Sink:
         return {self.outcomes[delivery].reason.split(":")[0] for delivery in deliveries}
 
 
-class Rig(ABC):
+def connect_to(kind: str, url: str, options: PublishOptions = OPTIONS) -> tuple[Any, Sink]:
+    """A publisher, which is not connected yet, and its sink."""
+    sink = Sink()
+    made = connect(kind, url, report=sink.report, on_change=sink.changed, options=options)
+    sink.publisher = made
+    return made, sink
+
+
+class Rig(contextlib.AbstractAsyncContextManager):
     """One kind of broker: its own server behind a proxy, and the faults that a test may cause."""
 
     kind: str
@@ -118,15 +122,12 @@ class Rig(ABC):
         return None
 
     async def new_destination(self) -> Destination:
-        """A new destination that exists."""
         return self.destination(await asyncio.to_thread(self.make))
 
     def missing_destination(self) -> Destination:
-        """A destination that does not exist."""
         return self.destination(f"missing-{uuid.uuid4().hex}")
 
     def destination(self, address: str) -> Destination:
-        """The destination of an address."""
         return Destination(self.kind, self.kind, address)
 
     def delivery(self, to: Destination, body: bytes = b"body", **record: Any) -> Delivery:
@@ -140,9 +141,6 @@ class Rig(ABC):
 
     # a session of one test
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *_: object) -> None:
         return
 
@@ -152,16 +150,7 @@ class Rig(ABC):
 
     @contextlib.asynccontextmanager
     async def connected(self, options: PublishOptions | None = None, url: str | None = None) -> Any:
-        """A connected publisher and its sink."""
-        sink = Sink()
-        made = connect(
-            self.kind,
-            url or self.url(),
-            report=sink.report,
-            on_change=sink.changed,
-            options=options or self.options,
-        )
-        sink.publisher = made
+        made, sink = connect_to(self.kind, url or self.url(), options or self.options)
         try:
             await made.connect()
             yield made, sink

@@ -1,7 +1,5 @@
 """A receiver of webhooks for tests of publishers."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sys
@@ -47,7 +45,6 @@ class Webhook(ServerProcess):
             return data
 
     def make(self, path: str, **behaviour: Any) -> str:
-        """A path that takes POSTs."""
         self.ask("PUT", path, json.dumps(behaviour).encode())
         return path
 

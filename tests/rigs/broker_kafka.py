@@ -1,13 +1,10 @@
 """Kafka for tests of publishers."""
 
-from __future__ import annotations
-
 import functools
 import uuid
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge.message import Destination
@@ -15,6 +12,7 @@ from delaybridge.publish.kafka.client import KafkaClient
 from delaybridge.publish.kafka.topic import TopicState
 from tests.rigs import certificates
 from tests.rigs.broker import NetworkRig, Received
+from tests.rigs.kafka_site import messages_of
 from tests.rigs.waiting import until
 from tests.servers.kafka import KafkaNode, plain_login
 from tests.servers.process import LOOPBACK, free_port
@@ -99,27 +97,7 @@ class KafkaRig(NetworkRig):
 
     def read_raw(self, topic: str, at_least: int) -> list[Any]:
         """Records, as confluent_kafka gives them, partition by partition."""
-        consumer = confluent_kafka.Consumer(
-            {**self._settings(), "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
-        )
-        assigned = [confluent_kafka.TopicPartition(topic, n, 0) for n in range(self.partitions)]
-        consumer.assign(assigned)
-        found: list[Any] = []
-        ended: set[int] = set()
-
-        def are_found() -> bool:
-            record = consumer.poll(0.1)
-            if record is not None and record.error() is None:
-                found.append(record)
-            elif record is not None and record.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(record.partition())
-            return len(ended) == self.partitions and len(found) >= at_least
-
-        try:
-            until(are_found, lambda: f"{at_least} in {topic}, now {len(found)}", interval_s=0)
-        finally:
-            consumer.close()
-        return found
+        return messages_of(self._settings(), topic, self.partitions, at_least)
 
     def _settings(self) -> dict[str, Any]:
         return {"bootstrap.servers": f"{LOOPBACK}:{self.proxy_port}", "log_level": 0}

@@ -1,14 +1,11 @@
 """kombu over Redis and over AMQP, for tests of publishers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import kombu
 
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import connect
-from tests.rigs.broker import OPTIONS, Received, Sink
+from tests.rigs.broker import Received
 from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import until
@@ -64,11 +61,3 @@ def read_kombu(url: str, queue: str, at_least: int) -> list[Received]:
 
         until(are_found, lambda: f"{at_least} in {queue}, now {len(found)}")
     return found
-
-
-def connect_to(url: str) -> tuple[Any, Sink]:
-    """A publisher and its sink."""
-    sink = Sink()
-    made = connect("kombu", url, report=sink.report, on_change=sink.changed, options=OPTIONS)
-    sink.publisher = made
-    return made, sink

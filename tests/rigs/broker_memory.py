@@ -1,7 +1,5 @@
 """The memory publisher as a broker of the publisher contract."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from typing import Any
@@ -45,7 +43,6 @@ class MemoryRig(Rig):
 
     @property
     def made(self) -> MemoryPublisher:
-        """The publisher of this test."""
         assert self.publisher is not None
         return self.publisher
 

@@ -1,7 +1,5 @@
 """RabbitMQ for tests of publishers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import uuid

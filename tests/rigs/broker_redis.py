@@ -1,7 +1,5 @@
 """Redis Streams for tests of publishers."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence

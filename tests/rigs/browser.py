@@ -1,7 +1,5 @@
 """A page of a real browser, which must not complain; what axe-core finds in it; pictures."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection
@@ -142,9 +140,14 @@ async def refreshed(page: Page) -> None:
         await page.keyboard.press(".")
 
 
-async def confirm(page: Page) -> None:
-    """Press the button of the dialog, and wait until what it does is done."""
-    await page.locator("#ask .go").click()
+async def confirm(page: Page, typed: str = "") -> None:
+    """Press the button of the dialog, and wait until what it does is done. typed: asked first."""
+    go = page.locator("#ask .go")
+    if typed:
+        await expect(page.locator("#ask .typed input")).to_be_visible()
+        await expect(go).to_be_disabled()
+        await page.locator("#ask .typed input").fill(typed)
+    await go.click()
     await expect(page.locator("#ask")).to_be_hidden()
 
 

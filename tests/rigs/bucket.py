@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Self, TypeVar
 
 import redis
@@ -26,7 +27,7 @@ ERROR = "kafka:orders\nrefused: by a test"
 HASHES = ("messages", "attempts", "dead_reason", "marks", "sources")
 
 
-class World:
+class World(AbstractContextManager):
     """A bucket and its connection. Stamps are counted, so two worlds used alike end alike."""
 
     def __init__(
@@ -45,9 +46,6 @@ class World:
         birth, now_us = store.run([registry.read_birth(namespace), registry.store_time()])
         number = keys.bucket_of(key, birth[0])
         return cls(url, namespace, now_us // 1000, number=number, birth=birth[1])
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.redis.delete(*(self.key(name) for name in keys.BUCKET_KEYS))
@@ -173,7 +171,6 @@ class World:
         return owner, owner.fire((self.now_ms if due_ms is None else due_ms) + 0.999)
 
     def end_lease(self) -> None:
-        """Let the lease expire."""
         self.redis.delete(self.key("lease"))
 
     # the content of the store
@@ -204,7 +201,6 @@ class World:
         return found[0] if found else None
 
     def score(self, id: str) -> float | None:
-        """The score a message has in `due`."""
         score: float | None = self.redis.zscore(self.key("due"), id)
         return score
 

@@ -5,8 +5,6 @@ obvious. `Content.check` compares what the bucket counts as fired with what was 
 holds every message to one set.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +15,10 @@ from delaybridge.store.replies import Acquired, Claim, Fired, Reclaimed, Renewed
 from delaybridge.store.verbs import Item
 from tests.rigs.bucket_clients import ClientVerbs
 from tests.rigs.bucket_content import Call, encoded
+
+Groups = Sequence[tuple[int, Sequence[str]]]  # claim, ids
+Failed = Sequence[tuple[Item, int | None, bool, str]]
+GivenUp = Sequence[tuple[Item, bool, bool, str]]
 
 
 class Model(ClientVerbs):
@@ -119,14 +121,7 @@ class Model(ClientVerbs):
         revoked = {id.encode(): turn for id, turn in self.revoked.items()}
         return Fired(marks.claimed, revoked, now_ms * 1000)
 
-    def settle(
-        self,
-        token: str,
-        ttl_ms: int,
-        groups: Sequence[tuple[int, Sequence[str]]],
-        *,
-        now_ms: int,
-    ) -> bool | None:
+    def settle(self, token: str, ttl_ms: int, groups: Groups, *, now_ms: int) -> bool | None:
         if self.lease != token:
             return None
         for claim, ids in groups:
@@ -138,12 +133,7 @@ class Model(ClientVerbs):
         return True
 
     def settle_once(
-        self,
-        token: str,
-        ttl_ms: int,
-        groups: Sequence[tuple[int, Sequence[str]]],
-        *,
-        now_ms: int,
+        self, token: str, ttl_ms: int, groups: Groups, *, now_ms: int
     ) -> set[str] | None:
         if self.lease != token:
             return None
@@ -162,14 +152,7 @@ class Model(ClientVerbs):
                     allowed.add(id)
         return allowed
 
-    def retry(
-        self,
-        token: str,
-        ttl_ms: int,
-        items: Sequence[tuple[Item, int | None, bool, str]],
-        *,
-        now_ms: int,
-    ) -> bool | None:
+    def retry(self, token: str, ttl_ms: int, items: Failed, *, now_ms: int) -> bool | None:
         if self.lease != token:
             return None
         for item, delay_ms, maybe, error in items:
@@ -199,14 +182,7 @@ class Model(ClientVerbs):
                 self.due[item.id] = score
         return True
 
-    def bury(
-        self,
-        token: str,
-        ttl_ms: int,
-        items: Sequence[tuple[Item, bool, bool, str]],
-        *,
-        now_ms: int,
-    ) -> bool | None:
+    def bury(self, token: str, ttl_ms: int, items: GivenUp, *, now_ms: int) -> bool | None:
         if self.lease != token:
             return None
         for item, counted, maybe, reason in items:

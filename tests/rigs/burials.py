@@ -1,7 +1,5 @@
 """Messages in flight and dead ones without a worker: claimed, fired, buried by the test itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

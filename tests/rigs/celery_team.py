@@ -1,7 +1,5 @@
 """An application of Celery, its worker, and a worker of delaybridge."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
@@ -120,7 +118,6 @@ class Team:
         }
 
     def pending(self) -> list[str]:
-        """The ids of all pending messages."""
         return sorted(message.id for message in self.client.pending().items)
 
     def take(self) -> Any:

@@ -1,7 +1,5 @@
 """A throw-away authority and a server certificate for 127.0.0.1, made by openssl."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +14,6 @@ class Certificates(NamedTuple):
 
 
 def make(folder: Path) -> Certificates:
-    """Write them into the folder."""
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     ca_key = folder / "ca.key"

@@ -1,13 +1,12 @@
 """Workers on the test's own loop, whose broker records which messages arrive and when."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -99,7 +98,7 @@ async def _work(worker: Worker) -> None:
             return
 
 
-class Crew:
+class Crew(AbstractAsyncContextManager):
     """Workers on this loop, by name, with their events; a client and a store of the same Redis.
 
     ledger: the URL of the ledger's database, if there is one.
@@ -168,8 +167,6 @@ class Crew:
         return Counter(bucket.owner for bucket in stats.buckets if bucket.owner is not None)
 
     async def shared(self, *names: str) -> None:
-        """Wait until these workers and no others hold all buckets, evenly."""
-
         async def even() -> bool:
             for name in names:
                 if self.tasks[name].done():
@@ -202,9 +199,6 @@ class Crew:
 
     def heard(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()

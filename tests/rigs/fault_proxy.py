@@ -1,7 +1,5 @@
 """A TCP proxy on the test's own loop that swallows bytes, resets connections, refuses new ones."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -47,7 +45,6 @@ class FaultProxy:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
         return len(self._tasks)
 
     def swallow_subscriptions(self) -> int:
@@ -56,7 +53,6 @@ class FaultProxy:
         return len(self._subscribers)
 
     def reset(self) -> None:
-        """Reset all connections, both ends."""
         for writer in list(self._writers):
             sock = writer.get_extra_info("socket")
             with contextlib.suppress(OSError):

@@ -1,7 +1,5 @@
 """Real `delaybridge scan` processes whose broker is a file (`recorder.py`)."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -11,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from delaybridge import Client, Message
 from delaybridge.message import new_id
@@ -46,12 +44,10 @@ class Process:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait for its end."""
         self._process.kill()
         self._process.wait(DEADLINE_S)
 
     def wait(self) -> int:
-        """Wait until it has ended by itself; its exit code."""
         return self._process.wait(DEADLINE_S)
 
     @property
@@ -60,7 +56,6 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it has been stopped by a signal, for a while."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     @property
@@ -83,7 +78,7 @@ class Process:
             self.kill()
 
 
-class Fleet:
+class Fleet(contextlib.AbstractContextManager):
     """Workers of one namespace, the file they publish to, and a client."""
 
     def __init__(
@@ -111,9 +106,6 @@ class Fleet:
             **_variables(settings),
         }
         self._processes: list[Process] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         for process in self._processes:
@@ -152,7 +144,6 @@ class Fleet:
         return process
 
     def owners(self) -> dict[int, str]:
-        """The owner of each bucket that has one."""
         buckets = self.client.stats().buckets
         return {each.bucket: each.owner for each in buckets if each.owner is not None}
 
@@ -191,8 +182,6 @@ class Fleet:
         )
 
     def wait_settled(self) -> None:
-        """Wait until nothing is delayed, in flight or parked."""
-
         def settled() -> bool:
             stats = self.client.stats()
             return stats.delayed + stats.in_flight + stats.parked == 0
@@ -200,7 +189,6 @@ class Fleet:
         until(settled, "everything settled", interval_s=POLL_S)
 
     def twice(self) -> list[str]:
-        """The ids that were published more than once."""
         counts = Counter(record.id for record in self.published())
         return [id for id, count in counts.items() if count > 1]
 

@@ -1,18 +1,17 @@
 """An ingest process and a worker on this test's own loop, between real servers."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable
-from typing import Any, Self
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
-from delaybridge.message import State
 from delaybridge.settings.settings import Settings
+from delaybridge.store.announcements import SourceInfo
 from delaybridge.store.stored import Stored
 from delaybridge.worker.ingester import Ingester, routes_of
 from delaybridge.worker.service import Identity, Service
@@ -20,7 +19,7 @@ from delaybridge.worker.worker import Worker
 from tests.rigs.waiting import DEADLINE_S, until_async
 
 
-class Entrance:
+class Entrance(AbstractAsyncContextManager):
     """The parts between a producer and a consumer: ingest, the store and, on request, a worker."""
 
     def __init__(
@@ -45,20 +44,15 @@ class Entrance:
         self.client = AsyncClient.from_settings(self.settings)
         self._services: dict[asyncio.Task[None], Service] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *exc: object) -> None:
         await self.stop_all()
         await self.client.close()
 
     def ingest(self, *kinds: str) -> asyncio.Task[None]:
-        """Start the work of an ingest process."""
         routes = routes_of(self.settings, kinds)
         return self._start(Ingester(self.settings, _someone(), routes))
 
     def scan(self) -> asyncio.Task[None]:
-        """Start a worker."""
         return self._start(Worker(self.settings, _someone()))
 
     def _start(self, service: Service) -> asyncio.Task[None]:
@@ -72,7 +66,6 @@ class Entrance:
         return service._ingests[broker]
 
     async def stop_all(self) -> None:
-        """Stop every process."""
         for task in list(self._services):
             await self.stop(task)
 
@@ -96,8 +89,6 @@ class Entrance:
         return (await self.client.dead(limit=1000)).items
 
     async def until_delayed(self, count: int) -> None:
-        """Wait until exactly this number of messages is pending."""
-
         async def are() -> bool:
             return len(await self.delayed()) == count
 
@@ -114,8 +105,6 @@ class Entrance:
         await self.until(are, f"{count} stored")
 
     async def until_dead(self, count: int) -> None:
-        """Wait until exactly this number of messages is in the dead set."""
-
         async def are() -> bool:
             return len(await self.dead()) == count
 
@@ -137,6 +126,13 @@ class Entrance:
 
 
 MakeEntrance = Callable[..., Entrance]
+
+
+async def source(entrance: Entrance, name: str, state: str = "") -> SourceInfo | None:
+    """What an ingest process announces of a topic or exchange, in a state that begins like this."""
+    ingests = (await entrance.client.stats()).ingests
+    found = (s for ingest in ingests for s in ingest.sources if s.source.endswith(f":{name}"))
+    return next((each for each in found if each.state.startswith(state)), None)
 
 
 def _someone() -> Identity:
@@ -226,6 +222,3 @@ class Rabbit:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
 
         return int(await self.do(look))
-
-
-__all__ = ["Entrance", "MakeEntrance", "Rabbit", "State"]

@@ -1,14 +1,12 @@
 """Plain Kafka clients for tests of ingest: producers and readers off the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -27,38 +25,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from delaybridge.message import OWN_HEADERS
 from delaybridge.store.announcements import SourceInfo
-from tests.rigs.ingest import Entrance
+from tests.rigs.ingest import Entrance, source
+from tests.rigs.kafka_site import Record, records_of
 from tests.rigs.waiting import DEADLINE_S, until
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]]
-
-
-class Record(NamedTuple):
-    """A record as a plain consumer received it."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    stamp_ms: int
-
-    @property
-    def own(self) -> dict[str, str]:
-        """The three headers that delaybridge adds."""
-        return {n: (v or b"").decode() for n, v in self.headers if n in OWN_HEADERS}
-
-    @property
-    def id(self) -> str:
-        return self.own["delaybridge-id"]
-
-    @property
-    def given(self) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
-        """The producer's key, value and headers."""
-        return self.key, self.value, [(n, v) for n, v in self.headers if n not in OWN_HEADERS]
 
 
 class Kafka:
@@ -103,7 +76,6 @@ class Kafka:
         return name in self.admin.list_topics(timeout=DEADLINE_S).topics
 
     async def configure(self, topic: str, **config: str) -> None:
-        """Change settings of a topic."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
             for name, value in config.items()
@@ -175,32 +147,11 @@ class Kafka:
         return found
 
     async def read(self, topic: str) -> list[Record]:
-        """The records in a topic now."""
         return await self.do(lambda: self._read(topic, 0))
 
     def _read(self, topic: str, count: int) -> list[Record]:
-        consumer = Consumer(
-            {**self.settings, "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
-        )
-        found: dict[tuple[int, int], Record] = {}
-        ended: set[int] = set()
-        deadline_s = time.monotonic() + DEADLINE_S
-        try:
-            partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-            while time.monotonic() < deadline_s:
-                for message in consumer.consume(1000, 0.05):
-                    error = message.error()
-                    if error is None:
-                        ended.discard(message.partition())
-                        found[message.partition(), message.offset()] = _record(message)
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        ended.add(message.partition())
-                if len(ended) == len(partitions) and len(found) >= count:
-                    break
-        finally:
-            consumer.close()
-        return [found[place] for place in sorted(found)]
+        partitions = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return records_of(self.settings, topic, len(partitions), count)
 
     # the group
 
@@ -242,24 +193,10 @@ class Kafka:
         return await self.do(ask)
 
 
-def _record(message: Any) -> Record:
-    return Record(
-        partition=message.partition(),
-        offset=message.offset(),
-        key=message.key(),
-        value=message.value(),
-        headers=message.headers() or [],
-        stamp_ms=message.timestamp()[1],
-    )
-
-
-async def source(entrance: Entrance, topic: str) -> SourceInfo | None:
-    """The ingest process's announcement of a topic; None if it has none yet."""
-    for ingest in (await entrance.client.stats()).ingests:
-        for each in ingest.sources:
-            if each.source.partition(":")[2] == topic:
-                return each
-    return None
+async def until_state(entrance: Entrance, topic: str, begin: str) -> SourceInfo:
+    """A process's announcement of a topic, once its state begins like this."""
+    said: Any = await entrance.until(lambda: source(entrance, topic, begin), f"{topic}: {begin}")
+    return said
 
 
 def produce_raw(servers: str, topic: str, name: bytes, value: bytes, body: bytes) -> None:

@@ -1,20 +1,15 @@
 """Plain RabbitMQ clients for tests of ingest that see, and send, the bytes of a content header."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-import time
 from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from delaybridge.amqp.header import HEADERS_FLAG, encode_properties, split_content_header
-from delaybridge.store.announcements import SourceInfo
-from tests.rigs.ingest import Entrance, Rabbit
-from tests.rigs.rabbitmq_site import Raw
-from tests.rigs.waiting import DEADLINE_S
+from delaybridge.amqp.header import HEADERS_FLAG, encode_properties
+from tests.rigs.ingest import Entrance, Rabbit, source
+from tests.rigs.rabbitmq_site import Raw, receive_raw
 
 HOUR_MS = 3_600_000
 
@@ -36,12 +31,6 @@ def described(delay_ms: int | None = None, **given: Any) -> pika.BasicProperties
     """Properties of a message with this `x-delay`, or without one."""
     headers = given.pop("headers", {}) | ({} if delay_ms is None else {"x-delay": delay_ms})
     return pika.BasicProperties(headers=headers, **given)
-
-
-class _NotDecoded(pika.BasicProperties):  # type: ignore[misc]
-    def decode(self, encoded: bytes, offset: int = 0) -> _NotDecoded:
-        self.encoded = encoded[offset:]
-        return self
 
 
 class Exchanges(Rabbit):
@@ -79,49 +68,7 @@ class Exchanges(Rabbit):
         return bool(await self.do(look))
 
 
-def receive_raw(url: str, queue: str, count: int) -> list[Raw]:
-    """`take_raw`, or fewer messages if no more came in time."""
-    found: list[Raw] = []
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    with _decoding_nothing():
-        channel = connection.channel()
-        channel.basic_qos(prefetch_count=min(count, 500))
-        for method, properties, body in channel.consume(queue, inactivity_timeout=DEADLINE_S):
-            if method is None:
-                break
-            header = struct.pack(">HHQ", 60, 0, len(body)) + properties.encoded
-            content = split_content_header(header)
-            at_ms = time.time_ns() / 1e6
-            found.append(Raw(method.exchange, method.routing_key, content, body, at_ms))
-            if len(found) == count or len(found) % 100 == 0:
-                channel.basic_ack(method.delivery_tag, multiple=True)
-            if len(found) == count:
-                break
-    connection.close()
-    return found
-
-
-class _decoding_nothing:
-    """Within this, pika keeps the encoded properties: its decoder changes numbers."""
-
-    def __enter__(self) -> None:
-        self._decode = pika.BasicProperties.decode
-        pika.BasicProperties.decode = _NotDecoded.decode
-
-    def __exit__(self, *exc: object) -> None:
-        pika.BasicProperties.decode = self._decode
-
-
-async def source(entrance: Entrance, name: str) -> SourceInfo | None:
-    """An ingest process's announcement of a delay exchange; None if it has none yet."""
-    stats = await entrance.client.stats()
-    sources = [each for ingest in stats.ingests for each in ingest.sources]
-    return next((each for each in sources if each.source.endswith(f":{name}")), None)
-
-
 async def reading(entrance: Entrance, *exchanges: str) -> None:
-    """Wait until each of the delay exchanges is read."""
-
     async def are_read() -> bool:
         found = [await source(entrance, name) for name in exchanges]
         return all(each is not None and each.state == "reading" for each in found)

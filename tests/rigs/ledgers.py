@@ -1,7 +1,5 @@
 """The ledger's database as a test looks at it, beside the product."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +23,6 @@ class LedgerProbe:
             return found.all() if found.returns_rows else ()
 
     def states(self) -> Counter[str]:
-        """How many rows are in each state."""
         found = self.ask("SELECT state, count(*) FROM message GROUP BY state")
         return Counter({str(state): int(count) for state, count in found})
 
@@ -40,7 +37,6 @@ class LedgerProbe:
         return int(found[-1][0])
 
     def close(self) -> None:
-        """Close its connections."""
         self._engine.dispose()
 
 

@@ -1,17 +1,14 @@
 """A TCP proxy in front of Redis that loses replies, as a broken or stalled connection does."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from typing import Self
 
 LOOPBACK = "127.0.0.1"
 
 
-class LossyProxy:
+class LossyProxy(contextlib.AbstractContextManager):
     """Passes everything on to `port` of this machine, except the replies that it is told to lose.
 
     dropped: the number of replies lost so far. on_drop: called before each loss. swallowing: drop
@@ -45,9 +42,6 @@ class LossyProxy:
             each.close()
         for thread in self._threads:
             thread.join()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -1,7 +1,5 @@
 """An earlier version of the package, for tests of rolling upgrades."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

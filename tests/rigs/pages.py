@@ -1,7 +1,5 @@
 """The programs in the pages of docs/, which tests run as they stand there."""
 
-from __future__ import annotations
-
 from tests.rigs.fleet import ROOT
 
 

@@ -4,8 +4,6 @@ recorder:///PATH?confirm_ms=MS: one JSON line a message is appended to the file,
 confirmed that much later. While `PATH.hold` exists nothing is confirmed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -86,7 +84,6 @@ class Recorder:
         """Every destination exists."""
 
     def describe(self) -> str:
-        """One line for people."""
         return "a file"
 
     async def close(self, timeout_s: float) -> None:
@@ -105,5 +102,4 @@ def publisher(
     on_change: Callable[[], None],
     options: PublishOptions,
 ) -> Recorder:
-    """A publisher for recorder:///PATH."""
     return Recorder(name, url, report)

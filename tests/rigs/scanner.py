@@ -349,10 +349,8 @@ RigFactory = Callable[..., Rig]
 
 
 def when(due_ms: int) -> datetime:
-    """A due time as the client takes it."""
     return EPOCH + timedelta(milliseconds=due_ms)
 
 
 def message(id: str, due_ms: int, destination: str = "memory:q", **options: Any) -> Message:
-    """A message that is due then."""
     return Message(destination, options.pop("body", b"x"), at=when(due_ms), id=id, **options)

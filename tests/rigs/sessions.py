@@ -1,7 +1,5 @@
 """Tokens of each scope, and sessions of the console that begin with them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -14,7 +12,6 @@ TOKENS = {
 
 
 def token_file_in(folder: Path) -> Path:
-    """A token file with one token of each scope."""
     file = folder / "tokens"
     file.write_text("".join(f"{text} {scope} {scope}\n" for scope, text in TOKENS.items()))
     return file

@@ -1,7 +1,5 @@
 """Settings from a file, variables and flags, in a working directory of the test's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ def load(
 
 
 def refusal(text: str | None = None, **more: Any) -> list[str]:
-    """The lines of the ConfigError."""
     with pytest.raises(ConfigError) as caught:
         load(text, **more)
     return str(caught.value).splitlines()

@@ -1,7 +1,5 @@
 """Shared by the rigs of drop-in producers: a worker, a client, and settings that name them."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import subprocess
@@ -14,6 +12,7 @@ from typing import Self
 import pytest
 
 from delaybridge import Client
+from delaybridge.intercept import client_of_settings
 from tests.rigs.bridge import ROOT, Bridge
 from tests.rigs.waiting import DEADLINE_S, until
 
@@ -47,11 +46,15 @@ class ProducerSite:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """The settings of this process name this site."""
+        """The settings of this process name this site; a client that is made of them is closed."""
+        client_of_settings.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment.items():
                 patch.setenv(name, value)
             yield
+        if client_of_settings.cache_info().currsize:
+            client_of_settings().close()
+        client_of_settings.cache_clear()
 
     def await_settled(self, id: str) -> None:
         """Wait until the worker has settled a message: it does so some ms after its delivery."""

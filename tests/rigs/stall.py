@@ -6,8 +6,6 @@ asks for the fixture `stall`, and widens the bound by the worst stall. A test th
 its stalls were above `REPEATED_ABOVE_S` runs once more, and says so; the second time counts.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -36,7 +34,6 @@ class Stall:
 
     @property
     def worst_ms(self) -> float:
-        """`worst_s` in milliseconds."""
         return self.worst_s * 1000
 
     def _measure(self) -> None:

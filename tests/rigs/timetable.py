@@ -6,9 +6,9 @@ between, and a caller may die at any step.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 import msgspec
 
@@ -55,7 +55,6 @@ class Caller:
             self.error, self.done = exc, True
 
     def finish(self) -> Any:
-        """Run to its end; the result."""
         while not self.done:
             self.step()
         if self.error is not None:
@@ -63,7 +62,7 @@ class Caller:
         return self.result
 
 
-class Timetable:
+class Timetable(AbstractContextManager):
     """The definitions of one namespace, the time, and a scanner for the bucket of `job`."""
 
     def __init__(self, url: str, namespace: str, now_ms: int = NOW_MS) -> None:
@@ -77,9 +76,6 @@ class Timetable:
         self.arrived: list[str] = []
         self._fired: list[Copy] = []
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.world.__exit__()
         self.store.close()
@@ -88,7 +84,6 @@ class Timetable:
         return Caller(self, steps, what)
 
     def run(self, steps: Steps[Any]) -> Any:
-        """A call from beginning to end."""
         return self.call(steps).finish()
 
     def add(self, *, replace: bool = False, **fields: Any) -> Any:
@@ -171,12 +166,3 @@ class Timetable:
 def ids(*minutes: int) -> list[str]:
     """The ids of the runs of `job` that are due these minutes after the beginning."""
     return [f"{NAME}@{due_text(NOW_MS + minute * MINUTE_MS)}" for minute in minutes]
-
-
-def shuffled(seed: int, *callers: Caller) -> None:
-    """Run callers to their ends, their steps in an order drawn from `seed`."""
-    draw, left = random.Random(seed), [*callers]
-    while left:
-        caller = draw.choice(left)
-        caller.step()
-        left = [each for each in left if not each.done]

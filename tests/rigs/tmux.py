@@ -1,13 +1,11 @@
 """A program in a real terminal: a private tmux, driven by keys, whose screen can be read."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess
 import uuid
 from collections.abc import Sequence
-from typing import Self
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -25,16 +23,13 @@ def installed() -> str:
     return found
 
 
-class Tmux:
+class Tmux(AbstractContextManager):
     """A shell in a terminal of a server of its own."""
 
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self._command = [installed(), "-L", f"test-{uuid.uuid4().hex[:8]}", "-f", "/dev/null", "-u"]
         shell = ["env", "PS1=$ ", "bash", "--norc", "--noprofile"]
         self.run("new-session", "-d", "-s", "t", "-x", str(width), "-y", str(height), *shell)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         subprocess.run([*self._command, "kill-server"], check=False, capture_output=True)

@@ -4,8 +4,6 @@
 where nothing can be sent, by `quiet`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

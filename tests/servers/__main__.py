@@ -10,30 +10,10 @@ import subprocess
 import sys
 import time
 
-from tests.servers import (
-    browser,
-    clients,
-    debian,
-    kafka,
-    mariadb,
-    postgres,
-    prometheus,
-    rabbitmq,
-    redis,
-)
-from tests.servers.plugin import SOURCES
+from tests.servers import debian
+from tests.servers.plugin import SERVERS, SOURCES
 from tests.servers.process import ServerFailed
 
-INSTALL = {
-    "redis": redis.install,
-    "rabbitmq": rabbitmq.install,
-    "kafka": kafka.install,
-    "clients": clients.install,
-    "browser": browser.install,
-    "prometheus": prometheus.install,
-    "postgres": postgres.install,
-    "mariadb": mariadb.install,
-}
 REMEDIES = {
     "redis": "put redis-server on PATH, start Docker, or set DELAYBRIDGE_TEST_REDIS_URL",
     "rabbitmq": "run this as root on Debian, install RabbitMQ here, start Docker, "
@@ -51,10 +31,10 @@ NONE = "none; its tests will be skipped"
 
 def main(names: list[str]) -> None:
     """Install the named servers (default: all), and print which ones the tests will use."""
-    for name in names or INSTALL:
+    for name in names or SERVERS:
         began = time.monotonic()
         try:
-            INSTALL[name]()
+            SERVERS[name].install()
         except (subprocess.CalledProcessError, OSError, LookupError, ServerFailed) as failure:
             _say(f"{name}: not installed: {failure}")
         source = next(SOURCES[name](), None)

@@ -1,7 +1,5 @@
 """A browser for tests: Debian's Chromium, with fonts that show Latin and Chinese."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +21,6 @@ def install() -> None:
 
 
 def sources() -> Iterator[Source]:
-    """The browser on PATH."""
     for program in filter(None, map(shutil.which, _NAMES)):
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
         if told.returncode == 0:
@@ -35,5 +32,4 @@ def sources() -> Iterator[Source]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[str]:
-    """The path of the program."""
     yield from serve("browser", sources())

@@ -3,8 +3,6 @@
 They are installed once, in the versions of the lock file, in the folder of the servers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -56,7 +54,6 @@ def install() -> None:
 
 
 def sources() -> Iterator[Source]:
-    """Node with the libraries, if both are installed."""
     folder = libraries_folder() / "node_modules"
     if folder.exists() and shutil.which("node"):
         wanted = json.loads((PROGRAMS / MANIFESTS[0]).read_text())["dependencies"]

@@ -1,7 +1,5 @@
 """A Redis whose clock a test can set: a small preloaded library shifts the time that it reads."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +21,6 @@ class ClockedRedis(RedisServer):
         self.set_clock(0)
 
     def environment(self) -> Mapping[str, str]:
-        """The environment of `RedisServer`, with the library preloaded."""
         preload = {"LD_PRELOAD": str(library(SOURCE)), "TEST_CLOCK": str(self._offset)}
         return {**super().environment(), **preload}
 
@@ -38,6 +35,5 @@ class ClockedRedis(RedisServer):
 
 @pytest.fixture
 def clocked_redis() -> Iterator[ClockedRedis]:
-    """A private Redis whose clock the test can set."""
     with ClockedRedis() as server:
         yield server

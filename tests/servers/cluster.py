@@ -1,7 +1,5 @@
 """A Redis Cluster of private processes on loopback, and what an administrator does to its slots."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import secrets
@@ -44,14 +42,12 @@ class ClusterNode(RedisNode):
         self.lines += ["cluster-enabled yes", *tls, *lines]
 
     def join(self, network: Network) -> None:
-        """Before its start: be known, and know the others, through the network alone."""
         own_bus = self.bus
         super().join(network)
         self.bus = network.lead_to(own_bus, self.place)
         self.lines.append(f"cluster-announce-bus-port {self.bus}")
 
     def announced(self) -> list[str]:
-        """The configuration that tells the others its port."""
         port = "cluster-announce-tls-port" if self.tls else "cluster-announce-port"
         return [f"cluster-announce-ip {LOOPBACK}", f"{port} {self.seen_port}"]
 
@@ -99,7 +95,6 @@ class ClusterSite:
 
     @property
     def url(self) -> str:
-        """The URL with all first masters as seeds."""
         seeds = ",".join(node.address for node in self.nodes[: self._first_masters])
         scheme = "rediss+cluster" if self.tls else "redis+cluster"
         options = f"?ssl_ca_certs={self.tls.authority}" if self.tls else ""
@@ -117,7 +112,6 @@ class ClusterSite:
         return sorted((owner for owner in first if owner is not None), key=lambda own: first[own])
 
     def replicas_of(self, master: ClusterNode) -> list[ClusterNode]:
-        """The running replicas of the node."""
         known = self._any_view()
         return [
             node
@@ -133,11 +127,9 @@ class ClusterSite:
         return owner
 
     def master_of(self, key: str | bytes) -> ClusterNode:
-        """The node that owns the key's slot."""
         return self.owner_of(slot_of(key))
 
     def slots_of(self, node: ClusterNode) -> list[int]:
-        """The slots that the node owns."""
         return [slot for slot, owner in enumerate(self._owners()) if owner is node]
 
     def wait_for_other_master(self, old: ClusterNode, slot: int) -> ClusterNode:
@@ -234,7 +226,6 @@ class ClusterSite:
         self.close()
 
     def close(self) -> None:
-        """Stop and remove all nodes."""
         for node in self.nodes:
             node.kill()
         for node in self.nodes:

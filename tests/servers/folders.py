@@ -1,7 +1,5 @@
 """Folders of the test servers: a cache of downloads, and a private folder for each server."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -41,7 +39,6 @@ class PrivateFolder:
             fcntl.flock(self._owned, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """Remove the folder and its contents."""
         with locked(self.path.parent / "lock"):
             shutil.rmtree(self.path, ignore_errors=True)
             self._owned.close()

@@ -4,13 +4,12 @@ Without Java, librdkafka's mock cluster is the stand-in. It is good enough for c
 paths, but not for claims about latency or exactly-once delivery.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +21,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess, accepts, free_port
-from tests.servers.sources import NoServer, Source, docker_answers, from_environment, serve
+from tests.servers.sources import Source, docker_answers, from_environment, serve
 
 POM = Path(__file__).with_name("kafka.pom.xml")
 IMAGE = "apache/kafka:4.3.1"
@@ -46,6 +45,7 @@ SINGLE_NODE = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",  # else records of tests with an old timestamp go whenever it looks
     "log.cleaner.dedupe.buffer.size": "4194304",
     # After a kill, a node waits until its former session as a broker has expired.
     "broker.session.timeout.ms": "1500",
@@ -83,33 +83,26 @@ class KafkaNode(ServerProcess):
         options: Sequence[str] = SHORT_LIVED,
     ) -> None:
         super().__init__()
-        found = libs or cached_libs() or path_libs()
-        if found is None:
-            self.close()
-            raise NoServer("kafka")
-        self.libs, self._options = found, options
+        self.libs = self.found(libs or cached_libs() or path_libs(), "kafka")
+        self._options = options
         self._properties = self.folder / "server.properties"
         wanted = {**SINGLE_NODE, **self._addresses(), **(properties or {})}
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
 
     @property
     def url(self) -> str:
-        """Its URL, as in the settings of delaybridge."""
         return kafka_url_of(self.port)
 
     @property
     def version(self) -> str:
-        """The version of its jars."""
         return libs_version(self.libs)
 
     def command(self) -> Sequence[str]:
-        """The command line of broker and controller, one foreground process."""
         archive = ready_folder(self.libs) / CLASSES
         shared = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
         return self._java(*shared, *self._options, "kafka.Kafka", str(self._properties))
 
     def is_ready(self) -> bool:
-        """Whether it answers a client's request for metadata."""
         return serves_metadata(self.port)
 
     def start(self) -> Self:
@@ -158,7 +151,7 @@ class KafkaNode(ServerProcess):
         return ["java", *options, quiet, "-cp", f"{self.libs}/*", *arguments]
 
 
-class KafkaStandIn:
+class KafkaStandIn(AbstractContextManager):
     """librdkafka's mock cluster; it runs in this process, and others can connect to it."""
 
     def __init__(self) -> None:
@@ -166,15 +159,11 @@ class KafkaStandIn:
         broker = next(iter(self._owner.list_topics(timeout=REPLY_TIMEOUT_S).brokers.values()))
         self.url = kafka_url_of(broker.port)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         del self._owner  # the cluster lives as long as the client that made it
 
 
 def kafka_url_of(port: int) -> str:
-    """The URL of a Kafka on this machine."""
     return f"kafka://{LOOPBACK}:{port}"
 
 
@@ -205,13 +194,11 @@ def path_libs() -> Path | None:
 
 
 def libs_version(libs: Path) -> str:
-    """The version of Kafka among the jars."""
     jars = (re.fullmatch(r"kafka_[\d.]+-([\d.]+)\.jar", jar.name) for jar in libs.glob("*.jar"))
     return next((jar.group(1) for jar in jars if jar), "of unknown version")
 
 
 def pom_version() -> str:
-    """The version of Kafka in kafka.pom.xml."""
     found = re.search(r"<artifactId>kafka_[\d.]+</artifactId>\s*<version>([^<]+)", POM.read_text())
     if found is None:
         raise LookupError(f"{POM} has no dependency on Kafka")
@@ -271,7 +258,6 @@ def _fetch(folder: Path) -> None:
 
 
 def sources() -> Iterator[Source]:
-    """The sources of a Kafka, best first."""
     yield from from_environment("kafka")
     if docker_answers():
         yield Source(what=f"{IMAGE} (docker)", open=_container)

@@ -1,7 +1,5 @@
 """MariaDB for tests: Debian's package of the server alone, as private processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -15,7 +13,7 @@ from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
 from tests.servers.postgres import new_database
 from tests.servers.process import LOOPBACK, ServerProcess
-from tests.servers.sources import NoServer, Source, from_environment, serve
+from tests.servers.sources import Source, from_environment, serve
 
 PACKAGE = "mariadb-server-core"  # the program without its service
 USER = DATABASE = "delaybridge"
@@ -40,21 +38,15 @@ class MariadbServer(ServerProcess):
 
     def __init__(self, args: Sequence[str] = ()) -> None:
         super().__init__()
-        found = program()
-        if found is None:
-            self.close()
-            raise NoServer("mariadb")
-        self.program = found
+        self.program = self.found(program(), "mariadb")
         self.args = list(args)
         shutil.copytree(self._template(), self.folder / "data")
 
     @property
     def url(self) -> str:
-        """The URL of its first database, as SQLAlchemy takes it."""
         return f"mysql+pymysql://{USER}@{LOOPBACK}:{self.port}/{DATABASE}?charset=utf8mb4"
 
     def command(self) -> Sequence[str]:
-        """The server in the foreground, with the caller's options last so that they win."""
         return [
             *self._with_data(self.folder / "data"),
             f"--bind-address={LOOPBACK}",
@@ -67,7 +59,6 @@ class MariadbServer(ServerProcess):
         ]
 
     def is_ready(self) -> bool:
-        """Whether it greets a client."""
         try:
             with socket.create_connection((LOOPBACK, self.port), REPLY_TIMEOUT_S) as connection:
                 return connection.recv(5)[4:] == bytes([GREETING])
@@ -100,26 +91,22 @@ class MariadbServer(ServerProcess):
 
 
 def program() -> Path | None:
-    """The server that Debian's package installed."""
     found = shutil.which("mariadbd", path="/usr/sbin")
     return Path(found) if found else None
 
 
 def version(binary: Path) -> str:
-    """The version that ``binary --version`` prints."""
     printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     return printed.stdout.partition("Ver ")[2].partition("-")[0]
 
 
 def install() -> None:
-    """Install Debian's package of the server's program."""
     with locked(cache_folder() / "mariadb.lock"):
         if program() is None and debian.is_debian_root():
             debian.install(PACKAGE)
 
 
 def sources() -> Iterator[Source]:
-    """A given server, or the installed one."""
     yield from from_environment("mariadb")
     if (found := program()) is not None:
         yield Source(what=f"{version(found)} (apt)", open=MariadbServer)
@@ -127,11 +114,9 @@ def sources() -> Iterator[Source]:
 
 @pytest.fixture(scope="session")
 def mariadb_server_url() -> Iterator[str]:
-    """A MariaDB that the whole session shares."""
     yield from serve("mariadb", sources())
 
 
 @pytest.fixture
 def mariadb_url(mariadb_server_url: str) -> Iterator[str]:
-    """A new database of it."""
     yield from new_database(mariadb_server_url)

@@ -4,8 +4,6 @@ All are on this machine, so each server's connections come from a loopback addre
 each server is known by a port on which this network forwards to it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -14,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK, free_port
@@ -33,7 +31,7 @@ class Place:
 CLIENTS = Place(LOOPBACK)  # everything that is no server: workers, clients, the test
 
 
-class Network:
+class Network(contextlib.AbstractContextManager):
     """Forwards on a thread of its own. What passes while a path is cut is lost, without a sign.
 
     `heal` resets the connections of which anything was lost, as the end of a partition does when
@@ -51,7 +49,6 @@ class Network:
         self._thread.start()
 
     def place(self) -> Place:
-        """A place for another server."""
         return Place(f"127.0.1.{next(self._numbers)}")
 
     def lead_to(self, port: int, place: Place) -> int:
@@ -69,19 +66,14 @@ class Network:
             self._cuts |= {(other.source, port) for port in one.ports}
 
     def heal(self) -> None:
-        """All paths are open again."""
         self._cuts = set()
         self._loop.call_soon_threadsafe(self._reset_lossy)
 
     def close(self) -> None:
-        """End all connections, and the thread."""
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -1,23 +1,19 @@
 """The pytest plugin of the servers: `--require`, skips, and a header line with their sources."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 
 from tests.servers import browser, clients, kafka, mariadb, postgres, prometheus, rabbitmq, redis
 from tests.servers.sources import NoServer, Source
 
+SERVERS: dict[str, Any] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (redis, rabbitmq, kafka, clients, browser, prometheus, postgres, mariadb)
+}
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
-    "redis": redis.sources,
-    "rabbitmq": rabbitmq.sources,
-    "kafka": kafka.sources,
-    "clients": clients.sources,
-    "browser": browser.sources,
-    "prometheus": prometheus.sources,
-    "postgres": postgres.sources,
-    "mariadb": mariadb.sources,
+    name: module.sources for name, module in SERVERS.items()
 }
 
 

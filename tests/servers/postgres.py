@@ -1,7 +1,5 @@
 """PostgreSQL for tests: Debian's package, as private processes; its service is not started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd
@@ -21,7 +19,7 @@ from tests.rigs.waiting import until
 from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess
-from tests.servers.sources import NoServer, Source, from_environment, serve
+from tests.servers.sources import Source, from_environment, serve
 
 PACKAGE = "postgresql"
 USER = DATABASE = "delaybridge"
@@ -41,22 +39,16 @@ class PostgresServer(ServerProcess):
 
     def __init__(self, args: Sequence[str] = ()) -> None:
         super().__init__()
-        found = programs()
-        if found is None:
-            self.close()
-            raise NoServer("postgres")
-        self.programs = found
+        self.programs = self.found(programs(), "postgres")
         self.args = list(args)
         # Unlike shutil.copytree, this keeps the owner.
         subprocess.run(["cp", "-a", self._template(), self._data], check=True)
 
     @property
     def url(self) -> str:
-        """The URL of its first database, as SQLAlchemy takes it."""
         return f"postgresql+psycopg://{USER}@{LOOPBACK}:{self.port}/{DATABASE}"
 
     def command(self) -> Sequence[str]:
-        """The server in the foreground, with the caller's settings last so that they win."""
         own = {
             "listen_addresses": LOOPBACK,
             "port": self.port,
@@ -174,7 +166,6 @@ def install() -> None:
 
 
 def sources() -> Iterator[Source]:
-    """A given server, or the installed one."""
     yield from from_environment("postgres")
     if (found := programs()) is not None:
         printed = subprocess.run(
@@ -185,13 +176,11 @@ def sources() -> Iterator[Source]:
 
 @pytest.fixture(scope="session")
 def postgres_server_url() -> Iterator[str]:
-    """A PostgreSQL that the whole session shares."""
     yield from serve("postgres", sources())
 
 
 @pytest.fixture
 def postgres_url(postgres_server_url: str) -> Iterator[str]:
-    """A new database of it."""
     yield from new_database(postgres_server_url)
 
 

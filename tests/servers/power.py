@@ -1,7 +1,5 @@
 """A Redis whose machine can lose power: what its AOF had not synced to disk is then gone."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +27,6 @@ class PoweredRedis(RedisServer):
         self._notes.mkdir()
 
     def environment(self) -> Mapping[str, str]:
-        """The environment of `RedisServer`, with the library preloaded."""
         preload = {"LD_PRELOAD": str(library(SOURCE)), "TEST_POWER": str(self._notes)}
         return {**super().environment(), **preload}
 

@@ -13,11 +13,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from tests.rigs.waiting import DEADLINE_S, DeadlineExceeded, until
 from tests.servers.folders import PrivateFolder
+from tests.servers.sources import NoServer
 
+T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 10_000
 PORT_ATTEMPTS = 200
@@ -49,6 +51,13 @@ class ServerProcess:
         self._private = PrivateFolder(self.name)
         self._process: subprocess.Popen[bytes] | None = None
         _open.add(self)
+
+    def found(self, installed: T | None, name: str) -> T:
+        """The installation, or NoServer if there is none. name: as in `--require`."""
+        if installed is None:
+            self.close()
+            raise NoServer(name)
+        return installed
 
     def command(self) -> Sequence[str]:
         """The command line that runs the server in the foreground."""
@@ -194,7 +203,6 @@ def take_port(port: int) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Whether something accepts connections on the port."""
     with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
         return True
     return False

@@ -1,7 +1,5 @@
 """Prometheus for tests: Debian's package, unpacked into the cache; its service is not installed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.error
@@ -17,7 +15,7 @@ import pytest
 from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess
-from tests.servers.sources import External, NoServer, Source, serve
+from tests.servers.sources import External, Source, serve
 
 PACKAGE = "prometheus"
 ANSWER_TIMEOUT_S = 10.0
@@ -30,18 +28,14 @@ class PrometheusServer(ServerProcess):
 
     def __init__(self, config: str) -> None:
         super().__init__()
-        if not program("prometheus").exists():
-            self.close()
-            raise NoServer("prometheus")
+        self.found(program("prometheus").exists() or None, "prometheus")
         (self.folder / "prometheus.yml").write_text(config)
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://{LOOPBACK}:{self.port}"
 
     def command(self) -> Sequence[str]:
-        """The server in the foreground, its data in its own folder."""
         return [
             str(program("prometheus")),
             f"--config.file={self.folder / 'prometheus.yml'}",
@@ -51,7 +45,6 @@ class PrometheusServer(ServerProcess):
         ]
 
     def is_ready(self) -> bool:
-        """Whether it answers queries."""
         try:
             with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1.0) as answer:
                 return bool(answer.status == 200)
@@ -85,7 +78,6 @@ def program(name: str) -> Path:
 
 
 def install() -> None:
-    """Fetch and unpack Debian's package, once."""
     with locked(cache_folder() / "prometheus.lock"):
         if program("promtool").exists() or not Path("/etc/debian_version").exists():
             return
@@ -93,7 +85,6 @@ def install() -> None:
 
 
 def sources() -> Iterator[Source]:
-    """The unpacked Prometheus, if it is there."""
     if program("prometheus").exists():
         printed = subprocess.run(
             [program("prometheus"), "--version"], capture_output=True, text=True, check=True

@@ -5,8 +5,6 @@ in it, in its own process and mount namespaces: its data are mounted on /srv, an
 started, such as the port mapper epmd, ends with it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -21,7 +19,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess, free_port
-from tests.servers.sources import NoServer, Source, docker_answers, from_environment, serve
+from tests.servers.sources import Source, docker_answers, from_environment, serve
 
 IMAGE = "rabbitmq:4.3"
 CONTAINER_PORT = 5672
@@ -53,11 +51,7 @@ class RabbitMQNode(ServerProcess):
 
     def __init__(self, config: str = "", *, root: Path | None = None) -> None:
         super().__init__()
-        found = root or built_root() or machine_root()
-        if found is None:
-            self.close()
-            raise NoServer("rabbitmq")
-        self.root = found
+        self.root = self.found(root or built_root() or machine_root(), "rabbitmq")
         self.distribution_port = free_port()
         self.mapper_port = free_port()
         listen = f"listeners.tcp.local = {LOOPBACK}:{self.port}"
@@ -68,16 +62,13 @@ class RabbitMQNode(ServerProcess):
 
     @property
     def url(self) -> str:
-        """Its URL, as pika takes it."""
         return rabbitmq_url_of(self.port)
 
     @property
     def version(self) -> str:
-        """The version of the installation."""
         return installed_version(self.root)
 
     def command(self) -> Sequence[str]:
-        """The command line of the node and its port mapper, in the foreground."""
         return self._in_root(["/bin/sh", "-ec", RUN_NODE])
 
     def environment(self) -> Mapping[str, str]:
@@ -102,7 +93,6 @@ class RabbitMQNode(ServerProcess):
         }
 
     def is_ready(self) -> bool:
-        """Whether it speaks AMQP."""
         return speaks_amqp(self.port)
 
     def ctl(self, *arguments: str, timeout_s: float = CTL_TIMEOUT_S) -> str:
@@ -137,12 +127,10 @@ class RabbitMQNode(ServerProcess):
 
 
 def rabbitmq_url_of(port: int) -> str:
-    """The URL of a RabbitMQ on this machine."""
     return f"amqp://guest:guest@{LOOPBACK}:{port}/%2F"
 
 
 def speaks_amqp(port: int) -> bool:
-    """Whether a broker on the port opens the AMQP handshake."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=REPLY_TIMEOUT_S) as connection:
             connection.sendall(PROTOCOL_HEADER)
@@ -163,7 +151,6 @@ def machine_root() -> Path | None:
 
 
 def installed_version(root: Path) -> str:
-    """The version of the RabbitMQ installed under the root."""
     prefix = "rabbitmq_server-"
     found = next((root / "usr/lib/rabbitmq/lib").glob(f"{prefix}*"), None)
     return found.name.removeprefix(prefix) if found else "of unknown version"
@@ -199,7 +186,6 @@ def _build(root: Path) -> None:
 
 
 def sources() -> Iterator[Source]:
-    """The sources of a RabbitMQ, best first."""
     yield from from_environment("rabbitmq")
     if docker_answers():
         yield Source(what=f"{IMAGE} (docker)", open=_container)

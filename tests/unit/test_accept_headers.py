@@ -3,8 +3,6 @@
 What an AMQP table carries is tested in test_amqp.py.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,7 +15,6 @@ from delaybridge.amqp.header import decode_table
 from delaybridge.errors import MessageError
 from delaybridge.message import OWN_HEADERS
 from tests.rigs.accepting import (
-    ANYTHING,
     KAFKA,
     LIMITS,
     RABBITMQ,
@@ -27,6 +24,7 @@ from tests.rigs.accepting import (
     rows,
     taken,
 )
+from tests.rigs.hostile import ANYTHING
 
 
 def nested(depth: int) -> Any:

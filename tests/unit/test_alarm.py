@@ -60,6 +60,17 @@ def on_each_loop(test: Test) -> Callable[..., None]:
     return run  # type: ignore[no-any-return]
 
 
+def on_an_alarm(test: Test) -> Callable[..., None]:
+    """The same for each timer, with an alarm that is closed behind the test."""
+
+    async def run(timer: TimerFactory) -> None:
+        alarm = Alarm(timer)
+        await test(alarm)
+        alarm.close()
+
+    return on_each_loop(run)
+
+
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def new_loop(request: pytest.FixtureRequest) -> Any:
     return request.param
@@ -107,44 +118,35 @@ async def rings(alarm: Alarm) -> bool:
     return False
 
 
-@on_each_loop
-async def test_it_rings_at_the_instant_and_never_before(timer: TimerFactory) -> None:
-    alarm = Alarm(timer)
+@on_an_alarm
+async def test_it_rings_at_the_instant_and_never_before(alarm: Alarm) -> None:
     for wait_s in (0.0, 1e-6, 0.0004, 0.001, 0.0014, 0.0036, SOON_S) * 5:
         at_s = time.monotonic() + wait_s
         alarm.set(at_s)
         await alarm.wait()
         assert time.monotonic() >= at_s
     assert not await rings(alarm)
-    alarm.close()
 
 
-@on_each_loop
-async def test_an_instant_in_the_past_rings_at_once(timer: TimerFactory) -> None:
-    alarm = Alarm(timer)
+@on_an_alarm
+async def test_an_instant_in_the_past_rings_at_once(alarm: Alarm) -> None:
     for at_s in (time.monotonic(), 0.0, -1.0):
         alarm.set(at_s)
         assert await rings(alarm)
         assert not await rings(alarm)
-    alarm.close()
 
 
-@on_each_loop
-async def test_many_rings_while_no_task_waits_are_one(timer: TimerFactory) -> None:
-    alarm = Alarm(timer)
+@on_an_alarm
+async def test_many_rings_while_no_task_waits_are_one(alarm: Alarm) -> None:
     for _ in range(3):
         alarm.ring()
     alarm.set(time.monotonic() - 1)
     assert await rings(alarm)
     assert not await rings(alarm)
-    alarm.close()
 
 
-@on_each_loop
-async def test_a_ring_wakes_the_waiting_task_and_leaves_the_instant_set(
-    timer: TimerFactory,
-) -> None:
-    alarm = Alarm(timer)
+@on_an_alarm
+async def test_a_ring_wakes_the_waiting_task_and_leaves_the_instant_set(alarm: Alarm) -> None:
     at_s = time.monotonic() + SOON_S
     alarm.set(at_s)
     waiting = asyncio.ensure_future(alarm.wait())
@@ -153,12 +155,10 @@ async def test_a_ring_wakes_the_waiting_task_and_leaves_the_instant_set(
     await waiting
     await alarm.wait()
     assert time.monotonic() >= at_s
-    alarm.close()
 
 
-@on_each_loop
-async def test_setting_again_replaces_the_instant(timer: TimerFactory) -> None:
-    alarm = Alarm(timer)
+@on_an_alarm
+async def test_setting_again_replaces_the_instant(alarm: Alarm) -> None:
     alarm.set(time.monotonic() + FAR_S)
     alarm.set(time.monotonic() + SOON_S)
     await alarm.wait()
@@ -167,7 +167,6 @@ async def test_setting_again_replaces_the_instant(timer: TimerFactory) -> None:
     alarm.set(later_s)
     await alarm.wait()
     assert time.monotonic() >= later_s
-    alarm.close()
 
 
 @on_each_loop
@@ -189,11 +188,10 @@ def busy_until(at_s: float) -> None:
         pass
 
 
-@on_each_loop
+@on_an_alarm
 async def test_an_alarm_set_again_after_it_went_off_unseen_waits_for_the_new_instant(
-    timer: TimerFactory,
+    alarm: Alarm,
 ) -> None:
-    alarm = Alarm(timer)
     at_s = time.monotonic() + SOON_S
     later_s = at_s + 2 * SOON_S
     alarm.set(at_s)
@@ -201,7 +199,6 @@ async def test_an_alarm_set_again_after_it_went_off_unseen_waits_for_the_new_ins
     alarm.set(later_s)
     await alarm.wait()
     assert time.monotonic() >= later_s
-    alarm.close()
 
 
 @on_each_loop
@@ -231,9 +228,8 @@ async def test_an_alarm_set_again_just_before_the_loop_sees_that_it_went_off_doe
     alarm.close()
 
 
-@on_each_loop
-async def test_a_cancelled_wait_leaves_the_ring_for_the_next_wait(timer: TimerFactory) -> None:
-    alarm = Alarm(timer)
+@on_an_alarm
+async def test_a_cancelled_wait_leaves_the_ring_for_the_next_wait(alarm: Alarm) -> None:
     waiting = asyncio.ensure_future(alarm.wait())
     await asyncio.sleep(0)
     alarm.ring()
@@ -241,7 +237,6 @@ async def test_a_cancelled_wait_leaves_the_ring_for_the_next_wait(timer: TimerFa
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await rings(alarm)
-    alarm.close()
 
 
 @on_each_loop

@@ -1,7 +1,5 @@
 """Alerts without a server: their English, their translations, and which is the worst."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Verbs on many messages: spread over time, counted, stopped."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,6 @@ class FakePages:
     """Finds pages of ten messages, without a store."""
 
     def select(self, _: Selection) -> Iterator[list[Selected]]:
-        """Three pages."""
         for page in range(3):
             yield [Selected(f"{page}-{n}", n % 2, State.DELAYED) for n in range(10)]
 

@@ -18,7 +18,6 @@ from tests.rigs.command_line import Run
 
 
 def stats(*, owners: list[str | None], overdue_ms: int = 0, delayed: int = 0) -> Stats:
-    """Stats with these owners of the buckets."""
     buckets = [
         BucketStats(i, delayed, 0, 0, 0, None, overdue_ms, owner, 1000)
         for i, owner in enumerate(owners)
@@ -34,15 +33,12 @@ class FakeStats:
         self.recurring = self  # without definitions
 
     def list(self) -> list[Any]:
-        """No recurring definition."""
         return []
 
     def stats(self) -> Stats:
-        """The next one."""
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def run(self, call: object) -> list[Any]:
-        """Nothing that durability lacks."""
         return []
 
     def __enter__(self) -> FakeStats:
@@ -89,7 +85,6 @@ def test_health(
 def ingesting(
     state: str, *, age_ms: int = 100_000, name: str = "orders.delay", **counts: int
 ) -> Stats:
-    """Stats with one source of one ingest process."""
     source = SourceInfo(f"rabbitmq:{name}", "rabbitmq:orders", state, 9, 0, 0, None, 0.0, **counts)
     process = IngestInfo("i", "host", 1, "0", -age_ms, [source], 1000)
     return stats(owners=["w"])._replace(ingests=[process])
@@ -142,7 +137,6 @@ class FakeStore:
         }
 
     def run(self, asked: Any) -> list[Any]:
-        """INFO and TIME."""
         return [
             time.time_ns() // 1000 + self.ahead_us if c.name == "TIME" else self.info[c.args[0]]
             for c in asked
@@ -151,7 +145,6 @@ class FakeStore:
     run_each = run
 
     def nodes(self) -> list[str]:
-        """One server."""
         return [""]
 
 
@@ -199,4 +192,4 @@ def test_doctor_looks_at_the_clock(ahead_ms: int, level: str) -> None:
     ],
 )
 def test_doctor_knows_which_servers_have_holes_in_lua(name: str, fixed: str | None) -> None:
-    pass
+    assert servers.lua_fixed_in(name) == fixed

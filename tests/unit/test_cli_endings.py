@@ -1,7 +1,5 @@
 """How a command ends: exit codes, defects, interruptions, closed streams."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

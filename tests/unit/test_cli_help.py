@@ -1,7 +1,5 @@
 """The help, the version, completion, and where options go."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -20,23 +18,29 @@ from tests.rigs.command_line import Run
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+def imported_by(code: str, **environment: str) -> tuple[str, set[str]]:
+    """What a program prints that uses the command line `c`, and the modules that it imports."""
+    program = f"import sys, delaybridge.cli as c; {code}; print('\\n', *sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed, _, modules = done.stdout.rpartition("\n ")
+    return printed, set(modules.split())
+
+
 def test_importing_the_command_line_imports_nothing_heavy() -> None:
-    heavy = "redis pika confluent_kafka pydantic rich msgspec asyncio".split()
-    heavy.append("delaybridge.settings.settings")
-    code = f"import sys, delaybridge.cli; print([m for m in {heavy!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    heavy = {*"redis pika confluent_kafka pydantic rich msgspec asyncio".split()}
+    assert not imported_by("0")[1] & {*heavy, "delaybridge.settings.settings"}
 
 
 def test_help_of_the_whole_imports_no_command() -> None:
-    code = (
-        "import sys, delaybridge.cli as c; c.main(['--help']);"
-        "print([m for m in sys.modules if m.startswith('delaybridge.cli.')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    used = done.stdout.splitlines()[-1]
-    assert "schedule" not in used
-    assert "output" in used
+    _, used = imported_by("c.main(['--help'])")
+    assert not [name for name in used if name.startswith("delaybridge.cli.schedule")]
+    assert "delaybridge.cli.output" in used
 
 
 def test_the_list_of_commands_repeats_each_command_s_own_help() -> None:
@@ -56,7 +60,6 @@ def test_docs_are_the_help() -> None:
 def every_command(
     command: click.Command = cli.root, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """The words of every command."""
     yield path
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -106,13 +109,6 @@ def test_a_noun_alone_shows_its_help(run: Run, path: tuple[str, ...]) -> None:
     assert "Commands:" in result.err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_the_shell_s_script(run: Run, shell: str) -> None:
-    script = run("completion", shell)
-    assert (script.code, script.err) == (0, "")
-    assert f"_DELAYBRIDGE_COMPLETE={shell}_complete" in script.out
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -147,21 +143,16 @@ def test_each_shell_is_told_to_run_its_own_script(run: Run) -> None:
     files = re.findall(r"~/\S*?(bash|zsh|fish)\S* .*delaybridge completion (\w+)", text)
     assert files == [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")]
     for shell in ("bash", "zsh", "fish"):
-        script = run("completion", shell).out
-        assert f"_DELAYBRIDGE_COMPLETE={shell}_complete" in script
+        script = run("completion", shell)
+        assert (script.code, script.err) == (0, "")
+        assert f"_DELAYBRIDGE_COMPLETE={shell}_complete" in script.out
 
 
 def test_completing_a_command_imports_no_command() -> None:
     asked = {"_DELAYBRIDGE_COMPLETE": "bash_complete", "COMP_WORDS": "delaybridge m"}
-    code = "import sys, delaybridge.cli as c; c.main([]); print('\\n', *sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **asked, "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert "plain,message" in done.stdout
-    assert "delaybridge.cli.messages" not in done.stdout
+    printed, used = imported_by("c.main([])", **asked, COMP_CWORD="1")
+    assert "plain,message" in printed
+    assert "delaybridge.cli.messages" not in used
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The body from stdin, and `schedule --lines`."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -50,7 +48,6 @@ class Keyboard(io.TextIOWrapper):
     """A terminal on which nothing is typed."""
 
     def isatty(self) -> bool:
-        """It is one."""
         return True
 
 
@@ -71,14 +68,12 @@ class Trickle(io.RawIOBase):
         self.read_bytes = 0
 
     def read1(self, size: int = -1) -> bytes:
-        """The next chunk."""
         chunk = self.chunks.pop(0) if self.chunks else b""
         self.read_bytes += len(chunk)
         return chunk
 
 
 def bodies(*chunks: bytes, limit: int = 10) -> list[tuple[int, bytes | None]]:
-    """Number and body of each line."""
     stream: Any = Trickle(*chunks)
     found = lines.read_lines(stream, limit)
     return [(line.number, line.body) for line in found if line is not None]
@@ -144,7 +139,6 @@ class FakeClient:
         self.batches: list[list[Message]] = []
 
     def schedule_many(self, messages: list[Message], *, on_conflict: str) -> list[str]:
-        """One answer each."""
         self.batches.append(messages)
         return ["created"] * len(messages)
 

@@ -1,7 +1,5 @@
 """Lines of the log: bounded, without secrets, in text and JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
@@ -13,7 +11,6 @@ CANARY = "S3CR3T-CANARY-88"
 
 
 def record(text: str, **extra: Any) -> logging.LogRecord:
-    """A log record of a fixed time."""
     found = logging.makeLogRecord({"levelno": 30, "levelname": "WARNING", "msg": text, **extra})
     found.created = 1_900_000_000.25
     return found

@@ -1,7 +1,5 @@
 """How results are printed: escaped, aligned, fitted to the terminal."""
 
-from __future__ import annotations
-
 import io
 import sys
 from typing import Any
@@ -27,7 +25,6 @@ HOSTILE = "\x1b[31m\u202e\r\n\x07\x9b"
 
 
 def stored(**more: Any) -> Stored:
-    """A message as it is stored."""
     fields = {"state": State.DELAYED, "due_ms": 1_900_000_000_000, "priority": 0, "bucket": 3}
     return Stored(**{"id": "x", "destination": "kafka:t", "body": b"", **fields, **more})
 
@@ -129,7 +126,6 @@ def test_a_verdict_is_coloured_and_its_text_escaped(capsys: pytest.CaptureFixtur
 
 
 def show_table(rows: list[tuple[str, str]], *, number: str = "N") -> bool:
-    """Print names and numbers as a table."""
     return output.Output().table(rows, lambda row: {"NAME": row[0], number: row[1]})
 
 
@@ -159,7 +155,6 @@ ROWS = [
 
 
 def fitted(width: int | None) -> list[str]:
-    """A table on a terminal of that width."""
     rows = [dict(zip(TITLES, row, strict=True)) for row in ROWS]
     return layout.table(rows, ("HEADERS", ">TRY"), width)
 

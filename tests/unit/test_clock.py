@@ -3,8 +3,6 @@
 All simulated times are whole microseconds, as Redis' TIME gives them.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The console's messages without a server: how bodies are shown, times read, pages linked."""
 
-from __future__ import annotations
-
 import json
 import time
 

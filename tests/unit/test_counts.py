@@ -1,9 +1,8 @@
 """Counts: totals made from events, bounded labels, lateness by bucket."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,6 +11,7 @@ from delaybridge.metrics.counts import OTHER, Counts
 from delaybridge.metrics.histogram import BOUNDS_MS, Histogram, spread
 
 MOST_DESTINATIONS, MOST_PAIRS, MOST_REASONS = 200, 500, 50
+NINE: dict[str, Any] = {"messages": 9, "destinations": {"a:q": 9}}
 
 
 def published(destination: str, *late_ms: int) -> events.Published:
@@ -83,14 +83,8 @@ def test_a_batch_that_was_early_by_a_clock_step_does_not_lower_the_sum() -> None
             events.Claimed(messages=9, destinations={"a:q": 7, "a:p": 2}),
             {("messages_claimed_total", "a:q"): 7, ("messages_claimed_total", "a:p"): 2},
         ),
-        (
-            events.FireAllowed(messages=9, destinations={"a:q": 9}),
-            {("messages_fired_total", "a:q"): 9},
-        ),
-        (
-            events.Settled(messages=9, destinations={"a:q": 9}),
-            {("messages_settled_total", "a:q"): 9},
-        ),
+        (events.FireAllowed(**NINE), {("messages_fired_total", "a:q"): 9}),
+        (events.Settled(**NINE), {("messages_settled_total", "a:q"): 9}),
         (
             events.PublishFailed(destination="a:q", messages=4, reason="nack: 1"),
             {("publish_errors_total", "a", "nack"): 4},

@@ -1,7 +1,5 @@
 """What the demo concludes from its run, and how it shows it."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

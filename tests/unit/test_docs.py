@@ -1,7 +1,5 @@
 """The pages are true: links lead somewhere, names exist, every public name is documented."""
 
-from __future__ import annotations
-
 import ast
 import re
 from importlib import import_module
@@ -15,13 +13,8 @@ from delaybridge import AsyncClient, Client
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
-INTERNAL = {
-    "accept",
-    "schedule_accepted",
-    "schedule_message",
-    "kinds",
-    "run",
-}  # for the drop-in producers
+# For the drop-in producers.
+INTERNAL = {"accept", "schedule_accepted", "schedule_message", "kinds", "run"}
 FEATURES = ROOT / "docs" / "features.md"
 PACKAGE = ROOT / "delaybridge"
 DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004": (12, 0)}
@@ -108,20 +101,11 @@ def test_the_features_page_names_tests_that_exist() -> None:
     assert [each for each in named if f"def {each[1]}(" not in texts[each[0]]] == []
 
 
-def test_the_features_page_names_files_that_exist() -> None:
-    named = set(FILE.findall(FEATURES.read_text()))
+@pytest.mark.parametrize(("page", "pattern"), [(FEATURES, FILE), (INTERNALS, FILE_IN_A_ROOM)])
+def test_the_pages_name_files_that_exist(page: Path, pattern: re.Pattern[str]) -> None:
+    named = set(pattern.findall(page.read_text()))
     assert named
-    assert [
-        name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
-    ] == []
-
-
-def test_the_internals_page_names_files_that_exist() -> None:
-    named = set(FILE_IN_A_ROOM.findall(INTERNALS.read_text()))
-    assert named
-    assert {
-        name for name in named if not (ROOT / name).exists() and not (PACKAGE / name).exists()
-    } == set()
+    assert [n for n in named if not (ROOT / n).exists() and not (PACKAGE / n).exists()] == []
 
 
 def test_the_internals_page_names_functions_that_exist() -> None:

@@ -1,25 +1,21 @@
 """How a record of a delay topic is read: every row of the list of bad input."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from delaybridge.errors import ConfigError
 from delaybridge.ingest.entries import Change, Quarantine
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.offsets import skips
 from delaybridge.message import WAIT, MessagePlan, OnConflict, Record, decode_record, rank_of
-from delaybridge.settings.routes import Route, parse_route, topics_pattern
+from delaybridge.settings.routes import Route
 from tests.rigs.raw_records import (
     DELAY,
     DUE,
     FAR_MS,
     HOUR,
-    KINDS,
     TOPIC_ID,
     Pairs,
     kept,
@@ -253,31 +249,6 @@ class TestCancel:
 
     def test_a_null_value_with_any_header_is_a_message(self) -> None:
         assert kept(read([("a", b"")], value=None)).body is None
-
-
-class TestRoutes:
-    @pytest.mark.parametrize(
-        ("text", "source", "target"),
-        [
-            ("kafka:orders.delay", "orders.delay", "orders"),
-            ("kafka:later=orders", "later", "orders"),
-            ("kafka:*.delay", "*.delay", ""),
-        ],
-    )
-    def test_a_route_names_source_and_target(self, text: str, source: str, target: str) -> None:
-        route = parse_route(text, KINDS, "kafka")
-        assert (route.broker, route.source, route.target) == ("kafka", source, target)
-
-    @pytest.mark.parametrize(
-        "text", ["kafka:orders", "kafka:*", "orders.delay", "rabbitmq:orders.delay"]
-    )
-    def test_a_bad_route_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigError, match=r"ingest\.topics"):
-            parse_route(text, KINDS, "kafka")
-
-    def test_a_pattern_becomes_librdkafka_s_regular_expression(self) -> None:
-        assert topics_pattern("eu.*.delay") == r"^eu\..*\.delay$"
-        assert parse_route("kafka:*.delay", KINDS, "kafka").of("a.delay").target == "a"
 
 
 class TestSettings:

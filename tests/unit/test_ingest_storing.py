@@ -1,7 +1,5 @@
 """How ingest calls the store: order, calls and answers, against a small model of the scripts."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Sequence
@@ -51,6 +49,11 @@ def schedule(
 ) -> Schedule:
     accepted = Accepted(id, key or id.encode(), "+0", 255, payload)
     return Schedule(accepted, stamp(), policy, payload, source=source, offset=offset)
+
+
+def read_at(offset: int, id: str, payload: bytes = b"p", **more: Any) -> Schedule:
+    """The record at an offset of one source; all are in one bucket."""
+    return schedule(id, payload, key=b"k", source="t:0", offset=offset, **more)
 
 
 def cancel(
@@ -103,23 +106,16 @@ class TestCalls:
     def test_messages_of_a_source_that_do_not_fit_are_left_for_later(
         self, model: ModelStore
     ) -> None:
-        entries: list[Entry] = [
-            schedule(f"id-{n}", b"x" * 2**20, key=b"k", source="t:0", offset=n) for n in range(10)
-        ]
+        entries = [read_at(n, f"id-{n}", b"x" * 2**20) for n in range(10)]
         assert store(model, entries) == [CREATED] * 4 + [None] * 6
         assert store(model, entries[4:]) == [CREATED] * 4 + [None] * 2
 
     def test_a_message_larger_than_a_call_goes_alone(self, model: ModelStore) -> None:
-        large = schedule("large", b"x" * (5 * 2**20), key=b"k", source="t:0", offset=1)
-        small = schedule("small", key=b"k", source="t:0", offset=2)
-        assert store(model, [large, small]) == [CREATED, None]
+        entries = [read_at(1, "large", b"x" * (5 * 2**20)), read_at(2, "small")]
+        assert store(model, entries) == [CREATED, None]
 
     def test_a_call_has_one_conflict_policy(self, model: ModelStore) -> None:
-        entries: list[Entry] = [
-            schedule("a", key=b"k", source="t:0", offset=1),
-            schedule("b", key=b"k", source="t:0", offset=2, policy=OnConflict.REPLACE),
-            schedule("c", key=b"k", source="t:0", offset=3),
-        ]
+        entries = [read_at(1, "a"), read_at(2, "b", policy=OnConflict.REPLACE), read_at(3, "c")]
         assert store(model, entries) == [CREATED, None, None]
         assert store(model, entries[1:]) == [CREATED, None]
         assert [command.args[1] for command in model.called] == [3, 2]
@@ -133,30 +129,22 @@ class TestSources:
     def test_entries_after_a_conflict_are_not_looked_at(self, model: ModelStore) -> None:
         store(model, [schedule("x", b"other", key=b"k")])
         other = next(f"far-{n}" for n in count() if crc(f"far-{n}") != crc("k"))
-        entries: list[Entry] = [
-            schedule("a", key=b"k", source="t:0", offset=1),
-            schedule("x", key=b"k", source="t:0", offset=2),
-            schedule("b", key=b"k", source="t:0", offset=3),
-            schedule(other, source="t:0", offset=4),
-        ]
+        entries = [read_at(n, id) for n, id in enumerate("axb", 1)]
+        entries.append(schedule(other, source="t:0", offset=4))
         assert store(model, entries) == [CREATED, CONFLICT, None, CREATED]
         assert store(model, entries[2:3]) == [CREATED]
 
     def test_entries_after_an_id_in_flight_wait_with_it(self, model: ModelStore) -> None:
         store(model, [schedule("x", key=b"k")])
         model.fired.add("x")
-        entries: list[Entry] = [
-            schedule(id, key=b"k", source="t:0", offset=n) for n, id in enumerate("axb")
-        ]
+        entries = [read_at(n, id) for n, id in enumerate("axb")]
         assert store(model, entries) == [CREATED, IN_FLIGHT, None]
         model.fired.clear()
         model.buckets[crc("k")].messages.clear()  # settled
         assert store(model, entries[1:]) == [CREATED, CREATED]
 
     def test_records_that_were_read_before_are_skipped(self, model: ModelStore) -> None:
-        entries: list[Entry] = [
-            schedule(f"id-{n}", key=b"k", source="t:0", offset=n) for n in range(3)
-        ]
+        entries = [read_at(n, f"id-{n}") for n in range(3)]
         assert store(model, entries) == [CREATED] * 3
         model.buckets[crc("k")].messages.clear()
         assert store(model, entries) == [DUPLICATE] * 3

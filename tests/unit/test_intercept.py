@@ -1,7 +1,5 @@
 """What all drop-ins share, as far as it needs no server."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,6 +26,8 @@ from delaybridge.message import ContentHeader, Limits, Message, MessagePlan, dec
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka", "kombu": "kombu"}
 HOUR = timedelta(hours=1)
 AT = datetime(2030, 1, 2, tzinfo=UTC)
+AT_AND_ID = {"x-opt-delivery-time": int(AT.timestamp() * 1000), "delaybridge-id": "i"}
+TWO_TIMES = {"x-delay": 5, "delaybridge-due": AT}
 
 
 @pytest.fixture
@@ -69,12 +69,7 @@ class TestTiming:
             ({"x-delay": 0}, HOUR, None, Timing(HOUR, None, None)),
             ({"x-opt-delivery-delay": 3_600_000}, None, None, Timing(HOUR, None, None)),
             ({"delaybridge-due": AT.isoformat()}, None, None, Timing(None, AT, None)),
-            (
-                {"x-opt-delivery-time": int(AT.timestamp() * 1000), "delaybridge-id": "i"},
-                None,
-                None,
-                Timing(None, AT, "i"),
-            ),
+            (AT_AND_ID, None, None, Timing(None, AT, "i")),
         ],
         ids=str,
     )
@@ -88,28 +83,9 @@ class TestTiming:
         [
             (None, 1, AT, "time_ambiguous", "delay"),
             ({"x-delay": 5}, None, AT, "time_ambiguous", "delay"),
-            (
-                {"x-delay": 5, "delaybridge-due": AT},
-                None,
-                None,
-                "time_ambiguous",
-                "delaybridge-due",
-            ),
+            (TWO_TIMES, None, None, "time_ambiguous", "delaybridge-due"),
+            ({"delaybridge-cancel": True}, 5, None, "reserved_header", "delaybridge-cancel"),
             (None, None, datetime(2030, 1, 1), "zone_required", "deliver_at"),
-            (
-                {"x-delay": 5, "delaybridge-cancel": True},
-                None,
-                None,
-                "reserved_header",
-                "delaybridge-cancel",
-            ),
-            (
-                {"delaybridge-destination": "kafka:t"},
-                5,
-                None,
-                "reserved_header",
-                "delaybridge-destination",
-            ),
         ],
         ids=str,
     )
@@ -123,6 +99,8 @@ class TestTiming:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
+            ("destination", "kafka:t"),
+            ("cancel", True),
             ("reschedule", True),
             ("key", "k"),
             ("priority", 9),
@@ -332,11 +310,8 @@ class TestDelayingAPikaChannel:
 
     def test_basic_publish_accepts_every_argument_of_pika(self) -> None:
         ours = list(inspect.signature(BlockingChannel.basic_publish).parameters)
-        assert ours == [
-            *inspect.signature(PlainChannel.basic_publish).parameters,
-            "delay",
-            "deliver_at",
-        ]
+        of_pika = inspect.signature(PlainChannel.basic_publish).parameters
+        assert ours == [*of_pika, "delay", "deliver_at"]
 
 
 def test_a_delay_counts_from_produce_however_long_redis_was_away() -> None:

@@ -1,7 +1,5 @@
 """Lanes: parked messages come back in order, and circuits are probed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

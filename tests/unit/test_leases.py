@@ -1,7 +1,5 @@
 """When a worker gives its leases back, as another Redis answers; and how long it trusts one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

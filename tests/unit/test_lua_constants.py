@@ -1,7 +1,5 @@
 """The constants that the scripts and Python both state are the same."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

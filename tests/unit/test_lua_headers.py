@@ -1,7 +1,5 @@
 """Each script's header is true: keys, arguments and writes are those that its caller uses."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +23,6 @@ HARMLESS = re.compile(  # it writes nothing, or only counts what was done
     r"redis\.pcall\((?:'HDEL', KEYS\[\d\], ''\)|'HINCRBY', KEYS\[\d\], '\w+ed', )"
 )
 CALL = re.compile(r"redis\.call\('(\w+)',?\s*([^,)]*)")
-ALIAS = re.compile(r"(\w+) = KEYS\[(\d+)\]")
 KEYLESS = {"TIME", "PUBLISH", "SPUBLISH"}
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS", "EVAL", "FLUSHALL", "SELECT"}
 WRITING = {"SET", "DEL", "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYSCORE"}
@@ -51,7 +48,6 @@ def header(verb: str) -> tuple[str, ...]:
 
 
 def code(verb: str) -> str:
-    """The script without its comments."""
     lines = FILES[verb].read_text().splitlines()
     return "\n".join(re.sub(r"(^|\s)--.*$", "", line) for line in lines)
 

@@ -1,7 +1,5 @@
 """Commands on their way to their answers: what a call ends with when its time is up."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Kafka's settings from a URL, and what its errors mean."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +20,12 @@ OPTIONS = PublishOptions(confirm_timeout_s=20.0, linger_ms=1)
 
 
 def settings(url: str) -> dict[str, Any]:
-    """The settings that a URL gives."""
     return configuration("kafka", url, OPTIONS)
+
+
+def made(url: str) -> Any:
+    quiet: Any = {"report": lambda *_: None, "on_change": lambda: None}
+    return publisher("kafka", url, **quiet, options=OPTIONS)
 
 
 def test_the_clients_own_error_in_a_callback_can_be_caught() -> None:
@@ -117,34 +119,19 @@ class TestConfiguration:
 
     def test_a_value_that_librdkafka_refuses_is_refused_at_once(self) -> None:
         with pytest.raises(ConfigError, match="Invalid value") as caught:
-            publisher(
-                "kafka",
-                "kafka://u:s3cret@a?linger.ms=soon",
-                report=lambda *_: None,
-                on_change=lambda: None,
-                options=OPTIONS,
-            )
+            made("kafka://u:s3cret@a?linger.ms=soon")
         assert "s3cret" not in str(caught.value)
 
     def test_no_password_is_shown(self) -> None:
-        made = publisher(
-            "kafka",
-            "kafka://u:s3cret@a",
-            report=lambda *_: None,
-            on_change=lambda: None,
-            options=OPTIONS,
-        )
-        assert "s3cret" not in made.describe()
+        assert "s3cret" not in made("kafka://u:s3cret@a").describe()
 
 
 def delivery(partition: int | None = None) -> Delivery:
-    """A delivery to topic `t`."""
     record = Record("kafka:t", b"", partition=partition)
     return Delivery("id", record, Destination("kafka", "kafka", "t"), 1, 1)
 
 
 def outcome(code: int, *, is_proof: bool = True) -> Outcome:
-    """The outcome of one delivery that failed like this."""
     return answer(delivery(), KafkaError(code), is_proof=is_proof)
 
 

@@ -1,7 +1,5 @@
 """The kombu publisher: URLs and properties that it refuses, warns of, or does not show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from delaybridge.errors import ConfigError
 from delaybridge.settings.urls import cautions, check_broker_url
 from tests.rigs.accepting import refusal
-from tests.rigs.broker_kombu import connect_to
+from tests.rigs.broker import connect_to
 
 
 class TestConfiguration:
@@ -28,7 +26,7 @@ class TestConfiguration:
     )
     def test_urls_that_kombu_refuses_are_refused(self, url: str, says: str) -> None:
         with pytest.raises(ConfigError, match=says) as caught:
-            connect_to(url)
+            connect_to("kombu", url)
         assert "s3cret" not in str(caught.value)
 
     @pytest.mark.parametrize("url", ["kombu://h", "kombu+://h", "amqp+kombu://h", "kombu+x y://h"])

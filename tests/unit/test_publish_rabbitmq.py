@@ -1,7 +1,5 @@
 """RabbitMQ's outcomes under every interleaving a broker may choose, and its URL."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
@@ -253,15 +251,10 @@ class TestReports:
 
 
 class TestUrl:
-    def make(self, url: str) -> Any:
+    def make(self, url: str, report: Any = lambda *_: None) -> Any:
         """A publisher that was not connected."""
-        return publisher(
-            "rabbitmq",
-            url,
-            report=lambda *_: None,
-            on_change=lambda: None,
-            options=PublishOptions(heartbeat_s=15, blocked_connection_timeout_s=20.0),
-        )
+        options = PublishOptions(heartbeat_s=15, blocked_connection_timeout_s=20.0)
+        return publisher("rabbitmq", url, report=report, on_change=lambda: None, options=options)
 
     def test_options_are_defaults_that_the_url_overrides(self) -> None:
         parameters = self.make("amqp://u:p@h/v?heartbeat=30").parameters
@@ -288,14 +281,7 @@ class TestUrl:
 
     async def test_before_the_connection_everything_is_refused(self) -> None:
         recorder = OutcomeRecorder()
-        made = publisher(
-            "rabbitmq",
-            "amqp://h",
-            report=recorder.add,
-            on_change=lambda: None,
-            options=PublishOptions(),
-        )
-        one = delivery("a")
+        made, one = self.make("amqp://h", recorder.add), delivery("a")
         made.publish([one])
         await asyncio.sleep(0)
         outcome = recorder.outcomes[one]

@@ -1,7 +1,5 @@
 """The pulse: when it beats, and what an error of one part does to the others."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
@@ -137,40 +135,32 @@ def test_a_silent_redis_is_told_to_every_part_and_not_logged_here(
     assert not caplog.text
 
 
-def test_no_two_beats_are_under_way_at_a_time() -> None:
+async def test_no_two_beats_are_under_way_at_a_time() -> None:
     store = Answering()
+    store.gate = asyncio.Event()
     pulse = Pulse(store, [Asking("a", "x")])  # type: ignore[arg-type]
-
-    async def main() -> None:
-        store.gate = asyncio.Event()
-        running = asyncio.create_task(pulse.run())
-        last = asyncio.create_task(pulse.beat())
-        while not store.calls:
-            await asyncio.sleep(0)
-        store.gate.set()
-        await last
-        running.cancel()
-
-    asyncio.run(main())
+    running = asyncio.create_task(pulse.run())
+    last = asyncio.create_task(pulse.beat())
+    while not store.calls:
+        await asyncio.sleep(0)
+    store.gate.set()
+    await last
+    running.cancel()
     assert len(store.calls) == 2
     assert store.most_under_way == 1
 
 
-def test_a_cancelled_beat_does_not_block_the_next() -> None:
+async def test_a_cancelled_beat_does_not_block_the_next() -> None:
     store = Answering()
+    store.gate = asyncio.Event()
     pulse = Pulse(store, [Asking("a", "x")])  # type: ignore[arg-type]
-
-    async def main() -> None:
-        store.gate = asyncio.Event()
-        running = asyncio.create_task(pulse.run())
-        while not store.calls:
-            await asyncio.sleep(0)
-        running.cancel()
-        store.gate.set()
-        async with asyncio.timeout(DEADLINE_S):
-            await pulse.beat()
-
-    asyncio.run(main())
+    running = asyncio.create_task(pulse.run())
+    while not store.calls:
+        await asyncio.sleep(0)
+    running.cancel()
+    store.gate.set()
+    async with asyncio.timeout(DEADLINE_S):
+        await pulse.beat()
 
 
 def test_beats_come_once_a_second_without_drift() -> None:

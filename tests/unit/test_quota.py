@@ -1,7 +1,5 @@
 """The messages that a quota refuses, judged by a sample of each bucket; time is passed in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records, as they lie in the store: any is read back, and any other bytes are a decode error."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -63,10 +63,6 @@ def test_the_jitter_is_a_share_of_the_wait_also_at_the_limit() -> None:
     assert policy.delay_ms(15, highest) == 360_000
 
 
-def test_one_attempt_means_no_retry() -> None:
-    assert RetryPolicy(max_attempts=1).delay_ms(1, middle) is None
-
-
 def test_there_is_no_wait_before_the_first_failure() -> None:
     with pytest.raises(ValueError, match="first failure"):
         RetryPolicy().delay_ms(0, middle)

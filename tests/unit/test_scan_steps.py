@@ -1,7 +1,5 @@
 """Steps of the scanner under load, without servers: when to claim, fire and tell, and how much."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Coroutine, Sequence
@@ -106,7 +104,6 @@ class Rig:
         ]  # fmt: skip
 
     def pass_(self, after_ms: int = 0) -> list[str]:
-        """Make one pass; returns the steps that it started."""
         self.stub.now += after_ms
         self.scanner.started = []
         self.scanner.scan(self.stub.now)

@@ -1,7 +1,5 @@
 """Settings: their defaults, and the sources of values."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import runpy

@@ -1,7 +1,5 @@
 """URLs in settings: those accepted, secrets that stay hidden, what weakens them, password files."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

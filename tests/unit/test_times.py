@@ -1,7 +1,5 @@
 """Delays and due times: rows T1 to T34 of bad-input.md, as the client takes them."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal, localcontext
@@ -19,28 +17,16 @@ from delaybridge.times import (
     YEAR_3000_MS,
     at_ms,
     delay_ms,
-    epoch_ms,
     format_duration,
     format_time,
 )
+from tests.rigs.accepting import cases, rows
 
 YEAR_2001_MS = 1_000_000_000_000
 FOREVER = Limits(delay_ms=YEAR_3000_MS)
 HUGE = 10**10_000
 CALENDAR = st.datetimes(datetime(2002, 1, 1), datetime(2999, 12, 30))
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))
-
-
-def rows(*found: tuple[Any, ...]) -> list[Any]:
-    """Parametrised cases, named after the row's number and the value tried."""
-    return [pytest.param(*case, id=f"{row} {shown(case[0])}") for row, *case in found]
-
-
-def shown(value: Any) -> str:
-    """The value tried, short and in ASCII."""
-    if isinstance(value, int) and abs(value) >= HUGE:
-        return "10000 digits"
-    return ascii(str(value)[:24])
 
 
 def refusal(take: Any, value: Any) -> MessageError:
@@ -83,76 +69,44 @@ def test_a_delay_is_accepted(delay: Any, ms: int) -> None:
 
 @pytest.mark.parametrize(
     ("delay", "code"),
-    rows(
-        ("T1", -1, "negative_delay"),
-        ("T1", -0.001, "negative_delay"),
-        ("T1", "-1s", "negative_delay"),
-        ("T1", "-PT1S", "negative_delay"),
-        ("T1", timedelta(microseconds=-1), "negative_delay"),
-        ("T4", "1.5ms", "not_integer_ms"),
-        ("T4", "0.0005s", "not_integer_ms"),
-        ("T5", "5000", "bad_time"),
-        ("T7", "5 s", "bad_time"),
-        ("T7", " 5", "bad_time"),
-        ("T7", "5\n", "bad_time"),
-        ("T7", "5s\n", "bad_time"),
-        ("T7", " 5s", "bad_time"),
-        ("T8", "1_000", "bad_time"),
-        ("T8", "1_000s", "bad_time"),
-        ("T9", "٥", "bad_time"),
-        ("T9", "５s", "bad_time"),
-        ("T9", "PT٥S", "bad_time"),
-        ("T10", "0x10", "bad_time"),
-        ("T10", "1e3", "bad_time"),
-        ("T10", "+5", "bad_time"),
-        ("T10", "+5s", "bad_time"),
-        ("T10", "1e3s", "bad_time"),
-        ("T11", math.nan, "bad_time"),
-        ("T11", "NaN", "bad_time"),
-        ("T12", math.inf, "bad_time"),
-        ("T12", -math.inf, "bad_time"),
-        ("T12", "Infinity", "bad_time"),
-        ("T12", "∞", "bad_time"),
-        ("T13", True, "bad_time"),
-        ("T13", "true", "bad_time"),
-        ("T16", "", "bad_time"),
-        ("T16", "-", "bad_time"),
-        ("T16", "P", "bad_time"),
-        ("T16", "PT", "bad_time"),
-        ("T17", [5], "bad_time"),
-        ("T17", {"ms": 5}, "bad_time"),
-        ("T17", b"5s", "bad_time"),
-        ("T17", Decimal(5), "bad_time"),
-        ("T20", 2**53 + 1, "too_far"),
-        ("T20", "9007199254740993ms", "too_far"),
-        ("T21", 2**63, "too_far"),
-        ("T21", 2**64, "too_far"),
-        ("T21", "9223372036854775808ms", "too_far"),
-        ("T21", "18446744073709551616s", "too_far"),
-        ("T21", 1e300, "too_far"),
-        ("T21", -1e300, "negative_delay"),
-        ("T21", timedelta.max, "too_far"),
-        ("T21", timedelta.min, "negative_delay"),
-        ("T22", "1" * 10_000, "bad_time"),
-        ("T22", "1" * 10_000 + "s", "bad_time"),
-        ("T22", "PT" + "1" * 10_000 + "S", "bad_time"),
-        ("T22", HUGE, "too_far"),
-        ("T22", -HUGE, "negative_delay"),
-        ("T31", "2030-W01-1", "bad_time"),
-        ("T32", "tomorrow", "bad_time"),
-        ("T32", "in 5 min", "bad_time"),
-        ("T32", "5min", "bad_time"),
-        ("T32", "5M", "bad_time"),
-        ("T32", "30m1h", "bad_time"),
-        ("T32", "1h1h", "bad_time"),
-        ("T32", "P1Y", "bad_time"),
-        ("T32", "P1M", "bad_time"),
-        ("T32", "pt5m", "bad_time"),
-        ("T32", "PT-5M", "bad_time"),
-        ("T32", "--5s", "bad_time"),
-        ("T32", "\x1b[2J5s", "bad_time"),
-        ("T32", "5s\ud800", "bad_time"),
-        ("T33", "*/5 * * * *", "bad_time"),
+    cases(
+        {
+            "T1": [-1, -0.001, "-1s", "-PT1S", timedelta(microseconds=-1)],
+            "T21": [-1e300, timedelta.min],
+            "T22": [-HUGE],
+        },
+        "negative_delay",
+    )
+    + cases({"T4": ["1.5ms", "0.0005s"]}, "not_integer_ms")
+    + cases(
+        {
+            "T20": [2**53 + 1, "9007199254740993ms"],
+            "T21": [2**63, 2**64, f"{2**63}ms", f"{2**64}s", 1e300, timedelta.max],
+            "T22": [HUGE],
+        },
+        "too_far",
+    )
+    + cases(
+        {
+            "T5": ["5000"],
+            "T7": ["5 s", " 5", "5\n", "5s\n", " 5s"],
+            "T8": ["1_000", "1_000s"],
+            "T9": ["٥", "５s", "PT٥S"],
+            "T10": ["0x10", "1e3", "+5", "+5s", "1e3s"],
+            "T11": [math.nan, "NaN"],
+            "T12": [math.inf, -math.inf, "Infinity", "∞"],
+            "T13": [True, "true"],
+            "T16": ["", "-", "P", "PT"],
+            "T17": [[5], {"ms": 5}, b"5s", Decimal(5)],
+            "T22": ["1" * 10_000, "1" * 10_000 + "s", "PT" + "1" * 10_000 + "S"],
+            "T31": ["2030-W01-1"],
+            "T32": [
+                *"tomorrow,in 5 min,5min,5M,30m1h,1h1h,P1Y,P1M,pt5m,PT-5M,--5s".split(","),
+                *("\x1b[2J5s", "5s\ud800"),
+            ],
+            "T33": ["*/5 * * * *"],
+        },
+        "bad_time",
     ),
 )
 def test_a_delay_is_refused(delay: Any, code: str) -> None:
@@ -198,61 +152,56 @@ def test_a_time_is_accepted(at: Any, ms: int) -> None:
 
 @pytest.mark.parametrize(
     ("at", "code"),
-    rows(
-        ("T9", "２０３０-01-01T00:00:00Z", "bad_time"),
-        ("T11", math.nan, "bad_time"),
-        ("T12", math.inf, "bad_time"),
-        ("T13", True, "bad_time"),
-        ("T16", "", "bad_time"),
-        ("T17", [2030], "bad_time"),
-        ("T17", b"2030-01-01T00:00:00Z", "bad_time"),
-        ("T22", HUGE, "bad_time"),
-        ("T22", -HUGE, "bad_time"),
-        ("T22", "1" * 10_000, "bad_time"),
-        ("T24", "1970-01-01T00:00:00Z", "looks_like_seconds"),
-        ("T24", datetime(1970, 1, 1, tzinfo=UTC), "looks_like_seconds"),
-        ("T24", 0, "looks_like_seconds"),
-        ("T24", 1_700_000_000, "looks_like_seconds"),
-        ("T24", "1700000000", "looks_like_seconds"),
-        ("T24", datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), "looks_like_seconds"),
-        ("T25", 1_700_000_000_000_000, "bad_time"),
-        ("T25", 1_700_000_000_000_000_000, "bad_time"),
-        ("T25", "1700000000000000", "bad_time"),
-        ("T26", "3000-01-01T00:00:00Z", "too_far"),
-        ("T26", "2999-12-31T23:59:59.9999Z", "too_far"),
-        ("T26", datetime(3000, 1, 1, tzinfo=UTC), "too_far"),
-        ("T27", "9999-12-31T23:59:59-14:00", "too_far"),
-        ("T27", datetime.max.replace(tzinfo=timezone(-timedelta(hours=14))), "too_far"),
-        ("T28", "2030-01-01T00:00:00", "zone_required"),
-        ("T28", datetime(2030, 1, 1), "zone_required"),
-        ("T29", "2024-02-30T00:00:00Z", "bad_time"),
-        ("T29", "2023-02-29T00:00:00Z", "bad_time"),
-        ("T29", "2030-13-01T00:00:00Z", "bad_time"),
-        ("T29", "2030-01-01T00:00:00+25:00", "bad_time"),
-        ("T29", "2030-01-01T00:00:00+01:60", "bad_time"),
-        ("T30", "2030-01-01T24:00:00Z", "bad_time"),
-        ("T30", "2030-01-01T23:59:60Z", "bad_time"),
-        ("T31", "2030-W01-1", "bad_time"),
-        ("T31", "20300101T000000Z", "bad_time"),
-        ("T31", "2030-01-01", "bad_time"),
-        ("T31", "2030-01-01T00:00Z", "bad_time"),
-        ("T31", "2030-01-01T00:00:00+0100", "bad_time"),
-        ("T31", "2030-01-01T00:00:00,5Z", "bad_time"),
-        ("T31", "2030-01-01T00:00:00Z\n", "bad_time"),
-        ("T32", "tomorrow", "bad_time"),
-        ("T32", "5m", "bad_time"),
+    cases(
+        {
+            "T24": [
+                *("1970-01-01T00:00:00Z", datetime(1970, 1, 1, tzinfo=UTC), 0, 1_700_000_000),
+                *("1700000000", "2001-09-09T01:46:39.999Z"),
+                datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+            ]
+        },
+        "looks_like_seconds",
+    )
+    + cases(
+        {
+            "T26": [
+                *("3000-01-01T00:00:00Z", "2999-12-31T23:59:59.9999Z"),
+                datetime(3000, 1, 1, tzinfo=UTC),
+            ],
+            "T27": [
+                "9999-12-31T23:59:59-14:00",
+                datetime.max.replace(tzinfo=timezone(-timedelta(hours=14))),
+            ],
+        },
+        "too_far",
+    )
+    + cases({"T28": ["2030-01-01T00:00:00", datetime(2030, 1, 1)]}, "zone_required")
+    + cases(
+        {
+            "T9": ["２０３０-01-01T00:00:00Z"],
+            "T11": [math.nan],
+            "T12": [math.inf],
+            "T13": [True],
+            "T16": [""],
+            "T17": [[2030], b"2030-01-01T00:00:00Z"],
+            "T22": [HUGE, -HUGE, "1" * 10_000],
+            "T25": [1_700_000_000_000_000, 1_700_000_000_000_000_000, "1700000000000000"],
+            "T29": [
+                *("2024-02-30T00:00:00Z", "2023-02-29T00:00:00Z", "2030-13-01T00:00:00Z"),
+                *("2030-01-01T00:00:00+25:00", "2030-01-01T00:00:00+01:60"),
+            ],
+            "T30": ["2030-01-01T24:00:00Z", "2030-01-01T23:59:60Z"],
+            "T31": [
+                *("2030-W01-1", "20300101T000000Z", "2030-01-01", "2030-01-01T00:00Z"),
+                *("2030-01-01T00:00:00+0100", "2030-01-01T00:00:00,5Z", "2030-01-01T00:00:00Z\n"),
+            ],
+            "T32": ["tomorrow", "5m"],
+        },
+        "bad_time",
     ),
 )
 def test_a_time_is_refused(at: Any, code: str) -> None:
     assert refusal(at_ms, at).code == code
-
-
-def test_either_a_time_or_a_delay_is_given() -> None:
-    with pytest.raises(MessageError) as missing:  # T14
-        when(None, None, FOREVER)
-    with pytest.raises(MessageError) as both:  # T15
-        when(5, "2030-01-01T00:00:00Z", FOREVER)
-    assert (missing.value.code, both.value.code) == ("time_required", "time_ambiguous")
 
 
 def test_a_delay_is_counted_by_redis_and_a_time_is_used_as_it_is() -> None:
@@ -269,17 +218,6 @@ def test_a_time_beyond_the_limit_is_refused_and_both_numbers_are_named(delay: An
         when(delay, at, limits)
     assert caught.value.code == "too_far"
     assert caught.value.detail[:3].isdigit()
-
-
-def test_a_time_exactly_at_the_limit_is_accepted() -> None:
-    assert when("10d", None, Limits(delay_ms=10 * 86_400_000)) == "+864000000"
-
-
-@pytest.mark.parametrize(
-    ("ms", "code"), [(0, "looks_like_seconds"), (YEAR_2001_MS - 1, "looks_like_seconds")]
-)
-def test_a_number_that_is_not_in_epoch_milliseconds_is_refused(ms: int, code: str) -> None:
-    assert refusal(lambda value: epoch_ms(value, field="due_ms"), ms).code == code
 
 
 @given(st.text() | st.binary() | st.floats() | st.integers() | st.timedeltas() | st.none())

@@ -1,7 +1,5 @@
 """`delaybridge top` without a terminal: its pages for any size, its keys, its looks."""
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Callable
@@ -157,7 +155,6 @@ def test_keys(typed: bytes, keys: str) -> None:
 
 
 def pressed(view: View, picture: Picture, keys: str) -> View:
-    """The view after these keys, each pressed when the page before is drawn."""
     for key in keys:
         page(picture, view, 80, 24)
         view.press(key)

@@ -1,7 +1,5 @@
 """Troubles: failing messages counted by their reason, and why a message is parked."""
 
-from __future__ import annotations
-
 import pytest
 
 from delaybridge.store.record import Failing

@@ -1,7 +1,5 @@
 """The watchdog's thread."""
 
-from __future__ import annotations
-
 import io
 import sys
 import time
