@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import uuid
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import pytest
@@ -58,6 +60,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     patterns = [each for mark in item.iter_markers("slow_with") for each in mark.args]
     if called is not None and any(fnmatchcase(called.id, pattern) for pattern in patterns):
         item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that ran in this process has set up a log, on a stream that is closed by now."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """All cells, in the order of their ids."""
 
+from __future__ import annotations
+
 from tests.chaos import (
     cells_brokers,
     cells_clock,

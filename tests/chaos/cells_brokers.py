@@ -1,5 +1,7 @@
 """Cells whose fault is in a broker, or on the way to it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from operator import methodcaller as order
 from typing import Any

@@ -1,5 +1,7 @@
 """Cells of clocks, storms, entrances, versions and machines."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -1,5 +1,7 @@
 """Cells with a ledger: Redis is lost, the database is, or the two disagree."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

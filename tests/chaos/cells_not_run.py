@@ -1,5 +1,7 @@
 """Cells of the specification that have nothing to run here, and why."""
 
+from __future__ import annotations
+
 from tests.chaos.cell import Cell
 
 THREE = "three brokers with replicas do not fit on the machine of the tests"

@@ -1,5 +1,7 @@
 """A cell of faults drawn at random, one or two at a time, as long as the load lasts."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 

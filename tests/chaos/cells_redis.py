@@ -1,5 +1,7 @@
 """Cells whose fault is in one Redis, or on the way to it."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 import sys

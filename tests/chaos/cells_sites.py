@@ -1,5 +1,7 @@
 """Cells whose fault is in a Redis of several servers: with Sentinels, or a Cluster."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Cells whose fault is in the worker."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Callable
 

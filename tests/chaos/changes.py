@@ -4,6 +4,8 @@ A mutation is a mistake that somebody might make in the product. Each must turn 
 (`make chaos-mutations`): otherwise the suite would not notice that mistake.
 """
 
+from __future__ import annotations
+
 import hashlib
 import random
 import time

@@ -3,6 +3,8 @@
 As in Jepsen, a call without an answer has an unknown outcome: it may have taken effect or not.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """A cell's history as a page: when each message came and how late, the faults, what is broken."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -6,6 +6,8 @@ One line of JSON for each step of a call: before it is made (`invoke`), and when
 python -m tests.chaos.load OPTIONS-AS-JSON
 """
 
+from __future__ import annotations
+
 import hashlib
 import heapq
 import json

@@ -3,6 +3,8 @@
 python -m tests.chaos.page
 """
 
+from __future__ import annotations
+
 import json
 from datetime import UTC, datetime
 from pathlib import Path

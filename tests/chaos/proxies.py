@@ -1,5 +1,7 @@
 """Proxies on a thread of their own, so that a cell can break connections while it waits."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from typing import Any

@@ -1,5 +1,7 @@
 """Runs one cell: warm-up, load with the fault, heal, drain, check."""
 
+from __future__ import annotations
+
 import os
 import re
 import tempfile

@@ -6,6 +6,8 @@ Prints what the store did, which must be nothing: one JSON object on one line.
 python -m tests.chaos.stale_owner URL NAMESPACE SECONDS
 """
 
+from __future__ import annotations
+
 import json
 import random
 import sys

@@ -1,5 +1,7 @@
 """The cells that run in a short form; `make chaos` runs all of them. See docs/faults.md."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Any words after `delaybridge`: a documented exit code, one line on stderr, never a traceback."""
 
+from __future__ import annotations
+
 import io
 import json
 import sys

@@ -1,5 +1,7 @@
 """Any value that a caller gives a client is answered, or refused with a printable error."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from typing import Any
 

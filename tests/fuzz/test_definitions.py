@@ -1,5 +1,7 @@
 """Any document to `definitions import`: refused as a whole, or done; never a traceback."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from typing import Any

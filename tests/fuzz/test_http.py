@@ -3,6 +3,8 @@
 The requests are made from the API's own description.
 """
 
+from __future__ import annotations
+
 import asyncio
 import threading
 from collections.abc import Iterator

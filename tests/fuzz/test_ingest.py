@@ -1,5 +1,7 @@
 """Whatever is sent to a delay exchange or delay topic, all valid messages among it are stored."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack

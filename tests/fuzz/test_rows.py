@@ -6,6 +6,8 @@ HTTP, too (`"H-38"`, or a test named `test_h38_...`). The rows of the command li
 settings (S) are named here, each with its test.
 """
 
+from __future__ import annotations
+
 import re
 from functools import cache
 from pathlib import Path

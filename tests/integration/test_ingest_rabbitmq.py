@@ -14,6 +14,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
+from delaybridge.ingest.rabbitmq import topology
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.settings.routes import Route
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, described, reading, source
@@ -96,6 +99,27 @@ async def test_a_direct_exchange_with_another_alternate_exchange_stops_no_other(
     await rabbit.do(lambda channel: channel.exchange_delete(bad))
     await reading(entrance, bad, good)
     assert not task.done()
+
+
+async def test_an_exchange_deleted_while_it_is_looked_at_is_declared_as_asked_for(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delay, type_of = f"{namespace}.delay", topology._type_of
+
+    async def looked_at(connection: IntakeConnection, route: Route) -> str:
+        found = await type_of(connection, route)
+        await rabbit.do(lambda channel: channel.exchange_delete(delay))
+        return found
+
+    monkeypatch.setattr(topology, "_type_of", looked_at)
+    await rabbit.do(lambda channel: channel.exchange_declare(delay, "direct", durable=True))
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.do(lambda channel: channel.exchange_declare(delay, "topic", durable=True))
 
 
 async def test_the_intake_queue_is_a_quorum_queue_without_delivery_limit(

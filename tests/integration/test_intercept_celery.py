@@ -341,7 +341,6 @@ def test_a_call_whose_answer_is_lost_is_repeated_by_the_retry_policy(
     assert own_team.pending() == sorted([first.id, second.id, "3rd"])
 
 
-@pytest.mark.slow_with("rabbitmq")
 def test_processes_forked_after_the_first_send_delay_their_tasks(team: Team) -> None:
     script = f"""
 import os
@@ -397,6 +396,5 @@ def test_the_code_in_the_guide_runs_unchanged(own_team: Team) -> None:
     run = own_team.run(code)
     assert (run.returncode, run.stderr) == (0, "")
     id, state = run.stdout.split()
-    assert state == "REVOKED"
     own_team.queue = "orders.tasks"
-    assert own_team.take().headers["id"] == id
+    assert (state, own_team.take().headers["id"]) == ("REVOKED", id)

@@ -39,9 +39,11 @@ def starlette(bridge: MountedApp) -> Any:
 def django(bridge: MountedApp) -> Any:
     from django.conf import settings
     from django.core.asgi import get_asgi_application
+    from django.test import override_settings
 
-    if not settings.configured:
-        settings.configure(DEBUG=False, ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY="x")
+    if not settings.configured:  # once per process, maybe by another test
+        settings.configure()
+    override_settings(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY="x").enable()
     others = get_asgi_application()
 
     async def application(scope: Any, receive: Any, send: Any) -> None:

@@ -38,9 +38,8 @@ CONFIG = ROOT / "config/prometheus"
 DASHBOARD: dict[str, Any] = json.loads(
     (ROOT / "config/grafana/dashboards/delaybridge.json").read_text()
 )
-RULES: list[dict[str, Any]] = yaml.safe_load((CONFIG / "alerts.yml").read_text())["groups"][0][
-    "rules"
-]
+ALERTS: dict[str, Any] = yaml.safe_load((CONFIG / "alerts.yml").read_text())
+RULES: list[dict[str, Any]] = ALERTS["groups"][0]["rules"]
 SCRAPE = "500ms"
 OF_THE_PAST = re.compile(r"increase|rate\(")  # such an alert rests minutes after its cause
 
@@ -50,8 +49,7 @@ class Site:
 
     def __init__(self, folder: Path, rabbitmq_url: str) -> None:
         self.folder, self.rabbitmq_url = folder, rabbitmq_url
-        self.namespace = f"t-{uuid.uuid4().hex[:16]}"
-        self.queue = self.namespace
+        self.queue = self.namespace = f"t-{uuid.uuid4().hex[:16]}"
         self.delay_exchange = f"{self.namespace}.delay"
         self.fired: set[str] = set()  # alerts that look back on a cause that is over
         self.processes: dict[str, Process] = {}
@@ -395,17 +393,7 @@ def test_every_alert_has_a_test_that_causes_it() -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.__name__)
-@pytest.mark.slow_with(
-    "node_silent",
-    "runs_missed",
-    "overdue_and_broker_down",
-    "store_down",
-    "source_taken",
-    "store_nearly_full",
-    "given_up",
-    "refused",
-)
-@pytest.mark.slow_with("late")
+@pytest.mark.slow_with("[!k]*")  # all but `killed`
 def test_alerts_rest_then_fire_for_their_cause(site: Site, cause: Callable[[Site], None]) -> None:
     site.rests()
     cause(site)

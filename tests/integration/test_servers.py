@@ -163,7 +163,7 @@ def test_a_kafka_on_path_is_not_used_without_java(
 def test_a_missing_server_is_reported_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(installing.INSTALL, "rabbitmq", lambda: None)
+    monkeypatch.setattr(installing.SERVERS["rabbitmq"], "install", lambda: None)
     monkeypatch.setitem(installing.SOURCES, "rabbitmq", lambda: iter(()))
     installing.main(["rabbitmq"])
     first, second = capsys.readouterr().out.splitlines()

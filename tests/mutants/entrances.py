@@ -1,5 +1,7 @@
 """Mutants of the entrances: accept, amqp, settings, client, intercept, outbox, ingest, dedup."""
 
+from __future__ import annotations
+
 from tests.mutants.mutant import Mutant
 
 MUTANTS = [

@@ -1,5 +1,7 @@
 """One mistake in the product, and the tests that are to notice it first."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import NamedTuple
 

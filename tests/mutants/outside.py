@@ -1,5 +1,7 @@
 """Mutants of what the outside meets: publish, web, cli, doctor."""
 
+from __future__ import annotations
+
 from tests.mutants.mutant import Mutant
 
 MUTANTS = [

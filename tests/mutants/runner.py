@@ -1,5 +1,7 @@
 """Makes mutants in a copy of the tree, one after the other, and lets tests meet them."""
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import itertools

@@ -1,5 +1,7 @@
 """Mutants of scan, worker and metrics."""
 
+from __future__ import annotations
+
 from tests.mutants.mutant import Mutant
 
 MUTANTS = [

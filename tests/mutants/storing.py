@@ -1,5 +1,7 @@
 """Mutants of the store and of its Lua scripts."""
 
+from __future__ import annotations
+
 from tests.mutants.mutant import Mutant
 
 MUTANTS = [

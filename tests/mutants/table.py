@@ -1,5 +1,7 @@
 """All mutants, room by room."""
 
+from __future__ import annotations
+
 from tests.mutants import entrances, outside, scanning, storing
 from tests.mutants.mutant import Mutant
 

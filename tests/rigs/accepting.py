@@ -1,5 +1,7 @@
 """Messages accepted or refused, as the client takes them, without a store."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from typing import Any

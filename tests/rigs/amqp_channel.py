@@ -3,6 +3,8 @@
 A real broker cannot be told when to ack, nack, return and close.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 

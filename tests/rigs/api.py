@@ -1,5 +1,7 @@
 """The HTTP API on a port of its own, in this process, and a client for it."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """`delaybridge serve` as processes of their own."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 import signal

@@ -1,5 +1,7 @@
 """Requests of the HTTP API as text, and that nothing comes of a bad one."""
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections.abc import AsyncIterator

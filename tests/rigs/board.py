@@ -1,5 +1,7 @@
 """Lanes over two brokers in memory, and one session of a bucket whose copies take them."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """A whole bridge for acceptance tests: Redis, worker processes, plain consumers, a checker."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os

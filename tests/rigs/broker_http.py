@@ -1,5 +1,7 @@
 """A receiver of webhooks for tests of publishers."""
 
+from __future__ import annotations
+
 import base64
 import json
 import sys

@@ -1,5 +1,7 @@
 """Kafka for tests of publishers."""
 
+from __future__ import annotations
+
 import functools
 import uuid
 from typing import Any

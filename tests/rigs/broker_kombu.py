@@ -1,5 +1,7 @@
 """kombu over Redis and over AMQP, for tests of publishers."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import kombu

@@ -1,5 +1,7 @@
 """The memory publisher as a broker of the publisher contract."""
 
+from __future__ import annotations
+
 import contextlib
 import uuid
 from typing import Any

@@ -1,5 +1,7 @@
 """RabbitMQ for tests of publishers."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import uuid

@@ -1,5 +1,7 @@
 """Redis Streams for tests of publishers."""
 
+from __future__ import annotations
+
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """A page of a real browser, which must not complain; what axe-core finds in it; pictures."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncIterator, Collection

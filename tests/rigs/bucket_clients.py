@@ -1,5 +1,7 @@
 """The clients' verbs in the model of a bucket."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """A bucket on Redis beside its model: the same calls give the same answers and the same state."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant

@@ -1,5 +1,7 @@
 """The content of a bucket in the model, on plain dicts, and the changes common to verbs."""
 
+from __future__ import annotations
+
 import struct
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -5,6 +5,8 @@ obvious. `Content.check` compares what the bucket counts as fired with what was 
 holds every message to one set.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Sequence

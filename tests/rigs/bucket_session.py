@@ -1,5 +1,7 @@
 """A session of a bucket, without a store."""
 
+from __future__ import annotations
+
 from delaybridge.scan.session import Session
 from delaybridge.store.verbs import Bucket
 

@@ -1,5 +1,7 @@
 """Messages in flight and dead ones without a worker: claimed, fired, buried by the test itself."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

@@ -1,5 +1,7 @@
 """An application of Celery, its worker, and a worker of delaybridge."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import subprocess

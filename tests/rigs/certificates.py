@@ -1,5 +1,7 @@
 """A throw-away authority and a server certificate for 127.0.0.1, made by openssl."""
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
 from typing import NamedTuple

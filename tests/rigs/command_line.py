@@ -1,5 +1,7 @@
 """Command lines run in the test's own process, or in one of their own."""
 
+from __future__ import annotations
+
 import io
 import json
 import os

@@ -1,5 +1,7 @@
 """Workers on the test's own loop, whose broker records which messages arrive and when."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections import Counter

@@ -1,5 +1,7 @@
 """Every kind of damage that people, bugs or other programs may do to the keys of a namespace."""
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Databases of an application, through their own libraries."""
 
+from __future__ import annotations
+
 import sqlite3
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A Docker engine as far as the tests need one: its container is a real Redis on the port asked."""
 
+from __future__ import annotations
+
 import json
 import re
 import threading

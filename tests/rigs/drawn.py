@@ -1,5 +1,7 @@
 """Many examples of a strategy at once: a server is asked once, not once for each."""
 
+from __future__ import annotations
+
 from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings

@@ -1,5 +1,7 @@
 """A TCP proxy on the test's own loop that swallows bytes, resets connections, refuses new ones."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import socket

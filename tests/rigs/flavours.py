@@ -1,5 +1,7 @@
 """Client and AsyncClient behind one face, so that a test is written once for both."""
 
+from __future__ import annotations
+
 import asyncio
 import inspect
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Real `delaybridge scan` processes whose broker is a file (`recorder.py`)."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal

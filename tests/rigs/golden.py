@@ -12,6 +12,8 @@ An error is asked for as JSON, too: its code is shown, and its field and words m
 `DELAYBRIDGE_TEST_UPDATE_GOLDEN=1 pytest ...` writes what is printed now into the pages.
 """
 
+from __future__ import annotations
+
 import difflib
 import json
 import os

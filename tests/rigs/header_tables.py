@@ -1,5 +1,7 @@
 """Strategies for AMQP header tables: every type that an application may put into one."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any

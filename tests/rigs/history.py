@@ -4,6 +4,8 @@ As in Jepsen, a call without an answer is unknown, never a failure: the message 
 arrive. Times are this machine's, which Redis and the consumers share.
 """
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence

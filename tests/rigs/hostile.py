@@ -3,6 +3,8 @@
 No strategy draws from `HARD`: hypothesis prints what failed, and some of it fills the memory.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,5 +1,7 @@
 """Strings that have broken consoles elsewhere, and a namespace in which all text is of them."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 

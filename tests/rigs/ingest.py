@@ -1,5 +1,7 @@
 """An ingest process and a worker on this test's own loop, between real servers."""
 
+from __future__ import annotations
+
 import asyncio
 import uuid
 from collections.abc import Callable

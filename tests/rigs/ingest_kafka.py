@@ -1,5 +1,7 @@
 """Plain Kafka clients for tests of ingest: producers and readers off the loop."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 import struct

@@ -1,5 +1,7 @@
 """Plain RabbitMQ clients for tests of ingest that see, and send, the bytes of a content header."""
 
+from __future__ import annotations
+
 import asyncio
 import struct
 from typing import Any

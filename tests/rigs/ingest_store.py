@@ -1,5 +1,7 @@
 """A small model of the scripts that ingest calls: their answers in plain words."""
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """The ledger's database as a test looks at it, beside the product."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

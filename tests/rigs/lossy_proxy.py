@@ -1,5 +1,7 @@
 """A TCP proxy in front of Redis that loses replies, as a broken or stalled connection does."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import threading

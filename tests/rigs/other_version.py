@@ -1,5 +1,7 @@
 """An earlier version of the package, for tests of rolling upgrades."""
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
 

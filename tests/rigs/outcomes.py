@@ -1,5 +1,7 @@
 """How a publish may end, in a test that plays the broker."""
 
+from __future__ import annotations
+
 from delaybridge.publish import Fault, Outcome, Verdict
 
 NACK = Outcome(Verdict.UNKNOWN, "nack: 1", Fault.MESSAGE)

@@ -1,5 +1,7 @@
 """The programs in the pages of docs/, which tests run as they stand there."""
 
+from __future__ import annotations
+
 from tests.rigs.fleet import ROOT
 
 

@@ -1,5 +1,7 @@
 """A RabbitMQ, a worker and a consumer that sees the bytes: for tests of drop-in producers."""
 
+from __future__ import annotations
+
 import struct
 import time
 import uuid

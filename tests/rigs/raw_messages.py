@@ -1,5 +1,7 @@
 """Messages as a delay exchange's intake gets them, in bytes; and how they are read."""
 
+from __future__ import annotations
+
 import struct
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Records as a delay topic's intake gets them, and how they are read."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from delaybridge.ingest.entries import Entry, Quarantine, Schedule

@@ -4,6 +4,8 @@ recorder:///PATH?confirm_ms=MS: one JSON line a message is appended to the file,
 confirmed that much later. While `PATH.hold` exists nothing is confirmed.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

@@ -1,5 +1,7 @@
 """Troubles of a Redis: it moves to another server, is busy, or cannot write."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """One call of every script in lua/, with arguments for as many messages as a test asks for."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted

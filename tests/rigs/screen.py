@@ -3,6 +3,8 @@
 One failure that printed half a million lines would hide every other.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Generator
 from pathlib import Path

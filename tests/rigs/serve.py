@@ -1,5 +1,7 @@
 """`delaybridge serve` of a bridge, on one port."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import socket

@@ -1,5 +1,7 @@
 """Tokens of each scope, and sessions of the console that begin with them."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from urllib.parse import quote

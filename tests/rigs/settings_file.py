@@ -1,5 +1,7 @@
 """Settings from a file, variables and flags, in a working directory of the test's own."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Shared by the rigs of drop-in producers: a worker, a client, and settings that name them."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 import subprocess

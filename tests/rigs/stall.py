@@ -6,6 +6,8 @@ asks for the fixture `stall`, and widens the bound by the worst stall. A test th
 its stalls were above `REPEATED_ABOVE_S` runs once more, and says so; the second time counts.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """A program in a real terminal: a private tmux, driven by keys, whose screen can be read."""
 
+from __future__ import annotations
+
 import shlex
 import shutil
 import subprocess

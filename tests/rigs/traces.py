@@ -1,5 +1,7 @@
 """OpenTelemetry's real SDK in this process, with its exporter in memory."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

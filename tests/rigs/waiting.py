@@ -4,6 +4,8 @@
 where nothing can be sent, by `quiet`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import inspect
 import time

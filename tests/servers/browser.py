@@ -1,5 +1,7 @@
 """A browser for tests: Debian's Chromium, with fonts that show Latin and Chinese."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 from collections.abc import Iterator

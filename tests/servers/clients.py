@@ -3,6 +3,8 @@
 They are installed once, in the versions of the lock file, in the folder of the servers.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil

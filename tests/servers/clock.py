@@ -1,5 +1,7 @@
 """A Redis whose clock a test can set: a small preloaded library shifts the time that it reads."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A Redis Cluster of private processes on loopback, and what an administrator does to its slots."""
 
+from __future__ import annotations
+
 import contextlib
 import random
 import secrets

@@ -1,5 +1,7 @@
 """Installs Debian packages, and finds the mirror that this machine uses."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import tempfile

@@ -1,5 +1,7 @@
 """A server in a container of a running Docker engine, bound to a loopback port of this machine."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Self
 

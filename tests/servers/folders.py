@@ -1,5 +1,7 @@
 """Folders of the test servers: a cache of downloads, and a private folder for each server."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os

@@ -4,6 +4,8 @@ Without Java, librdkafka's mock cluster is the stand-in. It is good enough for c
 paths, but not for claims about latency or exactly-once delivery.
 """
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess

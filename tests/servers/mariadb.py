@@ -1,5 +1,7 @@
 """MariaDB for tests: Debian's package of the server alone, as private processes."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import socket

@@ -4,6 +4,8 @@ All are on this machine, so each server's connections come from a loopback addre
 each server is known by a port on which this network forwards to it.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import itertools

@@ -1,5 +1,7 @@
 """The pytest plugin of the servers: `--require`, skips, and a header line with their sources."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 

@@ -1,5 +1,7 @@
 """PostgreSQL for tests: Debian's package, as private processes; its service is not started."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import pwd

@@ -1,5 +1,7 @@
 """A Redis whose machine can lose power: what its AOF had not synced to disk is then gone."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Small C libraries that are preloaded into a server: what its kernel says and is told."""
 
+from __future__ import annotations
+
 import shutil
 import subprocess
 from functools import cache

@@ -1,5 +1,7 @@
 """Prometheus for tests: Debian's package, unpacked into the cache; its service is not installed."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import urllib.error

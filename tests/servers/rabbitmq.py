@@ -5,6 +5,8 @@ in it, in its own process and mount namespaces: its data are mounted on /srv, an
 started, such as the port mapper epmd, ends with it.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import socket

@@ -1,5 +1,7 @@
 """Redis for tests: Redis 7 from apt, 6.2 and Valkey from wheels, each as a private process."""
 
+from __future__ import annotations
+
 import importlib.util
 import re
 import shutil

@@ -1,5 +1,7 @@
 """Redis behind Sentinels: a master, its replicas, and the Sentinels that elect the next master."""
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -1,5 +1,7 @@
 """The ways to get a server for the tests; a server starts only when its source is opened."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """Fixtures that several files here ask for."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -4,6 +4,8 @@ Rows of other surfaces (HTTP, ingest, the broker's own answer) are tested where 
 are in test_destination.py, H in test_accept_headers.py, T in test_times.py.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

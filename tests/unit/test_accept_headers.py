@@ -3,6 +3,8 @@
 What an AMQP table carries is tested in test_amqp.py.
 """
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any

@@ -1,5 +1,7 @@
 """A bucket compared with the ledger, without either: which pages are asked for, what is dropped."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any

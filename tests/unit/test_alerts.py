@@ -1,5 +1,7 @@
 """Alerts without a server: their English, their translations, and which is the worst."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """AMQP header tables and property lists: every type, every refusal, and pika as the witness."""
 
+from __future__ import annotations
+
 import math
 import struct
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """A connection to RabbitMQ that never opens is given up, whatever pika says or does not say."""
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import socket

@@ -1,5 +1,7 @@
 """The frames that we write to RabbitMQ, and those that we read, however they are cut."""
 
+from __future__ import annotations
+
 import random
 import struct
 from collections.abc import Callable

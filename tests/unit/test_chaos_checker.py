@@ -1,5 +1,7 @@
 """The checker of the fault suite: each broken promise is found, and a kept one is not."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from typing import Any

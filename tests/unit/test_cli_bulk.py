@@ -1,5 +1,7 @@
 """Verbs on many messages: spread over time, counted, stopped."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """`delaybridge config`: the settings in force, and where they come from."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """How a command ends: exit codes, defects, interruptions, closed streams."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

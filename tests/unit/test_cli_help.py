@@ -1,5 +1,7 @@
 """The help, the version, completion, and where options go."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,5 +1,7 @@
 """The body from stdin, and `schedule --lines`."""
 
+from __future__ import annotations
+
 import io
 import json
 import os

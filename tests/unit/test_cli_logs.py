@@ -1,5 +1,7 @@
 """Lines of the log: bounded, without secrets, in text and JSON."""
 
+from __future__ import annotations
+
 import json
 import logging
 import sys

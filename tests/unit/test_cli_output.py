@@ -1,5 +1,7 @@
 """How results are printed: escaped, aligned, fitted to the terminal."""
 
+from __future__ import annotations
+
 import io
 import sys
 from typing import Any

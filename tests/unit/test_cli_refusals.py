@@ -1,5 +1,7 @@
 """What the command line refuses, and an unreachable Redis: exit code, code and field."""
 
+from __future__ import annotations
+
 import pytest
 
 from tests.rigs.command_line import Run

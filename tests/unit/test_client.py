@@ -1,5 +1,7 @@
 """The values that a client returns, and how it spreads messages."""
 
+from __future__ import annotations
+
 import copy
 import pickle
 

@@ -3,6 +3,8 @@
 All simulated times are whole microseconds, as Redis' TIME gives them.
 """
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

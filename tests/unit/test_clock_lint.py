@@ -4,6 +4,8 @@ Forbidden: a fixed wait; a deadline of one's own that is shorter than the common
 upper bound of a measured time. tests/README.md says what to do instead.
 """
 
+from __future__ import annotations
+
 import ast
 import re
 from collections.abc import Iterator

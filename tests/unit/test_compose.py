@@ -1,5 +1,7 @@
 """docker-compose.yml, Dockerfile and config/: without an engine, the names in them are checked."""
 
+from __future__ import annotations
+
 import json
 import re
 import tomllib

@@ -1,5 +1,7 @@
 """The console without a server: its files, its words, and how it writes numbers and times."""
 
+from __future__ import annotations
+
 import ast
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """The console's messages without a server: how bodies are shown, times read, pages linked."""
 
+from __future__ import annotations
+
 import json
 import time
 

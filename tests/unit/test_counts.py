@@ -1,5 +1,7 @@
 """Counts: totals made from events, bounded labels, lateness by bucket."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from random import Random
 from typing import Any

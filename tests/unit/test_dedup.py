@@ -1,5 +1,7 @@
 """Ids, arguments and statements of `dedup`; what a connection is taken for."""
 
+from __future__ import annotations
+
 import pickle
 import sqlite3
 import subprocess

@@ -1,5 +1,7 @@
 """What the demo concludes from its run, and how it shows it."""
 
+from __future__ import annotations
+
 import io
 
 import pytest

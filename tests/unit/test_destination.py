@@ -1,5 +1,7 @@
 """Destinations: their text, and rows D1 to D7 of bad-input.md 5.2."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The pages are true: links lead somewhere, names exist, every public name is documented."""
 
+from __future__ import annotations
+
 import ast
 import re
 from importlib import import_module

@@ -1,5 +1,7 @@
 """The short look at plain messages against `accept`: same records, same errors, for any message."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,5 +1,7 @@
 """The gate of durability: what a server's INFO says against what is promised."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

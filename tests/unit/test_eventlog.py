@@ -1,5 +1,7 @@
 """Events as log lines: rare events one line each, frequent ones summed once a second."""
 
+from __future__ import annotations
+
 import logging
 from typing import Any
 

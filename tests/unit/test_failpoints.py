@@ -1,5 +1,7 @@
 """Failpoints: what is set is done once, at the place and the time that were named."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import sys

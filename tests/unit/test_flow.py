@@ -1,5 +1,7 @@
 """How much one destination may have in flight, learned from when it answers."""
 
+from __future__ import annotations
+
 from collections import deque
 
 import pytest

@@ -4,6 +4,8 @@ Hard to follow means cognitive complexity (G. Ann Campbell, SonarSource 2018), w
 and mixed boolean operators.
 """
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,7 @@
 """What commands print without a server, word for word: the pages in `golden/`."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """What ingest counts of stored messages: how long they are to wait."""
 
+from __future__ import annotations
+
 from random import Random
 from time import time_ns
 

@@ -1,5 +1,7 @@
 """Partitions are given up with everything stored and committed that can be."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 

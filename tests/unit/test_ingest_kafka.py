@@ -1,5 +1,7 @@
 """How a record of a delay topic is read: every row of the list of bad input."""
 
+from __future__ import annotations
+
 import pytest
 from confluent_kafka import Consumer
 from hypothesis import given

@@ -1,5 +1,7 @@
 """Any record of a delay topic, whatever was read before it, and records in etf1's dialect."""
 
+from __future__ import annotations
+
 import itertools
 import time
 from typing import Any

@@ -1,5 +1,7 @@
 """How a message from a delay exchange is read: its delay, its other instructions, what is kept."""
 
+from __future__ import annotations
+
 import struct
 from datetime import UTC, datetime
 from typing import Any

@@ -1,5 +1,7 @@
 """Any bytes that a delay exchange delivers are kept as they are or quarantined, each time alike."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """A stream of deliveries: read wherever it is cut, and each message acknowledged once."""
 
+from __future__ import annotations
+
 import struct
 
 from hypothesis import given, settings

@@ -1,5 +1,7 @@
 """Which exchanges and topics are read, where their messages go, and where they may not."""
 
+from __future__ import annotations
+
 import re
 
 import pytest

@@ -1,5 +1,7 @@
 """How ingest calls the store: order, calls and answers, against a small model of the scripts."""
 
+from __future__ import annotations
+
 import gc
 import weakref
 from collections.abc import Sequence

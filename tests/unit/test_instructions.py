@@ -1,5 +1,7 @@
 """The headers by which a producer delays its message: accepted and refused values."""
 
+from __future__ import annotations
+
 import math
 from datetime import UTC, datetime
 from decimal import Decimal

@@ -1,5 +1,7 @@
 """What all drop-ins share, as far as it needs no server."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,5 +1,7 @@
 """Names of keys: one hash tag per bucket, and the same keys in docs/keys.md as in keys.py."""
 
+from __future__ import annotations
+
 import re
 from binascii import crc_hqx
 from collections import Counter

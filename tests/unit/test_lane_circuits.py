@@ -1,5 +1,7 @@
 """Lanes: parked messages come back in order, and circuits are probed."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pytest

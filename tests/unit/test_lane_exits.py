@@ -1,5 +1,7 @@
 """Lanes: every exit of a copy, by how its publish ended or why there was none."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

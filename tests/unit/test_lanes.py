@@ -1,5 +1,7 @@
 """Lanes: the way out to each destination: its window, its stalls, its routes and its broker."""
 
+from __future__ import annotations
+
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.lane import Broker
 from delaybridge.store.replies import Fired

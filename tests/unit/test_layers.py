@@ -1,5 +1,7 @@
 """Rooms: imports point down only, and each room imports only the libraries that are its own."""
 
+from __future__ import annotations
+
 import ast
 import sys
 from collections.abc import Callable, Iterable

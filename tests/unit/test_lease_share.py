@@ -1,5 +1,7 @@
 """Shares of the buckets: even, the same for all workers, and few buckets move."""
 
+from __future__ import annotations
+
 import random
 from collections import Counter
 from statistics import mean

@@ -1,5 +1,7 @@
 """When a worker gives its leases back, as another Redis answers; and how long it trusts one."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Dead letters: the headers and properties with which a given-up message is published."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The permits of a lane with a rate: what it asks for, and what becomes of those it has."""
 
+from __future__ import annotations
+
 import pytest
 
 from delaybridge.scan.limit import Limit

@@ -1,5 +1,7 @@
 """How a publisher keeps its connection, with sessions that only take time."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

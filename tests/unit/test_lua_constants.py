@@ -1,5 +1,7 @@
 """The constants that the scripts and Python both state are the same."""
 
+from __future__ import annotations
+
 import re
 
 import pytest

@@ -1,5 +1,7 @@
 """Each script's header is true: keys, arguments and writes are those that its caller uses."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from functools import cache

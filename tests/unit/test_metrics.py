@@ -1,5 +1,7 @@
 """Metrics: exposition, totals over processes that come and go, health, and the page."""
 
+from __future__ import annotations
+
 import pickle
 import sys
 from pathlib import Path

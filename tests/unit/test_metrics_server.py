@@ -1,5 +1,7 @@
 """The metrics server: what it answers, and that no client can hurt it."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import json

@@ -1,5 +1,7 @@
 """The table of mutants fits the product as it is: `python -m tests.mutants` can make each."""
 
+from __future__ import annotations
+
 from collections import Counter
 
 import pytest

@@ -1,5 +1,7 @@
 """Calls of an application as rows of its own transaction: what is checked, what is written."""
 
+from __future__ import annotations
+
 import sqlite3
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """A worker's pace, as its announcement tells it."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from typing import Any
 

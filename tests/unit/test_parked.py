@@ -1,5 +1,7 @@
 """Parked messages: the earliest come back first, and later copies wait behind them."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

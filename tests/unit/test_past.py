@@ -1,5 +1,7 @@
 """What a worker remembers of its buckets, and what it makes of what Redis says of them later."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

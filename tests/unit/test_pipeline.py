@@ -1,5 +1,7 @@
 """Commands on their way to their answers: what a call ends with when its time is up."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,5 +1,7 @@
 """Retry plans: what is accepted, what is stored, and what versions without plans read."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

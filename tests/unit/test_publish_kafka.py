@@ -1,5 +1,7 @@
 """Kafka's settings from a URL, and what its errors mean."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

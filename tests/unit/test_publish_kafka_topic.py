@@ -1,5 +1,7 @@
 """Which of the two producers a topic gains from, and what a topic must not forget."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The kombu publisher: URLs and properties that it refuses, warns of, or does not show."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

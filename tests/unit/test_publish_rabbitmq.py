@@ -1,5 +1,7 @@
 """RabbitMQ's outcomes under every interleaving a broker may choose, and its URL."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

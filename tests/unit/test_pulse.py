@@ -1,5 +1,7 @@
 """The pulse: when it beats, and what an error of one part does to the others."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

@@ -1,5 +1,7 @@
 """The messages that a quota refuses, judged by a sample of each bucket; time is passed in."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

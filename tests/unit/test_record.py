@@ -1,5 +1,7 @@
 """Records, as they lie in the store: any is read back, and any other bytes are a decode error."""
 
+from __future__ import annotations
+
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,5 +1,7 @@
 """Due times through changes of clocks, templates, and what a worker makes of a definition."""
 
+from __future__ import annotations
+
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile

@@ -1,5 +1,7 @@
 """What the Redis user is tried for: every command that a script or a call sends, and no less."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

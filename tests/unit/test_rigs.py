@@ -1,5 +1,7 @@
 """Helpers of the tests are rigs, and tests/README.md says when to use each."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Rules of destinations: read leniently, changed strictly, and two changes at once both win."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """The sampler: what it sends, again if there was no answer, and what it gives up."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import msgspec

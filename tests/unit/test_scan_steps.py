@@ -1,5 +1,7 @@
 """Steps of the scanner under load, without servers: when to claim, fire and tell, and how much."""
 
+from __future__ import annotations
+
 import random
 from collections import Counter
 from collections.abc import Coroutine, Sequence

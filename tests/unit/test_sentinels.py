@@ -1,5 +1,7 @@
 """Which of several Sentinels is believed, and that they are asked before anything is sent."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

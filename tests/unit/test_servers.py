@@ -1,5 +1,7 @@
 """Which server of a Cluster a command goes to."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The owner's side of one bucket: the revocations that it remembers."""
 
+from __future__ import annotations
+
 from math import inf
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The exits that the owner of a bucket tells the store, and what comes back from parking."""
 
+from __future__ import annotations
+
 from math import inf
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Settings: their defaults, and the sources of values."""
 
+from __future__ import annotations
+
 import os
 import pickle
 import runpy

@@ -1,5 +1,7 @@
 """Settings that are refused: each line names its source, the setting and what is allowed."""
 
+from __future__ import annotations
+
 import pytest
 
 from delaybridge.errors import ConfigError

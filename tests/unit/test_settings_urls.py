@@ -1,5 +1,7 @@
 """URLs in settings: those accepted, secrets that stay hidden, what weakens them, password files."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 

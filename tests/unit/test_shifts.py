@@ -1,5 +1,7 @@
 """Which shift serves which buckets, while nodes of a Redis Cluster come and go."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

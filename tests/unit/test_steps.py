@@ -1,5 +1,7 @@
 """Several calls run as one: their commands travel together, answers and errors do not mix."""
 
+from __future__ import annotations
+
 from collections.abc import Generator
 from typing import Any
 

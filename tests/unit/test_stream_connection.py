@@ -1,5 +1,7 @@
 """A connection to Redis on uvloop: a write after its end is a lost connection, nothing worse."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What a process tells a listener, and what `delaybridge tail` makes of it; nothing is sent."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

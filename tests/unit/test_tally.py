@@ -1,5 +1,7 @@
 """Estimates by destination: right as often as they say, and exact if everything was read."""
 
+from __future__ import annotations
+
 import random
 from collections import Counter
 

@@ -1,5 +1,7 @@
 """Throttles: how long an address that guesses has to wait, and how often a token may ask."""
 
+from __future__ import annotations
+
 from delaybridge.web.throttle import Failures, Pace
 
 HERE = "192.0.2.1"

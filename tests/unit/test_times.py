@@ -1,5 +1,7 @@
 """Delays and due times: rows T1 to T34 of bad-input.md, as the client takes them."""
 
+from __future__ import annotations
+
 import math
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal, localcontext

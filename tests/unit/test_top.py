@@ -1,5 +1,7 @@
 """`delaybridge top` without a terminal: its pages for any size, its keys, its looks."""
 
+from __future__ import annotations
+
 import io
 import time
 from collections.abc import Callable

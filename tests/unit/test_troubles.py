@@ -1,5 +1,7 @@
 """Troubles: failing messages counted by their reason, and why a message is parked."""
 
+from __future__ import annotations
+
 import pytest
 
 from delaybridge.store.record import Failing

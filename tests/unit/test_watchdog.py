@@ -1,5 +1,7 @@
 """The watchdog's thread."""
 
+from __future__ import annotations
+
 import io
 import sys
 import time

@@ -1,5 +1,7 @@
 """Cookies of browsers' sessions: how long they count, and what ends them sooner."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,5 +1,7 @@
 """A wire to a server that is replaced while a connection to it opens; forks; listening."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from types import SimpleNamespace

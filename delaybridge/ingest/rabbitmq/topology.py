@@ -24,7 +24,7 @@ from delaybridge.settings.routes import EXCHANGE_TYPES, Route
 # No delivery limit: a message is returned often if ingest is restarted often, not because it is
 # bad. Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops messages returned once.
 QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
-_REFUSED, _NOT_FOUND, _PRECONDITION_FAILED = 403, 404, 406
+_REFUSED, _PRECONDITION_FAILED = 403, 406
 _log = logging.getLogger("delaybridge")
 _ALTERNATE = "alternate-exchange"
 _CURRENT_ALTERNATE = re.compile(
@@ -32,6 +32,7 @@ _CURRENT_ALTERNATE = re.compile(
 )
 _POLICY_LOOKS, _POLICY_AGAIN_S = 10, 0.2
 _CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
+_NOT_THERE = "invalid type"
 _EVERYTHING = "#"
 
 
@@ -111,24 +112,32 @@ async def declare(connection: IntakeConnection, route: Route, management: Manage
 
 async def _type_of(connection: IntakeConnection, route: Route) -> str:
     """The type of the existing exchange, '' if it does not exist."""
-    try:
-        await connection.call_alone("exchange_declare", exchange=route.source, passive=True)
-    except Exception as exc:
-        if _text_of(exc, _NOT_FOUND) is None:
-            raise
+    differs = await _differs(connection, route, route.type)
+    if _NOT_THERE in differs:
         return ""
-    refused = await _declare_exchange(connection, route, route.type)
-    found = _CURRENT_TYPE.search(refused)
+    found = _CURRENT_TYPE.search(differs)
     type = route.type if found is None else found[1]
     if type not in EXCHANGE_TYPES:
         raise ConfigError(f"{route}: the exchange exists with type {type!r}; delete it")
     return type
 
 
-async def _declare_exchange(connection: IntakeConnection, route: Route, type: str) -> str:
+async def _differs(connection: IntakeConnection, route: Route, type: str) -> str:
+    """How the exchange differs from one of this type, in the broker's words; `_NOT_THERE`.
+
+    Never declares one, which another might have deleted a moment ago: RabbitMQ takes no number for
+    an alternate exchange.
+    """
+    return await _declare_exchange(connection, route, type, {_ALTERNATE: 0})
+
+
+async def _declare_exchange(
+    connection: IntakeConnection, route: Route, type: str, arguments: dict[str, Any] | None = None
+) -> str:
     return await _declare(
-        connection, "exchange_declare", exchange=route.source, exchange_type=type, durable=True
-    )
+        connection, "exchange_declare",
+        exchange=route.source, exchange_type=type, durable=True, arguments=arguments,
+    )  # fmt: skip
 
 
 async def _bind(connection: IntakeConnection, route: Route, exchange: str) -> None:
@@ -153,7 +162,7 @@ async def _declare_direct(
     )  # fmt: skip
     await _bind(connection, route, intake)
     if is_there:
-        found = _CURRENT_ALTERNATE.search(await _declare_exchange(connection, route, "direct"))
+        found = _CURRENT_ALTERNATE.search(await _differs(connection, route, "direct"))
         if found is not None and found[1] != intake:
             what = f"has the alternate exchange {found[1]!r}, not {intake!r}; delete it"
             raise ConfigError(f"{route}: the exchange is direct and {what}")
@@ -165,7 +174,8 @@ async def _declare_direct(
         await management.set_policy(*policy)
     except ManagementError as exc:
         why = f" (ingest could not set it: {exc})"
-    await _declare_exchange(connection, route, "direct")
+    if not is_there:
+        await _declare_exchange(connection, route, "direct")
     for _ in range(1 if why else _POLICY_LOOKS):  # it takes effect after a moment
         if await _is_caught(connection, route):
             return
