@@ -23,11 +23,11 @@ console: $(VENV)/.web ## install, then open the console on a load: http://127.0.
 
 PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
-# Most tests wait for servers, so four processes share two cores, each with servers of its own. The
+# Most tests wait for servers, so four processes share two cores. The
 # long tests come first, and a process that is done takes over from the end of another one's list.
 STOREYS = tests/chaos tests/acceptance tests/test_packaging.py tests/integration tests/protocol \
 	tests/fuzz tests/unit
-TOGETHER = --dist=worksteal --numprocesses=4
+TOGETHER = --dist=worksteal --numprocesses=4 --share=rabbitmq,kafka
 test: $(if $(strip $(PYTEST_ARGS)),,lint) servers ## install, obtain the servers, lint, and each test that no cheaper one replaces
 ifeq ($(strip $(PYTEST_ARGS)),)
 	$(PYTEST) -q -m "not slow" $(TOGETHER) $(STOREYS)

@@ -68,6 +68,7 @@ async def test_a_killed_worker_and_the_takeover_are_seen(page: Page, fleet: Flee
     assert fleet.owners() == {}
 
 
+@pytest.mark.slow
 async def test_a_recurring_message_from_its_preview_to_its_end(
     page: Page, http: httpx.AsyncClient
 ) -> None:

@@ -36,6 +36,7 @@ async def http(redis_url: str, namespace: str) -> AsyncIterator[httpx.AsyncClien
         yield client
 
 
+@pytest.mark.slow
 async def test_a_session_begins_with_a_token_and_what_is_typed_outlives_it(
     redis_url: str, namespace: str, program: Browser, tmp_path: Path
 ) -> None:

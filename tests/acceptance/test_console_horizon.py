@@ -124,6 +124,7 @@ async def test_a_span_is_moved_after_its_count_was_typed(
     assert moved == {"soon": 600_000, "late": 600_000, "other": 0}
 
 
+@pytest.mark.slow
 async def test_the_move_follows_the_span_that_is_shown(page: Page) -> None:
     await page.goto("/horizon?range=1h")
     move = page.locator("#move")

@@ -142,7 +142,7 @@ def test_it_passes_on_kafka_and_removes_its_topic(real_kafka_url: str) -> None:
 
 
 @ON_EVERY_REDIS
-@pytest.mark.slow_with("cluster")
+@pytest.mark.slow
 def test_it_passes_on_a_given_redis_and_deletes_what_it_stored(redis_url: str) -> None:
     run = Demo(*DEMO, *SHORT, "--redis", redis_url)
     assert run.end() == 0, run.printed

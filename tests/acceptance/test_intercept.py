@@ -86,14 +86,8 @@ def check_all_arrived(bridge: Bridge) -> Verdict:
     return verdict
 
 
-@pytest.mark.parametrize(
-    "library",
-    [
-        *("pika", "confluent_kafka"),
-        *(pytest.param(x, marks=pytest.mark.slow) for x in ("kombu", "aio_pika", "aiokafka")),
-    ],
-)
-@pytest.mark.slow_with("confluent_kafka")
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["pika", "confluent_kafka", "kombu", "aio_pika", "aiokafka"])
 def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
     library: str,
     make_bridge: MakeBridge,

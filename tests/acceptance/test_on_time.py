@@ -19,6 +19,7 @@ def check_ten_thousand(bridge, destination: str) -> None:
     assert not (verdict.lost or verdict.duplicates or verdict.early or verdict.changed)
 
 
+@pytest.mark.slow
 def test_ten_thousand_messages_arrive_once_and_never_early_on_rabbitmq(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:

@@ -41,6 +41,7 @@ def bridge_of(make_bridge: MakeBridge, url: str, namespace: str) -> Bridge:
     return make_bridge({"kafka": f"{url}?partitioner=murmur2_random"}, settings=group)
 
 
+@pytest.mark.slow
 def test_records_of_the_java_producer_arrive_later_unchanged_and_in_its_partitions(
     make_bridge: MakeBridge, java: list[str], real_kafka_url: str, namespace: str
 ) -> None:

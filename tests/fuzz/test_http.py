@@ -39,7 +39,7 @@ def _document() -> dict[str, Any]:
 
 
 SCHEMA = schemathesis.openapi.from_dict(_document())
-EXAMPLES = 1000 if settings().max_examples > 1000 else 5  # make fuzz: many
+EXAMPLES = 1000 if settings().max_examples > 1000 else 3  # make fuzz: many
 CHECKS = [
     not_a_server_error,
     checks.status_code_conformance,

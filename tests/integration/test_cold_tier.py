@@ -284,6 +284,7 @@ def test_calls_that_ingest_reads(client: Client) -> None:
 
 
 @pytest.mark.slow_with("mariadb")
+@pytest.mark.slow_with("sqlite")
 def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> None:
     """Of each id there is one message at most, however schedulers and promoters meet."""
     seen: list[Counter[tuple[str, str]]] = []

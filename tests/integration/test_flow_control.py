@@ -234,6 +234,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(N_STORIES))
+@pytest.mark.slow_with("[6-9]", "1?")
 async def test_whatever_the_rules_nothing_is_lost_doubled_early_or_out_of_order(
     rig_of: RigFactory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def ages(probe: LedgerProbe) -> None:
 
 @pytest.mark.parametrize("place", ["ledger.added", "ledger.answered"])
 @pytest.mark.parametrize("time", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 7))])
-@pytest.mark.slow_with("*answered")
+@pytest.mark.slow_with("*answered*")
 def test_a_caller_dies(
     place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, ledger_url: str,
     ledger: LedgerProbe,
@@ -75,7 +75,7 @@ def test_a_caller_dies(
     "place", ["ledger.sealed", "ledger.told", "ledger.restored", "ledger.promoted"]
 )
 @pytest.mark.parametrize("time", [pytest.param(1, marks=pytest.mark.slow), 20])
-@pytest.mark.slow_with("*restored", "*sealed")
+@pytest.mark.slow_with("*restored*", "*sealed*")
 def test_a_worker_dies(
     place: str, time: int, tmp_path: Path, server: RedisServer, namespace: str, ledger_url: str,
     ledger: LedgerProbe,

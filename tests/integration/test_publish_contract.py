@@ -169,6 +169,7 @@ class TestEveryPublisher:
             await asyncio.to_thread(rig.make, missing.address)
             await sink.confirm_again(rig, missing)
 
+    @pytest.mark.slow_with("kafka")
     async def test_a_broker_stops_and_comes_back(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()

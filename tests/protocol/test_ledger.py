@@ -49,7 +49,7 @@ def test_every_rule_has_a_mutant() -> None:
 
 
 @pytest.mark.parametrize("rule", MUTANTS)
-@pytest.mark.slow_with("healed_named")
+@pytest.mark.slow  # mistakes in the model
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     name, promise = MUTANTS[rule]
     rules = LedgerRules(**{rule: False})

@@ -37,18 +37,7 @@ def test_the_protocol_keeps_every_promise(bounds: Bounds) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=named)
-@pytest.mark.slow_with(
-    "a renewal tells nothing",
-    "a late fire lowers the watermark",
-    "the first fire does not replace",
-    "due again at once",
-    "claimed before all is reclaimed",
-    "a renewal misses late claims",
-    "no stamps, at most once",
-    "ended by score",
-    "the watermark falls",
-    "acknowledged by score",
-)
+@pytest.mark.slow  # also in `make protocol`
 def test_without_a_rule_a_promise_breaks(mutant: Mutant) -> None:
     explored = explore(mutant.mutated, stop=frozenset({mutant.violates}))
     assert mutant.violates in explored.promises

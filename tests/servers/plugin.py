@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.servers import browser, clients, kafka, mariadb, postgres, prometheus, rabbitmq, redis
-from tests.servers.sources import NoServer, Source
+from tests.servers.sources import NoServer, Source, variable
 
 SERVERS: dict[str, Any] = {
     module.__name__.rpartition(".")[2]: module
@@ -27,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SERVERS",
         help=f"fail unless these servers are real, from: {','.join(SOURCES)}",
     )
+    parser.addoption(
+        "--share",
+        default="",
+        metavar="SERVERS",
+        help="start these once for all processes of the run: of JVMs and of Erlang one is enough",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if source is None or source.stand_in:
             found = "missing" if source is None else f"only {source} found"
             raise pytest.UsageError(f"--require: {name}: {found}; `make test` installs the servers")
+    if not hasattr(config, "workerinput"):  # the others find the URLs in their environment
+        running = ExitStack()
+        config.add_cleanup(running.close)
+        for name in filter(None, config.getoption("--share").split(",")):
+            for source in SOURCES[name]():
+                os.environ[variable(name)] = running.enter_context(source.open()).url
+                break
 
 
 def _required(config: pytest.Config) -> list[str]:

@@ -52,11 +52,15 @@ class External:
     url: str
 
 
+def variable(name: str) -> str:
+    """The variable of the environment that names a server to use."""
+    return f"DELAYBRIDGE_TEST_{name.upper()}_URL"
+
+
 def from_environment(name: str) -> Iterator[Source]:
     """The server at DELAYBRIDGE_TEST_<NAME>_URL, if the variable is set."""
-    variable = f"DELAYBRIDGE_TEST_{name.upper()}_URL"
-    if url := os.environ.get(variable):
-        yield Source(what=f"given ({variable})", open=lambda: nullcontext(External(url)))
+    if url := os.environ.get(variable(name)):
+        yield Source(what=f"given ({variable(name)})", open=lambda: nullcontext(External(url)))
 
 
 @cache
