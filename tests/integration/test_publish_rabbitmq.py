@@ -207,6 +207,7 @@ class TestAlarm:
             await sink.all_of(caught)
             assert sink.verdicts(caught) == {Verdict.CONFIRMED}
 
+    @pytest.mark.slow
     async def test_messages_are_unknown_after_a_long_alarm(self, rig: RabbitMQRig) -> None:
         to = await rig.new_destination()
         options = PublishOptions(

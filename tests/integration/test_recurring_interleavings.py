@@ -17,7 +17,7 @@ from delaybridge.store.calls import Calls
 from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable
 
 EVERY_MS, PAUSE_MS = 4000, 1500
-SEEDS = 3 * settings().max_examples
+SEEDS = 2 * settings().max_examples
 STEPS = 400
 
 

@@ -107,6 +107,7 @@ def test_a_parent_replaces_a_killed_child_and_frees_its_buckets_at_once(patient:
     assert patient.owners() == {}
 
 
+@pytest.mark.slow
 def test_a_parent_s_sigterm_drains_all_its_children(patient: Fleet) -> None:
     parent = patient.start("p", "--processes", "3", settled=False)
     patient.wait_shared("p-0", "p-1", "p-2")
