@@ -123,6 +123,7 @@ def test_it_passes_without_any_server_installed(demo: Demo) -> None:
     assert max(map(len, demo.printed.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_it_passes_on_rabbitmq_and_removes_its_queue(rabbitmq_url: str) -> None:
     run = Demo(*DEMO, *SHORT, "--broker", rabbitmq_url)
     assert _passed(run)

@@ -85,6 +85,7 @@ def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused
     assert percentile(late_ms(came.values(), others), 0.5) < percentile(waited_ms, 0.5) / 2
 
 
+@pytest.mark.slow
 def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:

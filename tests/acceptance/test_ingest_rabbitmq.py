@@ -184,6 +184,7 @@ def table(headers: dict[str, bytes]) -> bytes:
     return b"".join(bytes([len(name)]) + name.encode() + value for name, value in headers.items())
 
 
+@pytest.mark.slow
 def test_two_thousand_messages_of_every_kind_arrive_once_unchanged_and_on_time(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str, stall: Stall
 ) -> None:

@@ -166,6 +166,7 @@ def test_amqplib_receives_the_same_message_later(
         assert {**row, "atMs": 0} == {**expected[id], "atMs": 0}
 
 
+@pytest.mark.slow
 def test_rhea_receives_the_same_message_later(
     bridge: Bridge, node: Node, namespace: str, rabbitmq_url: str, stall: Stall
 ) -> None:

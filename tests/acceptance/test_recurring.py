@@ -60,6 +60,7 @@ def _left(bridge: Bridge) -> int:
     return stats.delayed + stats.in_flight + stats.parked
 
 
+@pytest.mark.slow
 def test_runs_arrive_once_on_rabbitmq_while_a_worker_is_killed(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str, stall: Stall
 ) -> None:

@@ -289,6 +289,7 @@ async def test_a_stalled_fleet_is_told_from_an_idle_one(
     assert await rabbit.take(namespace, 1)
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_away_is_named_and_its_messages_become_overdue(
     redis_url: str, rabbitmq_url: str, namespace: str, start: Start
 ) -> None:

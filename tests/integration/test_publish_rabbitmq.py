@@ -140,6 +140,7 @@ class TestRights:
         await asyncio.to_thread(make)
         return name
 
+    @pytest.mark.slow
     async def test_an_exchange_without_the_right_to_write_is_refused(
         self, rig: RabbitMQRig, user: str
     ) -> None:

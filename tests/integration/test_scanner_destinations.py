@@ -215,6 +215,7 @@ async def test_once_its_parked_messages_are_back_no_more_are_parked(lone: Rig) -
 
 
 @pytest.mark.parametrize("options", SIZES, ids=str)
+@pytest.mark.slow_with("*known*")
 async def test_one_key_keeps_its_order_when_its_broker_was_silent(
     lone_rig_of: RigFactory, options: dict[str, int]
 ) -> None:
@@ -236,6 +237,7 @@ async def test_one_key_keeps_its_order_when_its_broker_was_silent(
 
 
 @pytest.mark.parametrize("options", SIZES, ids=str)
+@pytest.mark.slow_with("*known*")
 async def test_one_key_keeps_its_order_while_its_destination_is_probed(
     lone_rig_of: RigFactory, options: dict[str, int]
 ) -> None:

@@ -102,6 +102,7 @@ async def test_lost_answers_count_nothing_twice(
         await until_async(counted(crew, published=150, scheduled=150), "counted")
 
 
+@pytest.mark.slow
 async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> None:
     with RedisServer() as server:
         crew = Crew(server.url, "ns")
@@ -128,7 +129,7 @@ async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> 
             await crew.close()
 
 
-@pytest.mark.slow_with("6.2")
+@pytest.mark.slow
 async def test_the_series_go_on_after_a_failover_and_count_nothing_twice(
     pair: Pair, arrived: Arrived
 ) -> None:
