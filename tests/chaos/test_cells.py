@@ -12,8 +12,8 @@ from tests.chaos.runner import run_cell
 from tests.rigs.stall import Stall
 
 SECONDS = 5.0  # of the load; `make chaos` has more
-# A master of Redis goes away with its last writes. What other cells do to a bridge, the tests of one
-# room do to that; each of the mutations is noticed by some of them.
+# A master of Redis goes away with its last writes. What other cells do to a bridge, the tests of
+# one room do to that; each of the mutations is noticed by some of them.
 FAST = {"F14"}
 IN_CI = [
     pytest.param(cell, id=cell.id, marks=() if cell.id in FAST else pytest.mark.slow)
