@@ -23,8 +23,8 @@ console: $(VENV)/.web ## install, then open the console on a load: http://127.0.
 
 PYTEST = $(BIN)/pytest $(if $(REQUIRE),--require=$(REQUIRE))
 
-# Most tests wait for servers, so four processes share two cores. The
-# long tests come first, and a process that is done takes over from the end of another one's list.
+# Most tests wait for servers, so four processes share two cores. The long tests come first, and a
+# process that is done takes over from the end of another one's list.
 STOREYS = tests/chaos tests/acceptance tests/test_packaging.py tests/integration tests/protocol \
 	tests/fuzz tests/unit
 TOGETHER = --dist=worksteal --numprocesses=4 --share=rabbitmq,kafka

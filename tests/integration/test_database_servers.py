@@ -17,7 +17,7 @@ from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer, new_database
 from tests.servers.process import ServerProcess
 
-pytestmark = pytest.mark.slow  # it tests what other tests use, and they use it
+pytestmark = pytest.mark.slow  # it tests servers that other tests rely on
 
 LOOPBACK = "127.0.0.1"
 OWN_SERVER = """

@@ -15,7 +15,7 @@ from tests.servers.power import PoweredRedis
 from tests.servers.redis import tls_binary
 from tests.servers.sentinel import SentinelSite
 
-pytestmark = pytest.mark.slow  # it tests what other tests use, and they use it
+pytestmark = pytest.mark.slow  # it tests servers that other tests rely on
 
 
 @pytest.mark.skipif(tls_binary() is None, reason="no Redis with TLS here")

@@ -24,7 +24,6 @@ from tests.rigs.waiting import DEADLINE_S, until
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
-OUTAGE_S = 4  # how long a server does not answer
 UNAVAILABLE = 5  # the exit code
 CALM_LEASE_MS = 10_000  # where nobody dies: a machine that stands still for 2 s is no death
 MARKER = "marker-"  # the id of a message that only shows that consumers have all before it

@@ -14,7 +14,7 @@ from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.kafka import publisher
-from delaybridge.publish.kafka.configuration import configuration, whole
+from delaybridge.publish.kafka.configuration import catchable, configuration
 from delaybridge.publish.kafka.outcomes import answer, not_found, not_queued
 from tests.rigs.waiting import until
 
@@ -36,7 +36,7 @@ def test_the_clients_own_error_in_a_callback_can_be_caught() -> None:
 
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "group.id": "g"}
     consumer = Consumer(
-        {**nowhere, "enable.auto.offset.store": False, "error_cb": whole(fails)},
+        {**nowhere, "enable.auto.offset.store": False, "error_cb": catchable(fails)},
     )
     with pytest.raises(KafkaException, match="_UNKNOWN_PARTITION"):
         until(lambda: consumer.consume(1, 0.2))

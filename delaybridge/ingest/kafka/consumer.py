@@ -30,7 +30,7 @@ from delaybridge.ingest.kafka.sources import CLUSTER, Sources
 from delaybridge.ingest.kafka.subscription import Subscription
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, Topic, TopicIds
 from delaybridge.ingest.owner import Owner
-from delaybridge.publish.kafka.configuration import Configuration, LineLogger, whole
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger, catchable
 from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, shown
 
 POLL_S = 0.2
@@ -68,7 +68,7 @@ class KafkaConsumer:
         """
         self.lag: dict[str, int] = {}
         self._settings, self._sources, self._skip = settings, sources, dict(skip)
-        self._member = {**member, "error_cb": whole(self._cluster_failed)}
+        self._member = {**member, "error_cb": catchable(self._cluster_failed)}
         self._rebalance_s = member["session.timeout.ms"] / 1000  # by then the dead are left out
         self._hand_over = HandOver()
         self._tell = self._hand_over.tell
@@ -151,9 +151,9 @@ class KafkaConsumer:
             if self._subscription.topics:
                 self._consumer.subscribe(
                     self._subscription.topics,
-                    on_assign=whole(self._assigned),
-                    on_revoke=whole(self._revoked),
-                    on_lost=whole(self._lost),
+                    on_assign=catchable(self._assigned),
+                    on_revoke=catchable(self._revoked),
+                    on_lost=catchable(self._lost),
                 )
             messages: Sequence[Message] = ()
             while not self._ending.is_set():

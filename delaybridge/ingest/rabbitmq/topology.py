@@ -32,7 +32,7 @@ _CURRENT_ALTERNATE = re.compile(
 )
 _POLICY_LOOKS, _POLICY_AGAIN_S = 10, 0.2
 _CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
-_NOT_THERE = "invalid type"
+_NOT_THERE = "PRECONDITION_FAILED - invalid type"
 _EVERYTHING = "#"
 
 
@@ -113,7 +113,7 @@ async def declare(connection: IntakeConnection, route: Route, management: Manage
 async def _type_of(connection: IntakeConnection, route: Route) -> str:
     """The type of the existing exchange, '' if it does not exist."""
     differs = await _differs(connection, route, route.type)
-    if _NOT_THERE in differs:
+    if differs.startswith(_NOT_THERE):
         return ""
     found = _CURRENT_TYPE.search(differs)
     type = route.type if found is None else found[1]
@@ -123,10 +123,10 @@ async def _type_of(connection: IntakeConnection, route: Route) -> str:
 
 
 async def _differs(connection: IntakeConnection, route: Route, type: str) -> str:
-    """How the exchange differs from one of this type, in the broker's words; `_NOT_THERE`.
+    """How the exchange differs from one of this type, in the broker's words.
 
-    Never declares one, which another might have deleted a moment ago: RabbitMQ takes no number for
-    an alternate exchange.
+    They begin with `_NOT_THERE` if it does not exist. This never creates it, even if somebody has
+    just deleted it: RabbitMQ refuses to create an exchange whose alternate exchange is a number.
     """
     return await _declare_exchange(connection, route, type, {_ALTERNATE: 0})
 

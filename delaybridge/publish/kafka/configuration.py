@@ -83,17 +83,18 @@ class Configuration(dict[str, Any]):
             client.set_sasl_credentials(now["sasl.username"], now["sasl.password"])
 
 
-def whole(callback: Callable[..., None]) -> Callable[..., None]:
-    """A callback for librdkafka whose errors can be caught where the client's method raises them.
+def catchable(callback: Callable[..., None]) -> Callable[..., None]:
+    """The callback, with errors that can be caught around the call that polls the client.
 
-    Before Python 3.12 confluent-kafka 2.16 keeps only the value of what a callback raises. If its
-    own C code raised that, the value is no exception yet, and no `except` would see it.
+    Before Python 3.12, confluent-kafka 2.16 keeps only the value of an error that a callback
+    raises. If its own C code raised it, that value is not an exception yet, and `except
+    BaseException` does not catch it.
     """
 
     def call(*arguments: object) -> None:
         try:
             callback(*arguments)
-        except Exception:  # to see it is to complete it
+        except Exception:  # entering this makes Python create the exception
             raise
 
     return call
