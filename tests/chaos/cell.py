@@ -48,7 +48,7 @@ class Cell:
     fault: str
     expects: str
     run: Callable[[Site], None] = lambda site: None
-    in_ci: bool = False
+    is_test: bool = False
     setup: Setup = field(default_factory=Setup)
     duplicates: int = 0
     back_off_ms: int = 5000

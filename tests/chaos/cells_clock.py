@@ -270,7 +270,7 @@ CELLS = [
         fault="set an hour ahead, two hours back, then to and fro by a second",
         expects="workers say so; nothing is early by that clock; no bucket is stuck",
         run=step_the_clock,
-        in_ci=True,
+        is_test=True,
         setup=Setup(redis="clocked", load={"reschedules": 0.0}),
         duplicates=4 * WINDOW,  # leases run out when the clock is set ahead
         back_off_ms=9 * HOUR_MS,
@@ -297,7 +297,7 @@ CELLS = [
         fault="cancel and reschedule close to the due time, outcomes unknown, stale owners",
         expects="every answer is true; a stale owner changes nothing",
         run=storm,
-        in_ci=True,
+        is_test=True,
         setup=Setup(
             through=("broker",),
             settings=LONG_BACK_OFF,

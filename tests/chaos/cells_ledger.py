@@ -181,7 +181,7 @@ REFUSED = "calls are refused with LedgerUnavailable; what was accepted goes out 
 CELLS = [
     cell(
         "F11", "killed and started again under load, nothing on disk", REBUILT, vanish,
-        setup=WIPED, duplicates=TWICE, in_ci=True, **LOST,
+        setup=WIPED, duplicates=TWICE, is_test=True, **LOST,
     ),
     cell(
         "F15-ledger", "with Sentinels: the master dies while its replicas are cut off for 2 s",
@@ -207,7 +207,7 @@ CELLS = [
     ),
     cell(
         "F57", "its database is killed, and away for 5 s", REFUSED, be_away,
-        setup=Setup(ledger=True), in_ci=True, **DATABASE,
+        setup=Setup(ledger=True), is_test=True, **DATABASE,
     ),
     cell(
         "F57b", "its database does not answer for 5 s", REFUSED, be_silent,

@@ -246,7 +246,7 @@ CELLS = [
         "killed (SIGKILL) and started again three times, append-only file on",
         "nothing is lost; what was in flight may come twice",
         kill_and_restart(3),
-        in_ci=True,
+        is_test=True,
         duplicates=3 * 2 * WINDOW,
     ),
     cell(
@@ -291,7 +291,7 @@ CELLS = [
         "stopped for 3 s, and for 8 s: longer than the time-out of a call",
         "nothing is lost, nothing is claimed by two",
         pause_redis(3, 8),
-        in_ci=True,
+        is_test=True,
         duplicates=2 * WINDOW,
     ),
     cell(
@@ -360,7 +360,7 @@ CELLS = [
         "a failover behind the same address; connections to the old master stay open",
         "nothing is lost; work goes on within 5 s",
         be_demoted,
-        in_ci=True,
+        is_test=True,
         setup=PROXIED,
         back_off_ms=0,
         duplicates=2 * WINDOW,

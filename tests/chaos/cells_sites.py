@@ -122,7 +122,7 @@ CELLS = [
         "while the replicas were cut off may be answered `cancelled` later, or come twice",
         fail_over_behind,
         most=8,
-        in_ci=True,
+        is_test=True,
         seconds=8,  # what the replicas lack must be enough to be missed
         cannot_hold=LOST,
     ),
@@ -176,7 +176,7 @@ CELLS = [
         "one of three masters dies; durability replicated:1",
         "nothing is lost; its replica takes over",
         kill_a_master,
-        in_ci=True,
+        is_test=True,
     ),
     Cell(
         id="F19",

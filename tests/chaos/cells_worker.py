@@ -98,11 +98,11 @@ def nobody_works(site: Site) -> None:
 
 def c(
     point: str, fault: str, expects: str, run: Callable[[Site], None], most: int = 0,
-    in_ci: bool = False,
+    is_test: bool = False,
 ) -> Cell:  # fmt: skip
     """A point of a message's life. Those that are alike run together in CI."""
     return Cell(
-        id=f"F03-{point}", component="worker", fault=fault, expects=expects, run=run, in_ci=in_ci,
+        id=f"F03-{point}", component="worker", fault=fault, expects=expects, run=run, is_test=is_test,
         setup=Setup(workers=1), duplicates=most,
     )  # fmt: skip
 
@@ -113,14 +113,14 @@ CELLS = [
         component="all",
         fault="none",
         expects="nothing is lost, early or twice",
-        in_ci=True,
+        is_test=True,
     ),
     Cell(
         id="F02",
         fault="one of four workers is killed (SIGKILL) every 2 s, and replaced",
         expects="nothing is lost; each kill repeats at most what was in flight",
         run=kill_one_after_the_other,
-        in_ci=True,
+        is_test=True,
         setup=Setup(workers=4),
         duplicates=KILLS * WINDOW,
     ),
@@ -129,7 +129,7 @@ CELLS = [
         fault="the same, with Kafka",
         expects="the same",
         run=kill_one_after_the_other,
-        in_ci=True,
+        is_test=True,
         setup=Setup(broker="kafka", workers=4),
         duplicates=KILLS * WINDOW,
     ),
@@ -138,7 +138,7 @@ CELLS = [
         "workers die at C10, C12 and C13",
         "as there; no duplicate",
         ends_at("claim.before=exit:1", "claim.after=exit:1", "fire.after=exit:1"),
-        in_ci=True,
+        is_test=True,
     ),
     c(
         "after",
@@ -146,14 +146,14 @@ CELLS = [
         "as there",
         ends_at("publish.after_write=exit:20", "settle.before=exit:20"),
         2 * WINDOW,
-        in_ci=True,
+        is_test=True,
     ),
     c(
         "replies",
         "replies are lost as in C11 and C16",
         "as there; no duplicate",
         loses_replies_to("claim", "settle", "retry"),
-        in_ci=True,
+        is_test=True,
     ),
     c(
         "C10",
@@ -204,7 +204,7 @@ CELLS = [
         "a worker is stopped for longer than its lease after a claim, and continues",
         "its next question to the store is refused; no duplicate",
         stops_at("claim.after", 1),
-        in_ci=True,
+        is_test=True,
     ),
     c(
         "C19",
@@ -212,7 +212,7 @@ CELLS = [
         "what was in flight may come twice; its late news change nothing",
         stops_at("publish.after_write", 20),
         WINDOW,
-        in_ci=True,
+        is_test=True,
     ),
     c(
         "C20",
@@ -226,7 +226,7 @@ CELLS = [
         fault="a worker is stopped for 4 s, less than its lease",
         expects="nobody takes over; no duplicate",
         run=stop_a_worker(4),
-        in_ci=True,
+        is_test=True,
         setup=Setup(lease_ms=10_000),
     ),
     Cell(
@@ -234,7 +234,7 @@ CELLS = [
         fault="a worker is stopped for 4 s, longer than its lease of 2 s",
         expects="nothing cancelled meanwhile is delivered; what was in flight may come twice",
         run=stop_a_worker(4),
-        in_ci=True,
+        is_test=True,
         duplicates=WINDOW,
     ),
     Cell(
@@ -250,7 +250,7 @@ CELLS = [
         fault="every worker is replaced in turn (SIGTERM)",
         expects="nothing is lost or repeated, and each ends with 0",
         run=restart_each,
-        in_ci=True,
+        is_test=True,
         setup=Setup(workers=3, lease_ms=10_000),
     ),
     Cell(

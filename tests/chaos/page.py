@@ -66,7 +66,7 @@ def cells_table() -> str:
 def what_is_tried() -> str:
     lines = ["| cell | where | what is done | what holds |", "|---|---|---|---|"]
     for cell in CELLS.values():
-        mark = "**" if cell.in_ci else ""
+        mark = "**" if cell.is_test else ""
         expects = f"not run: {cell.not_run}" if cell.not_run else cell.expects
         lines.append(f"| {mark}{cell.id}{mark} | {cell.component} | {cell.fault} | {expects} |")
     return "\n".join(lines)

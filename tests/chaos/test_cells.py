@@ -15,14 +15,14 @@ SECONDS = 5.0  # of the load; `make chaos` has more
 # A master of Redis goes away with its last writes. What other cells do to a bridge, the tests of
 # one room do to that; each of the mutations is noticed by some of them.
 FAST = {"F14"}
-IN_CI = [
+TESTS = [
     pytest.param(cell, id=cell.id, marks=() if cell.id in FAST else pytest.mark.slow)
     for cell in CELLS.values()
-    if cell.in_ci
+    if cell.is_test
 ]
 
 
-@pytest.mark.parametrize("cell", IN_CI)
+@pytest.mark.parametrize("cell", TESTS)
 def test_the_invariants_hold(
     cell: Cell, request: pytest.FixtureRequest, tmp_path: Path, stall: Stall
 ) -> None:

@@ -275,7 +275,7 @@ async def test_mykit_from_push_to_delete(redis_url: str, namespace: str, crew: C
         assert (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"] == fetched
         assert (await http.get("/delete?jobId=7")).json() == DONE
         assert (await http.get("/v1/messages/7")).status_code == 404
-        # A time to run that is no number of this world holds up nobody.
+        # An absurd time to run is cut to the longest, and holds up no other job.
         await got(http, "POST", "/push", json={**job, "delay": 0, "ttl": 10**400, "body": "huge"})
         huge = (await http.get("/get/topic?topic=b&subtopic=c")).json()["data"]
         assert (huge["body"], huge["ttl"]) == ("huge", 10**15)
