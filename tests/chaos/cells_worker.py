@@ -100,10 +100,10 @@ def c(
     point: str, fault: str, expects: str, run: Callable[[Site], None], most: int = 0,
     is_test: bool = False,
 ) -> Cell:  # fmt: skip
-    """A point of a message's life. Those that are alike run together in CI."""
+    """A point of a message's life. Those that are alike run together as a test."""
     return Cell(
-        id=f"F03-{point}", component="worker", fault=fault, expects=expects, run=run, is_test=is_test,
-        setup=Setup(workers=1), duplicates=most,
+        id=f"F03-{point}", component="worker", fault=fault, expects=expects, run=run,
+        is_test=is_test, setup=Setup(workers=1), duplicates=most,
     )  # fmt: skip
 
 
