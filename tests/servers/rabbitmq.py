@@ -30,7 +30,7 @@ BIN = "usr/lib/rabbitmq/bin"
 NODE_NAME = "test@localhost"
 DATA_IN_ROOT = "/srv"
 REPLY_TIMEOUT_S = 2.0
-CTL_TIMEOUT_S = 60.0
+CTL_TIMEOUT_S = 240.0
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD_FRAME = b"\x01"  # begins Connection.Start, the answer of a broker that is up
 
