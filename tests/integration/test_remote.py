@@ -6,6 +6,8 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from delaybridge.store.announcements import WorkerInfo, WorkerPace
 from tests.rigs.api import api
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DeadlineExceeded, until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
 
@@ -25,6 +27,18 @@ async def announce(crew: Crew, name: str, **about: Any) -> None:
     """As a worker does that is not there."""
     info = json.dumps({"host": "h", "brokers": {"memory": None}, **about}).encode()
     await crew.store.run([registry.announce(crew.namespace, name, f"{name}0", 60_000, info)])
+
+
+async def obeyed(ask: Callable[[], Any], is_done: Callable[[], bool], what: str) -> None:
+    """Ask again every 5 s, as an operator does: who is just connecting to Redis hears nothing."""
+
+    async def asked() -> bool:
+        await ask()
+        with suppress(DeadlineExceeded):
+            await until_async(is_done, deadline_s=5)
+        return is_done()
+
+    await until_async(asked, what)
 
 
 async def told(crew: Crew, name: str = "w") -> WorkerInfo:
@@ -40,9 +54,11 @@ async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
     await crew.shared("a", "b")
     ids = await crew.schedule(400, seconds=2)
     await until_async(lambda: len(arrived.at_ms) > 50, "under load")
-    asked = await crew.client.run(lambda calls: calls.drain("a"))
-    assert asked.name == "a"
-    await leaving
+
+    async def ask() -> None:
+        assert (await crew.client.run(lambda calls: calls.drain("a"))).name == "a"
+
+    await obeyed(ask, leaving.done, "it ends")
     await crew.shared("b")
     await arrived.all(ids)
     assert arrived.twice == []
@@ -84,12 +100,12 @@ async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
     await crew.shared("w")
     before = (await crew.client.stats()).buckets
     ids = await crew.schedule(400, seconds=1.5)
-    for replaced in range(1, 4):
+
+    async def ask() -> None:
         assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["w"]
-        await until_async(
-            lambda now=1 + replaced: len(arrived.brokers) == now,
-            "another connection is made",
-        )
+
+    for now in range(2, 5):
+        await obeyed(ask, lambda now=now: len(arrived.brokers) >= now, "it connects again")  # type: ignore[misc]
     await arrived.all(ids)
     assert arrived.twice == []
     after = (await crew.client.stats()).buckets
@@ -102,21 +118,22 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
     await crew.shared("a b/c")
     broker = {"memory": "memory://"}
     async with api(crew.url, crew.namespace, brokers=broker) as http:
-        answer = await http.post("/v1/brokers/memory:reconnect")
-        assert (answer.status_code, answer.json()) == (
-            202,
-            {"broker": "memory", "workers": ["a b/c"]},
-        )
-        await until_async(lambda: len(arrived.brokers) == 2, "it connects again")
+
+        async def post(path: str, told: dict[str, Any]) -> None:
+            answer = await http.post(path)
+            assert (answer.status_code, answer.json()) == (202, told)
+
+        asked = {"broker": "memory", "workers": ["a b/c"]}
+        reconnect = partial(post, "/v1/brokers/memory:reconnect", asked)
+        await obeyed(reconnect, lambda: len(arrived.brokers) > 1, "it connects again")
         for path, code in (
             ("/v1/brokers/nowhere:reconnect", "unknown_broker"),
             ("/v1/workers/nobody:drain", "unknown_worker"),
         ):
             refused = await http.post(path)
             assert (refused.status_code, refused.json()["code"]) == (404, code)
-        answer = await http.post("/v1/workers/a%20b%2Fc:drain")
-        assert (answer.status_code, answer.json()) == (202, {"worker": "a b/c"})
-        await leaving
+        drain = partial(post, "/v1/workers/a%20b%2Fc:drain", {"worker": "a b/c"})
+        await obeyed(drain, leaving.done, "it ends")
         acts = (await http.get("/v1/audit")).json()["items"]
         assert any("POST /v1/workers/a%20b%2Fc:drain" in each["what"] for each in acts), acts
         await announce(crew, "old")
