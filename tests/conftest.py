@@ -13,6 +13,9 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import HealthCheck, settings
 
+from delaybridge import AsyncClient, Client
+from delaybridge.store.store import AsyncStore, Store
+
 pytest_plugins = [
     "pytester",
     "tests.rigs.stall",
@@ -44,6 +47,10 @@ KEPT = ("DELAYBRIDGE_TEST_", "DELAYBRIDGE_CACHE")
 for _name in list(os.environ):
     if _name.startswith("DELAYBRIDGE_") and not _name.startswith(KEPT):
         del os.environ[_name]
+
+# A client gives a silent Redis up after half of this: a starved machine is no silent Redis.
+for _kind in (Client, AsyncClient, Store, AsyncStore):
+    _kind.__init__.__kwdefaults__["timeout_s"] = 30.0
 
 # Where Python keeps no bytecode, each of hundreds of processes compiles the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
