@@ -154,7 +154,7 @@ async def test_while_the_database_is_down_messages_go_out(
     from delaybridge.errors import LedgerUnavailable
 
     with PostgresServer() as database:
-        crew = Crew(server.url, namespace, ledger=made(database.url))
+        crew = Crew(server.url, namespace, ledger=made(database.url), timeout_s=5.0)
         try:
             crew.start()
             await until_async(lambda: sum(1 for _ in crew.heard(LeaseAcquired)) == BUCKETS)

@@ -103,7 +103,7 @@ async def _work(worker: Worker) -> None:
 class Crew(AbstractAsyncContextManager):
     """Workers on this loop, by name, with their events; a client and a store of the same Redis.
 
-    ledger: the URL of the ledger's database, if there is one.
+    ledger: the URL of the ledger's database, if there is one. timeout_s: of the client.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Crew(AbstractAsyncContextManager):
         *,
         ledger: str | None = None,
         hot_window_s: float = 3600.0,
+        timeout_s: float = 30.0,
     ) -> None:
         self.url, self.namespace = url, namespace
         brokers = {"memory": "memory://"}
@@ -123,6 +124,7 @@ class Crew(AbstractAsyncContextManager):
         self.client = AsyncClient(
             url, namespace=namespace, brokers=brokers, buckets=buckets, ledger=ledger,
             durability=self._kept.get("durability", "memory"), hot_window_s=hot_window_s,
+            timeout_s=timeout_s,
         )  # fmt: skip
         self.store = AsyncStore(url)
         self.workers: dict[str, Worker] = {}
