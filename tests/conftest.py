@@ -13,9 +13,6 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import HealthCheck, settings
 
-from delaybridge import AsyncClient, Client
-from delaybridge.store.store import AsyncStore, Store
-
 pytest_plugins = [
     "pytester",
     "tests.rigs.stall",
@@ -48,10 +45,6 @@ for _name in list(os.environ):
     if _name.startswith("DELAYBRIDGE_") and not _name.startswith(KEPT):
         del os.environ[_name]
 
-# A client gives a silent Redis up after half of this: a starved machine is no silent Redis.
-for _kind in (Client, AsyncClient, Store, AsyncStore):
-    _kind.__init__.__kwdefaults__["timeout_s"] = 30.0
-
 # Where Python keeps no bytecode, each of hundreds of processes compiles the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -59,6 +52,16 @@ sys.dont_write_bytecode = False
 # A job in the background ignores Ctrl-C, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """A starved machine is no silent Redis: by default clients and stores wait longer for it."""
+    from delaybridge import AsyncClient, Client  # only now that the environment is clean
+    from delaybridge.store.store import AsyncStore, Store
+    from tests.rigs.waiting import PATIENCE_S
+
+    for kind in (Client, AsyncClient, Store, AsyncStore):
+        kind.__init__.__kwdefaults__["timeout_s"] = PATIENCE_S
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

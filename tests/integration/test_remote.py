@@ -29,16 +29,23 @@ async def announce(crew: Crew, name: str, **about: Any) -> None:
     await crew.store.run([registry.announce(crew.namespace, name, f"{name}0", 60_000, info)])
 
 
-async def obeyed(ask: Callable[[], Any], is_done: Callable[[], bool], what: str) -> None:
-    """Ask again every 5 s, as an operator does: who is just connecting to Redis hears nothing."""
+async def obeyed(ask: Callable[[], Any], is_done: Callable[[], bool], what: str) -> int:
+    """Ask again every 5 s, as an operator does: who is just connecting to Redis hears nothing.
+
+    Returns how often it was asked.
+    """
+    times = 0
 
     async def asked() -> bool:
+        nonlocal times
+        times += 1
         await ask()
         with suppress(DeadlineExceeded):
             await until_async(is_done, deadline_s=5)
         return is_done()
 
     await until_async(asked, what)
+    return times
 
 
 async def told(crew: Crew, name: str = "w") -> WorkerInfo:
@@ -59,6 +66,7 @@ async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
         assert (await crew.client.run(lambda calls: calls.drain("a"))).name == "a"
 
     await obeyed(ask, leaving.done, "it ends")
+    await leaving
     await crew.shared("b")
     await arrived.all(ids)
     assert arrived.twice == []
@@ -104,9 +112,11 @@ async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
     async def ask() -> None:
         assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["w"]
 
+    asked = 0
     for now in range(2, 5):
-        await obeyed(ask, lambda now=now: len(arrived.brokers) >= now, "it connects again")  # type: ignore[misc]
+        asked += await obeyed(ask, lambda now=now: len(arrived.brokers) >= now, "it connects again")  # type: ignore[misc]
     await arrived.all(ids)
+    assert len(arrived.brokers) <= 1 + asked
     assert arrived.twice == []
     after = (await crew.client.stats()).buckets
     assert [each.owner for each in after] == [each.owner for each in before] == ["w"] * 16
@@ -125,7 +135,8 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
 
         asked = {"broker": "memory", "workers": ["a b/c"]}
         reconnect = partial(post, "/v1/brokers/memory:reconnect", asked)
-        await obeyed(reconnect, lambda: len(arrived.brokers) > 1, "it connects again")
+        times = await obeyed(reconnect, lambda: len(arrived.brokers) > 1, "it connects again")
+        assert len(arrived.brokers) <= 1 + times
         for path, code in (
             ("/v1/brokers/nowhere:reconnect", "unknown_broker"),
             ("/v1/workers/nobody:drain", "unknown_worker"),
@@ -134,6 +145,7 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
             assert (refused.status_code, refused.json()["code"]) == (404, code)
         drain = partial(post, "/v1/workers/a%20b%2Fc:drain", {"worker": "a b/c"})
         await obeyed(drain, leaving.done, "it ends")
+        await leaving
         acts = (await http.get("/v1/audit")).json()["items"]
         assert any("POST /v1/workers/a%20b%2Fc:drain" in each["what"] for each in acts), acts
         await announce(crew, "old")

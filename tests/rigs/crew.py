@@ -21,7 +21,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import PATIENCE_S, until_async
 
 BUCKETS = 16
 TTL_MS = 1200
@@ -114,7 +114,7 @@ class Crew(AbstractAsyncContextManager):
         *,
         ledger: str | None = None,
         hot_window_s: float = 3600.0,
-        timeout_s: float = 30.0,
+        timeout_s: float = PATIENCE_S,
     ) -> None:
         self.url, self.namespace = url, namespace
         brokers = {"memory": "memory://"}

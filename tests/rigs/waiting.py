@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 DEADLINE_S = 60.0  # generous: a machine that is starved for a while is no fault of the product
+PATIENCE_S = 30.0  # of a client with Redis: it gives up after half of it without an answer
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 0.002, 0.05
 
 T = TypeVar("T")
