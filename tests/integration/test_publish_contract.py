@@ -187,10 +187,7 @@ class TestEveryPublisher:
             assert sink.changes[-1] is not None
             await rig.start()
             await until_async(lambda: publisher.unavailable is None, "it is back")
-            assert sink.changes[-1] is None
-            after = rig.deliveries(to, 50)
-            await sink.publish(after)
-            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            await sink.confirm_again(rig, to)
             confirmed = {d.id for d, outcome in sink.outcomes.items() if outcome == CONFIRMED}
             read = await asyncio.to_thread(rig.read, to.address, len(confirmed))
             arrived = {one.id for one in read}
@@ -211,10 +208,7 @@ class TestEveryPublisher:
             # librdkafka sends them again, and the broker drops duplicates.
             wanted = {Verdict.CONFIRMED} if rig.kind == "kafka" else unconfirmed(rig)
             assert sink.verdicts(deliveries) == wanted
-            await until_async(lambda: publisher.unavailable is None)
-            after = rig.deliveries(to, 5)
-            await sink.publish(after)
-            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            await sink.confirm_again(rig, to)
             arrived = [one.id for one in await asyncio.to_thread(rig.read, to.address, 10)]
             assert len(arrived) == len(set(arrived))
 

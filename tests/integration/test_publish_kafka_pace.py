@@ -173,10 +173,7 @@ class TestFaults:
             rig.proxy.mode = "pass"
             await sink.all_of(flying)
             assert sink.verdicts(flying) <= {Verdict.CONFIRMED, Verdict.UNKNOWN}
-            await until_async(lambda: publisher.unavailable is None, "it is back")
-            after = rig.deliveries(order.to, 10)
-            await sink.publish(after)
-            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            await sink.confirm_again(rig, order.to)
             assert not topic.is_blocked
 
     async def test_a_fatal_error_during_a_change_ends_all_of_it(self, rig: KafkaRig) -> None:
@@ -246,13 +243,14 @@ class TestFaults:
             await sink.all_of(lost)
             assert clients.patient is not patient
             rig.proxy.mode = "pass"
-            await until_async(lambda: publisher.unavailable is None, "it is back")
-            after = order.next(1)
-            await sink.publish(after)
-            assert sink.verdicts(after) == {Verdict.CONFIRMED}
+            await sink.confirm_again(rig, order.to)
             assert inside.topic(order.to).client is clients.prompt
 
-    async def test_a_topic_stays_where_it_is_after_a_failed_record(self, rig: KafkaRig) -> None:
+    async def test_a_topic_stays_where_it_is_after_a_failed_record(
+        self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("delaybridge.publish.kafka.topic.SETTLED_S", inf)
+        monkeypatch.setattr("delaybridge.publish.kafka.clients.REOPEN_S", 0.0)
         async with rig.connected(quick()) as (publisher, sink):
             inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
@@ -262,12 +260,12 @@ class TestFaults:
             assert sink.verdicts(lost) == {Verdict.UNKNOWN}
             rig.proxy.mode = "pass"
             rig.proxy.reset()
-            await until_async(lambda: publisher.unavailable is None, "it is back")
-            prompt = inside.clients.prompt
-            publisher.publish(rig.deliveries(order.to, MANY))
-            topic = inside.topic(order.to)
-            await until_async(lambda: topic.in_flight, "handed over")
-            assert topic.client is prompt
+            await sink.confirm_again(rig, order.to)
+            inside.clients.open()  # the patient one, too, which the reset may have ended
+            await both_ready(publisher)
+            await sink.publish(many := rig.deliveries(order.to, MANY))
+            assert sink.verdicts(many) == {Verdict.CONFIRMED}
+            assert inside.topic(order.to).client is inside.clients.prompt
 
     async def test_closing_during_a_change_waits_for_all_records(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):

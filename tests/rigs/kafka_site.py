@@ -79,7 +79,8 @@ class Record(NamedTuple):
 
 def messages_of(config: dict[str, Any], topic: str, partitions: int, at_least: int) -> list[Any]:
     """A topic's messages by partition and offset, once there are so many and no more come."""
-    consumer = Consumer({**config, "group.id": uuid.uuid4().hex, "enable.partition.eof": True})
+    at_once = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    consumer = Consumer({**config, "group.id": uuid.uuid4().hex, **at_once})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     found: list[Any] = []
     ended: set[int] = set()
