@@ -226,7 +226,7 @@ def test_redis_has_nothing_of_them(
 
 
 @pytest.mark.parametrize("promoted", [0.0, 0.3, 0.9])
-@pytest.mark.slow_with("mariadb-*")
+@pytest.mark.slow_with("mariadb-*", "sqlite-0.[09]", "postgres-0.0")
 def test_many_are_estimated_by_a_sample_of_both(client: Client, promoted: float) -> None:
     count, minority = 6000, 1500
     base_ms = (round(time.time()) + 3600) * 1000

@@ -287,8 +287,11 @@ def test_a_password_in_a_file_is_read_at_each_connect(
     location = redis_url.partition("://")[2].rpartition("@")[2]
     url = f"redis://{user}@{location}?password_file={file}"
     with redis.Redis.from_url(redis_url) as admin, Client(url) as client:
-        with pytest.raises(StoreUnavailable, match="password cannot be read"):
-            client.get("nothing")
+        with (
+            Client(url, timeout_s=1) as impatient,
+            pytest.raises(StoreUnavailable, match="password cannot be read"),
+        ):
+            impatient.get("nothing")
         for password in ("first", "s@c/nd:"):
             rights: dict[str, Any] = {"keys": ["*"], "channels": ["*"], "commands": ["+@all"]}
             admin.acl_setuser(user, True, reset=True, passwords=[f"+{password}"], **rights)

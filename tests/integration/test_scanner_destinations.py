@@ -313,7 +313,7 @@ def disturb(broker: Broker_, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.slow_with("[4-9]")
+@pytest.mark.slow_with("[2-9]")
 async def test_a_key_keeps_its_order_whatever_its_brokers_do(
     lone_rig_of: RigFactory, seed: int
 ) -> None:
