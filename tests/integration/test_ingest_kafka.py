@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 
 from delaybridge import AsyncClient
 from tests.rigs.fleet import Process
-from tests.rigs.ingest import Entrance, MakeEntrance
-from tests.rigs.ingest_kafka import Kafka, source, until_state
+from tests.rigs.ingest import Entrance, MakeEntrance, announced
+from tests.rigs.ingest_kafka import Kafka, until_state
 from tests.rigs.waiting import until_async
 
 SECOND = [("delaybridge-delay", b"1s")]
@@ -57,8 +57,7 @@ class TestWhatArrives:
             assert due_ms >= sent_ms + 1000
             assert record.stamp_ms >= due_ms
             assert record.own["delaybridge-attempt"] == "1"
-        shown = await source(entrance, delay)
-        assert shown is not None
+        shown = await announced(entrance, delay)
         assert (shown.state, shown.target) == ("reading", f"kafka:{target}")
 
     async def test_a_route_may_use_other_names(

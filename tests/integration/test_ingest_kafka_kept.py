@@ -9,7 +9,7 @@ import redis
 
 from delaybridge.store import keys
 from delaybridge.store.ids import quarantine_ids
-from tests.rigs.ingest import Entrance, MakeEntrance
+from tests.rigs.ingest import Entrance, MakeEntrance, announced
 from tests.rigs.ingest_kafka import Kafka, produce_raw, source
 
 SECOND = [("delaybridge-delay", b"1s")]
@@ -51,9 +51,7 @@ class TestQuarantine:
         assert await entrance.client.kick(dead[0].id) == "kicked"
         records = await kafka.take(target, 2)
         assert records[1].given[:2] == wrong[0][:2]
-        shown = await source(entrance, delay)
-        assert shown is not None
-        assert (shown.total, shown.quarantined) == (5, 4)
+        await announced(entrance, delay, 5, 4)
 
     async def test_an_id_given_to_two_contents_is_a_conflict(
         self, entrance: Entrance, kafka: Kafka, namespace: str

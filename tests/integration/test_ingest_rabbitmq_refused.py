@@ -12,8 +12,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.errors import StoreWiped
 from delaybridge.message import Answer
-from tests.rigs.ingest import Entrance, MakeEntrance
-from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, described, reading, source
+from tests.rigs.ingest import Entrance, MakeEntrance, announced
+from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, described, reading
 from tests.rigs.waiting import DEADLINE_S
 
 # destinations
@@ -55,9 +55,7 @@ async def test_the_target_may_be_another_delay_exchange(
     assert raw.properties["message_id"] == "m"
     assert "x-delay" not in raw.headers, "it would have been delayed twice"
     assert raw.headers["a"] == 1
-    (one, two) = (await source(entrance, first), await source(entrance, second))
-    assert one is not None
-    assert two is not None
+    await reading(entrance, first, second)
 
 
 # refused and undeliverable messages
@@ -96,11 +94,7 @@ async def test_an_unacceptable_message_is_in_the_dead_set_and_stops_nothing(
         assert dead[f"ingress:{code}"].body == body
         assert dead[f"ingress:{code}"].destination == f"rabbitmq:{namespace}/k"
 
-    async def announced() -> bool:
-        found = await source(entrance, delay)
-        return found is not None and (found.total, found.quarantined) == (len(bad) + 1, len(bad))
-
-    await entrance.until(announced, "the counts")
+    await announced(entrance, delay, len(bad) + 1, len(bad))
     # after repair each can be kicked, with everything that it came with
     assert await entrance.client.kick(dead["ingress:bad_id"].id) is Answer.KICKED
     (raw,) = await rabbit.take_raw(namespace, 1)

@@ -40,7 +40,8 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
     await crew.client.pause("memory:paused")
 
     async def obeyed() -> bool:
-        return "memory:paused" in (await crew.client.stats()).workers[0].said.paused
+        workers = (await crew.client.stats()).workers
+        return any("memory:paused" in worker.said.paused for worker in workers)
 
     await until_async(obeyed, "the worker obeys the pause")
     some = [Message("memory:paused", b"", delay=0.05 * n, id=f"p{n}") for n in range(100)]

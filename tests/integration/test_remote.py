@@ -49,7 +49,13 @@ async def obeyed(ask: Callable[[], Any], is_done: Callable[[], bool], what: str)
 
 
 async def told(crew: Crew, name: str = "w") -> WorkerInfo:
-    return next(each for each in (await crew.client.stats()).workers if each.name == name)
+    async def look() -> WorkerInfo | None:
+        workers = (await crew.client.stats()).workers
+        return next((each for each in workers if each.name == name), None)
+
+    found = await until_async(look, "it is announced")
+    assert found is not None
+    return found
 
 
 @ON_EVERY_REDIS

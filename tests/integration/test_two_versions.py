@@ -26,7 +26,10 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
         cancelled = {id for id in gone if fleet.client.cancel(id) == Answer.CANCELLED}
         half = set(ids[: MESSAGES // 4])
         until(lambda: half <= {r.id for r in fleet.published()}, "a quarter is out")
-        assert {worker.name for worker in fleet.client.stats().workers} == {"old", "new"}
+        until(
+            lambda: {worker.name for worker in fleet.client.stats().workers} == {"old", "new"},
+            "both are announced",
+        )
         old.kill()  # what it held goes to the other, and is understood there
         fleet.start("old-again", instead=folder)
         fleet.wait_published(sorted(set(ids) - cancelled))

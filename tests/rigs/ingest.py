@@ -137,6 +137,21 @@ async def source(entrance: Entrance, name: str, state: str = "") -> SourceInfo |
     return next((each for each in found if each.state.startswith(state)), None)
 
 
+async def announced(entrance: Entrance, name: str, *counts: int) -> SourceInfo:
+    """What is announced of a source, once it is, and it has read and quarantined so many, if given.
+
+    A process that waits for the machine may be missing from the announcements for a while.
+    """
+
+    async def look() -> SourceInfo | None:
+        found = await source(entrance, name)
+        is_it = found and (not counts or (found.total, found.quarantined) == counts)
+        return found if is_it else None
+
+    found: SourceInfo = await entrance.until(look, f"{name} is announced")
+    return found
+
+
 def _someone() -> Identity:
     return Identity.of_this_process(f"p{uuid.uuid4().hex[:8]}")
 
