@@ -130,7 +130,7 @@ async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
 
 
 async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
-    leaving = crew.start("a b/c")
+    leaving = crew.start("a b/c", lease=SELDOM)
     await crew.shared("a b/c")
     broker = {"memory": "memory://"}
     async with api(crew.url, crew.namespace, brokers=broker) as http:
