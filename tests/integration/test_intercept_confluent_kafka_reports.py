@@ -56,7 +56,7 @@ class TestReports:
         for _ in range(10):
             producer.produce(topic, b"now", on_delivery=reports)
             producer.produce(topic, b"later", on_delivery=reports, delay="1h")
-        assert len(producer) >= 20  # librdkafka counts messages and reports that wait
+        assert 20 <= len(producer) <= 30  # librdkafka counts reports that wait, too
         assert producer.flush() == 0
         values = sorted(message.value() for _, message in reports.all)
         assert values == [b"later"] * 10 + [b"now"] * 10

@@ -187,6 +187,7 @@ class TestEveryPublisher:
             assert sink.changes[-1] is not None
             await rig.start()
             await until_async(lambda: publisher.unavailable is None, "it is back")
+            assert sink.changes[-1] is None
             await sink.confirm_again(rig, to)
             confirmed = {d.id for d, outcome in sink.outcomes.items() if outcome == CONFIRMED}
             read = await asyncio.to_thread(rig.read, to.address, len(confirmed))
