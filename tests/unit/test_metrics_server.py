@@ -40,6 +40,13 @@ async def answer(path: str, accept: str) -> Response:
     return Response(HTTPStatus.OK, accept.encode()) if path == "/" else not_found()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a client nor the server's thread is given up while it gets no time."""
+    for name in ("HEADER_S", "ANSWER_S", "_CLOSE_S"):
+        monkeypatch.setattr(server_module, name, DEADLINE_S)
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The server cuts a connection after 0.1 s; `undo` makes it patient again."""
@@ -50,9 +57,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(server_module, "HEADER_S", DEADLINE_S)
-    monkeypatch.setattr(server_module, "ANSWER_S", DEADLINE_S)
+def port() -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     server = Server(listener, answer)
     server.start()
