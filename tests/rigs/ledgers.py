@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from delaybridge.ledger.database import upgrade
+from tests.rigs.waiting import PATIENCE_S
 
 
 class LedgerProbe:
@@ -44,5 +45,5 @@ class LedgerProbe:
 
 def made(url: str) -> str:
     """The URL of a database, in which the tables are made now."""
-    upgrade(url, 10)
+    upgrade(url, PATIENCE_S)
     return url
