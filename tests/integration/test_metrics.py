@@ -58,7 +58,7 @@ class Port:
 
     def whole(self) -> Samples:
         """A scrape with what is read from Redis, which may take too long for one of them."""
-        return until(lambda: (s := self.scrape())["store_up",] and s)
+        return until(lambda: s if (s := self.scrape())["store_up",] else {})
 
     def value(self, *key: str) -> float | None:
         return self.scrape().get(key)

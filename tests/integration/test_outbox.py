@@ -66,8 +66,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
     """The application's."""
-    patient = {"connect_args": {"timeout": DEADLINE_S}} if url.startswith("sqlite") else {}
-    made = create_engine(url, **patient)  # the pump may stand still while it has the lock
+    patient: Any = {"timeout": DEADLINE_S} if url.startswith("sqlite") else {}
+    made = create_engine(url, connect_args=patient)  # a pump may stand still with the lock
     yield made
     made.dispose()
 
