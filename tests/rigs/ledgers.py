@@ -17,7 +17,8 @@ class LedgerProbe:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._engine = create_engine(url)
+        patience = {"timeout": DEADLINE_S} if url.startswith("sqlite") else {}  # for its lock
+        self._engine = create_engine(url, connect_args=patience)
 
     def ask(self, statement: str, **values: object) -> Sequence[Any]:
         """The rows that a statement returns, if it returns any; it is committed."""
