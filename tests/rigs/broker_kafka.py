@@ -6,13 +6,13 @@ import functools
 import uuid
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge.message import Destination
 from delaybridge.publish.kafka.client import KafkaClient
 from delaybridge.publish.kafka.topic import TopicState
 from tests.rigs import certificates
+from tests.rigs.bridge import make_topic
 from tests.rigs.broker import NetworkRig, Received
 from tests.rigs.kafka_site import messages_of
 from tests.rigs.waiting import DEADLINE_S, until
@@ -71,7 +71,7 @@ class KafkaRig(NetworkRig):
         return f"kafka://{LOOPBACK}:{self.proxy_port}"
 
     def make(self, name: str | None = None, *, settled: bool = True, **config: str) -> str:
-        """settled: wait until its partitions have a leader; before, Kafka may lose a record."""
+        """settled: wait until it can be written to."""
         name = name or f"t-{uuid.uuid4().hex}"
         admin = AdminClient(self._settings())
         topic = NewTopic(name, self.partitions, 1, config=config)
