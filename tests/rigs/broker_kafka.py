@@ -15,7 +15,7 @@ from tests.rigs import certificates
 from tests.rigs.bridge import make_topic
 from tests.rigs.broker import NetworkRig, Received
 from tests.rigs.kafka_site import messages_of
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.kafka import KafkaNode, plain_login
 from tests.servers.process import LOOPBACK, free_port
 
@@ -75,19 +75,11 @@ class KafkaRig(NetworkRig):
         name = name or f"t-{uuid.uuid4().hex}"
         admin = AdminClient(self._settings())
         topic = NewTopic(name, self.partitions, 1, config=config)
-        admin.create_topics([topic])[name].result(DEADLINE_S)
-        for number in range(self.partitions if settled else 0):
-            asked = TopicPartition(name, number)
-            until(lambda asked=asked: self._has_leader(admin, asked))
+        if settled:
+            make_topic(admin, topic)
+        else:
+            admin.create_topics([topic])[name].result(DEADLINE_S)
         return name
-
-    @staticmethod
-    def _has_leader(admin: AdminClient, partition: TopicPartition) -> bool:
-        try:
-            admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(DEADLINE_S)
-        except KafkaException:
-            return False
-        return True
 
     def read(self, address: str, at_least: int) -> list[Received]:
         found = []

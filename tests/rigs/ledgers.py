@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from delaybridge.ledger.database import upgrade
-from tests.rigs.waiting import PATIENCE_S
+from tests.rigs.waiting import DEADLINE_S
 
 
 class LedgerProbe:
@@ -46,5 +46,5 @@ class LedgerProbe:
 
 def made(url: str) -> str:
     """The URL of a database, in which the tables are made now."""
-    upgrade(url, PATIENCE_S)
+    upgrade(url, DEADLINE_S)
     return url
