@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from tests.rigs.api import api, job_of
-from tests.rigs.crew import BUCKETS, SELDOM, Crew
+from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import until_async
 
@@ -199,7 +199,7 @@ async def test_what_workers_hold_is_shown_with_its_owner(
     async with api(redis_url, namespace, **given) as http:
         assert "No worker runs" in (await http.get("/in-flight")).text
         await schedule(http, "soon", delay="5m")
-        crew.start(lease=SELDOM, scan={"claim_ahead_ms": 600_000})  # it is held for long
+        crew.start(lease=CALM, scan={"claim_ahead_ms": 600_000})  # it is held for long
 
         async def row() -> str:
             text = (await http.get("/in-flight")).text

@@ -14,7 +14,7 @@ import pytest
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from tests.rigs.api import api, ended_job
-from tests.rigs.crew import SELDOM, Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import DEADLINE_S, until_async
 
@@ -181,7 +181,7 @@ async def test_mykit_clears_and_restores(redis_url: str, namespace: str) -> None
 
 
 async def test_a_dead_job_comes_back(redis_url: str, namespace: str, crew: Crew) -> None:
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.client.pause("memory:order")
     await crew.shared("w")
     async with server(redis_url, namespace, "mykit") as http:
@@ -212,7 +212,7 @@ async def test_a_job_arrives_at_a_broker(
     redis_url: str, namespace: str, crew: Crew, arrived: Arrived,
     dialect: str, path: str, sent: Any,
 ) -> None:  # fmt: skip
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     async with server(redis_url, namespace, dialect) as http:
         await got(http, "POST", path, json=sent)
@@ -224,7 +224,7 @@ async def test_a_job_arrives_at_a_broker(
 async def test_delay_queue_from_push_to_finish(redis_url: str, namespace: str, crew: Crew) -> None:
     job = {"topic": "b", "id": "7", "delay": 1, "ttr": 1, "body": "x"}
     pop = {"topic": "a, b"}
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     async with api(redis_url, namespace, compat="delay-queue") as http:
         waiting = asyncio.create_task(got(http, "POST", "/pop", json=pop))
@@ -249,7 +249,7 @@ async def test_youzan_from_add_to_finish(redis_url: str, namespace: str, crew: C
     add = {"command": "add", "topic": "b", "id": "7", "delay": 1, "TTR": 1, "body": "x"}
     pop = {"command": "pop", "topic": "b"}
     none = {"success": True, "error": "", "id": "", "value": ""}
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     async with api(redis_url, namespace, compat="youzan") as http:
         assert await got(http, "POST", "/", json=pop) == none
@@ -272,7 +272,7 @@ async def test_mykit_from_push_to_delete(redis_url: str, namespace: str, crew: C
     job = {"topic": "b", "subtopic": "c", "id": "7", "bizKey": "k", "delay": 100, "ttl": 1000}
     fetched = {**job, "body": "x", "status": 2}
     del fetched["delay"]
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     place = "pull:{topic}.{subtopic}"
     async with api(redis_url, namespace, compat="mykit", compat_destination=place) as http:
@@ -334,7 +334,7 @@ def test_a_dialect_says_where_its_topics_go(place: str) -> None:
 
 async def test_topology(http: httpx.AsyncClient, namespace: str, crew: Crew) -> None:
     """000-22."""
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     (one,) = (await http.get("/topology")).json().values()
     assert one.keys() == {"lastHeartBeat", "addr", "serveKeys"}

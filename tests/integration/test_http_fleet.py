@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.rigs.crew import SELDOM, Crew
+from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import until_async
 
 CLOSE = "/v1/destinations/kafka%3Aorders"
@@ -103,7 +103,7 @@ async def test_the_fleet_and_its_readiness(
     redis_url: str, namespace: str, http: httpx.AsyncClient, crew: Crew
 ) -> None:
     assert (await http.get("/health/live")).json() == {"status": "ok"}
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     names = [each["name"] for each in (await http.get("/v1/workers")).json()["items"]]
     assert names == ["w"]

@@ -15,7 +15,7 @@ from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, Limits
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import plain
-from tests.rigs.crew import BUCKETS, SELDOM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
 from tests.servers.postgres import PostgresServer
@@ -51,7 +51,7 @@ async def delayed_are(crew: Crew, count: int) -> None:
 
 
 async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerProbe) -> None:
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     ids = await crew.schedule(300, seconds=0.5)
     await crew.client.schedule(TO, b"x", delay="1h", id="later")
     await arrived.all(ids)
@@ -164,7 +164,7 @@ async def test_while_the_database_is_down_messages_go_out(
     with PostgresServer() as database:
         crew = Crew(server.url, namespace, ledger=made(database.url), timeout_s=5.0)
         try:
-            crew.start(lease=SELDOM)
+            crew.start(lease=CALM)
             await until_async(lambda: sum(1 for _ in crew.heard(LeaseAcquired)) == BUCKETS)
             ids = await crew.schedule(50, seconds=1, first_s=3)
             await asyncio.to_thread(database.pause)
@@ -204,7 +204,7 @@ async def test_on_every_redis(
         for bucket in (await crew.store.complete(calls.open()))[:8]:
             await crew.store.run([plain("DEL", bucket.key(key)) for key in ("due", "messages")])
         assert await crew.client.cancel(ids[0]) is Answer.CANCELLED
-        crew.start(ledger=SOON, lease=SELDOM)
+        crew.start(ledger=SOON, lease=CALM)
         await arrived.all(ids[1:])
         await states_are(probe, published=63, cancelled=1)
         assert arrived.twice == []

@@ -11,7 +11,7 @@ import pytest
 from delaybridge import Answer, Client, Message
 from delaybridge.client import steering
 from tests.rigs.command_line import Run
-from tests.rigs.crew import SELDOM, Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
 from tests.rigs.waiting import until_async
 
@@ -64,7 +64,7 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
 async def test_a_purge_while_messages_fall_due_never_delivers_what_it_answered_purged(
     crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.shared("w")
     monkeypatch.setattr(steering, "CALL_MESSAGES", 20)
     ids = [f"m{n}" for n in range(400)]

@@ -15,7 +15,7 @@ from delaybridge import Message, MessageError
 from delaybridge.store import keys, registry
 from delaybridge.store.series import read_slot
 from delaybridge.store.store import Store
-from tests.rigs.crew import BUCKETS, SELDOM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
 from tests.rigs.waiting import until_async
 
@@ -252,8 +252,8 @@ def test_a_slot_of_this_period_that_makes_no_sense_stops_nothing(
 async def test_the_series_of_two_workers_add_up(
     crew: Crew, arrived: Arrived, make: Maker, redis_url: str, namespace: str
 ) -> None:
-    crew.start("w1", lease=SELDOM)
-    crew.start("w2", lease=SELDOM)
+    crew.start("w1", lease=CALM)
+    crew.start("w2", lease=CALM)
     await crew.shared("w1", "w2")
     client = make(redis_url, namespace=namespace)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.crew import SELDOM, Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
@@ -52,7 +52,7 @@ def tails() -> Iterator[list[Tail]]:
 async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     crew: Crew, arrived: Arrived, redis_url: str, namespace: str, tails: list[Tail]
 ) -> None:
-    lease = SELDOM | {"renew_ms": 500}
+    lease = CALM
     crew.start("a", lease=lease)
     crew.start("b", lease=lease)
     await crew.shared("a", "b")

@@ -19,7 +19,7 @@ from delaybridge.store import keys, registry
 from delaybridge.worker import scan_run
 from delaybridge.worker import worker as worker_module
 from delaybridge.worker.service import Identity
-from tests.rigs.crew import BUCKETS, SELDOM, TTL_MS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, SELDOM, TTL_MS, Arrived, Crew
 from tests.rigs.scanner import GatedStore
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import ON_EVERY_REDIS
@@ -150,7 +150,7 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
     due = await crew.schedule(500, seconds=1, first_s=-1)
     later = await crew.schedule(20, seconds=10, first_s=1.5)  # some of them within sight
     async with asyncio.timeout(DEADLINE_S):
-        await crew.start(burst=True, lease=SELDOM)
+        await crew.start(burst=True, lease=CALM)
     assert set(due) <= arrived.at_ms.keys()
     assert arrived.twice == []
     stats = await crew.client.stats()
@@ -164,7 +164,7 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
 async def test_workers_share_fairly_few_buckets_move_and_nothing_is_lost_or_doubled(
     crew: Crew, arrived: Arrived
 ) -> None:
-    lease = SELDOM | {"renew_ms": 500}
+    lease = CALM
     crew.start("a", lease=lease)
     crew.start("b", lease=lease)
     await crew.shared("a", "b")
@@ -192,7 +192,7 @@ async def test_a_worker_stopped_while_it_starts_leaves_no_lease_behind(
     crew: Crew, turns: int
 ) -> None:
     await crew.client.stats()
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     for _ in range(20 * turns):
         await asyncio.sleep(0)
     await crew.stop()
@@ -229,10 +229,10 @@ async def test_a_name_in_use_is_refused_after_one_lease(
     began_s = time.monotonic()
     now_s = began_s
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now_s))
-    crew.start("w", lease=SELDOM)
+    crew.start("w", lease=CALM)
     await crew.shared("w")
     other = Crew(crew.url, crew.namespace)
-    task = other.start("w", lease=SELDOM)
+    task = other.start("w", lease=CALM)
 
     async def asked(times: int) -> None:
         await until_async(lambda: task.done() or caplog.text.count("name_taken") >= times)
@@ -262,7 +262,7 @@ async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retrie
 ) -> None:
     # Of the time for a drain a second is for the confirms, and minutes are for Redis' answers.
     monkeypatch.setattr(scan_run, "_CONFIRMS", 1 / 3600)
-    crew.start(lease=SELDOM, scan={"drain_timeout_s": 3600}, retry={"base_ms": 10})
+    crew.start(lease=CALM, scan={"drain_timeout_s": 3600}, retry={"base_ms": 10})
     await crew.shared("w")
     arrived.brokers[0].hold = True
     (id,) = await crew.schedule(1, seconds=1)
@@ -272,7 +272,7 @@ async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retrie
     assert stored is not None
     assert (stored.state, stored.attempts, stored.maybe_delivered) == ("delayed", 1, True)
     assert await crew.shares() == {}
-    crew.start(lease=SELDOM)
+    crew.start(lease=CALM)
     await crew.settled()
     assert arrived.attempts == [(id, 1), (id, 2)]
     await crew.stop()
