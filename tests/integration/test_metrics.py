@@ -21,7 +21,7 @@ from delaybridge import Client, Message
 from delaybridge.metrics.catalog import METRICS, PREFIX
 from delaybridge.metrics.exposition import TEXT
 from delaybridge.metrics.reader import Reader
-from tests.rigs.crew import SELDOM
+from tests.rigs.crew import CALM, SELDOM
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.fleet import Fleet, Process
 from tests.rigs.ingest import Rabbit
@@ -109,6 +109,7 @@ class Watch:
 
 
 Start = Callable[..., Process]
+FAST = {"LEASE__TTL_MS": "2000", "LEASE__RENEW_MS": "600", "REDIS__TIMEOUT_S": "1"}
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def start(tmp_path: Path, namespace: str) -> Iterator[Start]:
     def run(redis_url: str, *arguments: str, **settings: str) -> Process:
         command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
         command += ["--namespace", namespace, *arguments]
-        calm = {f"LEASE__{name.upper()}": str(ms) for name, ms in SELDOM.items()}
+        calm = {f"LEASE__{name.upper()}": str(ms) for name, ms in CALM.items()}
         calm["REDIS__TIMEOUT_S"] = str(PATIENCE_S)
         given = {f"DELAYBRIDGE_{name}": value for name, value in (calm | settings).items()}
         log = tmp_path / f"{len(processes)}.log"
@@ -136,12 +137,11 @@ async def test_counters_never_fall_while_processes_are_killed(
     redis_url: str, rabbitmq_url: str, namespace: str, start: Start
 ) -> None:
     rabbit, port, batch = Rabbit(rabbitmq_url), Port(), 200
-    fast = {"LEASE__TTL_MS": "2000", "LEASE__RENEW_MS": "600", "REDIS__TIMEOUT_S": "1"}
     await rabbit.target(namespace)
     with Client(redis_url, namespace=namespace, brokers={"rabbitmq": rabbitmq_url}) as client:
         process = start(
             redis_url, "--broker", rabbitmq_url, "scan", "--processes", "2", "--with-ingest",
-            "--metrics-port", str(port.number), INGEST__EXCHANGES=f"{namespace}.delay", **fast,
+            "--metrics-port", str(port.number), INGEST__EXCHANGES=f"{namespace}.delay", **FAST,
         )  # fmt: skip
 
         def publish() -> None:
@@ -276,7 +276,7 @@ async def test_a_stalled_fleet_is_told_from_an_idle_one(
     await rabbit.target(namespace)
     start(
         redis_url, "--broker", rabbitmq_url, "ingest", "rabbitmq", "--exchange",
-        f"{namespace}.delay", "--metrics-port", str(idle.number),
+        f"{namespace}.delay", "--metrics-port", str(idle.number), **FAST,
     )  # fmt: skip
     await until_async(lambda: rabbit.is_read(f"{namespace}.delay"), "read")
     assert idle.whole()["oldest_overdue_seconds",] == 0

@@ -21,6 +21,7 @@ from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_S = 0.02
+LONGEST_RENEW_MS = 1000  # a worker that begins too early looks again soon
 
 
 class Process:
@@ -109,7 +110,7 @@ class Fleet(contextlib.AbstractContextManager):
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "DELAYBRIDGE_LEASE__TTL_MS": str(ttl_ms),
-            "DELAYBRIDGE_LEASE__RENEW_MS": str(ttl_ms // 3),
+            "DELAYBRIDGE_LEASE__RENEW_MS": str(min(ttl_ms // 3, LONGEST_RENEW_MS)),
             "DELAYBRIDGE_REDIS__TIMEOUT_S": str(min(ttl_ms / 2000, PATIENCE_S)),
             **_variables(settings),
         }
