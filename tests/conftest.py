@@ -55,13 +55,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_configure() -> None:
-    """A starved machine is no silent Redis: by default clients and stores wait longer for it."""
+    """A starved machine is no silent server: by default who asks one waits longer for it."""
+    import pika
+
     from delaybridge import AsyncClient, Client  # only now that the environment is clean
     from delaybridge.store.store import AsyncStore, Store
     from tests.rigs.waiting import PATIENCE_S
 
     for kind in (Client, AsyncClient, Store, AsyncStore):
         kind.__init__.__kwdefaults__["timeout_s"] = PATIENCE_S
+    # Of plain connections: those of the product say their own.
+    pika.connection.Parameters.DEFAULT_SOCKET_TIMEOUT = PATIENCE_S
+    pika.connection.Parameters.DEFAULT_STACK_TIMEOUT = PATIENCE_S
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

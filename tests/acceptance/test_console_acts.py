@@ -139,6 +139,7 @@ async def test_what_was_left_under_way_changes_nothing_of_the_next_dialog(
     await page.keyboard.press("Escape")
     await expect(page.locator("#said")).to_contain_text("Pause: memory:t: still under way")
     await row.get_by_role("button", name="Purge").click()
+    await until_async(lambda: answers, "the request is on its way")
     await answers[0].abort()
     await expect(page.locator("#said")).to_contain_text("Pause: memory:t: No clear answer came")
     await expect(page.locator("#ask .problem")).to_be_hidden()
@@ -160,6 +161,7 @@ async def test_a_count_that_comes_late_is_not_asked_of_the_next_act(
     await page.keyboard.press("Escape")
     await page.locator("[name=id]").first.check()
     await page.get_by_role("button", name="Cancel them").click()
+    await until_async(lambda: counts, "the count is on its way")
     async with page.expect_response("**/v1/messages:publish"):
         await counts[0].continue_()
     await expect(page.locator("#ask .typed")).to_be_hidden()

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
+from delaybridge import AsyncClient
 from delaybridge.web.console import look
 from tests.rigs.api import api
 from tests.rigs.browser import (
@@ -97,7 +98,8 @@ async def test_what_is_seen_stays_while_redis_is_slow_and_heals_when_it_was_away
             api(redis.url, namespace, transport={"redis_s": 1.0}) as http,
             browser(program, str(http.base_url), expected={503}) as page,
         ):
-            assert (await http.post("/v1/messages", json=MESSAGE)).status_code == 201
+            async with AsyncClient(redis.url, namespace=namespace) as client:  # which is patient
+                await client.schedule("pull:orders", "7", delay="1h", id="order-7")
             await opened(page, "/destinations/pull:orders")
             await expect(page.locator("[data-chart=ahead] canvas")).to_be_visible()
             other = await page.context.new_page()

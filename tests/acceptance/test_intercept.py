@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from delaybridge.message import Answer
-from tests.rigs.bridge import PROGRAMS, Bridge, MakeBridge
+from tests.rigs.bridge import CALM_LEASE_MS, PROGRAMS, Bridge, MakeBridge
 from tests.rigs.history import Promise, Verdict
 from tests.rigs.programs.produce_delayed import message
 from tests.rigs.stall import Stall
@@ -96,7 +96,8 @@ def test_an_application_that_is_killed_and_restarted_loses_and_repeats_nothing(
     namespace: str,
     stall: Stall,
 ) -> None:
-    bridge = make_bridge({"rabbitmq": rabbitmq_url, "kafka": real_kafka_url})
+    brokers = {"rabbitmq": rabbitmq_url, "kafka": real_kafka_url}
+    bridge = make_bridge(brokers, lease_ttl_ms=CALM_LEASE_MS)
     if "kafka" in library:
         destination = bridge.kafka_topic(namespace)
     else:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
-from tests.rigs.bridge import Bridge, MakeBridge, rabbitmq_channel
+from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S
 from tests.servers.clients import PROGRAMS
@@ -75,7 +75,7 @@ def node(node_modules: str, rabbitmq_url: str) -> Iterator[Node]:
 def bridge(make_bridge: MakeBridge, rabbitmq_url: str, namespace: str) -> Bridge:
     """A worker that ingests NAMESPACE.delay, whose target has queues NAMESPACE and NAMESPACE-2."""
     exchanges = {"DELAYBRIDGE_INGEST__EXCHANGES": f"{namespace}.delay"}
-    bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges)
+    bridge = make_bridge({"rabbitmq": rabbitmq_url}, settings=exchanges, lease_ttl_ms=CALM_LEASE_MS)
     bridge.rabbitmq_queue(namespace, consume=False)
     with rabbitmq_channel(rabbitmq_url) as channel:
         second = f"{namespace}-2"

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from tests.rigs.fault_proxy import FaultProxy
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import free_port
 
 
@@ -40,4 +41,4 @@ class Proxies:
         self._loop.close()
 
     def _do(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)

@@ -20,6 +20,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.web.openapi import description
 from delaybridge.web.serving import answer_on, listener
 from delaybridge.web.table import ENDPOINTS
+from tests.rigs.api import PATIENT
 from tests.rigs.waiting import DEADLINE_S
 
 ENDLESS = {"/v1/events", "/live"}
@@ -62,7 +63,7 @@ def url(redis_url: str) -> Iterator[str]:
     loaded = Settings.load(overrides=given)
     loop = asyncio.new_event_loop()
     with listener("127.0.0.1", 0) as sock:
-        serving = loop.create_task(answer_on(sock, loaded))
+        serving = loop.create_task(answer_on(sock, loaded, **PATIENT))
         thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([serving])))
         thread.start()
         try:

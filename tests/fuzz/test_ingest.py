@@ -87,7 +87,7 @@ async def test_good_messages_among_any_others_at_a_delay_exchange_are_stored(
 
     async def all_read() -> bool:
         found = await exchange_source(entrance, delay)
-        return found is not None and found.total == len(sent)
+        return found is not None and found.total >= len(sent)  # some may be read again
 
     await entrance.until(all_read, f"{len(sent)} messages are read")
     assert await asyncio.to_thread(missing, rabbitmq_url, namespace) == set()
@@ -136,7 +136,7 @@ async def test_good_records_among_any_others_at_a_delay_topic_are_stored(
 
     async def all_read() -> bool:
         found = await topic_source(entrance, delay)
-        return found is not None and found.total == len(sent)
+        return found is not None and found.total >= len(sent)  # some may be read again
 
     await entrance.until(all_read, f"{len(sent)} records are read")
 

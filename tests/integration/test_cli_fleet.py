@@ -112,7 +112,7 @@ def test_every_line_of_a_worker_s_json_log_names_its_event(
     logged: Callable[[str], bool] = lambda event: f'"event": "{event}"' in log.read_text()  # noqa: E731
     flags = ["--json", *worker_flags, "--broker", "memory://"]
     with log.open("wb") as stderr, started(*flags, "scan", stderr=stderr) as process:
-        until(lambda: logged("lease_acquired"))
+        until(lambda: logged("lease_acquired") and logged("broker_unavailable"))
         process.send_signal(signal.SIGHUP)
         until(lambda: logged("reloaded"))
         process.send_signal(signal.SIGTERM)
@@ -134,7 +134,7 @@ def test_scan_drains(
     with started(*worker_flags, *arguments, stderr=subprocess.DEVNULL) as process:
         until(lambda: len(caller.stats().workers) == int(processes))
         until(lambda: run("health").code == 0)
-        assert len(run("--json", "worker", "ls").objects) == int(processes)
+        until(lambda: len(run("--json", "worker", "ls").objects) == int(processes))
         process.send_signal(number)
         assert process.wait(DEADLINE_S) == 0
     assert caller.stats().workers == []
@@ -145,10 +145,11 @@ def test_scan_drains(
 def test_two_workers_of_one_name(
     worker_flags: list[str], caller: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The second waits as long as the first one's announcement lasts, which must not run out.
     for name, value in {
-        "LEASE__TTL_MS": 2000,
+        "LEASE__TTL_MS": 5000,
         "LEASE__RENEW_MS": 300,
-        "REDIS__TIMEOUT_S": 1,
+        "REDIS__TIMEOUT_S": 4,
     }.items():
         monkeypatch.setenv(f"DELAYBRIDGE_{name}", str(value))
     scan = (*worker_flags, "--json", "scan", "--name", "twin")

@@ -14,7 +14,7 @@ from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury, hand_over
 from tests.rigs.command_line import Result, Run, started
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S
 
 HOUR = ("--in", "1h")
 OwnerOf = Callable[[str], Owner]
@@ -140,11 +140,11 @@ def test_lines_interrupted(flags: list[str], caller: Client) -> None:
     pipe = subprocess.PIPE
     streams = {"stdin": pipe, "stdout": pipe, "stderr": pipe}
     with started(*flags, "schedule", "kafka:t", *HOUR, "--lines", **streams) as process:
-        assert process.stdin is not None
-        assert process.stderr is not None
+        assert process.stdin and process.stdout and process.stderr
         process.stdin.write(b"first\n")
         process.stdin.flush()
-        until(lambda: caller.stats().delayed == 1)
+        assert process.stdout.readline()  # only then does it know that it is stored
+        assert caller.stats().delayed == 1
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
         assert process.stderr.read() == b"error: interrupted\n1 scheduled\n"

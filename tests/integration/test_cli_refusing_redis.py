@@ -57,9 +57,8 @@ def test_doctor_compares_the_limits_of_the_brokers_with_the_settings(
 def one_shot(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., Result]:
-    """Runs a command line against any URL, impatiently."""
+    """Runs a command line against any URL."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "1")
 
     def call(url: str, *args: str) -> Result:
         code = cli.main(["--redis", url, "--namespace", "x", *args])

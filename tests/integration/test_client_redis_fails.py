@@ -89,6 +89,7 @@ async def test_missing_replies_are_reported_within_the_timeout(
     await is_unavailable_in_time(CALLS[name](client), stall)
 
 
+@pytest.mark.usefixtures("stall")  # which may make it wait in vain for an answer, too
 async def test_after_missing_replies_the_next_call_is_answered(
     make: Maker, proxy: LossyProxy
 ) -> None:

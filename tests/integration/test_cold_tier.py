@@ -126,10 +126,10 @@ def counted(client: Client) -> object:
     return stats.delayed, stats.next_due_ms, by_bucket, by_place
 
 
-def outlook(client: Client, destination: str | None) -> object:
-    """The horizon, but for the first and the last cell, which begin and end with the call."""
-    found = client.run(lambda calls: calls.horizon(SPAN_S * 1000, 600_000, destination))
-    return found.cells[1:-1], found.messages + found.overdue + found.later
+def outlook(client: Client, destination: str | None, from_ms: int) -> object:
+    """The horizon from an instant on: with the time of the call its cells would begin."""
+    found = client.run(lambda calls: calls.horizon(SPAN_S * 1000, 600_000, destination, from_ms))
+    return found.cells, found.messages, found.overdue, found.later
 
 
 def acted(client: Client, verb: str, *args: Any, **options: Any) -> object:
@@ -180,8 +180,8 @@ def test_the_answers_are_those_of_one_tier(
         args, options = call
         assert acted(client, *args, **options) == acted(plain, *args, **options), call
         assert shown(client.get(id)) == shown(plain.get(id))
-    assert outlook(client, None) == outlook(plain, None)
-    assert outlook(client, "memory:a") == outlook(plain, "memory:a")
+    for to in (None, "memory:a"):
+        assert outlook(client, to, base_s * 1000) == outlook(plain, to, base_s * 1000)
     late = Selection(due_from_ms=(base_s + 1000) * 1000)
     for selection in (Selection(destination=TO[0]), Selection(id_prefix="m1"), late):
         assert selected(client, selection) == selected(plain, selection)
@@ -362,19 +362,28 @@ async def test_a_worker_promotes_and_delivers_in_time(
     arrived: Arrived = note_arrivals(monkeypatch)
     settings = {"hot_window_s": WINDOW_S, "reconcile_s": 5.0}
     async with Crew(redis_url, namespace, ledger=postgres_url, hot_window_s=WINDOW_S) as crew:
-        ids = await crew.schedule(300, seconds=1, first_s=WINDOW_S + 1)
-        assert (await crew.client.pending(state=State.DELAYED)).items
         probe = LedgerProbe(postgres_url)
-        assert probe.ask("SELECT count(*) FROM message WHERE tier = 2") == [(300,)]
+
+        async def cold() -> list[str]:
+            """Others, if a starved machine took so long that some were due within the window."""
+            ids = await crew.schedule(300, seconds=1, first_s=WINDOW_S + 1)
+            if probe.ask("SELECT count(*) FROM message WHERE tier = 2") == [(300,)]:
+                return ids
+            await crew.client.cancel_many(ids)
+            return []
+
+        ids = await until_async(cold, "all are in the ledger alone")
+        assert (await crew.client.pending(state=State.DELAYED)).items
         gone = ids[::10]
         assert {*await crew.client.cancel_many(gone)} == {Answer.CANCELLED}
+        cancelled = probe.states()["cancelled"]
         left = [id for id in ids if id not in gone]
         crew.start(ledger=settings)
         await arrived.all(left)
         assert len(arrived.late_ms) == len(left)
         assert min(arrived.late_ms) >= 0
         await until_async(
-            lambda: probe.states() == {"published": len(left), "cancelled": len(gone)}
+            lambda: probe.states() == {"published": len(left), "cancelled": cancelled}
         )
         probe.close()
         await crew.stop()

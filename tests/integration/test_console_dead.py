@@ -12,7 +12,7 @@ import pytest
 
 from delaybridge.store.store import Store
 from tests.rigs.burials import buried
-from tests.rigs.crew import Crew
+from tests.rigs.crew import CALM, Crew
 from tests.rigs.sessions import log_in
 from tests.rigs.waiting import until_async
 
@@ -143,7 +143,7 @@ async def test_brokers_tell_no_secret_and_what_workers_say(
     assert "secret" not in text and "amqp://" in text
     states = {row.split()[0]: row for row in rows(text, "t-brokers")}
     assert "no worker publishes to it" in states["rabbitmq"]
-    crew.start()
+    crew.start(lease=CALM)
     await crew.shared("w")
 
     async def is_seen() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from tests.rigs.api import api
-from tests.rigs.crew import Crew
+from tests.rigs.crew import CALM, Crew
 from tests.rigs.sessions import log_in
 from tests.rigs.waiting import until_async
 
@@ -50,7 +50,7 @@ async def test_the_tail_asks_for_what_is_in_its_url(http: httpx.AsyncClient) -> 
 
 async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namespace: str) -> None:
     async with Crew(redis_url, namespace) as crew, api(redis_url, namespace) as client:
-        crew.start("one")
+        crew.start("one", lease=CALM)
         await crew.shared("one")
         text = (await client.get("/workers")).text
         assert 'data-owner="one"' in text and 'id="t-gone"' not in text

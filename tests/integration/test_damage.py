@@ -34,7 +34,7 @@ from tests.rigs.damage import (
 )
 from tests.rigs.waiting import until_async
 
-POLL_S = 0.05  # many wait at once
+POLL_S = 0.25  # many wait at once, and a starved machine is to do more than to look
 TTL_MS = 10_000  # a busy machine renews it in time; some damage lasts until it runs out
 AT_ONCE = 24
 STOPS_ITS_WORKER = ("due-wrong-type", "mirror-wrong-type", "marks-turn-x")
@@ -68,11 +68,7 @@ class Damaged:
         await until_async(predicate, what, interval_s=POLL_S)
 
     async def live(self) -> None:
-        self.crew.start(
-            buckets=BUCKETS,
-            lease={"ttl_ms": TTL_MS, "renew_ms": 500},
-            redis={"url": self.crew.url, "timeout_s": 2.0},
-        )
+        self.crew.start(buckets=BUCKETS, lease={"ttl_ms": TTL_MS, "renew_ms": 500})
         await self.until(self._is_owned, "both buckets are owned")
         await self.schedule(KEPT, 3600)
         self.birth = (await self.place.redis.get(self.place.key("birth"))).decode()
@@ -198,7 +194,8 @@ async def test_no_command_reports_damage_as_a_bug_of_delaybridge_and_doctor_name
         for number, kind in enumerate(kinds):
             if kind.key == "wake":
                 continue
-            place = Place(connection, f"{namespace}-{number}", SICK, "w")
+            # Who is announced lives on while a starved machine runs the commands.
+            place = Place(connection, f"{namespace}-{number}", SICK, "w", lives_ms=60_000)
             await _populate(redis_url, place)
             await kind.harm(place)
             for line in commands:

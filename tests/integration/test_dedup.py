@@ -148,7 +148,7 @@ def test_a_consumer_killed_before_its_effect_loses_nothing(
     dedup: RedisDedup, raw: redis.Redis, redis_url: str, namespace: str
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", DIES, redis_url, namespace, "1s"],
+        [sys.executable, "-c", DIES, redis_url, namespace, "1h"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as consumer:  # fmt: skip
         assert consumer.stdout is not None
@@ -157,6 +157,8 @@ def test_a_consumer_killed_before_its_effect_loses_nothing(
             dedup.claim("order-42")
         consumer.kill()
         assert consumer.stdout.read() == b""
+    assert 0 < raw.pttl(dedup.key("order-42")) <= 3_600_000  # type: ignore[operator]
+    raw.pexpire(dedup.key("order-42"), 1)  # the hour is over
     expired(raw, dedup.key("order-42"))
     with dedup.once("order-42") as first:
         assert first

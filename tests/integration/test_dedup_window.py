@@ -16,7 +16,7 @@ from delaybridge.message import KNOWN, WAIT, Answer, OnConflict, Record, encode_
 from delaybridge.store import pulling
 from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Owner, World
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer
@@ -236,7 +236,7 @@ def test_a_damaged_key_refuses_before_anything_is_written(world: World) -> None:
 
 @ON_EVERY_REDIS
 async def test_workers_deliver_an_id_once_in_its_window(crew: Crew, arrived: Arrived) -> None:
-    crew.start(publish={"dedup_window_s": LONG_S})
+    crew.start(publish={"dedup_window_s": LONG_S}, lease=CALM)
     client = crew.client
     assert await client.schedule("memory:q", b"1", delay="1h", id="cancelled") == CREATED
     assert await client.cancel("cancelled") == Answer.CANCELLED
@@ -251,7 +251,7 @@ async def test_workers_deliver_an_id_once_in_its_window(crew: Crew, arrived: Arr
 
 
 async def test_after_its_window_an_id_is_delivered_again(crew: Crew, arrived: Arrived) -> None:
-    crew.start(publish={"dedup_window_s": SHORT_S})
+    crew.start(publish={"dedup_window_s": SHORT_S}, lease=CALM)
     answers = []
 
     async def is_created() -> bool:
@@ -270,14 +270,15 @@ async def test_the_row_of_a_duplicate_does_not_come_back_from_the_ledger(
     url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
     async with Crew(redis_url, namespace, ledger=url) as crew:
         probe = LedgerProbe(url)
-        crew.start("a", publish={"dedup_window_s": LONG_S})
+        crew.start("a", publish={"dedup_window_s": LONG_S}, lease=CALM)
         assert await crew.client.schedule("memory:q", b"1", delay=0, id="x") == CREATED
         await arrived.all(["x"])
         await crew.settled()
         assert await crew.client.schedule("memory:q", b"2", delay=0, id="x") == DUPLICATE
         await until_async(lambda: probe.states() == {"published": 1}, lambda: f"{probe.states()}")
         await crew.stop("a")
-        crew.start("b", publish={"dedup_window_s": LONG_S})  # compares the bucket with the ledger
+        # It compares the bucket with the ledger.
+        crew.start("b", publish={"dedup_window_s": LONG_S}, lease=CALM)
         await crew.shared("b")
         assert await crew.client.schedule("memory:q", b"3", delay=0, id="last") == CREATED
         await arrived.all(["last"])
@@ -291,8 +292,8 @@ async def test_whoever_schedules_whenever_each_id_is_delivered_once(
 ) -> None:
     """Clients repeat all their calls while workers deliver, come and leave."""
     ids = [f"m{n}" for n in range(120)]
-    crew.start("a", publish={"dedup_window_s": LONG_S})
-    crew.start("b", publish={"dedup_window_s": LONG_S})
+    crew.start("a", publish={"dedup_window_s": LONG_S}, lease=CALM)
+    crew.start("b", publish={"dedup_window_s": LONG_S}, lease=CALM)
     await crew.shared("a", "b")
     done, answers = asyncio.Event(), Counter[tuple[str, str]]()
 
@@ -307,7 +308,7 @@ async def test_whoever_schedules_whenever_each_id_is_delivered_once(
             group.create_task(repeat(ids[::turn]))
         await arrived.all(ids)
         await crew.stop("b")
-        crew.start("c", publish={"dedup_window_s": LONG_S})
+        crew.start("c", publish={"dedup_window_s": LONG_S}, lease=CALM)
         await crew.shared("a", "c")
         before = answers.total()
         await until_async(lambda: answers.total() > before + len(ids), "all are tried once more")

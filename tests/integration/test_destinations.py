@@ -15,7 +15,7 @@ from delaybridge.store.store import Store
 from delaybridge.store.troubles import SLOW
 from delaybridge.store.verbs import Bucket
 from tests.rigs.command_line import Run
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
 from tests.rigs.waiting import until_async
 
@@ -174,7 +174,7 @@ async def test_what_an_operator_holds_back_is_not_late(
     crew: Crew, arrived: Arrived, run: Run
 ) -> None:
     """A paused destination's messages wait, another destination's failure still counts."""
-    crew.start()
+    crew.start(lease=CALM)
     await crew.shared("w")
     await crew.client.pause("memory:paused")
     await crew.client.schedule("memory:paused", b"", delay=0, id="p")

@@ -250,7 +250,7 @@ def valkey() -> Iterator[RedisServer]:
 async def test_waitaof_is_asked_where_the_server_has_it(
     valkey: RedisServer, make: Maker, namespace: str
 ) -> None:
-    client = make(valkey.url, namespace=namespace, durability="aof-fsync", timeout_s=5)
+    client = make(valkey.url, namespace=namespace, durability="aof-fsync")
     assert await client.schedule(TO, b"x", delay="1h", id="a") == "created"
     assert await client.schedule(TO, b"x", delay="1h", id="a") == "duplicate"
     with redis.Redis(host=LOOPBACK, port=valkey.port) as admin:

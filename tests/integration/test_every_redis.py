@@ -71,7 +71,7 @@ CALLS: list[tuple[str, str]] = [
     ("horizon", "0"),
     ("worker ls", "w2"),
     ("bucket ls", "w1"),
-    ("health", "ok"),
+    ("health --max-overdue 1h", "ok"),
     ("doctor", "scripts run"),
     ("alarm show", ""),
     ("alarm clear", ""),

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.rigs.crew import Crew
+from tests.rigs.crew import CALM, Crew
+from tests.rigs.waiting import until_async
 
 CLOSE = "/v1/destinations/kafka%3Aorders"
 
@@ -102,11 +103,15 @@ async def test_the_fleet_and_its_readiness(
     redis_url: str, namespace: str, http: httpx.AsyncClient, crew: Crew
 ) -> None:
     assert (await http.get("/health/live")).json() == {"status": "ok"}
-    crew.start()
+    crew.start(lease=CALM)
     await crew.shared("w")
     names = [each["name"] for each in (await http.get("/v1/workers")).json()["items"]]
     assert names == ["w"]
-    assert (await http.get("/health/ready")).json() == {"status": "ok"}
+
+    async def is_ready() -> bool:  # no, if Redis had no time to answer for 2 s
+        return bool((await http.get("/health/ready")).json() == {"status": "ok"})
+
+    await until_async(is_ready, "it is ready")
     assert (await http.get("/v1/alarm")).json() == {"alarm": None, "setbacks": []}
 
 

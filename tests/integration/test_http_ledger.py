@@ -16,7 +16,7 @@ import redis as redis_py
 from delaybridge.ledger.tables import VERSION_TABLE
 from tests.rigs.api import api, job_of
 from tests.rigs.api_process import ApiProcess
-from tests.rigs.crew import BUCKETS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -74,7 +74,7 @@ async def test_a_published_message_has_its_worker_also_on_its_page(
         Crew(redis_url, namespace, ledger=database) as crew,
         api(redis_url, namespace, brokers=BROKERS, **given) as http,
     ):
-        crew.start()
+        crew.start(lease=CALM)  # its life has one transition, by one owner
         (id,) = await crew.schedule(1, seconds=0.1)
         await arrived.all([id])
 

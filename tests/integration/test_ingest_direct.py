@@ -14,9 +14,11 @@ import pytest
 from delaybridge import cli
 from delaybridge.cli.logs import TextFormatter
 from delaybridge.events import Event, SourceUnguarded
+from delaybridge.ingest.rabbitmq import management
 from delaybridge.worker.eventlog import EventLog
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 
@@ -41,6 +43,12 @@ def node() -> Iterator[Managed]:
     made = Managed()
     with made.start():
         yield made
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks for other bindings once a minute, or once, is to have an answer."""
+    monkeypatch.setattr(management, "_TIMEOUT_S", DEADLINE_S)
 
 
 @pytest.fixture

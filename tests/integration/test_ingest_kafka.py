@@ -19,7 +19,7 @@ from delaybridge import AsyncClient
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance, announced
 from tests.rigs.ingest_kafka import Kafka, until_state
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 
 SECOND = [("delaybridge-delay", b"1s")]
 HOUR = [("delaybridge-delay", b"1h")]
@@ -43,13 +43,13 @@ class TestWhatArrives:
             (b"k", None, [("a", b"kept")]),
             (b"k2", b"\x00\x00\x00\x00\x07avro", []),  # K-32
         ]
-        sent_ms = time.time_ns() // 1_000_000
         await kafka.send_many(delay, given, partition=0)
-        await kafka.send_many(delay, [(k, v, [*h, *SECOND]) for k, v, h in given], partition=0)
         entrance.ingest("kafka")
         entrance.scan()
-        records = await kafka.take(target, 10)
-        at_once, later = records[:5], records[5:]
+        at_once = await kafka.take(target, 5)
+        sent_ms = time.time_ns() // 1_000_000
+        await kafka.send_many(delay, [(k, v, [*h, *SECOND]) for k, v, h in given], partition=0)
+        later = (await kafka.take(target, 10))[5:]
         for half in (at_once, later):
             assert sorted(map(repr, (r.given for r in half))) == sorted(map(repr, given))
         for record in later:
@@ -78,15 +78,15 @@ class TestWhatArrives:
 
         def transact() -> None:
             producer = Producer({**kafka.settings, "transactional.id": namespace})
-            producer.init_transactions(20)
+            producer.init_transactions(DEADLINE_S)
             for value, end in (
                 (b"aborted", producer.abort_transaction),
                 (b"committed", producer.commit_transaction),
             ):
                 producer.begin_transaction()
                 producer.produce(delay, value)
-                producer.flush(20)
-                end(20)
+                producer.flush(DEADLINE_S)
+                end(DEADLINE_S)
 
         await kafka.do(transact)
         entrance.ingest("kafka")

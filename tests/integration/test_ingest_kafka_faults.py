@@ -23,7 +23,7 @@ from delaybridge.ingest.kafka import consumer as kafka_consumer
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka, source, until_state
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import KafkaNode, plain_login
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis import RedisServer
@@ -152,11 +152,13 @@ class TestInputThatCannotBeRead:
             AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW),
             AclBinding(*rule, AclOperation.READ, AclPermissionType.DENY),
         ]
-        await kafka.do(lambda: [f.result(10) for f in kafka.admin.create_acls(rights).values()])
+        made = kafka.admin.create_acls(rights).values()
+        await kafka.do(lambda: [each.result(DEADLINE_S) for each in made])
         await kafka.send_many(delay, numbered(3, 6))
         await until_state(entrance, delay, f"{delay}: TOPIC_AUTHORIZATION_FAILED")
         again = AclBindingFilter(*rule, AclOperation.READ, AclPermissionType.DENY)
-        await kafka.do(lambda: [f.result(10) for f in kafka.admin.delete_acls([again]).values()])
+        gone = kafka.admin.delete_acls([again]).values()
+        await kafka.do(lambda: [each.result(DEADLINE_S) for each in gone])
         await until_pending(entrance, named(0, 6))
         await until_state(entrance, delay, "reading")
 

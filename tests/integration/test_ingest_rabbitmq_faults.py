@@ -229,7 +229,7 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     await entrance.until(lambda: ids(entrance, {"m1"}), "the other is stored")
     # then both take effect, in order, once it is settled
     proxy.mode = "pass"
-    await drained(entrance, delay)
+    await entrance.until(lambda: not intake.held, "both are settled")
     assert await ids(entrance, {"m1"})
     assert not await entrance.dead()
 

@@ -182,4 +182,4 @@ async def test_a_wiped_namespace_ends_ingest_with_the_reason(
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.shield(task)
     await entrance.kill(task)  # it has ended
-    assert await rabbit.waiting(delay) == 1, "the message waits in its queue"
+    await entrance.until(lambda: all_counted(rabbit, delay, 1), "the message is in its queue again")

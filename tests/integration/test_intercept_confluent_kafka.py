@@ -54,7 +54,7 @@ class TestPassingThrough:
         for one, topic in zip(made, topics, strict=True):
             given = (topic, value, key, 1, reports, None, 1_700_000_000_000, headers)
             assert one.produce(*given) is None
-            assert len(one) == 1
+            assert len(one) >= 1  # librdkafka counts messages and reports that wait
             assert one.flush(DEADLINE_S) == 0
         plain, ours = (site.take(topic, 1) for topic in topics)
         assert plain == ours

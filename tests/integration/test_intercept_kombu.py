@@ -20,6 +20,7 @@ from kombu.serialization import registry
 from delaybridge import Client, MessageError, StoreUnavailable
 from delaybridge.intercept.kombu import Producer
 from tests.rigs.rabbitmq_site import NUMBERS_REFUSED, REFUSED, WAYS, Site
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK, free_port
 
 HEADERS = {
@@ -74,7 +75,7 @@ def site(rabbitmq_site: Site) -> Site:
 
 @pytest.fixture
 def connection(site: Site) -> Iterator[kombu.Connection]:
-    with kombu.Connection(site.url) as connection:
+    with kombu.Connection(site.url, connect_timeout=DEADLINE_S) as connection:
         yield connection
 
 

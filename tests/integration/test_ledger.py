@@ -27,7 +27,7 @@ from delaybridge.store.keys import birth
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -180,8 +180,9 @@ def test_closed_while_a_transaction_is_under_way_it_leaves_no_connection(postgre
     with ThreadPoolExecutor() as threads, closing(LedgerProbe(postgres_url)) as probe:
         sessions = partial(probe.ask, "SELECT 1 FROM pg_stat_activity WHERE application_name = :n "
                            "AND datname = current_database()", n="delaybridge")  # fmt: skip
-        ran = threads.submit(database.run, Work(lambda _: (begun.set(), end.wait(10))))
-        assert begun.wait(10) and len(sessions()) == 1
+        ran = threads.submit(database.run, Work(lambda _: (begun.set(), end.wait(DEADLINE_S))))
+        assert begun.wait(DEADLINE_S)
+        until(lambda: len(sessions()) == 1)  # that which made the tables ends by itself
         database.close()
         end.set()
         assert ran.result() == (None, True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from delaybridge import Client
+from tests.rigs.crew import SELDOM
 from tests.rigs.fleet import Fleet
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until
@@ -33,9 +34,11 @@ for n in range(6):
 """
 
 
-def fleet(tmp_path: Path, server: RedisServer, namespace: str, url: str) -> Fleet:
+def fleet(
+    tmp_path: Path, server: RedisServer, namespace: str, url: str, ttl_ms: int = 1000
+) -> Fleet:
     return Fleet(
-        tmp_path, server.url, namespace, DURABILITY="ledger", LEDGER__URL=url,
+        tmp_path, server.url, namespace, ttl_ms=ttl_ms, DURABILITY="ledger", LEDGER__URL=url,
         LEDGER__RECONCILE_S="1", LEDGER__HOT_WINDOW_S="0",
     )  # fmt: skip
 
@@ -62,7 +65,7 @@ def test_a_caller_dies(
     accepted = {id for answer, id in said if answer == "created"} - cancelled
     unanswered = {row.id for row in ledger.ask("SELECT id FROM message")} - accepted - cancelled
     ages(ledger)
-    with fleet(tmp_path, server, namespace, ledger_url) as workers:
+    with fleet(tmp_path, server, namespace, ledger_url, SELDOM["ttl_ms"]) as workers:
         workers.start("w")
         until(lambda: not ledger.states()["delayed"], lambda: f"{ledger.states()}")
         published = [record.id for record in workers.published()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, Limits
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import plain
-from tests.rigs.crew import BUCKETS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
 from tests.servers.postgres import PostgresServer
@@ -22,6 +23,7 @@ from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 
 TO = "memory:q"
 SOON = {"reconcile_s": 1.0}
+WATCHED = {"ttl_ms": 60_000, "renew_ms": 400}  # missed at once; it outlives a starved machine
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ async def delayed_are(crew: Crew, count: int) -> None:
 
 
 async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerProbe) -> None:
-    crew.start()
+    crew.start(lease=CALM)
     ids = await crew.schedule(300, seconds=0.5)
     await crew.client.schedule(TO, b"x", delay="1h", id="later")
     await arrived.all(ids)
@@ -67,11 +69,11 @@ async def test_a_wiped_redis_is_rebuilt(
     ledger: LedgerProbe,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    crew.start()
+    crew.start(lease=WATCHED)
     first = await crew.schedule(50, seconds=0.2)
     await arrived.all(first)
     await states_are(ledger, published=50)
-    ids = await crew.schedule(200, seconds=0.5, first_s=6)
+    ids = await crew.schedule(200, seconds=0.5, first_s=1800)  # within the hot window
     await crew.client.cancel(ids[0])
     with admin(server) as connection:
         connection.flushall()
@@ -79,7 +81,13 @@ async def test_a_wiped_redis_is_rebuilt(
     await delayed_are(crew, 198)
     stats = await crew.client.stats()
     assert stats.ledger is not None and not stats.ledger.silent
-    assert "ledger_rebuilt restored=198 seconds=" in caplog.text
+
+    def restored() -> int:  # maybe in several parts, of the buckets that it took together
+        return sum(map(int, re.findall(r"ledger_rebuilt restored=(\d+) seconds=", caplog.text)))
+
+    # 199 if the rows were read before the second cancel, which then took effect on Redis.
+    await until_async(lambda: restored() in (198, 199), lambda: f"{restored()} are restored")
+    await asyncio.gather(*(crew.client.reschedule(id, delay=0) for id in ids[2:]))
     await arrived.all(ids[2:])
     await states_are(ledger, published=248, cancelled=2)
     assert arrived.twice == []
@@ -91,7 +99,6 @@ async def test_a_wiped_redis_is_rebuilt(
 async def test_an_older_past_is_put_right_before_anything_goes_out(
     crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
 ) -> None:
-    crew.start()
     ids = await crew.schedule(100, seconds=0.2, first_s=1.5)
     cancelled = await crew.schedule(20, seconds=0.2, first_s=4)
     moved = await crew.schedule(20, seconds=0.2, first_s=4)
@@ -103,9 +110,10 @@ async def test_an_older_past_is_put_right_before_anything_goes_out(
     assert {*answers} == {Answer.CANCELLED}
     for id in moved:
         assert await crew.client.reschedule(id, delay="1h") is Answer.RESCHEDULED
-    late = await crew.schedule(50, seconds=0.2, first_s=5)
+    crew.start(lease=WATCHED)  # only now: until here all of them wait, however late they are
     await arrived.all(ids)
-    await states_are(ledger, published=100, cancelled=20, delayed=70)
+    await states_are(ledger, published=100, cancelled=20, delayed=20)
+    late = await crew.schedule(50, seconds=0.2, first_s=5)
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(shutil.copy, kept, server.folder / "dump.rdb")
     await asyncio.to_thread(server.start)
@@ -156,7 +164,7 @@ async def test_while_the_database_is_down_messages_go_out(
     with PostgresServer() as database:
         crew = Crew(server.url, namespace, ledger=made(database.url), timeout_s=5.0)
         try:
-            crew.start()
+            crew.start(lease=CALM)
             await until_async(lambda: sum(1 for _ in crew.heard(LeaseAcquired)) == BUCKETS)
             ids = await crew.schedule(50, seconds=1, first_s=3)
             await asyncio.to_thread(database.pause)
@@ -195,8 +203,8 @@ async def test_on_every_redis(
         calls = Calls(namespace, None, None, Limits())
         for bucket in (await crew.store.complete(calls.open()))[:8]:
             await crew.store.run([plain("DEL", bucket.key(key)) for key in ("due", "messages")])
-        crew.start(ledger=SOON)
         assert await crew.client.cancel(ids[0]) is Answer.CANCELLED
+        crew.start(ledger=SOON, lease=CALM)
         await arrived.all(ids[1:])
         await states_are(probe, published=63, cancelled=1)
         assert arrived.twice == []

@@ -21,7 +21,8 @@ from delaybridge import web
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 from delaybridge.web.mounting import MountedApp
-from tests.rigs.waiting import DEADLINE_S, until_async
+from tests.rigs.crew import CALM
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
 
 MESSAGE = {"destination": "pull:x", "body": "1", "delay": "1h"}
 
@@ -80,7 +81,8 @@ async def _is_up(server: uvicorn.Server) -> bool:
 
 @pytest.fixture
 async def bridge(redis_url: str, namespace: str) -> AsyncIterator[MountedApp]:
-    given = {"redis": {"url": redis_url}, "namespace": namespace}
+    patient = {"url": redis_url, "timeout_s": PATIENCE_S}
+    given = {"redis": patient, "lease": CALM, "namespace": namespace}
     made = web.app(Settings.load(overrides=given), trusted=True)
     yield made
     await made.aclose()

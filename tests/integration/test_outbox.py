@@ -22,10 +22,11 @@ from delaybridge.outbox.database import OutboxBatch, OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.store.selection import Selection
 from tests.rigs.command_line import Run
+from tests.rigs.crew import SELDOM
 from tests.rigs.databases import driver
 from tests.rigs.fleet import ROOT, Process
 from tests.rigs.pages import program
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
@@ -56,7 +57,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         found = f"sqlite:///{tmp_path / 'app.db'}"
     else:
         found = request.getfixturevalue(f"{request.param}_url")
-    with closing(OutboxTable(found, "x", timeout_s=5)) as table:
+    with closing(OutboxTable(found, "x", timeout_s=PATIENCE_S)) as table:
         table.create()
     monkeypatch.setenv("DELAYBRIDGE_OUTBOX__URL", found)
     return found
@@ -65,7 +66,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
     """The application's."""
-    made = create_engine(url)
+    patient: Any = {"timeout": DEADLINE_S} if url.startswith("sqlite") else {}
+    made = create_engine(url, connect_args=patient)  # a pump may stand still with the lock
     yield made
     made.dispose()
 
@@ -85,11 +87,12 @@ def start(flags: list[str], tmp_path: Path) -> Iterator[Start]:
         logs = iter(range(100))
 
         def one(**variables: str) -> Process:
-            environment = {**os.environ, "DELAYBRIDGE_REDIS__TIMEOUT_S": "2", **variables}
+            patient = {"REDIS__TIMEOUT_S": PATIENCE_S, "LEASE__TTL_MS": SELDOM["ttl_ms"]}
+            given = {f"DELAYBRIDGE_{name}": str(value) for name, value in patient.items()}
             command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
-            process = Process("pump", command, environment, tmp_path / f"pump-{next(logs)}")
-            stack.callback(process.close)
-            return process
+            environment = os.environ | given | variables
+            log = tmp_path / f"pump-{next(logs)}"
+            return stack.enter_context(closing(Process("pump", command, environment, log)))
 
         yield one
 
@@ -117,7 +120,7 @@ def rows(engine: Engine) -> list[Any]:
 def pumping(url: str, caller: Client, namespace: str) -> Iterator[list[str]]:
     """A pump in a thread of this process; yields the names of what it says."""
     said: list[str] = []
-    with closing(OutboxTable(url, namespace, timeout_s=5)) as table:
+    with closing(OutboxTable(url, namespace, timeout_s=PATIENCE_S)) as table:
         pump = Pump(table, caller, lambda level, event, **_: said.append(event), poll_s=0.01)
         thread = threading.Thread(target=pump.run)
         thread.start()
@@ -217,7 +220,7 @@ def test_a_batch_that_is_sent_again_changes_nothing(
         box.schedule(connection, message("two"))
         box.cancel(connection, "two")
     for _ in range(3):
-        with closing(Dying(url, namespace, timeout_s=5)) as table, pytest.raises(Killed):
+        with closing(Dying(url, namespace, timeout_s=PATIENCE_S)) as table, pytest.raises(Killed):
             Pump(table, caller, lambda *_, **__: None, poll_s=0.01).run()
         assert {*ids(caller)} == {"one", "two"}
     assert len(rows(engine)) == 5
@@ -327,8 +330,9 @@ def test_redis_is_away_for_a_while(
 ) -> None:
     with (
         RedisServer(["--appendonly", "yes"]) as server,
-        Client(server.url, namespace=namespace, timeout_s=0.3) as caller,
-        pumping(url, caller, namespace) as said,
+        Client(server.url, namespace=namespace) as caller,
+        Client(server.url, namespace=namespace, timeout_s=0.3) as hasty,
+        pumping(url, hasty, namespace) as said,
     ):
         server.kill()
         with engine.begin() as connection:
@@ -340,7 +344,8 @@ def test_redis_is_away_for_a_while(
         server.start()
         until(lambda: not rows(engine))
         assert sorted(ids(caller)) == ["one", "two"]
-    assert said.count("store_silent") == said.count("outbox_goes_on") == 1
+    told = [event for event in said if event != "outbox_moved"]  # hasty, it may give up once more
+    assert told and told == ["store_silent", "outbox_goes_on"] * (len(told) // 2)
 
 
 def test_the_database_is_away_for_a_while(caller: Client, box: outbox.Outbox, start: Start) -> None:

@@ -63,8 +63,11 @@ def tracing() -> Iterator[Traced]:
 
 
 @pytest.fixture
-async def traced(redis_url: str, rabbitmq_url: str, namespace: str) -> AsyncIterator[Traced]:
+async def traced(
+    redis_url: str, rabbitmq_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Traced]:
     """One message is scheduled with a worker that has published before, received and settled."""
+    monkeypatch.setattr("delaybridge.worker.eventlog._SUMMARY_S", 3600.0)  # nor a line of the log
     brokers = {"rabbitmq": rabbitmq_url}
     overrides = {"redis": {"url": redis_url}, "namespace": namespace, "brokers": brokers}
     settings = Settings.load(overrides={**overrides, "buckets": 1, "lease": SELDOM}, environ={})

@@ -252,7 +252,7 @@ class TestEveryPublisher:
             rig.connected(quick(rig.options)) as (publisher, sink),
         ):
             await still.publish(rig.deliveries(to, 5))
-            await sink.publish(rig.deliveries(to, 5))
+            await sink.confirm_again(rig, to)
             await rig.swallow_confirms(publisher)
             waiting, deliveries = rig.deliveries(to, 50), rig.deliveries(to, 50)
             patient.publish(waiting)
@@ -268,6 +268,7 @@ class TestEveryPublisher:
     async def test_closing_reports_unconfirmed_messages_unknown(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             to, deliveries = await without_confirms(rig, publisher, sink)
+            await rig.lose_confirm(to, 55)
             await publisher.close(0.3)
             assert sink.verdicts(deliveries) == unconfirmed(rig)
             unknown = [one for one in deliveries if sink.verdicts([one]) == {Verdict.UNKNOWN}]

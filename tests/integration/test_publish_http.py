@@ -25,7 +25,7 @@ from delaybridge.publish.http.outcomes import wait_ms
 from delaybridge.publish.http.signature import signatures
 from tests.rigs.broker import connect_to, quick
 from tests.rigs.broker_http import HttpRig
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until_async
 
@@ -321,7 +321,7 @@ async def test_a_message_is_posted_when_it_is_due(
     path = rig.node.make("due")
     brokers = {"hook": rig.url(), "memory": "memory://"}
     async with AsyncClient(redis_url, namespace=namespace, brokers=brokers) as client:
-        crew.start(brokers=brokers, http={"allow_private": True})
+        crew.start(brokers=brokers, http={"allow_private": True}, lease=CALM)
         one, control = [
             await client.schedule(to, "x", delay="300ms") for to in (f"hook:{path}", "memory:q")
         ]

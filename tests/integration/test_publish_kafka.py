@@ -24,7 +24,7 @@ from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, Verdict
 from tests.rigs.broker import connect_to
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.kafka import KafkaStandIn
 from tests.servers.process import LOOPBACK
 
@@ -119,10 +119,16 @@ class TestRefusals:
                 AclOperation.WRITE,
                 AclPermissionType.DENY,
             )
-            admin.create_acls([rule])[rule].result(10)
+            admin.create_acls([rule])[rule].result(DEADLINE_S)
 
         await asyncio.to_thread(deny)
         async with rig.connected() as (publisher, sink):
+
+            async def is_denied() -> bool:  # Kafka answers before all of it knows
+                await sink.publish(tried := rig.deliveries(to, 1))
+                return Verdict.CONFIRMED not in sink.verdicts(tried)
+
+            await until_async(is_denied, "the rule is obeyed")
             refused, taken = rig.deliveries(to, 10), rig.deliveries(other, 10)
             await sink.publish([*refused, *taken])
             assert sink.verdicts(refused) == {Verdict.REFUSED}
@@ -137,7 +143,7 @@ class TestRefusals:
 
             def delete() -> None:
                 admin = AdminClient({"bootstrap.servers": f"{LOOPBACK}:{rig.proxy_port}"})
-                admin.delete_topics([to.address])[to.address].result(10)
+                admin.delete_topics([to.address])[to.address].result(DEADLINE_S)
 
             await asyncio.to_thread(delete)
 

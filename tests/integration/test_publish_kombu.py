@@ -229,7 +229,7 @@ class TestOnRedis:
         url = f"{on_redis.url()}?transport.socket_timeout=null"
         async with on_redis.connected(QUICK, url) as (publisher, sink):
             to = await on_redis.new_destination()
-            await sink.publish(on_redis.deliveries(to, 1))
+            await sink.confirm_again(on_redis, to)
             on_redis.proxy.mode = "blackhole_down"
             hanging, *others = on_redis.deliveries(to, 5)
             await sink.publish([hanging, *others])
@@ -241,7 +241,7 @@ class TestOnRedis:
             await on_redis.reset(publisher)
             await until_async(lambda: publisher.unavailable is None, "it is back")
             await sink.confirm_again(on_redis, to)
-            arrived = [one.id for one in on_redis.read(to.address, 6)]
+            arrived = [one.id for one in on_redis.read(to.address, 10)]
             assert [one for one in arrived if one in {late.id for late in others}] == []
 
     async def test_tls_verifies(self, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.stored import Stored
 from tests.rigs.api import api
 from tests.rigs.bucket import TTL_MS, World
-from tests.rigs.crew import Crew
+from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
@@ -29,7 +29,7 @@ LONG_AGO_MS = 1_700_000_000_000  # due by Redis' own clock
 @pytest.fixture
 async def crew(redis_url: str, namespace: str) -> AsyncIterator[Crew]:
     async with Crew(redis_url, namespace) as made:
-        made.start()
+        made.start(lease=CALM)
         yield made
 
 
@@ -213,7 +213,7 @@ async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
     await crew.stop()
     (one,) = await client.receive("t")
     assert await client.finish([one]) == ["finished"]
-    crew.start()
+    crew.start(lease=CALM)
     rest = await received(client, 19)
     assert {each.attempt for each in rest} == {1}
     assert set(await client.finish(rest)) == {"finished"}

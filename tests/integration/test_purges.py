@@ -11,7 +11,7 @@ import pytest
 from delaybridge import Answer, Client, Message
 from delaybridge.client import steering
 from tests.rigs.command_line import Run
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
 from tests.rigs.waiting import until_async
 
@@ -64,12 +64,14 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
 async def test_a_purge_while_messages_fall_due_never_delivers_what_it_answered_purged(
     crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crew.start()
+    crew.start(lease=CALM)
     await crew.shared("w")
     monkeypatch.setattr(steering, "CALL_MESSAGES", 20)
     ids = [f"m{n}" for n in range(400)]
+    # However late the purge begins, some are still to come.
+    delays = [0.005 * n if n < 300 else 3600 for n in range(400)]
     await crew.client.schedule_many(
-        [Message("memory:t", b"", delay=0.005 * n, id=id) for n, id in enumerate(ids)]
+        [Message("memory:t", b"", delay=s, id=id) for s, id in zip(delays, ids, strict=True)]
     )
     answered: dict[str, Answer] = {}
     cancel_many = crew.client.cancel_many

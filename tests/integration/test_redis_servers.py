@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from delaybridge.store.slots import slot_of
 from delaybridge.store.store import AsyncStore, Store
 from delaybridge.store.verbs import Bucket
 from tests.rigs.flavours import FLAVOURS, TO, Awaited
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.cluster import ClusterNode, ClusterSite
 from tests.servers.sentinel import SentinelSite
 
@@ -43,6 +43,18 @@ def opened(store: Store, namespace: str) -> list[Bucket]:
     return store.complete(Calls(namespace, None, 16, Limits()).open())
 
 
+async def use_every_bucket(client: Any) -> None:
+    """One that was never used asks the namespace's server for the birth id."""
+    some = [Message(TO, b"", delay=PENDING, id=f"n{number}") for number in range(200)]
+
+    async def are_used() -> bool:
+        with suppress(StoreUnavailable):  # a stalled machine, and a client of little patience
+            return bool(await client.schedule_many(some))
+        return False
+
+    await until_async(are_used, "every bucket is used")
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_what_is_scheduled_while_half_of_the_slots_move_is_there_once(
     flavour: type[Client | AsyncClient], site: ClusterSite, namespace: str
@@ -53,8 +65,10 @@ async def test_what_is_scheduled_while_half_of_the_slots_move_is_there_once(
     moved = threading.Event()
 
     def move() -> None:
-        site.reshard(slots[: len(slots) // 2], target)
-        moved.set()
+        try:
+            site.reshard(slots[: len(slots) // 2], target)
+        finally:
+            moved.set()
 
     mover, answers = threading.Thread(target=move), Counter[str]()
     await client.schedule(TO, b"", delay=PENDING, id="first")
@@ -142,10 +156,7 @@ async def test_calls_for_other_servers_do_not_wait_for_one_that_hangs(
     site: ClusterSite, namespace: str
 ) -> None:
     async with AsyncClient(site.url, namespace=namespace, timeout_s=4) as client:
-        # A bucket that was never used asks the namespace's server for the birth id.
-        await client.schedule_many(
-            [Message(TO, b"", delay=PENDING, id=f"n{number}") for number in range(200)]
-        )
+        await use_every_bucket(client)
         store = client._store
         buckets = await client.run(lambda calls: calls.open())
         hanging: ClusterNode = site.masters[1]
@@ -179,9 +190,7 @@ async def test_messages_without_an_id_go_to_buckets_whose_server_answers(
     flavour: type[Client | AsyncClient], site: ClusterSite, namespace: str
 ) -> None:
     client = Awaited(flavour(site.url, namespace=namespace, timeout_s=2))
-    await client.schedule_many(
-        [Message(TO, b"", delay=PENDING, id=f"n{number}") for number in range(200)]
-    )
+    await use_every_bucket(client)
     hanging = site.masters[0]
     hanging.pause()
     failed, began_s = 0, time.monotonic()

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 
 from delaybridge.errors import MessageError
 from delaybridge.store import keys, registry
@@ -19,7 +20,7 @@ from delaybridge.store.announcements import WorkerInfo, WorkerPace
 from tests.rigs.api import api
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
-from tests.rigs.waiting import DeadlineExceeded, until_async
+from tests.rigs.waiting import DeadlineExceeded, until, until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
 
@@ -160,10 +161,11 @@ async def test_over_http_with_an_audit(crew: Crew, arrived: Arrived) -> None:
 
 
 def test_a_process_of_several_drains_alone_and_is_not_replaced(
-    patient: Fleet, run: Callable[..., Any]
+    patient: Fleet, run: Callable[..., Any], raw: redis.Redis, namespace: str
 ) -> None:
     parent = patient.start("p", "--processes", "2", settled=False)
     patient.wait_shared("p-0", "p-1")
+    until(lambda: raw.pubsub_numsub(keys.wake(namespace))[0][1] >= 2, "both listen")
     ids = patient.schedule(300, seconds=1)
     drained = run("worker", "drain", "p-0")
     assert (drained.code, drained.out) == (0, "drained p-0\n")
@@ -173,6 +175,7 @@ def test_a_process_of_several_drains_alone_and_is_not_replaced(
     gone = run("worker", "drain", "p-0")
     assert (gone.code, "worker ls" in gone.err) == (3, True)
     assert "asked p-1\n" == run("worker", "reconnect", "file").out
+    until(lambda: len(parent.children()) == 1, "the other process is gone")
     (last,) = parent.children()
     os.kill(last, signal.SIGSTOP)  # it does not hear what it is asked
     try:

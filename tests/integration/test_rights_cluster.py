@@ -39,7 +39,7 @@ def as_user(site: ClusterSite, name: str) -> str:
 
 
 def lacking(site: ClusterSite, role: str, namespace: str) -> list[str]:
-    store = Store(as_user(site, role), timeout_s=5)
+    store = Store(as_user(site, role))
     store.run([registry.store_time()])
     found = store.complete(rights.lacking_for(namespace, rights.ROLES[role], store))
     store.close()

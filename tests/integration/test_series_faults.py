@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from delaybridge.store.store import Store
-from tests.rigs.crew import SELDOM, Arrived, Crew
+from tests.rigs.crew import CALM, SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
 from tests.rigs.lossy_proxy import LossyProxy
 from tests.rigs.redis_troubles import Pair, moving
@@ -107,7 +107,7 @@ async def test_a_full_redis_stops_the_series_and_no_worker(arrived: Arrived) -> 
     with RedisServer() as server:
         crew = Crew(server.url, "ns")
         try:
-            crew.start("w1", lease=SELDOM | {"renew_ms": 500})
+            crew.start("w1", lease=CALM)
             await watching(crew, "w1")
             ids = await crew.schedule(60, seconds=0.2, first_s=1.5)
             await crew.store.redis.config_set("maxmemory", 1)

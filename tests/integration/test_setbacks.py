@@ -95,7 +95,7 @@ async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
     crew = Crew(server.url, namespace)
     try:
         task = crew.start("a", lease=SELDOM)
-        await crew.settled()
+        await crew.shared("a")  # it has met the namespace
         with admin(server) as connection:
             connection.flushall()
         with Client(server.url, namespace=namespace, brokers={"memory": "memory://"}) as client:

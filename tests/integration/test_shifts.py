@@ -15,7 +15,7 @@ from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.verbs import Bucket
-from tests.rigs.crew import SELDOM, Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until_async
 from tests.servers.clock import SOURCE
@@ -24,7 +24,6 @@ from tests.servers.preloaded import library
 
 LEASE = {"ttl_ms": 3000, "renew_ms": 500}
 LATE_MS = 2000
-PATIENT = SELDOM | {"renew_ms": 500}
 A_MINUTE_S = 60.0  # the longest time-out: what waits for it misses every deadline
 AHEAD_MS = 3000
 IN_FLIGHT_S = 1.0
@@ -41,7 +40,7 @@ def site() -> Iterator[ClusterSite]:
 @pytest.fixture
 async def crew(site: ClusterSite, namespace: str, arrived: Arrived) -> AsyncIterator[Crew]:
     crew = Crew(site.url, namespace)
-    crew.start(lease=PATIENT, redis={"url": site.url, "timeout_s": A_MINUTE_S})
+    crew.start(lease=CALM, redis={"url": site.url, "timeout_s": A_MINUTE_S})
     await crew.shared("w")
     yield crew
     await crew.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.rigs.crew import Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
 
@@ -52,8 +52,9 @@ def tails() -> Iterator[list[Tail]]:
 async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     crew: Crew, arrived: Arrived, redis_url: str, namespace: str, tails: list[Tail]
 ) -> None:
-    crew.start("a")
-    crew.start("b")
+    lease = CALM
+    crew.start("a", lease=lease)
+    crew.start("b", lease=lease)
     await crew.shared("a", "b")
     tails.append(tail := Tail(redis_url, namespace))
     await tail.said("listening")
@@ -91,9 +92,13 @@ async def test_tail_says_that_redis_is_away_and_comes_back(
         await tail.said("redis_lost")
         server.start()
         assert "missing" in (await tail.said("redis_back"))["fields"]["hint"]
-        await until_async(lambda: crew.workers["w"].broadcast.is_heard)
-        await crew.client.schedule("memory:q", b"", delay=0)
-        await tail.said("published")
+
+        async def published() -> bool:
+            """The worker may not know yet that somebody listens again."""
+            await crew.client.schedule("memory:q", b"", delay=0)
+            return bool(tail.events("published"))
+
+        await until_async(published, "it says what is published")
         await crew.close()
 
 

@@ -44,6 +44,7 @@ async def test_every_view_fits_80_by_24_and_p_pauses_the_selected_destination(
     def drive() -> None:
         tmux.start(command(redis_url, namespace, "-i", "200ms"))
         tmux.shows("delayed 50", "workers 2", "NEXT MINUTE  50 fall due", "█", "q quit")
+        tmux.shows("memory:orders", "memory:mail")
         tmux.press("2")
         tmux.press("j", "j", "P")  # the second: fewer messages
         tmux.shows("memory:mail is paused", "! paused: memory:mail")

@@ -20,6 +20,7 @@ from delaybridge.intercept.confluent_kafka import Producer as ConfluentProducer
 from delaybridge.intercept.kombu import Producer as KombuProducer
 from delaybridge.intercept.pika import BlockingConnection
 from tests.rigs.traces import Traces, configured_sdk, linked, traceparent
+from tests.rigs.waiting import DEADLINE_S
 
 FOREIGN = f"00-{'a' * 32}-{'b' * 16}-01"
 LATER = "1h"
@@ -55,7 +56,7 @@ def by_pika(site: Site, client: Client, headers: Headers) -> None:
 
 
 def by_kombu(site: Site, client: Client, headers: Headers) -> None:
-    with kombu.Connection(site.rabbitmq_url) as connection:
+    with kombu.Connection(site.rabbitmq_url, connect_timeout=DEADLINE_S) as connection:
         producer = KombuProducer(connection, client=client)
         producer.publish("x", "k", exchange="amq.topic", headers=headers, delay=LATER)
 
@@ -70,7 +71,7 @@ def by_celery(site: Site, client: Client, headers: Headers) -> None:
 def by_confluent(site: Site, client: Client, headers: Headers) -> None:
     producer = ConfluentProducer({"bootstrap.servers": site.servers}, client=client)
     producer.produce("t", b"x", headers=headers, delay=LATER)
-    assert producer.flush(20) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 async def by_aio_pika(site: Site, client: AsyncClient, headers: Headers) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from delaybridge.events import LeaseLost, Published
 from delaybridge.scan.fleet import NameTaken
 from delaybridge.settings.settings import Settings
 from delaybridge.store import keys, registry
+from delaybridge.worker import scan_run
 from delaybridge.worker import worker as worker_module
 from delaybridge.worker.service import Identity
-from tests.rigs.crew import BUCKETS, SELDOM, TTL_MS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, SELDOM, TTL_MS, Arrived, Crew
 from tests.rigs.scanner import GatedStore
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import ON_EVERY_REDIS
@@ -100,7 +102,7 @@ async def test_a_back_off_is_on_time_while_the_scanner_sleeps(crew: Crew, arrive
 async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_renewal(
     crew: Crew, arrived: Arrived, namespace: str, waiting: bool
 ) -> None:
-    crew.start(lease={"ttl_ms": 10_000, "renew_ms": IDLE_RENEW_MS})
+    crew.start(lease=SELDOM | {"renew_ms": IDLE_RENEW_MS})
     await crew.shared("w")
     await arrived.all(await crew.schedule(1, seconds=1))  # it has looked into every bucket
     await crew.settled()
@@ -109,9 +111,9 @@ async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_ren
         fields = [f"b{number}" for number in range(BUCKETS)]
         return None not in await crew.store.redis.hmget(keys.series(namespace), fields)
 
-    await until_async(has_counted_each)
-    if waiting:
+    if waiting:  # what it wakes is over before anybody counts
         await crew.client.schedule("memory:q", b"x", delay=300 * 86_400)
+    await until_async(has_counted_each)
     sent = await asyncio.to_thread(_commands_about, crew.url, namespace)
     names = ("}:series ", "}:birth", "}:recurring ")
     pulse = [c for _, c in sent if c.startswith(PULSE) or any(name in c for name in names)]
@@ -148,7 +150,7 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
     due = await crew.schedule(500, seconds=1, first_s=-1)
     later = await crew.schedule(20, seconds=10, first_s=1.5)  # some of them within sight
     async with asyncio.timeout(DEADLINE_S):
-        await crew.start(burst=True)
+        await crew.start(burst=True, lease=CALM)
     assert set(due) <= arrived.at_ms.keys()
     assert arrived.twice == []
     stats = await crew.client.stats()
@@ -162,7 +164,7 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
 async def test_workers_share_fairly_few_buckets_move_and_nothing_is_lost_or_doubled(
     crew: Crew, arrived: Arrived
 ) -> None:
-    lease = SELDOM | {"renew_ms": 500}
+    lease = CALM
     crew.start("a", lease=lease)
     crew.start("b", lease=lease)
     await crew.shared("a", "b")
@@ -190,7 +192,7 @@ async def test_a_worker_stopped_while_it_starts_leaves_no_lease_behind(
     crew: Crew, turns: int
 ) -> None:
     await crew.client.stats()
-    crew.start()
+    crew.start(lease=CALM)
     for _ in range(20 * turns):
         await asyncio.sleep(0)
     await crew.stop()
@@ -220,14 +222,28 @@ async def test_a_lease_granted_while_the_worker_ends_is_given_back(
     assert (await crew.client.stats()).workers == []
 
 
-async def test_a_name_in_use_is_refused_after_one_lease(crew: Crew) -> None:
-    crew.start("w")
+async def test_a_name_in_use_is_refused_after_one_lease(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "delaybridge")
+    began_s = time.monotonic()
+    now_s = began_s
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    crew.start("w", lease=CALM)
     await crew.shared("w")
     other = Crew(crew.url, crew.namespace)
-    began_s = time.monotonic()
+    task = other.start("w", lease=CALM)
+
+    async def asked(times: int) -> None:
+        await until_async(lambda: task.done() or caplog.text.count("name_taken") >= times)
+
+    await asked(1)
+    now_s = began_s + 0.9 * SELDOM["ttl_ms"] / 1000
+    await asked(3)
+    assert not task.done()
+    now_s = began_s + SELDOM["ttl_ms"] / 1000 + 2
     with pytest.raises(NameTaken):
-        await other.start("w")
-    assert time.monotonic() - began_s >= TTL_MS / 1000
+        await task
     await other.client.close()
     await crew.stop()
 
@@ -242,10 +258,11 @@ async def test_a_worker_waits_for_the_name_of_a_dead_one_with_a_longer_lease(cre
 
 
 async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retried(
-    crew: Crew, arrived: Arrived
+    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = {"confirm_timeout_s": 1.0, "blocked_connection_timeout_s": 1.0, "heartbeat_s": 1}
-    crew.start(scan={"drain_timeout_s": 2.0}, publish=publish, retry={"base_ms": 10})
+    # Of the time for a drain a second is for the confirms, and minutes are for Redis' answers.
+    monkeypatch.setattr(scan_run, "_CONFIRMS", 1 / 3600)
+    crew.start(lease=CALM, scan={"drain_timeout_s": 3600}, retry={"base_ms": 10})
     await crew.shared("w")
     arrived.brokers[0].hold = True
     (id,) = await crew.schedule(1, seconds=1)
@@ -255,7 +272,7 @@ async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retrie
     assert stored is not None
     assert (stored.state, stored.attempts, stored.maybe_delivered) == ("delayed", 1, True)
     assert await crew.shares() == {}
-    crew.start()
+    crew.start(lease=CALM)
     await crew.settled()
     assert arrived.attempts == [(id, 1), (id, 2)]
     await crew.stop()

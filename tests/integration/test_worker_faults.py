@@ -22,7 +22,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker import worker as worker_module
 from delaybridge.worker.scan_run import ScanRun
-from tests.rigs.crew import BUCKETS, SELDOM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -78,7 +78,7 @@ async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_d
 
 
 async def test_a_worker_announces_its_brokers_and_what_is_paused_and_damaged(crew: Crew) -> None:
-    crew.start()
+    crew.start(lease=CALM)
     await crew.shared("w")
     await crew.client.pause("memory:q")
     await crew.store.redis.set(keys.bucket_key(crew.namespace, 3, "attempts"), "not a hash")
@@ -97,11 +97,12 @@ async def test_a_worker_announces_its_brokers_and_what_is_paused_and_damaged(cre
 async def test_a_publisher_that_raises_costs_the_leases_briefly_and_no_message(
     crew: Crew, arrived: Arrived
 ) -> None:
-    crew.start(lease=SELDOM | {"renew_ms": 500})
+    crew.start(lease=CALM)
     await crew.shared("w")
     ids = await crew.schedule(300, seconds=1)
     await arrived.all(ids[:50])
     arrived.fail_next = True
+    ids += await crew.schedule(50, seconds=0.1)  # should all the others be out already
     await arrived.all(ids)  # no lease was left to run out
     await crew.settled()
     assert [event.reason for event in crew.heard(ScannerFailed)] == ["RuntimeError: told to fail"]
@@ -139,8 +140,8 @@ async def test_earlier_failures_do_not_slow_the_restart_of_a_scanner_that_ran_we
     monkeypatch.setattr(worker_module, "STEADY_S", 0.0)
     crew.start()
     for _ in range(3):
-        (id,) = await crew.schedule(1, seconds=1)
         arrived.fail_next = True
+        (id,) = await crew.schedule(1, seconds=1)
         await arrived.all([id])
     assert len(crew.heard(ScannerFailed)) == 3
     assert waits_s == waits_s[:1] * 3
@@ -157,7 +158,8 @@ async def test_a_run_that_cannot_begin_leaves_no_connection_open(crew: Crew) -> 
     for _ in range(5):
         with pytest.raises(StoreUnavailable):
             await ScanRun(worker, nowhere, calls).run()
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Fewer than one of each run: the worker beside it may open another one at any time.
+    assert len(os.listdir("/proc/self/fd")) < before + 5
     await nowhere.close()
     assert not task.done()
     await crew.stop()
@@ -177,7 +179,7 @@ async def test_steps_of_the_store_s_clock_are_followed_and_logged(
     clocked: Crew, clocked_redis: ClockedRedis, arrived: Arrived
 ) -> None:
     ids = await clocked.schedule(100, seconds=0.05, first_s=AHEAD_MS / 2000)
-    clocked.start(lease=SELDOM | {"renew_ms": 500}, scan={"claim_ahead_ms": 2 * AHEAD_MS})
+    clocked.start(lease=CALM, scan={"claim_ahead_ms": 2 * AHEAD_MS})
     await until_async(lambda: _claimed(clocked) == len(ids), "all on the wheel")
     clocked_redis.set_clock(-AHEAD_MS)
     await until_async(lambda: clocked.heard(ClockStepped), "it is followed")

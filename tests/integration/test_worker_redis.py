@@ -14,7 +14,7 @@ from delaybridge.events import LeaseLost, ScannerFailed
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
-from tests.rigs.crew import BUCKETS, SELDOM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
 from tests.rigs.waiting import quiet_async, until_async
@@ -81,7 +81,8 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_renewal_finds_the_messages_of_a_claim_that_was_executed_late(
     crew: Crew, arrived: Arrived, redis_url: str, namespace: str
 ) -> None:
-    crew.start()
+    lease = CALM
+    crew.start(lease=lease)
     await crew.shared("w")
     with redis.Redis.from_url(redis_url) as client:
         claimed = None
@@ -90,7 +91,8 @@ async def test_a_renewal_finds_the_messages_of_a_claim_that_was_executed_late(
             bucket = Bucket(namespace, bucket_of(receipt.id.encode(), BUCKETS), "")
             token = client.get(bucket.key("lease")).decode()
             have = int(client.hget(bucket.key("marks"), "claimed"))
-            late = bucket.claim(token, 800, have, ahead_ms=1000, limit=9, max_bytes=999)
+            ttl_ms = lease["ttl_ms"]
+            late = bucket.claim(token, ttl_ms, have, ahead_ms=1000, limit=9, max_bytes=999)
             claimed = await crew.store.run_one(late)
     await arrived.all([receipt.id])
     await crew.stop()

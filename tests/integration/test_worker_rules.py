@@ -10,7 +10,7 @@ import pytest
 from delaybridge.store import keys, rules
 from delaybridge.worker import pulse
 from delaybridge.worker.destinations import Destinations
-from tests.rigs.crew import SELDOM, Arrived, Crew
+from tests.rigs.crew import CALM, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
@@ -88,7 +88,7 @@ async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
 ) -> None:
     name = keys.destinations(crew.namespace)
     await change(crew, paused=True)
-    crew.start()
+    crew.start(lease=CALM)
     ids = await crew.schedule(COUNT, seconds=0.1)
     await crew.parked(COUNT)
     worker = crew.workers["w"]
@@ -124,10 +124,11 @@ async def test_rules_are_known_again_after_redis_was_away(namespace: str, arrive
                 crew.start(url=f"redis://127.0.0.1:{proxy.port}/0")
                 await crew.shared("w")
                 proxy.mode = "blackhole"
-                ids = await crew.schedule(COUNT, seconds=1, first_s=2)
                 await change(crew, paused=True)
                 proxy.mode = "pass"
                 proxy.reset()
+                await until_async(lambda: said_paused(crew), "the worker says what it obeys")
+                ids = await crew.schedule(COUNT, seconds=1)
                 await crew.parked(COUNT)
                 assert not arrived.at_ms
                 await change(crew, paused=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rigs.command_line import Run, runner
+from tests.rigs.waiting import PATIENCE_S
 from tests.servers.cluster import ClusterSite
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis_node import Login
@@ -13,7 +14,8 @@ from tests.servers.sentinel import SERVICE, SentinelNode, SentinelSite
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "0.4")
+    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", str(PATIENCE_S))
+    monkeypatch.setenv("DELAYBRIDGE_LEASE__TTL_MS", "60000")  # which must be longer
     return runner([], capsys, monkeypatch)
 
 
@@ -42,9 +44,12 @@ def test_a_url_of_a_cluster_or_of_sentinels_for_a_single_server(run: Run, redis_
     check(run, f"redis+sentinel://{address}/store", f"{address} is no Sentinel", "26379")
 
 
-def test_a_wrong_service_and_no_sentinel_at_all(run: Run, sentinel_site: SentinelSite) -> None:
+def test_a_wrong_service_and_no_sentinel_at_all(
+    run: Run, sentinel_site: SentinelSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = sentinel_site.url.replace(f"/{SERVICE}", "/other")
     check(run, wrong, "knows no service 'other'", "sentinel monitor")
+    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", "0.4")  # it is asked for that long
     gone = f"{LOOPBACK}:{free_port()}"
     check(run, f"redis+sentinel://{gone}/store", f"Sentinel {gone}", "Connection refused")
     check(run, f"redis+cluster://{gone}", gone, "Connection refused")

@@ -58,7 +58,7 @@ def traces() -> list[Trace]:
     return [trace(number) for number in range(MUTATED)]
 
 
-@pytest.mark.timeout(60 + TRACES // 20)
+@pytest.mark.timeout(300 + TRACES // 20)
 def test_every_call_of_a_trace_answers_and_does_as_the_model_says(
     redis_url: str, namespace: str, traces: list[Trace]
 ) -> None:

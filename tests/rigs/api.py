@@ -14,6 +14,8 @@ from delaybridge.settings.settings import Settings
 from delaybridge.web.serving import answer_on, listener
 from tests.rigs.waiting import DEADLINE_S, until_async
 
+PATIENT = {"redis_s": 10.0, "request_s": DEADLINE_S, "write_s": DEADLINE_S}  # as a busy machine
+
 
 @contextlib.asynccontextmanager
 async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[httpx.AsyncClient]:
@@ -22,8 +24,7 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
     serve: settings of the section [serve], and others by their section, those without one as `top`;
     transport: limits of connections.
     """
-    patient = {"redis_s": 10.0, "request_s": DEADLINE_S, "write_s": DEADLINE_S}  # as a busy machine
-    transport = {**patient, **serve.pop("transport", {})}
+    transport = {**PATIENT, **serve.pop("transport", {})}
     top = serve.pop("top", {})
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
     given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others, **top}

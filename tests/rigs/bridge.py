@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pika
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client, Message
 from tests.rigs.history import Delivery, Promise, Verdict, check, read
@@ -179,9 +179,7 @@ class Bridge:
     ) -> str:
         """A topic with a plain consumer."""
         servers = urlsplit(self.brokers[broker]).netloc
-        admin = AdminClient({"bootstrap.servers": servers})
-        for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-            future.result(DEADLINE_S)
+        make_topic(AdminClient({"bootstrap.servers": servers}), NewTopic(name, partitions, 1))
         if consume:
             self._consume("consume_kafka.py", servers, name)
             self._topics.append((servers, name, partitions))
@@ -326,3 +324,19 @@ def rabbitmq_channel(url: str) -> Iterator[pika.adapters.blocking_connection.Blo
         yield connection.channel()
     finally:
         connection.close()
+
+
+def make_topic(admin: AdminClient, topic: NewTopic) -> None:
+    """Make it, and wait until its partitions have a leader; before, Kafka may lose a record."""
+    admin.create_topics([topic])[topic.topic].result(DEADLINE_S)
+    places = [TopicPartition(topic.topic, number) for number in range(topic.num_partitions)]
+
+    def have_leaders() -> bool:
+        try:
+            for ends in admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest())).values():
+                ends.result(DEADLINE_S)
+        except KafkaException:
+            return False
+        return True
+
+    until(have_leaders, f"{topic.topic} can be written to")

@@ -6,16 +6,16 @@ import functools
 import uuid
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge.message import Destination
 from delaybridge.publish.kafka.client import KafkaClient
 from delaybridge.publish.kafka.topic import TopicState
 from tests.rigs import certificates
+from tests.rigs.bridge import make_topic
 from tests.rigs.broker import NetworkRig, Received
 from tests.rigs.kafka_site import messages_of
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers.kafka import KafkaNode, plain_login
 from tests.servers.process import LOOPBACK, free_port
 
@@ -71,23 +71,15 @@ class KafkaRig(NetworkRig):
         return f"kafka://{LOOPBACK}:{self.proxy_port}"
 
     def make(self, name: str | None = None, *, settled: bool = True, **config: str) -> str:
-        """settled: wait until its partitions have a leader; before, Kafka may lose a record."""
+        """settled: wait until it can be written to."""
         name = name or f"t-{uuid.uuid4().hex}"
         admin = AdminClient(self._settings())
         topic = NewTopic(name, self.partitions, 1, config=config)
-        admin.create_topics([topic])[name].result(10)
-        for number in range(self.partitions if settled else 0):
-            asked = TopicPartition(name, number)
-            until(lambda asked=asked: self._has_leader(admin, asked))
+        if settled:
+            make_topic(admin, topic)
+        else:
+            admin.create_topics([topic])[name].result(DEADLINE_S)
         return name
-
-    @staticmethod
-    def _has_leader(admin: AdminClient, partition: TopicPartition) -> bool:
-        try:
-            admin.list_offsets({partition: OffsetSpec.latest()})[partition].result(10)
-        except KafkaException:
-            return False
-        return True
 
     def read(self, address: str, at_least: int) -> list[Received]:
         found = []

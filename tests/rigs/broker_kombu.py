@@ -10,7 +10,7 @@ from delaybridge.message import Delivery, Destination
 from tests.rigs.broker import Received
 from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 
 
 class KombuRedisRig(RedisRig):
@@ -50,7 +50,8 @@ class KombuAmqpRig(RabbitMQRig):
 def read_kombu(url: str, queue: str, at_least: int) -> list[Received]:
     """The messages of a queue, as kombu itself receives them."""
     found: list[Received] = []
-    with kombu.Connection(url) as connection, connection.channel() as channel:
+    patient = kombu.Connection(url, connect_timeout=DEADLINE_S)
+    with patient as connection, connection.channel() as channel:
 
         def are_found() -> bool:
             while (message := channel.basic_get(queue, no_ack=True)) is not None:

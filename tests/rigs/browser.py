@@ -36,6 +36,9 @@ _WATCH = """addEventListener("securitypolicyviolation", event =>
 _PATIENT = f"""addEventListener("DOMContentLoaded", () => {{
   if (window.htmx) htmx.config.defaultTimeout = {DEADLINE_S * 1000:.0f};
 }})"""
+# What a person sees for some seconds is there for minutes: who is starved looks later.
+_LASTING = """const after = setTimeout;
+window.setTimeout = (then, ms, ...more) => after(then, ms > 2000 ? 30 * ms : ms, ...more)"""
 _TOO_WIDE = """() => [...document.querySelectorAll("body *")].filter(element =>
   element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll, .side, svg"))
   .slice(0, 5).map(element => element.outerHTML.slice(0, 120))"""
@@ -102,6 +105,7 @@ async def browser(
     context.set_default_timeout(DEADLINE_S * 1000)
     await context.add_init_script(_WATCH)
     await context.add_init_script(_PATIENT)
+    await context.add_init_script(_LASTING)
     # Of all its pages, also those that a test opens beside.
     context.on("console", said)
     context.on("weberror", lambda found: complaints.append(str(found.error)))

@@ -15,7 +15,7 @@ from kombu import pools
 
 from delaybridge import Client
 from delaybridge.intercept.celery import install
-from tests.rigs.bridge import ROOT, Bridge
+from tests.rigs.bridge import CALM_LEASE_MS, ROOT, Bridge
 from tests.rigs.waiting import DEADLINE_S, until
 
 APP = "tests.rigs.programs.celery_app"
@@ -32,7 +32,7 @@ class Workers:
             "CELERY_TEST_BACKEND": redis_url,
             "CELERY_TEST_QUEUE": queue,
         }
-        self.bridge = Bridge(folder, redis_url, queue, {kind: url})
+        self.bridge = Bridge(folder, redis_url, queue, {kind: url}, lease_ttl_ms=CALM_LEASE_MS)
         self._log = folder / "celery.log"
         self._celery: subprocess.Popen[bytes] | None = None
 

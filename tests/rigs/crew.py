@@ -26,6 +26,7 @@ from tests.rigs.waiting import PATIENCE_S, until_async
 BUCKETS = 16
 TTL_MS = 1200
 SELDOM = {"ttl_ms": 600_000, "renew_ms": 300_000}  # what waits for it misses every deadline
+CALM = SELDOM | {"renew_ms": 500}  # nobody takes over from a worker that is starved
 
 
 class Arrived:

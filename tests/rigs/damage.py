@@ -22,15 +22,17 @@ KEPT = id_for(SICK, "kept")  # pending in the damaged bucket, due in an hour
 NAN_HEAD = struct.pack(">Bd4s", 1, float("nan"), b"abcd")
 INFINITE_HEAD = struct.pack(">Bd4s", 1, float("inf"), b"abcd")
 LIVING_MS = 4_000_000_000_000  # an announcement that never runs out
+BRIEFLY_MS = 1500
 
 
 class Place(NamedTuple):
-    """Where damage is done. number: of the bucket."""
+    """Where damage is done. number: of the bucket. lives_ms: how long a living process does."""
 
     redis: Any
     namespace: str
     number: int
     worker: str
+    lives_ms: int = BRIEFLY_MS
 
     def key(self, name: str) -> str:
         """A key of the bucket, or of the namespace."""
@@ -107,16 +109,16 @@ def _info(value: bytes, *, own: bool = False, list: str = "worker") -> Harm:
     async def harm(place: Place) -> None:
         name = place.worker if own else "other"
         if not own:
-            members = {name: await _soon_ms(place)}
+            members = {name: await _end_ms(place)}
             await place.redis.zadd(place.key(f"{list}s"), members)
         await place.redis.hset(place.key(f"{list}_info"), name, value)
 
     return harm
 
 
-async def _soon_ms(place: Place) -> int:
+async def _end_ms(place: Place) -> int:
     seconds, _ = await place.redis.time()
-    return int(seconds) * 1000 + 1500
+    return int(seconds) * 1000 + place.lives_ms
 
 
 def _kinds_of_marks() -> list[Kind]:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import IO
 
 from delaybridge import Client, Message
+from delaybridge.cli.failure import Exit
 from delaybridge.message import new_id
 from tests.rigs import recorder
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 
 ROOT = Path(__file__).parent.parent.parent
 POLL_S = 0.02
-LONGEST_TIMEOUT_S = 5.0
+LONGEST_RENEW_MS = 1000  # a worker that begins too early looks again soon
 
 
 class Process:
@@ -36,7 +37,13 @@ class Process:
         folder: Path = ROOT,
     ):
         self.name, self.log_path = name, log
-        with log.open("wb") as file:
+        self._how = command, environment, stderr, folder
+        self.begin()
+
+    def begin(self) -> None:
+        """Start it, also once more when it has ended."""
+        command, environment, stderr, folder = self._how
+        with self.log_path.open("wb") as file:
             self._process = subprocess.Popen(
                 command, stdout=file, stderr=stderr or file, env=environment, cwd=folder
             )
@@ -103,8 +110,8 @@ class Fleet(contextlib.AbstractContextManager):
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
             "DELAYBRIDGE_LEASE__TTL_MS": str(ttl_ms),
-            "DELAYBRIDGE_LEASE__RENEW_MS": str(ttl_ms // 3),
-            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(min(ttl_ms / 2000, LONGEST_TIMEOUT_S)),
+            "DELAYBRIDGE_LEASE__RENEW_MS": str(min(ttl_ms // 3, LONGEST_RENEW_MS)),
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(min(ttl_ms / 2000, PATIENCE_S)),
             **_variables(settings),
         }
         self._processes: list[Process] = []
@@ -125,6 +132,7 @@ class Fleet(contextlib.AbstractContextManager):
     ) -> Process:
         """Start a worker; `settled`: wait until it holds a bucket. stderr: instead of its log.
 
+        One that ends because Redis is silent at its start is started again, as by a supervisor.
         instead: a folder whose modules are imported before any other. settings: of this one.
         """
         command = [sys.executable, "-m", "delaybridge", "--redis", self._redis_url]
@@ -137,12 +145,15 @@ class Fleet(contextlib.AbstractContextManager):
             environment = {**environment, "PYTHONPATH": path}
         process = Process(name, command, environment, log, stderr, instead or ROOT)
         self._processes.append(process)
+
+        def is_settled() -> bool:
+            if not process.running and process.wait() == Exit.UNREACHABLE:
+                process.begin()
+            return any(owner.startswith(name) for owner in self.owners().values())
+
         if settled:
-            until(
-                lambda: any(owner.startswith(name) for owner in self.owners().values()),
-                lambda: f"{name} holds a bucket; its log: {process.log[-2000:]}",
-                interval_s=POLL_S,
-            )
+            said = lambda: f"{name} holds a bucket; its log: {process.log[-2000:]}"  # noqa: E731
+            until(is_settled, said, interval_s=POLL_S)
         return process
 
     def owners(self) -> dict[int, str]:

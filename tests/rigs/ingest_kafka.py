@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from delaybridge.store.announcements import SourceInfo
+from tests.rigs.bridge import make_topic
 from tests.rigs.ingest import Entrance, source
 from tests.rigs.kafka_site import Record, records_of
 from tests.rigs.waiting import DEADLINE_S, until
@@ -52,13 +53,8 @@ class Kafka:
 
     async def topic(self, name: str, partitions: int = 1, **config: str) -> str:
         """Create a topic; returns when clients can use it."""
-
-        def make() -> None:
-            new = NewTopic(name, partitions, 1, config=config)
-            self.admin.create_topics([new])[name].result(DEADLINE_S)
-            until(lambda: self._exists(name), f"{name} is there")
-
-        await self.do(make)
+        new = NewTopic(name, partitions, 1, config=config)
+        await self.do(lambda: make_topic(self.admin, new))
         return name
 
     async def pair(self, namespace: str, partitions: int = 1) -> tuple[str, str]:

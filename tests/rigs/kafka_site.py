@@ -133,7 +133,7 @@ class KafkaSite(ProducerSite):
         self.config: dict[str, Any] = {
             "bootstrap.servers": self.servers,
             "log_level": 3,
-            "message.timeout.ms": 15_000,  # so that a failed test ends
+            "message.timeout.ms": int(DEADLINE_S * 1000),  # so that a failed test ends
         }
         super().__init__(folder, redis_url, {"kafka": kafka_url})
 

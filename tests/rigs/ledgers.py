@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from delaybridge.ledger.database import upgrade
+from tests.rigs.waiting import DEADLINE_S
 
 
 class LedgerProbe:
@@ -16,7 +17,8 @@ class LedgerProbe:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._engine = create_engine(url)
+        patience = {"timeout": DEADLINE_S} if url.startswith("sqlite") else {}  # for its lock
+        self._engine = create_engine(url, connect_args=patience)
 
     def ask(self, statement: str, **values: object) -> Sequence[Any]:
         """The rows that a statement returns, if it returns any; it is committed."""
@@ -44,5 +46,5 @@ class LedgerProbe:
 
 def made(url: str) -> str:
     """The URL of a database, in which the tables are made now."""
-    upgrade(url, 10)
+    upgrade(url, DEADLINE_S)
     return url

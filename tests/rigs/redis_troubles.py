@@ -31,8 +31,11 @@ async def moving(pair: Sequence[RedisServer]) -> AsyncIterator[tuple[FaultProxy,
         will_be.replicaof(LOOPBACK, old.port)
 
         async def move() -> None:
-            was.set("the last thing written", 1)
-            await until_async(lambda: was.wait(1, 100) == 1, "the replica has it all")
+            await until_async(
+                # Written each time, since it stands behind what workers have written meanwhile.
+                lambda: was.set("the last thing written", 1) and was.wait(1, 100) == 1,
+                "the replica has it all",
+            )
             will_be.replicaof("NO", "ONE")
             was.replicaof(LOOPBACK, new.port)
             proxy.target = new.port

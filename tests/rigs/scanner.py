@@ -27,6 +27,7 @@ from delaybridge.store.command import RedisCommand
 from delaybridge.store.rules import Rule, Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
+from tests.rigs.waiting import PATIENCE_S
 
 NOW_MS = 1_800_000_000_000
 SOON_MS = NOW_MS + 100
@@ -75,7 +76,7 @@ class GatedStore(AsyncStore):
     sent: every verb that was sent, in order. stuck: how many calls wait for an answer held back.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, url: str, *, timeout_s: float = PATIENCE_S) -> None:
         super().__init__(url, timeout_s=timeout_s)
         self.sent: list[str] = []
         self.stuck = 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import subprocess
 
 import httpx
 
 from tests.rigs.bridge import Bridge
 from tests.rigs.waiting import until_async
+from tests.servers.process import free_port
 
 
 class Server:
@@ -18,8 +18,7 @@ class Server:
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            self._port = sock.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self.answers = asyncio.Event()
         self._process: subprocess.Popen[bytes] | None = None

@@ -15,8 +15,9 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.intercept import client_of_settings
-from tests.rigs.bridge import ROOT, Bridge
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.bridge import CALM_LEASE_MS, ROOT, Bridge
+from tests.rigs.crew import SELDOM
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 
 GUIDE = ROOT / "docs" / "intercept.md"
 
@@ -30,17 +31,22 @@ class ProducerSite:
         """settings: the worker's, as environment variables."""
         self.redis_url = redis_url
         self.namespace = f"t-{uuid.uuid4().hex[:16]}"
-        self._bridge = Bridge(folder, redis_url, self.namespace, brokers, settings=settings)
+        self._bridge = Bridge(
+            folder, redis_url, self.namespace, brokers, settings=settings,
+            lease_ttl_ms=CALM_LEASE_MS,
+        )  # fmt: skip
         self.client: Client = self._bridge.client
         kind, url = next(iter(brokers.items()))
         self.environment = {
             "DELAYBRIDGE_REDIS_URL": redis_url,
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(PATIENCE_S),
+            "DELAYBRIDGE_LEASE__TTL_MS": str(SELDOM["ttl_ms"]),  # it must be longer
             "DELAYBRIDGE_NAMESPACE": self.namespace,
             f"DELAYBRIDGE_BROKERS__{kind.upper()}": url,
         }
 
     def __enter__(self) -> Self:
-        self._bridge.start_worker()
+        self._bridge.start_workers(1)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from tests.rigs.waiting import DEADLINE_S
 from tests.servers import debian
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess
 from tests.servers.sources import External, Source, serve
 
 PACKAGE = "prometheus"
-ANSWER_TIMEOUT_S = 10.0
 
 
 class PrometheusServer(ServerProcess):
@@ -68,7 +68,7 @@ class PrometheusServer(ServerProcess):
     def _get(self, path: str, **parameters: str) -> Any:
         asked = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(asked, timeout=ANSWER_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:  # its body names what is wrong with the query
             raise ValueError(f"{path} {parameters}: {error.read().decode()}") from error

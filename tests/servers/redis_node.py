@@ -13,12 +13,11 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.rigs.certificates import Certificates
-from tests.rigs.waiting import until
+from tests.rigs.waiting import PATIENCE_S, until
 from tests.servers.network import CLIENTS, Network
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer, tls_binary
 
-CALL_TIMEOUT_S = 5.0
 FOLLOWED_S = 1.0
 QUIET = ('save ""', "appendonly no", "repl-diskless-sync-delay 0", "repl-ping-replica-period 1")
 
@@ -94,7 +93,7 @@ class RedisNode(RedisServer):
             port=self.port,
             username=self.login.username or None,
             password=self.login.password or None,
-            socket_timeout=CALL_TIMEOUT_S,
+            socket_timeout=PATIENCE_S,
             retry=Retry(NoBackoff(), 1),  # the connection that was open when it restarted
             **tls,
         )

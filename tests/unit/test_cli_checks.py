@@ -55,11 +55,11 @@ class FakeStats:
         ([stats(owners=["w", None])], (), [1], 0, 1),
         ([stats(owners=["w"], overdue_ms=6000)], (), [], 6000, 1),
         ([stats(owners=["w"], overdue_ms=6000)], ("--max-overdue", "10s"), [], 6000, 0),
-        ([stats(owners=[None]), stats(owners=["w"])], ("--max-unowned", "2s"), [], 0, 0),
+        ([stats(owners=[None]), stats(owners=["w"])], ("--max-unowned", "1m"), [], 0, 0),
         ([stats(owners=[None])], ("--max-unowned", "20ms"), [0], 0, 1),
         (
             [stats(owners=[None, "w"]), stats(owners=["w", None])],
-            *(("--max-unowned", "20ms"), [], 0, 0),
+            *(("--max-unowned", "1m"), [], 0, 0),
         ),
     ],
 )

@@ -18,6 +18,7 @@ from delaybridge.cli.failure import Exit
 from delaybridge.cli.invocation import Invocation
 from delaybridge.message import Message
 from delaybridge.worker.interrupts import interrupts
+from tests.rigs.waiting import DEADLINE_S
 
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
 WHEN = ("--in", "5m")
@@ -206,6 +207,7 @@ def test_lines_of_an_endless_stream_are_counted_for_a_limited_time(
     stream: Any = Trickle(*[b"x\n" * 1000] * 10_000)
     count, is_all = lines.unread(lines.read_lines(stream, 10), stream)
     assert (count > 0, is_all) == (True, False)
+    monkeypatch.setattr(lines, "COUNTING_S", DEADLINE_S)
     monkeypatch.setattr(lines, "PATIENCE_S", 0)
     read_end, write_end = os.pipe()
     with os.fdopen(read_end, "rb") as pipe, os.fdopen(write_end, "wb", 0) as sink:

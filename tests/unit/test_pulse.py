@@ -148,7 +148,7 @@ async def test_no_two_beats_are_under_way_at_a_time() -> None:
     store.gate.set()
     await last
     running.cancel()
-    assert len(store.calls) == 2
+    assert len(store.calls) >= 2  # the next second may have begun
     assert store.most_under_way == 1
 
 

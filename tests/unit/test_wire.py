@@ -12,6 +12,7 @@ import redis
 
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.wire import AsyncWire, Wire
+from tests.rigs.waiting import PATIENCE_S
 
 
 class FakeConnection:
@@ -37,7 +38,7 @@ def a_wire(sent: list[bytes]) -> tuple[AsyncWire, list[Any]]:
     options = {"sent": sent, "meanwhile": lambda: [each() for each in meanwhile]}
     pool = SimpleNamespace(max_connections=1, connection_class=FakeConnection)
     pool.connection_kwargs = options
-    return AsyncWire(pool, 1.0), meanwhile
+    return AsyncWire(pool, PATIENCE_S), meanwhile
 
 
 async def test_nothing_is_sent_to_a_server_that_was_replaced_while_a_connection_opened() -> None:

@@ -17,6 +17,7 @@ from delaybridge.publish.kafka.outcomes import error_of
 
 GROUP = "delaybridge.owners"
 _OFFSET = 2**63 - 1  # after every record, so that lag monitors show none
+_SETTLED_S = 0.5  # after this nobody who saw no mark before ours writes one
 _WRITE_AGAIN_S = 3600.0  # the broker deletes commits of a group without members after a week
 
 
@@ -51,8 +52,8 @@ class TopicOwners:
     def claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
         """Mark topics as this namespace's. Returns the owners of those that belong to others.
 
-        If two namespaces mark a topic at the same moment, the last one has it; the other learns
-        that at its next claim. KafkaException if there is no answer in time.
+        If two namespaces mark a topic at the same moment, the last one has it; so a new mark is
+        read again after a moment, before a record is. KafkaException if there is no answer in time.
         """
         self.foreign = self._claim(names, timeout_s)
         return self.foreign
@@ -70,6 +71,9 @@ class TopicOwners:
         if free and not self._is_refused:
             places = [TopicPartition(name, 0, _OFFSET, self._owner.name) for name in free]
             self._consumer.commit(offsets=places, asynchronous=True)
+            if any(marks.get(name) != self._owner.name for name in free):
+                self._read(free, timeout_s)  # only so is the commit certainly under way
+                time.sleep(_SETTLED_S)
             marks |= self._read(free, timeout_s)  # answered after the commit: same connection
         now_s = time.monotonic()
         self._written_s |= {name: now_s for name in free if marks.get(name) == self._owner.name}

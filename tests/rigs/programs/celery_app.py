@@ -26,6 +26,7 @@ if kind := os.environ.get("CELERY_TEST_QUORUM"):
 app.conf.accept_content = ["json", "yaml"]
 app.conf.worker_prefetch_multiplier = 10
 app.conf.broker_connection_retry_on_startup = True
+app.conf.broker_connection_timeout = 60  # a busy machine is no fault
 app.conf.result_expires = 600
 
 _runs = redis.Redis.from_url(os.environ["CELERY_TEST_BACKEND"])
