@@ -246,6 +246,6 @@ async def test_a_client_that_was_passed_stays_open(site: Site, client: AsyncClie
 
 
 def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
-    site.queue("orders")
-    assert site.run_recipe("aio_pika") == "cancelled\n"
-    assert [site.take("orders").body for _ in range(2)] == [b"now", b"in a moment"]
+    orders = site.queue()
+    assert site.run_recipe("aio_pika", orders) == "cancelled\n"
+    assert [site.take(orders).body for _ in range(2)] == [b"now", b"in a moment"]

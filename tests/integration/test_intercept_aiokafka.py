@@ -264,5 +264,5 @@ class TestTheEnd:
 
 
 def test_the_code_in_the_guide_runs_unchanged(site: KafkaSite) -> None:
-    site.topic("orders")  # as its readers have: aiokafka warns when the broker has to create one
-    assert site.run_recipe("aiokafka") == "created cancelled\n"
+    orders = site.topic()  # as its readers have: aiokafka warns when the broker has to create one
+    assert site.run_recipe("aiokafka", orders) == "created cancelled\n"

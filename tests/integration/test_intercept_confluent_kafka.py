@@ -54,7 +54,7 @@ class TestPassingThrough:
         for one, topic in zip(made, topics, strict=True):
             given = (topic, value, key, 1, reports, None, 1_700_000_000_000, headers)
             assert one.produce(*given) is None
-            assert len(one) >= 1  # librdkafka counts messages and reports that wait
+            assert 1 <= len(one) <= 2  # librdkafka counts messages and reports that wait
             assert one.flush(DEADLINE_S) == 0
         plain, ours = (site.take(topic, 1) for topic in topics)
         assert plain == ours
@@ -266,6 +266,6 @@ class TestRefused:
 
 def test_the_code_in_the_guide_runs_unchanged(site: KafkaSite) -> None:
     assert (
-        site.run_recipe("confluent_kafka").split()
+        site.run_recipe("confluent_kafka", site.topic()).split()
         == "in a moment safe rescheduled cancelled".split()
     )

@@ -228,8 +228,8 @@ def test_without_a_client_one_is_made_from_the_settings(
 
 
 def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
-    site.queue("orders")
-    assert site.run_recipe("kombu") == "rescheduled cancelled\n"
-    first, second = site.take("orders"), site.take("orders")
+    orders = site.queue()
+    assert site.run_recipe("kombu", orders) == "rescheduled cancelled\n"
+    first, second = site.take(orders), site.take(orders)
     assert first.body == b'{"order": 16}'
     assert zlib.decompress(second.body) == b'{"order": 17}'

@@ -256,9 +256,9 @@ def test_without_a_client_one_is_made_from_the_settings(site: Site) -> None:
 
 
 def test_the_code_in_the_guide_runs_unchanged(site: Site) -> None:
-    site.queue("orders")
-    assert site.run_recipe("pika") == "cancelled\n"
-    assert [site.take("orders").body for _ in range(2)] == [b"now", b"in a moment"]
+    orders = site.queue()
+    assert site.run_recipe("pika", orders) == "cancelled\n"
+    assert [site.take(orders).body for _ in range(2)] == [b"now", b"in a moment"]
 
 
 class TestDelaying:

@@ -38,12 +38,7 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
     crew.start()
     await crew.shared("w")
     await crew.client.pause("memory:paused")
-
-    async def obeyed() -> bool:
-        workers = (await crew.client.stats()).workers
-        return any("memory:paused" in worker.said.paused for worker in workers)
-
-    await until_async(obeyed, "the worker obeys the pause")
+    await crew.obeys_pause("memory:paused")
     some = [Message("memory:paused", b"", delay=0.05 * n, id=f"p{n}") for n in range(100)]
     other = [Message("memory:other", b"", delay=0.05 * n, id=f"o{n}") for n in range(40)]
     await crew.client.schedule_many([*some, *other])

@@ -66,7 +66,7 @@ async def test_a_pause_is_obeyed_also_when_the_wake_up_is_lost(
     ids = await crew.schedule(COUNT, seconds=3)
     await arrived.all(ids[:20])
     await (change(crew, paused=True) if is_told else set_silently(crew, PAUSED))
-    await until_async(lambda: said_paused(crew), "the worker says what it obeys")
+    await crew.obeys_pause(PLACE)
     before = len(arrived.at_ms)
     more = await crew.schedule(50, seconds=0.1)
     await crew.parked(COUNT + 50 - before)
@@ -74,11 +74,6 @@ async def test_a_pause_is_obeyed_also_when_the_wake_up_is_lost(
     await (change(crew, paused=None) if is_told else set_silently(crew, None))
     await arrived.all(ids + more)
     assert not arrived.twice and min(arrived.late_ms) >= 0
-
-
-async def said_paused(crew: Crew) -> bool:
-    workers = (await crew.client.stats()).workers
-    return any(PLACE in (worker.said.paused or ()) for worker in workers)
 
 
 @pytest.mark.parametrize("damage", ["type", "json", "field"])
@@ -104,7 +99,7 @@ async def test_nothing_paused_goes_on_because_the_rules_cannot_be_read(
     (reply,) = await crew.store.run_each([rules.read(crew.namespace)])
     assert rules.damage(crew.namespace, reply)
 
-    await until_async(lambda: said_paused(crew), "the worker says what it obeys")
+    await crew.obeys_pause(PLACE)
     stats = await crew.client.stats()  # operators see what the worker obeys, too
     assert [each.place for each in stats.paused] == [PLACE]
     assert (stats.overdue_ms, len(stats.odd_rules)) == (0, 1)
@@ -127,7 +122,7 @@ async def test_rules_are_known_again_after_redis_was_away(namespace: str, arrive
                 await change(crew, paused=True)
                 proxy.mode = "pass"
                 proxy.reset()
-                await until_async(lambda: said_paused(crew), "the worker says what it obeys")
+                await crew.obeys_pause(PLACE)
                 ids = await crew.schedule(COUNT, seconds=1)
                 await crew.parked(COUNT)
                 assert not arrived.at_ms

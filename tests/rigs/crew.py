@@ -204,6 +204,13 @@ class Crew(AbstractAsyncContextManager):
 
         await until_async(are, f"{count} are parked")
 
+    async def obeys_pause(self, place: str) -> None:
+        async def is_said() -> bool:
+            workers = (await self.client.stats()).workers
+            return any(place in (worker.said.paused or ()) for worker in workers)
+
+        await until_async(is_said, f"a worker says that it obeys the pause of {place}")
+
     def heard(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge.message import OWN_HEADERS
@@ -137,15 +137,11 @@ class KafkaSite(ProducerSite):
         }
         super().__init__(folder, redis_url, {"kafka": kafka_url})
 
-    def topic(self, name: str | None = None) -> str:
-        """A new topic, or the one of this name, whose partitions all have a leader; its name."""
-        name = name or f"t-{uuid.uuid4().hex}"
+    def topic(self) -> str:
+        """A new topic whose partitions all have a leader; its name."""
+        name = f"t-{uuid.uuid4().hex}"
         admin = AdminClient(self.config)
-        try:
-            admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(DEADLINE_S)
-        except KafkaException as exc:
-            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(DEADLINE_S)
         until(lambda: _has_leaders(admin, name), f"{name} can be written to")
         return name
 

@@ -123,11 +123,10 @@ class Site(ProducerSite):
         brokers = {"rabbitmq": rabbitmq_url} | brokers
         super().__init__(folder, redis_url, brokers, DELAYBRIDGE_RETRY__MAX_ATTEMPTS="1")
 
-    def queue(self, name: str | None = None) -> str:
+    def queue(self) -> str:
         """A new queue; its name."""
-        name = name or f"q-{uuid.uuid4().hex}"
+        name = f"q-{uuid.uuid4().hex}"
         with rabbitmq_channel(self.url) as channel:
-            channel.queue_delete(name)
             channel.queue_declare(name, durable=True)
         return name
 

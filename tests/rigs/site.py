@@ -68,11 +68,15 @@ class ProducerSite:
         """Wait until the worker has settled a message: it does so some ms after its delivery."""
         until(lambda: self.client.get(id) is None, f"{id} to be settled")
 
-    def run_recipe(self, title: str) -> str:
-        """The output of the code in a section of the guide, which must print no warning."""
+    def run_recipe(self, title: str, to: str) -> str:
+        """The output of the code in a section of the guide, which must print no warning.
+
+        to: the queue or topic that stands for the guide's "orders". Tests share the broker.
+        """
         section = GUIDE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
         code = "\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL))
-        run = self.run(code)
+        assert '"orders"' in code
+        run = self.run(code.replace('"orders"', f'"{to}"'))
         assert run.stderr == "", run.stderr
         return run.stdout
 
