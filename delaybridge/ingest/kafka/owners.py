@@ -17,7 +17,7 @@ from delaybridge.publish.kafka.outcomes import error_of
 
 GROUP = "delaybridge.owners"
 _OFFSET = 2**63 - 1  # after every record, so that lag monitors show none
-_SETTLED_S = 0.5  # after this nobody who saw no mark before ours writes one
+_SETTLED_S = 0.5  # whoever saw no mark before ours has written its own by then
 _WRITE_AGAIN_S = 3600.0  # the broker deletes commits of a group without members after a week
 
 
@@ -72,7 +72,7 @@ class TopicOwners:
             places = [TopicPartition(name, 0, _OFFSET, self._owner.name) for name in free]
             self._consumer.commit(offsets=places, asynchronous=True)
             if any(marks.get(name) != self._owner.name for name in free):
-                self._read(free, timeout_s)  # only so is the commit certainly under way
+                self._read(free, timeout_s)  # the commit has then been sent
                 time.sleep(_SETTLED_S)
             marks |= self._read(free, timeout_s)  # answered after the commit: same connection
         now_s = time.monotonic()
