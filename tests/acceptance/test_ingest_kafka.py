@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge
+from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge, make_topic
 from tests.rigs.history import firsts, percentile
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S, quiet, until
@@ -48,8 +48,7 @@ class Site:
         self.servers = bridge.brokers["kafka"].removeprefix("kafka://")
         self.target, self.delay = name, f"{name}.delay"
         self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        for future in self._admin.create_topics([NewTopic(self.delay, PARTITIONS, 1)]).values():
-            future.result(DEADLINE_S)
+        make_topic(self._admin, NewTopic(self.delay, PARTITIONS, 1))
         bridge.kafka_topic(name, partitions=PARTITIONS)
         self.producer = Producer(
             {"bootstrap.servers": self.servers, "enable.idempotence": True, "log_level": 0}

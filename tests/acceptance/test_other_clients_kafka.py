@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.rigs.bridge import Bridge, MakeBridge
+from tests.rigs.bridge import Bridge, MakeBridge, make_topic
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import cached_libs, path_libs
 
@@ -49,8 +49,8 @@ def test_records_of_the_java_producer_arrive_later_unchanged_and_in_its_partitio
     bridge = bridge_of(make_bridge, real_kafka_url, namespace)
     topics = [namespace, f"{namespace}.delay", f"{namespace}-plain"]
     admin = AdminClient({"bootstrap.servers": servers})
-    for future in admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in topics]).values():
-        future.result(DEADLINE_S)
+    for topic in topics:
+        make_topic(admin, NewTopic(topic, PARTITIONS, 1))
     bridge.start_workers(1)
     bridge.start("ingest", "kafka", "--topic", f"{namespace}.delay")
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"{namespace}-check"})

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from tests.rigs.bridge import ROOT
-from tests.rigs.crew import SELDOM
-from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
+from tests.rigs.crew import PATIENT_PROCESS
+from tests.rigs.waiting import DEADLINE_S, until
 
 TOKEN = "a-token-of-the-host-0123456789"
 PAGE = (ROOT / "docs" / "http.md").read_text().split("\n## In your own ASGI application\n")[1]
@@ -45,8 +45,7 @@ def running(
         "PYTHONPATH": f"{folder}:{ROOT}",
         "DJANGO_SETTINGS_MODULE": "settings",
         "DELAYBRIDGE_REDIS_URL": redis_url,
-        "DELAYBRIDGE_REDIS__TIMEOUT_S": str(PATIENCE_S),
-        "DELAYBRIDGE_LEASE__TTL_MS": str(SELDOM["ttl_ms"]),  # it must be longer
+        **PATIENT_PROCESS,
         "DELAYBRIDGE_NAMESPACE": namespace,
         "DELAYBRIDGE_SERVE__TOKEN_FILE": str(folder / "tokens"),
         "DELAYBRIDGE_SERVE__CONNECTIONS": "1",  # one stream at a time

@@ -22,7 +22,7 @@ from delaybridge.outbox.database import OutboxBatch, OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.store.selection import Selection
 from tests.rigs.command_line import Run
-from tests.rigs.crew import SELDOM
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.databases import driver
 from tests.rigs.fleet import ROOT, Process
 from tests.rigs.pages import program
@@ -87,10 +87,8 @@ def start(flags: list[str], tmp_path: Path) -> Iterator[Start]:
         logs = iter(range(100))
 
         def one(**variables: str) -> Process:
-            patient = {"REDIS__TIMEOUT_S": PATIENCE_S, "LEASE__TTL_MS": SELDOM["ttl_ms"]}
-            given = {f"DELAYBRIDGE_{name}": str(value) for name, value in patient.items()}
             command = [sys.executable, "-m", "delaybridge", *flags, "outbox", "run"]
-            environment = os.environ | given | variables
+            environment = os.environ | PATIENT_PROCESS | variables
             log = tmp_path / f"pump-{next(logs)}"
             return stack.enter_context(closing(Process("pump", command, environment, log)))
 

@@ -17,7 +17,8 @@ from delaybridge import Client, Message
 from delaybridge.store import keys, registry
 from delaybridge.store.store import Store
 from tests.rigs.command_line import Run
-from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
+from tests.rigs.crew import PATIENT_PROCESS
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import RedisServer
 
 HOUR = "1h"
@@ -177,8 +178,7 @@ def test_an_interval_repeats_until_the_end(
     filled: Client, flags: list[str], ending: str, form: tuple[str, ...]
 ) -> None:
     program = [sys.executable, "-m", "delaybridge", *flags, *form, "stats", "-i", "100ms"]
-    patience = {"REDIS__TIMEOUT_S": str(PATIENCE_S), "LEASE__TTL_MS": "600000"}
-    environment = os.environ | {f"DELAYBRIDGE_{name}": of for name, of in patience.items()}
+    environment = os.environ | PATIENT_PROCESS
     with subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     ) as process:

@@ -52,9 +52,8 @@ def tails() -> Iterator[list[Tail]]:
 async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     crew: Crew, arrived: Arrived, redis_url: str, namespace: str, tails: list[Tail]
 ) -> None:
-    lease = CALM
-    crew.start("a", lease=lease)
-    crew.start("b", lease=lease)
+    crew.start("a", lease=CALM)
+    crew.start("b", lease=CALM)
     await crew.shared("a", "b")
     tails.append(tail := Tail(redis_url, namespace))
     await tail.said("listening")

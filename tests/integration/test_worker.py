@@ -164,13 +164,12 @@ async def test_a_burst_ends_when_nothing_is_due_and_leaves_the_rest(
 async def test_workers_share_fairly_few_buckets_move_and_nothing_is_lost_or_doubled(
     crew: Crew, arrived: Arrived
 ) -> None:
-    lease = CALM
-    crew.start("a", lease=lease)
-    crew.start("b", lease=lease)
+    crew.start("a", lease=CALM)
+    crew.start("b", lease=CALM)
     await crew.shared("a", "b")
     ids = await crew.schedule(1000, seconds=2)
     before = {b.bucket: b.owner for b in (await crew.client.stats()).buckets}
-    crew.start("c", lease=lease)
+    crew.start("c", lease=CALM)
     await crew.shared("a", "b", "c")
     after = {b.bucket: b.owner for b in (await crew.client.stats()).buckets}
     moved = [bucket for bucket, owner in before.items() if after[bucket] != owner]

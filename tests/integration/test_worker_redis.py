@@ -81,8 +81,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_renewal_finds_the_messages_of_a_claim_that_was_executed_late(
     crew: Crew, arrived: Arrived, redis_url: str, namespace: str
 ) -> None:
-    lease = CALM
-    crew.start(lease=lease)
+    crew.start(lease=CALM)
     await crew.shared("w")
     with redis.Redis.from_url(redis_url) as client:
         claimed = None
@@ -91,7 +90,7 @@ async def test_a_renewal_finds_the_messages_of_a_claim_that_was_executed_late(
             bucket = Bucket(namespace, bucket_of(receipt.id.encode(), BUCKETS), "")
             token = client.get(bucket.key("lease")).decode()
             have = int(client.hget(bucket.key("marks"), "claimed"))
-            ttl_ms = lease["ttl_ms"]
+            ttl_ms = CALM["ttl_ms"]
             late = bucket.claim(token, ttl_ms, have, ahead_ms=1000, limit=9, max_bytes=999)
             claimed = await crew.store.run_one(late)
     await arrived.all([receipt.id])

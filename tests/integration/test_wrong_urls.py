@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rigs.command_line import Run, runner
-from tests.rigs.waiting import PATIENCE_S
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.servers.cluster import ClusterSite
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis_node import Login
@@ -14,8 +14,8 @@ from tests.servers.sentinel import SERVICE, SentinelNode, SentinelSite
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("DELAYBRIDGE_REDIS__TIMEOUT_S", str(PATIENCE_S))
-    monkeypatch.setenv("DELAYBRIDGE_LEASE__TTL_MS", "60000")  # which must be longer
+    for name, value in PATIENT_PROCESS.items():
+        monkeypatch.setenv(name, value)
     return runner([], capsys, monkeypatch)
 
 

@@ -26,7 +26,11 @@ from tests.rigs.waiting import PATIENCE_S, until_async
 BUCKETS = 16
 TTL_MS = 1200
 SELDOM = {"ttl_ms": 600_000, "renew_ms": 300_000}  # what waits for it misses every deadline
-CALM = SELDOM | {"renew_ms": 500}  # nobody takes over from a worker that is starved
+CALM = SELDOM | {"renew_ms": 500}  # no other worker takes over from one that is starved
+PATIENT_PROCESS = {  # the environment of one that a starved machine does not end
+    "DELAYBRIDGE_REDIS__TIMEOUT_S": str(PATIENCE_S),
+    "DELAYBRIDGE_LEASE__TTL_MS": str(SELDOM["ttl_ms"]),  # it must be longer
+}
 
 
 class Arrived:

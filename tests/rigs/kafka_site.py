@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge.message import OWN_HEADERS
+from tests.rigs.bridge import make_topic
 from tests.rigs.site import ProducerSite
 from tests.rigs.waiting import DEADLINE_S, until
 
@@ -140,9 +141,7 @@ class KafkaSite(ProducerSite):
     def topic(self) -> str:
         """A new topic whose partitions all have a leader; its name."""
         name = f"t-{uuid.uuid4().hex}"
-        admin = AdminClient(self.config)
-        admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(DEADLINE_S)
-        until(lambda: _has_leaders(admin, name), f"{name} can be written to")
+        make_topic(AdminClient(self.config), NewTopic(name, PARTITIONS, 1))
         return name
 
     def take(self, topic: str, count: int) -> list[Record]:
@@ -163,8 +162,3 @@ class KafkaSite(ProducerSite):
         """Nothing was published to the topic and nothing waits for it."""
         assert self.take(topic, 0) == []
         assert self.pending(topic) == []
-
-
-def _has_leaders(admin: AdminClient, topic: str) -> bool:
-    partitions = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-    return bool(partitions) and all(each.leader >= 0 for each in partitions.values())

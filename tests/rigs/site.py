@@ -16,8 +16,8 @@ import pytest
 from delaybridge import Client
 from delaybridge.intercept import client_of_settings
 from tests.rigs.bridge import CALM_LEASE_MS, ROOT, Bridge
-from tests.rigs.crew import SELDOM
-from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
+from tests.rigs.crew import PATIENT_PROCESS
+from tests.rigs.waiting import DEADLINE_S, until
 
 GUIDE = ROOT / "docs" / "intercept.md"
 
@@ -39,8 +39,7 @@ class ProducerSite:
         kind, url = next(iter(brokers.items()))
         self.environment = {
             "DELAYBRIDGE_REDIS_URL": redis_url,
-            "DELAYBRIDGE_REDIS__TIMEOUT_S": str(PATIENCE_S),
-            "DELAYBRIDGE_LEASE__TTL_MS": str(SELDOM["ttl_ms"]),  # it must be longer
+            **PATIENT_PROCESS,
             "DELAYBRIDGE_NAMESPACE": self.namespace,
             f"DELAYBRIDGE_BROKERS__{kind.upper()}": url,
         }
