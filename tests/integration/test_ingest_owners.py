@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from confluent_kafka import KafkaException
 
 from delaybridge.ingest.entries import Entry
+from delaybridge.ingest.kafka import owners
 from delaybridge.ingest.kafka.handover import Batch, HandOver
 from delaybridge.ingest.kafka.ingest import KafkaIngest
+from delaybridge.ingest.kafka.owners import TopicOwners
+from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Answer
+from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.store import keys
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_kafka import source as topic_source
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading
 from tests.rigs.ingest_rabbitmq import source as exchange_source
-from tests.rigs.waiting import quiet_async
+from tests.rigs.waiting import DEADLINE_S, quiet_async, until
 
 HOUR = [("delaybridge-delay", b"1h")]
 TO_DO = " --take-over "  # of a refusal; a broker that is slow to answer may be announced before it
@@ -338,3 +346,35 @@ class TestKafka:
             return counts if counts[-1] == 10 else []
 
         assert await both[0].until(all_read, "ten messages pending") == [0, 10]
+
+    async def test_of_two_that_mark_a_topic_at_once_the_first_sees_that_it_lost(
+        self, kafka: Kafka, namespace: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        topic, known = await kafka.pair(namespace)
+        settings = Configuration(kafka.settings)
+        names = [f"{namespace}@1", f"{namespace}-b@2"]
+        first, second = (TopicOwners(settings, Owner(name), lambda _: None) for name in names)
+        turns = [second]
+
+        def meanwhile(_: float) -> None:
+            while turns:
+                other = turns.pop()
+                with monkeypatch.context() as blind:  # it looked before there was any mark
+                    blind.setattr(other, "_read", lambda *_: {})
+                    other.claim([topic], DEADLINE_S)
+                assert not other.claim([topic], DEADLINE_S), "it has the topic"
+
+        def are_connected() -> bool:
+            with contextlib.suppress(KafkaException):
+                return bool(first.claim([known], DEADLINE_S) or second.claim([known], DEADLINE_S))
+            return False
+
+        try:
+            await asyncio.to_thread(until, are_connected)
+            own_time = SimpleNamespace(monotonic=time.monotonic, sleep=meanwhile)
+            monkeypatch.setattr(owners, "time", own_time)
+            found = await asyncio.to_thread(first.claim, [topic], DEADLINE_S)
+        finally:
+            first.close()
+            second.close()
+        assert found == {topic: names[1]}
