@@ -86,8 +86,7 @@ class Site:
     def _config(self) -> str:
         """The shipped configuration, with these targets and a short `for`."""
         rules = self.folder / "alerts.yml"
-        text = re.sub(r"for: .*", "for: 1s", (CONFIG / "alerts.yml").read_text())
-        rules.write_text(text)
+        rules.write_text(re.sub(r"for: .*", "for: 1s", (CONFIG / "alerts.yml").read_text()))
         config = yaml.safe_load((CONFIG / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": SCRAPE, "evaluation_interval": SCRAPE}
         config["rule_files"] = [str(rules)]
@@ -166,6 +165,10 @@ class Site:
         looking_back = {rule["alert"] for rule in RULES if OF_THE_PAST.search(rule["expr"])}
         self.fired |= {*self.prometheus.alerts()} & looking_back
 
+    def cancel(self, *ids: str) -> None:
+        """Cancel messages; one that is just tried once more is cancelled when that has failed."""
+        until(lambda: "in_flight" not in self.client.cancel_many(ids))
+
     def publish(self, body: bytes, **headers: Any) -> None:
         """Publish to the delay exchange."""
         with rabbitmq_channel(self.rabbitmq_url) as channel:
@@ -179,9 +182,6 @@ def site(
 ) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("prometheus"), rabbitmq_url) as site:
         yield site
-
-
-# the files alone
 
 
 @pytest.mark.usefixtures("prometheus_folder")
@@ -227,7 +227,7 @@ def test_every_query_of_the_dashboard_has_data_after_a_short_load(site: Site) ->
 
     until(lambda: not missing(), lambda: f"data for {missing()}")
     site.fires("DelaybridgeBuried")  # of either worker
-    client.cancel_many(["gone", "later", "held"])
+    site.cancel("gone", "later", "held")
     client.resume(held)
     site.forget("second")
 
@@ -249,7 +249,7 @@ def overdue_and_broker_down(site: Site) -> None:
     with Client(site.redis.url, namespace=site.namespace, brokers={"away": away}) as client:
         client.schedule("away:/q", b"x", id="away", delay="1ms")
     site.fires("DelaybridgeBrokerDown", "DelaybridgeOverdue")
-    site.client.cancel("away")
+    site.cancel("away")
     site.forget("worker")
     site.start("worker", "scan")
 
@@ -279,7 +279,7 @@ def given_up(site: Site) -> None:
     site.client.schedule(missing, b"x", delay="1ms", retry={"max_attempts": 1})
     site.client.schedule(missing, b"x", id="tried", delay="1ms", retry={"base_ms": 60_000})
     site.fires("DelaybridgeBuried", "DelaybridgeRetrying")
-    site.client.cancel("tried")
+    site.cancel("tried")
 
 
 def late(site: Site) -> None:
