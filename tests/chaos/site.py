@@ -292,7 +292,7 @@ class Site:
         self.direct.close()
         self.direct = redis.Redis.from_url(server.url)
         self.bridge.client.close()
-        self.bridge.client = Client(server.url, namespace=self.namespace, timeout_s=10)
+        self.bridge.client = Client(server.url, namespace=self.namespace)
 
     # faults
 
