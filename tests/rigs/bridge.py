@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client, Message
 from tests.rigs.history import Delivery, Promise, Verdict, check, read
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 
 PROGRAMS = Path(__file__).parent / "programs"
 SERVE = "serve_patiently.py"
@@ -52,8 +52,8 @@ class Bridge:
             *(folder, redis_url, namespace, dict(brokers)),
         )
         self.client = Client(
-            redis_url, namespace=namespace, brokers=brokers, ledger=ledger,
-            durability="memory" if ledger is None else "ledger",
+            redis_url, namespace=namespace, brokers=brokers, timeout_s=PATIENCE_S,
+            ledger=ledger, durability="memory" if ledger is None else "ledger",
         )  # fmt: skip
         if ledger is not None:
             kept = {"DELAYBRIDGE_DURABILITY": "ledger", "DELAYBRIDGE_LEDGER__URL": ledger}
