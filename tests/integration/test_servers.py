@@ -16,9 +16,9 @@ import redis
 from tests.rigs.docker_engine import FakeEngine
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers import __main__ as installing
-from tests.servers import kafka
+from tests.servers import kafka, process
 from tests.servers.kafka import KafkaNode, cached_libs, path_libs
-from tests.servers.process import ServerProcess, accepts, members
+from tests.servers.process import FIRST_PORT, ServerProcess, accepts, free_port, members
 from tests.servers.rabbitmq import RabbitMQNode, built_root, machine_root
 from tests.servers.redis import RedisServer
 from tests.servers.redis import container as redis_container
@@ -94,6 +94,17 @@ def test_a_private_server_ends_with_a_run_that_is_killed(
     assert not accepts(int(port))
     with RedisServer():  # the next run removes the folders that the dead one left
         assert not Path(folder).exists()
+
+
+def test_processes_of_one_run_give_no_port_to_two_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[set[int]] = []
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    for number in range(3):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{number}")
+        monkeypatch.setattr(process, "_given", set())  # as of a process of its own
+        # A port of a Cluster's node leads to another one.
+        given.append({free_port() % FIRST_PORT for _ in range(200)})
+    assert not (given[0] & given[1] or given[1] & given[2] or given[0] & given[2])
 
 
 def test_a_container_listens_where_it_is_asked_to_and_is_removed(

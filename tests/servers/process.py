@@ -23,6 +23,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 10_000
 PORT_ATTEMPTS = 200
+XDIST_COUNT = "PYTEST_XDIST_WORKER_COUNT"
 LOG_TAIL_CHARACTERS = 2_000
 
 # The kernel sends the death signal when the *thread* that forked ends. This one forks every server,
@@ -184,12 +185,23 @@ def free_port() -> int:
     port and connect to itself.
     """
     last_port = _first_outgoing_port() - 1
-    for _ in range(PORT_ATTEMPTS):
+    number, count = _process_of_run()
+    for _ in range(PORT_ATTEMPTS * count):
         # The seedable generator would give two runs with one seed the same ports.
         port = random.SystemRandom().randint(min(FIRST_PORT, last_port), last_port)
-        if take_port(port):
+        # A Cluster's node has a second port 10,000 lower, which must be of the same process.
+        if port % FIRST_PORT % count == number and take_port(port):
             return port
     raise ServerFailed(f"no free port between {FIRST_PORT} and {last_port}")
+
+
+def _process_of_run() -> tuple[int, int]:
+    """Which of the processes of a run this is, and how many there are. Each has its own ports.
+
+    None sees which ones the others have given to servers that are still to start.
+    """
+    name, count = os.environ.get("PYTEST_XDIST_WORKER", ""), os.environ.get(XDIST_COUNT, "1")
+    return (int(name.removeprefix("gw")), int(count)) if name else (0, 1)
 
 
 def take_port(port: int) -> bool:
