@@ -61,13 +61,15 @@ class Sink:
         self.publisher.publish(deliveries)
         await self.all_of(deliveries)
 
-    async def confirm_again(self, rig: Rig, to: Destination | None = None) -> list[Delivery]:
+    async def confirm_again(
+        self, rig: Rig, to: Destination | None = None, count: int = 5
+    ) -> list[Delivery]:
         """Publish until all of a batch are confirmed; what was published, the batch last."""
         to = to or await rig.new_destination()
         sent: list[Delivery] = []
 
         async def are_confirmed() -> bool:
-            sent.extend(batch := rig.deliveries(to, 5))
+            sent.extend(batch := rig.deliveries(to, count))
             await self.publish(batch)
             return self.verdicts(batch) == {Verdict.CONFIRMED}
 
