@@ -110,7 +110,10 @@ class _Site:
 
     def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
         """The run with a verdict; its faults."""
-        start = lambda name: self.stack.enter_context(self._worker(name))  # noqa: E731
+
+        def start(name: str) -> Process:
+            return self.stack.enter_context(self._worker(name))
+
         workers = [start(name) for name in _WORKERS]
         consumer, client = self._consumer(plan.consumer), self._client()
         _introduce(self.screen, plan, workers, consumer, _LIBRARIES[self.place.kind])
