@@ -110,10 +110,15 @@ class _Site:
 
     def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
         """The run with a verdict; its faults."""
-        workers = [self.stack.enter_context(self._worker(name)) for name in _WORKERS]
+
+        def start(name: str) -> Process:
+            return self.stack.enter_context(self._worker(name))
+
+        workers = [start(name) for name in _WORKERS]
         consumer, client = self._consumer(plan.consumer), self._client()
         _introduce(self.screen, plan, workers, consumer, _LIBRARIES[self.place.kind])
-        observer = Observer(self.screen, client, workers, consumer, bin_ms=plan.seconds * 100)
+        bin_ms = plan.seconds * 100
+        observer = Observer(self.screen, client, workers, consumer, start, bin_ms=bin_ms)
         result = RunResult(Play(plan, observer, client, self.place).run(check))
         self.screen.results(result, is_stand_in=self.place.is_stand_in)
         return result.faults()
@@ -124,8 +129,11 @@ class _Site:
         """The load without end; its faults."""
         port = free_port(port)
         # Longer than in the other demo, so that a takeover can be watched.
-        lease = {"DELAYBRIDGE_LEASE__TTL_MS": "3000", "DELAYBRIDGE_LEASE__RENEW_MS": "1000"}
-        self.settings |= lease
+        self.settings |= {
+            "DELAYBRIDGE_LEASE__TTL_MS": "3000",
+            "DELAYBRIDGE_LEASE__RENEW_MS": "1000",
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": "1.8",
+        }
         command = python("-m", "delaybridge", "--json", "serve", "--port", str(port))
         serving = self.stack.enter_context(Process("serve", command, self.settings))
         until_serving(serving)
@@ -162,7 +170,7 @@ class _Site:
             namespace=self.stored.namespace,
             brokers={self.place.kind: self.place.url},
             buckets=_SETTINGS["BUCKETS"],
-            timeout_s=5.0,
+            timeout_s=20.0,
         )
         return self.stack.enter_context(client)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from delaybridge.client import Client
 from delaybridge.demo.result import POISON, Received, Scheduled, Story, Takeover
 from delaybridge.demo.screen import Screen, duration, histogram, percentiles
-from delaybridge.demo.servers import Process, parsed
+from delaybridge.demo.servers import Process, begun_again, parsed
 from delaybridge.message import State
 from delaybridge.store.stats import Stats
 
-_READY_S = 20.0
+_READY_S = 60.0
 _POLL_S = 0.05
 _SLOT_MS = 10  # resolution of the due times in `awaited`
 _TITLES = "  time  delayed  in flight  published   dead  lateness p50 / p99   next due"
@@ -30,6 +31,7 @@ class Observer:
     """Writes the story from the output of the consumer and the workers, and shows it.
 
     workers: the running ones; the caller removes a worker from the list before killing it.
+    start: starts a worker of this name.
     bin_ms: of the histogram. awaited: slot of due time -> messages that are still to arrive.
     """
 
@@ -37,6 +39,7 @@ class Observer:
     client: Client
     workers: list[Process]
     consumer: Process
+    start: Callable[[str], Process]
     bin_ms: int
     story: Story = field(default_factory=Story)
     awaited: Counter[int] = field(default_factory=Counter)
@@ -114,6 +117,9 @@ class Observer:
         self.event(f"{text}; {reclaimed:,} messages reclaimed{doubtful}")
 
     def _check_alive(self) -> None:
+        for worker in begun_again(self.workers, self.start):
+            text = f"{worker.name} (pid {worker.pid}) began again: Redis was silent"
+            self.screen.line(f"          {text}")
         for process in (self.consumer, *self.workers):
             if process.poll() is not None:
                 raise Failed(f"{process.name} ended by itself: {process.last_words()}")

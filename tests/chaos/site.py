@@ -23,7 +23,7 @@ from tests.rigs.bridge import ROOT, Bridge
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.stall import Stall
-from tests.rigs.waiting import DEADLINE_S, quiet, until
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, quiet, until
 from tests.servers.clock import ClockedRedis
 from tests.servers.cluster import ClusterSite
 from tests.servers.kafka import KafkaNode
@@ -292,7 +292,7 @@ class Site:
         self.direct.close()
         self.direct = redis.Redis.from_url(server.url)
         self.bridge.client.close()
-        self.bridge.client = Client(server.url, namespace=self.namespace, timeout_s=10)
+        self.bridge.client = Client(server.url, namespace=self.namespace, timeout_s=PATIENCE_S)
 
     # faults
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury, hand_over
 from tests.rigs.command_line import Result, Run, started
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S
 
 HOUR = ("--in", "1h")
@@ -100,7 +102,10 @@ def cut_short(source: str, flags: list[str], words: str) -> tuple[list[str], lis
     """What a command prints whose reader takes one line; its exit code comes last."""
     line = " ".join([sys.executable, "-m", "delaybridge", *flags, words])
     piped = f"{source} | {line} | head -n 1; echo ${{PIPESTATUS[1]}} >&2"
-    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=DEADLINE_S)
+    environment = PATIENT_PROCESS | os.environ
+    done = subprocess.run(
+        ["bash", "-c", piped], capture_output=True, text=True, timeout=DEADLINE_S, env=environment
+    )
     return done.stdout.splitlines(), done.stderr.splitlines()
 
 

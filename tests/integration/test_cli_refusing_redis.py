@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from delaybridge import cli
-from tests.rigs.command_line import Result, Run, spawn
+from tests.rigs.command_line import Result, Run, runner, spawn
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.servers.redis import RedisServer
 
 CANARY = "S3CR3T-CANARY-99"
@@ -28,11 +29,12 @@ def test_doctor_on_every_redis(
     any_redis_url: str,
     namespace: str,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flags = ["--json", "--redis", any_redis_url, "--namespace", namespace]
-    code = cli.main([*flags, "doctor"])
-    printed = levels(Result(code, *capsys.readouterr()))
-    assert code == 0
+    result = runner(flags, capsys, monkeypatch)("doctor")
+    printed = levels(result)
+    assert result.code == 0
     assert any("scripts run" in text for text in printed["ok"])
     assert any("is new" in text for text in printed["ok"])
     assert any("appendonly no" in text for text in printed["warn"])
@@ -61,8 +63,7 @@ def one_shot(
     monkeypatch.chdir(tmp_path)
 
     def call(url: str, *args: str) -> Result:
-        code = cli.main(["--redis", url, "--namespace", "x", *args])
-        return Result(code, *capsys.readouterr())
+        return runner(["--redis", url, "--namespace", "x"], capsys, monkeypatch)(*args)
 
     return call
 
@@ -114,7 +115,7 @@ def test_no_secret_in_any_output(
         done = spawn(*words, env=urls, cwd=tmp_path)
     else:
         monkeypatch.chdir(tmp_path)
-        for name, url in urls.items():
+        for name, url in (urls | PATIENT_PROCESS).items():
             monkeypatch.setenv(name, url)
         done = Result(cli.main(words), *capfd.readouterr())
     assert done.code in (0, 1, 3)

@@ -177,6 +177,7 @@ async def test_what_an_operator_holds_back_is_not_late(
     crew.start(lease=CALM)
     await crew.shared("w")
     await crew.client.pause("memory:paused")
+    await crew.obeys_pause("memory:paused")
     await crew.client.schedule("memory:paused", b"", delay=0, id="p")
 
     async def is_parked() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from tests.rigs.command_line import Run
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Fleet, FleetFactory
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.redis import ON_EVERY_REDIS
@@ -131,6 +133,7 @@ def give_up(client: Client, count: int) -> None:
 
 
 @pytest.mark.slow_with("single")
+@pytest.mark.usefixtures("stall")  # a Redis that is silent for seconds is lost to `tail`
 def test_every_command_works(
     run: Run, fleet: Fleet, redis_url: str, namespace: str, flags: list[str], tmp_path: Path
 ) -> None:
@@ -151,8 +154,11 @@ def test_every_command_works(
 
 def tail_hears_all_workers(fleet: Fleet, redis_url: str, namespace: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
-    log = tmp_path / "tail"
-    with log.open("wb") as out, subprocess.Popen([*command, "tail"], stdout=out) as tail:
+    log, patient = tmp_path / "tail", PATIENT_PROCESS | os.environ
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*command, "tail"], stdout=out, env=patient) as tail,
+    ):
 
         def heard() -> bool:
             fleet.schedule(16, seconds=0.1)

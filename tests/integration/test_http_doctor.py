@@ -75,7 +75,9 @@ async def test_no_finding_has_a_password(namespace: str, monkeypatch: pytest.Mon
         ledger = {"url": f"postgresql+psycopg://u:{CANARY}@127.0.0.1:1/x"}
         there, away = f"redis://:{CANARY}@127.0.0.1:{port}/0", f"redis://:{CANARY}@127.0.0.1:1/0"
         for url, tried in ((there, urls), (away, {"rabbitmq": urls["rabbitmq"]})):
-            async with api(url, namespace, top={"brokers": tried}, ledger=ledger) as client:
+            soon = {"url": url, "timeout_s": 5.0}
+            given = {"top": {"brokers": tried}, "ledger": ledger, "redis": soon}
+            async with api(url, namespace, **given) as client:
                 asked = client.get("/v1/checks"), client.get("/store/checks")
                 answer, page = await asyncio.gather(*asked)
                 assert answer.status_code == 200 and answer.json()["failed"] >= 3, answer.text

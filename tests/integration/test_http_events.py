@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.rigs.api import api
 from tests.rigs.crew import Crew
@@ -44,6 +45,7 @@ async def published(crew: Crew, count: int) -> None:
     await crew.settled()
 
 
+@pytest.mark.usefixtures("stall")  # a Redis that is silent for seconds is a gap
 async def test_a_stream_begins_now_and_goes_on_after_the_last_id(
     redis_url: str, namespace: str, http: httpx.AsyncClient, crew: Crew
 ) -> None:

@@ -78,6 +78,7 @@ async def test_a_page_waits_longer_for_redis_than_programs_do(
         assert (await http.get("/v1/messages")).status_code == 503
 
 
+@pytest.mark.usefixtures("stall")  # the job waits 2.5 s for Redis, which pauses for a third of it
 async def test_a_job_goes_on_through_a_pause_of_redis(
     proxy: FaultProxy, namespace: str, redis_url: str
 ) -> None:

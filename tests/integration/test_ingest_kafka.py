@@ -16,6 +16,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
 from delaybridge import AsyncClient
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance, announced
 from tests.rigs.ingest_kafka import Kafka, until_state
@@ -230,7 +231,7 @@ async def test_delay_topics_are_added_and_removed_by_sighup(
     write(first)
     command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
     command += ["--config", str(config), "scan", "--with-ingest"]
-    process = Process("w", command, {**os.environ}, tmp_path / "w.log")
+    process = Process("w", command, PATIENT_PROCESS | os.environ, tmp_path / "w.log")
     try:
         async with AsyncClient(redis_url, namespace=namespace) as client:
             await until(lambda: is_read(first), "the first is read")

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from delaybridge.ingest.kafka import consumer as kafka_consumer
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka, source, until_state
@@ -271,8 +272,8 @@ async def test_a_process_ends_in_time_although_its_cluster_hangs(
         *(sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace),
         *("--broker", kafka.url, "ingest", "kafka"),
     ]
-    environment = os.environ | {f"DELAYBRIDGE_{name}": value for name, value in given.items()}
-    process = Process("ingest", command, environment, tmp_path / "log")
+    given = PATIENT_PROCESS | {f"DELAYBRIDGE_{name}": value for name, value in given.items()}
+    process = Process("ingest", command, os.environ | given, tmp_path / "log")
     try:
         await kafka.send(delay, b"body", HOUR)
         await kafka.do(lambda: until(lambda: "ingested n=1" in process.log, "read"))

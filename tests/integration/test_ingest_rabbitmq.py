@@ -17,6 +17,7 @@ from delaybridge import AsyncClient
 from delaybridge.ingest.rabbitmq import topology
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.settings.routes import Route
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, described, reading, source
@@ -274,7 +275,7 @@ async def test_delay_exchanges_are_added_and_removed_by_sighup(
     write(first)
     command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
     command += ["--config", str(config), "scan", "--with-ingest"]
-    process = Process("w", command, {**os.environ}, tmp_path / "w.log")
+    process = Process("w", command, PATIENT_PROCESS | os.environ, tmp_path / "w.log")
     try:
         # Cheaper to ask than the broker is, while a process starts.
         await until_async(lambda: "ingest_started" in process.log, "the first is read")

@@ -20,6 +20,7 @@ from starlette.routing import Mount
 from delaybridge import web
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
+from delaybridge.web import mounting, serving
 from delaybridge.web.mounting import MountedApp
 from tests.rigs.crew import CALM
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
@@ -80,7 +81,11 @@ async def _is_up(server: uvicorn.Server) -> bool:
 
 
 @pytest.fixture
-async def bridge(redis_url: str, namespace: str) -> AsyncIterator[MountedApp]:
+async def bridge(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MountedApp]:
+    monkeypatch.setattr(mounting, "_REDIS_S", PATIENCE_S)
+    monkeypatch.setattr(serving, "_PAGE_S", PATIENCE_S)
     patient = {"url": redis_url, "timeout_s": PATIENCE_S}
     given = {"redis": patient, "lease": CALM, "namespace": namespace}
     made = web.app(Settings.load(overrides=given), trusted=True)

@@ -22,7 +22,7 @@ from delaybridge.store import keys
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
 from tests.rigs.bridge import ROOT, rabbitmq_channel
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import PATIENCE_S, until_async
 
 PACKAGE = ROOT / "delaybridge"
 PAGE = (ROOT / "docs" / "internals.md").read_text()
@@ -69,7 +69,8 @@ async def traced(
     """One message is scheduled with a worker that has published before, received and settled."""
     monkeypatch.setattr("delaybridge.worker.eventlog._SUMMARY_S", 3600.0)  # nor a line of the log
     brokers = {"rabbitmq": rabbitmq_url}
-    overrides = {"redis": {"url": redis_url}, "namespace": namespace, "brokers": brokers}
+    patient = {"url": redis_url, "timeout_s": PATIENCE_S}  # an error would run through others
+    overrides = {"redis": patient, "namespace": namespace, "brokers": brokers}
     settings = Settings.load(overrides={**overrides, "buckets": 1, "lease": SELDOM}, environ={})
     with rabbitmq_channel(rabbitmq_url) as channel, tracing() as traced:
         channel.queue_declare(namespace, durable=True)

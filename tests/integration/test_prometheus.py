@@ -35,9 +35,7 @@ from tests.servers.prometheus import PrometheusServer, program
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config/prometheus"
-DASHBOARD: dict[str, Any] = json.loads(
-    (ROOT / "config/grafana/dashboards/delaybridge.json").read_text()
-)
+DASHBOARD: Any = json.loads((ROOT / "config/grafana/dashboards/delaybridge.json").read_text())
 ALERTS: dict[str, Any] = yaml.safe_load((CONFIG / "alerts.yml").read_text())
 RULES: list[dict[str, Any]] = ALERTS["groups"][0]["rules"]
 SCRAPE = "500ms"
@@ -132,6 +130,8 @@ class Site:
 
     def value(self, expression: str) -> float:
         """The value of an expression with one result; -1 without one."""
+        for process in self.processes.values():
+            process.revive()  # who looks waits for one
         found = self.prometheus.query(expression)
         return float(found[0]["value"][1]) if found else -1.0
 

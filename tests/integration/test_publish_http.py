@@ -116,6 +116,7 @@ async def test_an_answer_that_does_not_come_is_unknown_and_holds_up_no_other(rig
         await sink.publish(rig.deliveries(rig.destination(fast), 20))
         assert stuck not in sink.outcomes
     async with rig.connected(quick(rig.options)) as (publisher, sink):
+        await sink.confirm_again(rig, rig.destination(fast))  # over a connection that is still open
         await sink.publish([stuck])
         assert sink.outcomes[stuck].verdict is Verdict.UNKNOWN
         assert sink.outcomes[stuck].reason.startswith("confirm_timeout")

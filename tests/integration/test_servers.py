@@ -14,11 +14,12 @@ import pytest
 import redis
 
 from tests.rigs.docker_engine import FakeEngine
+from tests.rigs.fleet import ROOT
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers import __main__ as installing
 from tests.servers import kafka
 from tests.servers.kafka import KafkaNode, cached_libs, path_libs
-from tests.servers.process import ServerProcess, accepts, members
+from tests.servers.process import ServerProcess, accepts, free_port, members
 from tests.servers.rabbitmq import RabbitMQNode, built_root, machine_root
 from tests.servers.redis import RedisServer
 from tests.servers.redis import container as redis_container
@@ -49,6 +50,15 @@ def test_redis_has_the_version_it_says_and_keeps_its_data_with_aof() -> None:
         server.start()
         with redis.Redis.from_url(server.url) as client:
             assert client.get("kept") == b"yes"
+
+
+def test_a_port_is_given_to_one_process_only() -> None:
+    """Although nobody listens there yet."""
+    code = "import sys; from tests.servers.process import take_port"
+    code += "; print(take_port(int(sys.argv[1])))"
+    command = [sys.executable, "-c", code, str(free_port())]
+    printed = subprocess.check_output(command, text=True, timeout=DEADLINE_S, cwd=ROOT)
+    assert printed == "False\n"
 
 
 @pytest.mark.parametrize("kind", PRIVATE)

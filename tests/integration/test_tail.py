@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from delaybridge.worker import pulse
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.redis import RedisServer
@@ -50,8 +51,15 @@ def tails() -> Iterator[list[Tail]]:
 
 
 async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
-    crew: Crew, arrived: Arrived, redis_url: str, namespace: str, tails: list[Tail]
+    crew: Crew,
+    arrived: Arrived,
+    redis_url: str,
+    namespace: str,
+    tails: list[Tail],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A worker that ends waits only a moment for Redis to take its last events.
+    monkeypatch.setattr(pulse, "_LAST_BEAT_S", DEADLINE_S)
     crew.start("a", lease=CALM)
     crew.start("b", lease=CALM)
     await crew.shared("a", "b")

@@ -22,8 +22,10 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
         fleet.start("new", settled=False)
         fleet.wait_shared("old", "new")
         ids = fleet.schedule(MESSAGES, seconds=3, first_s=0.2)
-        gone = ids[MESSAGES // 2 :: 4]
-        cancelled = {id for id in gone if fleet.client.cancel(id) == Answer.CANCELLED}
+        answers = {id: fleet.client.cancel(id) for id in ids[MESSAGES // 2 :: 4]}
+        cancelled = {id for id, answer in answers.items() if answer == Answer.CANCELLED}
+        # Of a worker that stood still for longer than its lease: cancelled, and maybe out before.
+        maybe = {id for id, answer in answers.items() if answer == Answer.CANCELLED_MAYBE_DELIVERED}
         half = set(ids[: MESSAGES // 4])
         until(lambda: half <= {r.id for r in fleet.published()}, "a quarter is out")
         until(
@@ -32,12 +34,12 @@ def test_workers_of_two_versions_share_the_work_and_take_over_from_each_other(
         )
         old.kill()  # what it held goes to the other, and is understood there
         fleet.start("old-again", instead=folder)
-        fleet.wait_published(sorted(set(ids) - cancelled))
+        fleet.wait_published(sorted(set(ids) - cancelled - maybe))
         fleet.wait_settled()
         published = {record.id for record in fleet.published()}
         tried_again = {record.id for record in fleet.published() if record.attempt > 1}
     assert cancelled
-    assert published == set(ids) - cancelled
+    assert published - maybe == set(ids) - cancelled - maybe
     assert not fleet.early()
     assert set(fleet.twice()) <= tried_again
 

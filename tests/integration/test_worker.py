@@ -28,6 +28,7 @@ from tests.servers.redis import ON_EVERY_REDIS
 PULSE = ("HGETALL", "PUBLISH", "HMGET", "ZRANGEBYSCORE", "TIME", "ZCARD")
 OF_ONE_BUCKET = 4  # ZCARD of its messages by state, each bucket in its turn
 IDLE_RENEW_MS = 500
+UNHURRIED = {"drain_timeout_s": 3600}  # a twentieth of it is to give leases back at the end
 
 
 @ON_EVERY_REDIS
@@ -191,7 +192,7 @@ async def test_a_worker_stopped_while_it_starts_leaves_no_lease_behind(
     crew: Crew, turns: int
 ) -> None:
     await crew.client.stats()
-    crew.start(lease=CALM)
+    crew.start(lease=CALM, scan=UNHURRIED)
     for _ in range(20 * turns):
         await asyncio.sleep(0)
     await crew.stop()
@@ -211,7 +212,7 @@ async def test_a_lease_granted_while_the_worker_ends_is_given_back(
         return stores[-1]
 
     monkeypatch.setattr(worker_module, "AsyncStore", store_of)
-    task = crew.start(lease={"ttl_ms": 10_000, "renew_ms": 500})
+    task = crew.start(lease={"ttl_ms": 10_000, "renew_ms": 500}, scan=UNHURRIED)
     await crew.shared("w")  # in Redis; the worker does not know yet
     crew.workers.pop("w").stop()
     await asyncio.sleep(0)
@@ -261,7 +262,7 @@ async def test_a_drain_without_confirms_ends_in_time_and_the_messages_are_retrie
 ) -> None:
     # Of the time for a drain a second is for the confirms, and minutes are for Redis' answers.
     monkeypatch.setattr(scan_run, "_CONFIRMS", 1 / 3600)
-    crew.start(lease=CALM, scan={"drain_timeout_s": 3600}, retry={"base_ms": 10})
+    crew.start(lease=CALM, scan=UNHURRIED, retry={"base_ms": 10})
     await crew.shared("w")
     arrived.brokers[0].hold = True
     (id,) = await crew.schedule(1, seconds=1)

@@ -60,11 +60,11 @@ def test_sigterm_while_redis_is_down_ends_in_time_and_reports_leases_not_given_b
     ("fault", "processes"), [("closed pipe", 1), ("full disk", 1), ("full disk", 2)]
 )
 def test_a_worker_keeps_working_when_its_log_cannot_be_written(
-    fleet: Fleet, fault: str, processes: int
+    patient: Fleet, fault: str, processes: int
 ) -> None:
     with unwritable(fault) as stderr:
-        worker = fleet.start("a", "--processes", str(processes), stderr=stderr)
-    fleet.wait_published(fleet.schedule(20, seconds=0.1))
+        worker = patient.start("a", "--processes", str(processes), stderr=stderr)
+    patient.wait_published(patient.schedule(20, seconds=0.1))
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 

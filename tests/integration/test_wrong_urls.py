@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rigs.command_line import Run, runner
+from tests.rigs.command_line import Result, Run, runner
 from tests.rigs.crew import PATIENT_PROCESS
+from tests.rigs.waiting import until
 from tests.servers.cluster import ClusterSite
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.redis_node import Login
@@ -21,7 +22,13 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 def check(run: Run, url: str, *words: str) -> None:
     for command in ("stats", "doctor"):
-        got = run("--redis", url, command)
+
+        def asked(command: str = command) -> Result | None:  # a starved process may have no time to
+            got = run("--redis", url, command)
+            return None if " was asked yet" in got.out + got.err else got
+
+        got = until(asked, "it asks somebody")
+        assert got is not None
         said = [line for line in (got.out + got.err).splitlines() if "redis:" in line]
         assert got.code == (5 if command == "stats" else 1)
         assert [word for word in words if word not in said[0]] == [], said

@@ -11,10 +11,15 @@ import httpx
 import psutil
 
 from delaybridge.settings.settings import Settings
-from delaybridge.web.serving import answer_on, listener
-from tests.rigs.waiting import DEADLINE_S, until_async
+from delaybridge.web import serving
+from delaybridge.web.console import look
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
 
-PATIENT = {"redis_s": 10.0, "request_s": DEADLINE_S, "write_s": DEADLINE_S}  # as a busy machine
+# As a busy machine.
+PATIENT = {"redis_s": PATIENCE_S, "request_s": DEADLINE_S, "write_s": DEADLINE_S}
+# Of the console: how long it waits for Redis, and after how long a page has older numbers instead.
+WAITS = [(serving, "_PAGE_S"), (look, "_PATIENCE_S"), (look, "_OLD_S")]
+USUAL = [getattr(module, name) for module, name in WAITS]
 
 
 @contextlib.asynccontextmanager
@@ -22,22 +27,29 @@ async def api(redis_url: str, namespace: str, **serve: Any) -> AsyncIterator[htt
     """A client of the API.
 
     serve: settings of the section [serve], and others by their section, those without one as `top`;
-    transport: limits of connections.
+    transport: limits of connections. Whoever gives its `redis_s` wants to see a Redis that is
+    slow; all others wait for it as long as a starved machine needs.
     """
-    transport = {**PATIENT, **serve.pop("transport", {})}
+    limits = serve.pop("transport", {})
+    is_patient = "redis_s" not in limits
     top = serve.pop("top", {})
     others = {name: serve.pop(name) for name in list(serve) if isinstance(serve[name], dict)}
     given = {"redis": {"url": redis_url}, "namespace": namespace, "serve": serve, **others, **top}
     settings = Settings.load(overrides=given)
-    with listener("127.0.0.1", 0) as sock:
+    if is_patient and "redis" not in others:
+        redis = settings.redis.model_copy(update={"timeout_s": PATIENCE_S})
+        settings = settings.model_copy(update={"redis": redis})
+    for (module, name), usual_s in zip(WAITS, USUAL, strict=True):
+        setattr(module, name, PATIENCE_S if is_patient else usual_s)
+    with serving.listener("127.0.0.1", 0) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        serving = asyncio.create_task(answer_on(sock, settings, **transport))
+        answering = asyncio.create_task(serving.answer_on(sock, settings, **PATIENT | limits))
         try:
             async with httpx.AsyncClient(base_url=url, timeout=DEADLINE_S, verify=False) as client:
                 yield client
         finally:
-            serving.cancel()
-            await asyncio.wait([serving])
+            answering.cancel()
+            await asyncio.wait([answering])
 
 
 def accepted(http: httpx.AsyncClient) -> list[Any]:

@@ -1,8 +1,9 @@
-"""`delaybridge serve` as processes of their own."""
+"""`delaybridge serve` as processes of their own, which a starved machine does not trouble."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from typing import Self
 
 import psutil
 
+from tests.rigs.bridge import PROGRAMS
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S, until
 
 _SERVING = re.compile(r"serving url=(\S+?)/? ")
@@ -24,9 +27,10 @@ class ApiProcess:
         self, folder: Path, redis_url: str, namespace: str, *args: str, broker: str = ""
     ) -> None:
         self.log = folder / "serve.log"
+        program = str(PROGRAMS / "serve_patiently.py")
         options = ["--redis", redis_url, "--namespace", namespace]
         options += ["--broker", broker] if broker else []
-        self._command = [sys.executable, "-m", "delaybridge", *options, "serve", *args]
+        self._command = [sys.executable, program, *options, "serve", *args]
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -40,7 +44,9 @@ class ApiProcess:
     def start(self) -> None:
         """Start it, and wait until it listens."""
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(self._command, stderr=log, stdout=log)
+            self.process = subprocess.Popen(
+                self._command, stderr=log, stdout=log, env={**os.environ, **PATIENT_PROCESS}
+            )
         try:
             found = until(lambda: _SERVING.search(self.log.read_text()), self.log.read_text)
         except BaseException:

@@ -20,9 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from delaybridge import Client, Message
 from tests.rigs.history import Delivery, Promise, Verdict, check, read
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 
 PROGRAMS = Path(__file__).parent / "programs"
+SERVE = "serve_patiently.py"
 ROOT = Path(__file__).parents[2]
 UNAVAILABLE = 5  # the exit code
 CALM_LEASE_MS = 10_000  # where nobody dies: a machine that stands still for 2 s is no death
@@ -51,8 +52,8 @@ class Bridge:
             *(folder, redis_url, namespace, dict(brokers)),
         )
         self.client = Client(
-            redis_url, namespace=namespace, brokers=brokers, timeout_s=10, ledger=ledger,
-            durability="memory" if ledger is None else "ledger",
+            redis_url, namespace=namespace, brokers=brokers, timeout_s=PATIENCE_S,
+            ledger=ledger, durability="memory" if ledger is None else "ledger",
         )  # fmt: skip
         if ledger is not None:
             kept = {"DELAYBRIDGE_DURABILITY": "ledger", "DELAYBRIDGE_LEDGER__URL": ledger}
@@ -111,8 +112,8 @@ class Bridge:
         environment: Mapping[str, str],
         redis_url: str,
     ) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "delaybridge", "--redis", redis_url]
-        command += ["--namespace", self.namespace]
+        program = [str(PROGRAMS / SERVE)] if arguments[0] == "serve" else ["-m", "delaybridge"]
+        command = [sys.executable, *program, "--redis", redis_url, "--namespace", self.namespace]
         command += [f"--broker={name}={url}" for name, url in brokers.items()]
         own = {**self.environment, **environment}
         with log.open("wb") as file:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import Outcome, Publisher, PublishOptions, Verdict, connect
 from tests.rigs.fault_proxy import FaultProxy
@@ -61,13 +62,15 @@ class Sink:
         self.publisher.publish(deliveries)
         await self.all_of(deliveries)
 
-    async def confirm_again(self, rig: Rig, to: Destination | None = None) -> list[Delivery]:
+    async def confirm_again(
+        self, rig: Rig, to: Destination | None = None, count: int = 5
+    ) -> list[Delivery]:
         """Publish until all of a batch are confirmed; what was published, the batch last."""
         to = to or await rig.new_destination()
         sent: list[Delivery] = []
 
         async def are_confirmed() -> bool:
-            sent.extend(batch := rig.deliveries(to, 5))
+            sent.extend(batch := rig.deliveries(to, count))
             await self.publish(batch)
             return self.verdicts(batch) == {Verdict.CONFIRMED}
 
@@ -104,6 +107,7 @@ class Rig(contextlib.AbstractAsyncContextManager):
     is_ordered = True  # False: only messages with the same key keep their order
     options = OPTIONS
     is_pipelined = True  # False: sends one at a time; the next ones are not written yet
+    may_fail_to_connect = True  # once: the broker has just started, maybe beside others
 
     @abstractmethod
     def url(self) -> str:
@@ -150,9 +154,17 @@ class Rig(contextlib.AbstractAsyncContextManager):
 
     @contextlib.asynccontextmanager
     async def connected(self, options: PublishOptions | None = None, url: str | None = None) -> Any:
+        """A publisher that is connected, and its sink. url: where it is not known to succeed."""
         made, sink = connect_to(self.kind, url or self.url(), options or self.options)
         try:
-            await made.connect()
+            try:
+                await made.connect()
+            except PublishUnavailable as exc:
+                if url is not None or "unreachable" not in str(exc) or not self.may_fail_to_connect:
+                    raise
+                self.may_fail_to_connect = False
+                await until_async(lambda: made.unavailable is None, f"it connects after: {exc}")
+                del sink.changes[:-1]
             yield made, sink
         finally:
             await made.close(0.0)

@@ -16,6 +16,7 @@ from kombu import pools
 from delaybridge import Client
 from delaybridge.intercept.celery import install
 from tests.rigs.bridge import CALM_LEASE_MS, ROOT, Bridge
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S, until
 
 APP = "tests.rigs.programs.celery_app"
@@ -117,6 +118,7 @@ class Team:
             "DELAYBRIDGE_REDIS_URL": self.bridge.redis_url,
             "DELAYBRIDGE_NAMESPACE": self.queue,
             f"DELAYBRIDGE_BROKERS__{kind.upper()}": url,
+            **PATIENT_PROCESS,
         }
 
     def pending(self) -> list[str]:

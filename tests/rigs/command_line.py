@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from delaybridge import cli
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S
 
 
@@ -42,13 +43,20 @@ Run = Callable[..., Result]
 
 
 def runner(
-    flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    environment: Mapping[str, str] = PATIENT_PROCESS,
 ) -> Run:
-    """Runs a command line; `flags` come first."""
+    """Runs a command line; `flags` come first. environment: what the test has not set itself."""
 
     def call(*args: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code = cli.main([*flags, *args])
+        with monkeypatch.context() as only_now:
+            for name in environment.keys() - os.environ.keys():
+                only_now.setenv(name, environment[name])
+            code = cli.main([*flags, *args])
         out, err = capsys.readouterr()
         return Result(code, out, err)
 
@@ -59,7 +67,8 @@ def runner(
 def started(*args: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A command line in a process of its own, which does not outlive the test."""
     command = [sys.executable, "-m", "delaybridge", *args]
-    with subprocess.Popen(command, **options) as process:
+    environment = {**PATIENT_PROCESS, **os.environ}
+    with subprocess.Popen(command, env=environment, **options) as process:
         try:
             yield process
         finally:
@@ -70,7 +79,7 @@ def spawn(*args: str, env: dict[str, str] | None = None, **options: Any) -> Resu
     """Runs a command line in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "delaybridge", *args],
-        env={**os.environ, **(env or {})},
+        env={**PATIENT_PROCESS, **os.environ, **(env or {})},
         timeout=DEADLINE_S,
         text=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},

@@ -49,6 +49,11 @@ class Process:
             )
         self.pid = self._process.pid
 
+    def revive(self) -> None:
+        """Start it again, as a supervisor does, if Redis was silent at its start."""
+        if not self.running and self.wait() == Exit.UNREACHABLE:
+            self.begin()
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
@@ -147,8 +152,7 @@ class Fleet(contextlib.AbstractContextManager):
         self._processes.append(process)
 
         def is_settled() -> bool:
-            if not process.running and process.wait() == Exit.UNREACHABLE:
-                process.begin()
+            process.revive()
             return any(owner.startswith(name) for owner in self.owners().values())
 
         if settled:
@@ -167,6 +171,8 @@ class Fleet(contextlib.AbstractContextManager):
         """Wait until these workers and no others hold all buckets, evenly."""
 
         def shared() -> bool:
+            for process in self._processes:
+                process.revive()
             shares = self.shares()
             even = max(shares.values(), default=0) - min(shares.values(), default=0) <= 1
             return shares.keys() == set(names) and shares.total() == 16 and even

@@ -18,7 +18,7 @@ from delaybridge.store.stored import Stored
 from delaybridge.worker.ingester import Ingester, routes_of
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker
-from tests.rigs.waiting import DEADLINE_S, until_async
+from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
 
 
 class Entrance(AbstractAsyncContextManager):
@@ -43,7 +43,8 @@ class Entrance(AbstractAsyncContextManager):
             },
             environ={},
         )
-        self.client = AsyncClient.from_settings(self.settings)
+        patient = self.settings.redis.model_copy(update={"timeout_s": PATIENCE_S})
+        self.client = AsyncClient.from_settings(self.settings.model_copy(update={"redis": patient}))
         self._services: dict[asyncio.Task[None], Service] = {}
 
     async def __aexit__(self, *exc: object) -> None:

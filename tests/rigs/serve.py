@@ -9,6 +9,7 @@ import subprocess
 import httpx
 
 from tests.rigs.bridge import Bridge
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import until_async
 from tests.servers.process import free_port
 
@@ -24,7 +25,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        self._process = self._bridge.start("serve", "--port", str(self._port))
+        self._process = self._bridge.start("serve", "--port", str(self._port), **PATIENT_PROCESS)
 
         async def is_there() -> bool:
             with contextlib.suppress(httpx.TransportError):

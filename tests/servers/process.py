@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
+import functools
 import os
 import random
 import shutil
@@ -13,10 +15,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import IO, Self, TypeVar
 
 from tests.rigs.waiting import DEADLINE_S, DeadlineExceeded, until
-from tests.servers.folders import PrivateFolder
+from tests.servers.folders import PrivateFolder, cache_folder
 from tests.servers.sources import NoServer
 
 T = TypeVar("T")
@@ -29,7 +31,7 @@ LOG_TAIL_CHARACTERS = 2_000
 # and lives as long as the interpreter.
 _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-launcher")
 _open: set[ServerProcess] = set()
-_given: set[int] = set()  # ports: a server binds its own long after it was given
+_given: set[int] = set()  # ports
 _owner_pid = os.getpid()
 
 
@@ -193,13 +195,26 @@ def free_port() -> int:
 
 
 def take_port(port: int) -> bool:
-    """Take a port for a server of this process; False if it is in use, or was given before."""
+    """Take a port for a server of this process; False if it is in use, or was given before.
+
+    Also to another process of the tests: a server binds its own long after it was given.
+    """
     with socket.socket() as probe, contextlib.suppress(OSError):
         probe.bind((LOOPBACK, port))
         is_new = port not in _given
+        # Its byte of one file; the kernel lets go of it when this process ends.
+        fcntl.lockf(_ports(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         _given.add(port)
         return is_new
     return False
+
+
+@functools.cache
+def _ports() -> IO[bytes]:
+    """Never closed, and opened once: closing any of it would release all locks of the process."""
+    folder = cache_folder() / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / "ports").open("ab")
 
 
 def accepts(port: int) -> bool:

@@ -18,7 +18,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.chdir(tmp_path)
     for name in ("NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    return runner([], capsys, monkeypatch)
+    return runner([], capsys, monkeypatch, environment={})
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
 from delaybridge.demo.result import POISON, Received, RunResult, Scheduled, Story, Takeover
 from delaybridge.demo.screen import Screen, duration, histogram
+from delaybridge.demo.servers import Process, begun_again
 from delaybridge.message import Answer
 
 # the result
@@ -88,6 +90,22 @@ def test_a_message_that_waited_for_a_new_owner_does_not_count_as_steady() -> Non
 
 
 # the screen
+
+
+@pytest.mark.parametrize(("code", "again"), [("store_unavailable", ["w1"]), ("denied", [])])
+def test_a_worker_that_got_no_answer_of_redis_begins_again(code: str, again: list[str]) -> None:
+    """Its time-out is short. Whatever else ends it is a fault."""
+    said, started = {"error": {"code": code, "message": "as it was"}}, []
+
+    def start(name: str) -> Process:
+        started.append(name)
+        return worker
+
+    with Process("w1", ["/bin/echo", json.dumps(said)], {}) as worker:
+        worker.wait()
+        begun_again([worker], start)
+        assert worker.last_words() == "as it was"
+    assert started == again
 
 
 def test_durations_have_three_digits_at_most() -> None:

@@ -190,8 +190,8 @@ async def restore(call: Call) -> MykitEnvelope:
     """
     if not call.query.expire:
         return MykitEnvelope(True, message="nothing to do: the time of every dead job has come")
-    pages = call.site.client.select(Selection(states=(State.DEAD,), place=_ours(call)))
-    started = await jobs.start(call, "kick", pages, call.site.client.kick_many)
+    pages = call.site.patient.select(Selection(states=(State.DEAD,), place=_ours(call)))
+    started = await jobs.start(call, "kick", pages, call.site.patient.kick_many)
     return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
 
 
@@ -201,8 +201,8 @@ async def clear(call: Call) -> MykitEnvelope:
     if call.query.confirm != call.site.settings.namespace:
         what = "this cancels every job; add ?confirm=NAMESPACE"
         raise Problem(422, "unconfirmed", what)
-    pages = call.site.client.select(Selection(place=_ours(call)))
-    started = await jobs.start(call, "cancel", pages, call.site.client.cancel_many)
+    pages = call.site.patient.select(Selection(place=_ours(call)))
+    started = await jobs.start(call, "cancel", pages, call.site.patient.cancel_many)
     return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
 
 

@@ -157,8 +157,9 @@
     (typed.hidden ? go : input).focus();
   });
 
+  // What follows an act. True: this page is left, and until then takes no other click.
   const after = (element, found) => {
-    if (!found) return;
+    if (!found) return false;
     const then = element.dataset.then ?? "refresh";
     if (then.startsWith("/")) location.href = base + then.replace("{id}", encodeURIComponent(found.id ?? ""));
     else if (then === "reload") location.reload();
@@ -167,7 +168,9 @@
       ticks();
       refresh();
       setTimeout(refresh, 1000);  // perhaps another process answered, which looks once a second
+      return false;
     }
+    return true;
   };
 
   // What a button acts on, as people call it.
@@ -192,15 +195,17 @@
     }
     if (element.ariaBusy) return;  // a second click, while the first is on its way
     element.ariaBusy = "true";
+    let isLeft = false;
     try {
       const found = await run(wanted);
       say(`${title}: ${told(found)}`);
-      after(element, found);
+      isLeft = after(element, found);
     } catch (error) {
       say(error.message, true);
       if (error.isUnknown) refresh();
-    } finally { element.ariaBusy = null; }
+    } finally { if (!isLeft) element.ariaBusy = null; }
   };
+  addEventListener("pageshow", event => { if (event.persisted) each("[data-act][aria-busy]", element => { element.ariaBusy = null; }); });  // back
   document.addEventListener("click", event => {
     const button = event.target.closest("[data-act]:not(form)");
     if (button) { event.preventDefault(); asked(button); }

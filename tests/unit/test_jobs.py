@@ -1,0 +1,49 @@
+"""Jobs of the HTTP API, whose progress is written to Redis; here one that fails to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from delaybridge.errors import StoreUnavailable
+from delaybridge.web import jobs
+
+
+class Redis:
+    """What a client writes; the first few calls get no answer."""
+
+    def __init__(self, *, silent: int = 0) -> None:
+        self.silent = silent
+        self.states: list[str] = []
+
+    async def run(self, steps: Callable[[Any], Any]) -> None:
+        if self.silent:
+            self.silent -= 1
+            raise StoreUnavailable("redis: no answer")
+        (command,) = next(steps(SimpleNamespace(namespace="n")))
+        self.states.append(msgspec.json.decode(command.args[-1])["state"])
+
+
+@pytest.mark.parametrize(("silent", "told"), [(0, ["done"]), (2, ["done"]), (99, [])])
+async def test_the_end_of_a_job_is_told_although_redis_is_silent_for_a_moment(
+    silent: int, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For ever it is not tried: the process may have to end."""
+    noted = []
+
+    async def note(site: Any, record: Any) -> None:
+        noted.append(record["status"])
+
+    async def found() -> jobs.Progress:
+        yield 1, {"cancelled": 1}
+
+    monkeypatch.setattr(jobs, "note", note)
+    site: Any = SimpleNamespace(patient=Redis(silent=silent))
+    job = jobs.Job("j", "cancel", "running", 0, 0)
+    await jobs._work(site, job, found(), "boss")
+    assert (site.patient.states, noted) == (told, ["done"])
+    assert job.answers == {"cancelled": 1}
