@@ -36,5 +36,6 @@ def test_every_rule_has_a_mutant() -> None:
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     name, promise = MUTANTS[rule]
     rules = TierRules(**{rule: False})
-    _, broken = explore_tiers(TierModel(rules, cold=CALLS[name], promotions=2))
+    model = TierModel(rules, cold=CALLS[name], promotions=2)
+    _, broken = explore_tiers(model, until=promise)
     assert promise in {int(what[0]) for what in broken}

@@ -252,14 +252,16 @@ def _answer(now: TierState, n: int, answer: str) -> TierState:
     return changed(now, answers=(answers[0], answers[1], answers[2]))
 
 
-def explore_tiers(model: TierModel) -> tuple[int, dict[str, TierState]]:
-    """How many states there are, and one that breaks each promise."""
+def explore_tiers(model: TierModel, until: int = 0) -> tuple[int, dict[str, TierState]]:
+    """How many states there are, and one that breaks each promise; until: enough if it is this."""
     todo, seen = deque([TierState()]), {TierState()}
     broken: dict[str, TierState] = {}
     while todo:
         now = todo.popleft()
         if what := model.broken(now):
             broken.setdefault(what, now)
+            if int(what[0]) == until:
+                break
         for after in model.steps(now):
             if after not in seen:
                 seen.add(after)
