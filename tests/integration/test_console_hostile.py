@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from urllib.parse import quote
 
 import httpx
 import pytest
+import redis
 
 from delaybridge.store.store import Store
 from delaybridge.web.console import sparks
@@ -58,6 +60,15 @@ async def visited(http: httpx.AsyncClient, ids: list[str]) -> dict[str, Elements
     return found
 
 
+@pytest.fixture
+def all_slow(raw: redis.Redis) -> Iterator[None]:
+    """Redis takes every call for a slow one: each page of the store has a list of them."""
+    raw.config_set("slowlog-log-slower-than", 0)
+    yield
+    raw.config_set("slowlog-log-slower-than", 10_000)
+
+
+@pytest.mark.usefixtures("all_slow")
 async def test_pages_with_hostile_text_are_made_of_the_same_elements_as_others(
     redis_url: str, namespace: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +76,7 @@ async def test_pages_with_hostile_text_are_made_of_the_same_elements_as_others(
     async with api(redis_url, namespace) as http, api(redis_url, f"{namespace}-h") as other:
         pages = await visited(http, (await filled(http, store, namespace, HARMLESS))[-12:])
         own = set().union(*(page.found for page in pages.values()))
-        assert {("script", "src"), ("td", "class"), ("polyline", "points")} <= own
+        assert {("script", "src"), ("div", "tabindex"), ("polyline", "points")} <= own
         taken = await filled(other, store, f"{namespace}-h", HOSTILE_STRINGS)
         assert len(taken) > len(HOSTILE_STRINGS) / 2
         for path, page in (await visited(other, taken)).items():
