@@ -268,6 +268,7 @@ def test_the_consumer_does_not_import_delaybridge() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "memory://", "amqp://u:secret@h/a/b"])
+@pytest.mark.slow_with("http*", "memory*")
 def test_a_url_of_no_rabbitmq_or_kafka_is_refused_in_one_line(url: str) -> None:
     run = Demo(*DEMO, "--broker", url)
     assert run.end() == 2

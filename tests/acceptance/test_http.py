@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 
 import httpx
+import pytest
 
 from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge
 from tests.rigs.history import Promise
@@ -88,6 +89,7 @@ async def posted(bridge: Bridge, destination: str) -> Load:
     return load
 
 
+@pytest.mark.slow
 async def test_every_answered_message_arrives_once_while_the_server_is_killed_twice(
     make_bridge: MakeBridge, rabbitmq_url: str, namespace: str
 ) -> None:

@@ -92,6 +92,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
+@pytest.mark.slow_with("java", "go")
 def test_a_program_schedules_a_message(language: str, api: ApiProcess, tmp_path: Path) -> None:
     program, file, command = PROGRAMS[language]
     if not shutil.which(program):

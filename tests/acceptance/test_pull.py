@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.rigs.bridge import CALM_LEASE_MS, MakeBridge
 from tests.rigs.serve import Server
 from tests.rigs.waiting import until_async
@@ -11,6 +13,7 @@ from tests.rigs.waiting import until_async
 MESSAGES, HELD = 600, 40  # as many as the consumer receives at once
 
 
+@pytest.mark.slow
 async def test_what_a_killed_consumer_held_comes_again_and_all_is_finished(
     make_bridge: MakeBridge, namespace: str
 ) -> None:

@@ -12,17 +12,12 @@ from tests.chaos.runner import run_cell
 from tests.rigs.stall import Stall
 
 SECONDS = 5.0  # of the load; `make chaos` has more
-# A master of Redis goes away with its last writes. What other cells do to a bridge, the tests of
-# one room do to that; each of the mutations is noticed by some of them.
-FAST = {"F14"}
-TESTS = [
-    pytest.param(cell, id=cell.id, marks=() if cell.id in FAST else pytest.mark.slow)
-    for cell in CELLS.values()
-    if cell.is_test
-]
+TESTS = [cell for cell in CELLS.values() if cell.is_test]
 
 
-@pytest.mark.parametrize("cell", TESTS)
+# What a cell does to a bridge, the tests of one room do to that; they notice each mutation, too.
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", TESTS, ids=[cell.id for cell in TESTS])
 def test_the_invariants_hold(
     cell: Cell, request: pytest.FixtureRequest, tmp_path: Path, stall: Stall
 ) -> None:

@@ -126,7 +126,7 @@ def test_every_line_of_a_worker_s_json_log_names_its_event(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", ["1", "2"])
-@pytest.mark.slow_with("2-2")
+@pytest.mark.slow_with("2-2", "1-15")
 def test_scan_drains(
     run: Run, worker_flags: list[str], caller: Client, number: int, processes: str
 ) -> None:

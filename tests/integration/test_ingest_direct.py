@@ -89,6 +89,7 @@ async def test_a_direct_exchange_is_declared_by_either_first(
 
 
 @pytest.mark.parametrize("first", ["producer", "ingest"])
+@pytest.mark.slow_with("producer")
 async def test_if_no_policy_may_be_set_the_command_to_run_is_printed(
     first: str,
     make_direct: MakeEntrance,
@@ -192,6 +193,7 @@ async def test_the_management_api_is_asked_with_the_password_in_the_file(
     await reading(entrance, f"{namespace}.delay")  # a policy is set, or it would not be read
 
 
+@pytest.mark.slow
 async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     make_direct: MakeEntrance,
     rabbit: Exchanges,

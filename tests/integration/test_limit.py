@@ -194,6 +194,7 @@ async def live_together(rigs: list[Rig], end_ms: int) -> None:
 
 
 @pytest.mark.parametrize(("rate", "workers", "seconds"), [(3, 4, 10), (100, 4, 5), (500, 2, 4)])
+@pytest.mark.slow_with("3-4-10", "500-2-4")
 async def test_workers_share_a_rate_and_one_that_dies_takes_little_with_it(
     redis_url: str, namespace: str, rate: int, workers: int, seconds: int
 ) -> None:

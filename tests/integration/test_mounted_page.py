@@ -77,6 +77,7 @@ def running(
 @pytest.mark.parametrize(
     "code", [FASTAPI, STARLETTE, DJANGO], ids=["fastapi", "starlette", "django"]
 )
+@pytest.mark.slow_with("fastapi")
 def test_the_examples_work(code: str, tmp_path: Path, redis_url: str, namespace: str) -> None:
     with running(tmp_path, code, redis_url, namespace) as (client, _):
         at = "/delaybridge"

@@ -213,6 +213,7 @@ class TestEveryPublisher:
             arrived = [one.id for one in await asyncio.to_thread(rig.read, to.address, 10)]
             assert len(arrived) == len(set(arrived))
 
+    @pytest.mark.slow_with("kombu-redis")
     async def test_resets_under_load_lose_no_confirmed_message(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, sink):
             to = await rig.new_destination()

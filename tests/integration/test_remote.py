@@ -60,6 +60,7 @@ async def told(crew: Crew, name: str = "w") -> WorkerInfo:
 
 
 @ON_EVERY_REDIS
+@pytest.mark.slow_with("cluster")
 async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
     crew: Crew, arrived: Arrived
 ) -> None:

@@ -139,6 +139,7 @@ def lone_rig_of(rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch) -> RigFacto
 
 
 @pytest.mark.parametrize("options", SIZES, ids=str)
+@pytest.mark.slow_with("*known*", "*batch*")
 async def test_one_key_keeps_its_order_when_its_broker_comes_back_while_others_fall_due(
     lone_rig_of: RigFactory, options: dict[str, int]
 ) -> None:
@@ -215,7 +216,7 @@ async def test_once_its_parked_messages_are_back_no_more_are_parked(lone: Rig) -
 
 
 @pytest.mark.parametrize("options", SIZES, ids=str)
-@pytest.mark.slow_with("*known*")
+@pytest.mark.slow_with("*known*", "*batch*")
 async def test_one_key_keeps_its_order_when_its_broker_was_silent(
     lone_rig_of: RigFactory, options: dict[str, int]
 ) -> None:
@@ -237,7 +238,7 @@ async def test_one_key_keeps_its_order_when_its_broker_was_silent(
 
 
 @pytest.mark.parametrize("options", SIZES, ids=str)
-@pytest.mark.slow_with("*known*")
+@pytest.mark.slow_with("*known*", "*batch*")
 async def test_one_key_keeps_its_order_while_its_destination_is_probed(
     lone_rig_of: RigFactory, options: dict[str, int]
 ) -> None:

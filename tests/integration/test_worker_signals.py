@@ -59,6 +59,7 @@ def test_sigterm_while_redis_is_down_ends_in_time_and_reports_leases_not_given_b
 @pytest.mark.parametrize(
     ("fault", "processes"), [("closed pipe", 1), ("full disk", 1), ("full disk", 2)]
 )
+@pytest.mark.slow_with("full disk-1")
 def test_a_worker_keeps_working_when_its_log_cannot_be_written(
     patient: Fleet, fault: str, processes: int
 ) -> None:

@@ -31,7 +31,11 @@ MUTANTS = {
 }
 
 
-LARGE = {"an older past, restored by others", "wiped, restored by others"}  # most of the time
+LARGE = {
+    "an older past",
+    "an older past, restored by others",
+    "wiped, restored by others",
+}  # most of the time
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ DELAYBRIDGE_TEST_TRACES: how many; `make protocol` replays 10,000.
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from random import Random
 
 import pytest
@@ -48,32 +49,28 @@ def bounds_of(number: int) -> Bounds:
     return PULLED if number % 8 == 3 else BOUNDS[number // 8 % len(BOUNDS)]
 
 
+@lru_cache(MUTATED)
 def trace(number: int) -> Trace:
     bounds = bounds_of(number)
     return walk(bounds, Random(number), STEPS), bounds.reach
 
 
-@pytest.fixture(scope="module")
-def traces() -> list[Trace]:
-    return [trace(number) for number in range(MUTATED)]
-
-
 @pytest.mark.timeout(300 + TRACES // 20)
 def test_every_call_of_a_trace_answers_and_does_as_the_model_says(
-    redis_url: str, namespace: str, traces: list[Trace]
+    redis_url: str, namespace: str
 ) -> None:
     with Replay(redis_url, namespace) as replay:
         for number in range(TRACES):
-            each = traces[number] if number < MUTATED else trace(number)
-            difference = replay.difference(*each)
+            difference = replay.difference(*trace(number))
             assert difference is None, f"trace {number}: {difference}"
 
 
 @pytest.mark.slow  # also in `make protocol`
 @pytest.mark.parametrize("mutant", LUA_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_script_without_a_rule_differs_from_the_model(
-    redis_url: str, namespace: str, traces: list[Trace], mutant: LuaMutant
+    redis_url: str, namespace: str, mutant: LuaMutant
 ) -> None:
+    traces = map(trace, range(MUTATED))
     calling = (each for each in traces if any(_calls(event, mutant.script) for event in each[0]))
     with Replay(redis_url, namespace, mutant.mutated) as replay:
         assert any(replay.difference(*each) for each in calling)
