@@ -15,14 +15,7 @@ from playwright.async_api import Browser, Page, expect
 from delaybridge import AsyncClient
 from delaybridge.web.console import look
 from tests.rigs.api import api
-from tests.rigs.browser import (
-    browser,
-    inaccessible,
-    log_in_by_form,
-    opened,
-    overlapping,
-    ticked,
-)
+from tests.rigs.browser import browser, inaccessible, log_in_by_form, opened, overlapping, ticked
 from tests.rigs.sessions import TOKENS, token_file_in
 from tests.servers.redis import RedisServer
 

@@ -204,7 +204,4 @@ async def test_a_long_page_shows_every_row_and_keeps_them(
         "computedOffset",
         "easing",
         "composite",
-    } <= {
-        "opacity",
-        "transform",
-    }
+    } <= {"opacity", "transform"}

@@ -219,9 +219,7 @@ def test_memory_is_bounded_while_redis_is_down(
     # when there was time enough to fetch all of them
     log = bridge.folder / "ingest-1.log"
     until(
-        lambda: "store_silent" in log.read_text(),
-        "the silence of Redis is noticed",
-        interval_s=0.1,
+        lambda: "store_silent" in log.read_text(), "the silence of Redis is noticed", interval_s=0.1
     )
     quiet(3)
     grown = ingest.memory_info().rss - before

@@ -82,5 +82,5 @@ CELLS = [
         seconds=SECONDS,
         duplicates=100 * WINDOW,
         back_off_ms=10_000,
-    ),
+    )
 ]

@@ -228,8 +228,7 @@ def test_every_row_of_the_command_line_and_the_settings_is_listed(letter: str, c
 
 
 @pytest.mark.parametrize(
-    "test",
-    sorted({*ELSEWHERE.values(), *(test for _, test in (COMMAND_LINE | SETTINGS).values())}),
+    "test", sorted({*ELSEWHERE.values(), *(test for _, test in (COMMAND_LINE | SETTINGS).values())})
 )
 def test_the_test_of_a_row_exists(test: str) -> None:
     path, _, name = test.partition("::")

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from delaybridge import AsyncClient, Client, Message
-from delaybridge.errors import (
-    ConfigError,
-    MessageConflict,
-    MessageError,
-)
+from delaybridge.errors import ConfigError, MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, State
 from delaybridge.store import keys, registry
 from delaybridge.store.store import Store

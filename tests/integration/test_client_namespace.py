@@ -11,12 +11,7 @@ import pytest
 import redis
 
 from delaybridge import AsyncClient, Client, Message
-from delaybridge.errors import (
-    ConfigError,
-    MessageError,
-    StoreFull,
-    StoreWiped,
-)
+from delaybridge.errors import ConfigError, MessageError, StoreFull, StoreWiped
 from delaybridge.message import Answer, Limits
 from delaybridge.store import keys
 from tests.rigs.bucket import World

@@ -14,12 +14,7 @@ import pytest
 import redis
 
 from delaybridge import AsyncClient, Message
-from delaybridge.errors import (
-    ConfigError,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-)
+from delaybridge.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
 from delaybridge.message import Answer, Limits, OnConflict
 from delaybridge.store import registry
 from delaybridge.store.calls import Calls

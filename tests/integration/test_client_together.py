@@ -12,12 +12,7 @@ import pytest
 import redis
 
 from delaybridge import AsyncClient, Client, Message
-from delaybridge.errors import (
-    MessageConflict,
-    MessageError,
-    StoreError,
-    StoreUnavailable,
-)
+from delaybridge.errors import MessageConflict, MessageError, StoreError, StoreUnavailable
 from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand
@@ -58,10 +53,7 @@ async def test_a_hundred_schedules_without_id_are_a_few_script_calls(
 # While the second half opens its connection, the first may come back and be split as well.
 @pytest.mark.parametrize(("own_ids", "most_flushes"), [(False, 40), (True, 11)])
 async def test_many_callers_take_turns_in_two_halves_if_script_calls_stay_large(
-    together: AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
-    own_ids: bool,
-    most_flushes: int,
+    together: AsyncClient, monkeypatch: pytest.MonkeyPatch, own_ids: bool, most_flushes: int
 ) -> None:
     monkeypatch.setattr("delaybridge.store.ids._FRESH_S", 60.0)
     each, under_way, most, flushes = AsyncStore.run_each, 0, 0, 0
@@ -109,9 +101,7 @@ async def test_a_bad_message_raises_in_its_own_caller_only(together: AsyncClient
     assert isinstance(answers[60], TypeError) and answers[61] == []
 
 
-async def test_cancelling_close_leaves_no_caller_waiting(
-    own_url: str,
-) -> None:
+async def test_cancelling_close_leaves_no_caller_waiting(own_url: str) -> None:
     client = AsyncClient(own_url)
     calls = [asyncio.create_task(client.schedule(TO, b"", delay=60)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -131,9 +121,7 @@ async def test_schedules_of_different_ticks_are_sent_separately(
     assert script_calls(own) == 3
 
 
-async def test_each_caller_of_one_tick_gets_its_own_answer_or_error(
-    together: AsyncClient,
-) -> None:
+async def test_each_caller_of_one_tick_gets_its_own_answer_or_error(together: AsyncClient) -> None:
     await together.schedule(TO, b"first", delay=60, id="taken")
     answers = await asyncio.gather(
         together.schedule(TO, b"", delay=60, id="a"),

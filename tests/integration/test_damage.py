@@ -22,16 +22,7 @@ from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Item
 from tests.rigs.crew import Arrived, Crew
-from tests.rigs.damage import (
-    BUCKETS,
-    HEALTHY,
-    KEPT,
-    KINDS,
-    SICK,
-    Kind,
-    Place,
-    id_for,
-)
+from tests.rigs.damage import BUCKETS, HEALTHY, KEPT, KINDS, SICK, Kind, Place, id_for
 from tests.rigs.waiting import until_async
 
 POLL_S = 0.25  # many wait at once, and a starved machine is to do more than to look

@@ -153,11 +153,7 @@ def test_a_far_future_is_counted(client: Client) -> None:
 
 
 def test_the_command_prints_bars_that_fit_80_columns_and_json(
-    client: Client,
-    store: Store,
-    redis_url: str,
-    namespace: str,
-    capsys: pytest.CaptureFixture[str],
+    client: Client, store: Store, redis_url: str, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # At one instant: else a new minute may begin among them, and the peak is lower.
     client.schedule_many([Message("kafka:t", b"x", at=at(redis_ms(store) + 5_400_000))] * 1500)

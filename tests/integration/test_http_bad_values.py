@@ -12,14 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.rigs.bad_input import (
-    BODY_BYTES,
-    CREATED,
-    MESSAGE,
-    nothing_is_stored,
-    post,
-    strict_api,
-)
+from tests.rigs.bad_input import BODY_BYTES, CREATED, MESSAGE, nothing_is_stored, post, strict_api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

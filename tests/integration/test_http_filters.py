@@ -238,9 +238,7 @@ async def test_dead_messages_as_csv_say_why(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("dead")
-async def test_dead_messages_are_counted_by_reason_and_destination(
-    http: httpx.AsyncClient,
-) -> None:
+async def test_dead_messages_are_counted_by_reason_and_destination(http: httpx.AsyncClient) -> None:
     found = (await http.get("/v1/dead:summary")).json()
     assert (found["looked"], found["more"]) == (5, False)
     groups = {(each["reason"], each["destination"]): each for each in found["items"]}

@@ -50,9 +50,7 @@ async def finished(http: httpx.AsyncClient, asked: dict[str, Any]) -> dict[str, 
     return await job_of(http, "/v1/restore", asked)
 
 
-async def test_a_message_is_shown_with_its_life_also_after_its_end(
-    http: httpx.AsyncClient,
-) -> None:
+async def test_a_message_is_shown_with_its_life_also_after_its_end(http: httpx.AsyncClient) -> None:
     await http.post("/v1/messages", json=message("a", headers={"n": "1"}))
     found = (await http.get("/v1/messages/a")).json()
     assert (found["state"], found["body"]) == ("delayed", "x")

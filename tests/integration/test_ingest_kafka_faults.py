@@ -142,13 +142,7 @@ class TestInputThatCannotBeRead:
         await kafka.send_many(delay, numbered(0, 3))
         entrance.ingest("kafka")
         await until_pending(entrance, named(0, 3))
-        rule = (
-            ResourceType.TOPIC,
-            delay,
-            ResourcePatternType.LITERAL,
-            "User:ANONYMOUS",
-            "*",
-        )
+        rule = (ResourceType.TOPIC, delay, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
         rights = [
             AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW),
             AclBinding(*rule, AclOperation.READ, AclPermissionType.DENY),

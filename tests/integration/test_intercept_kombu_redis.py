@@ -30,10 +30,7 @@ def redis_queues(redis_url: str) -> str:
 
 @pytest.fixture(scope="module")
 def site(
-    redis_url: str,
-    rabbitmq_url: str,
-    redis_queues: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    redis_url: str, rabbitmq_url: str, redis_queues: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     with Site(folder, redis_url, rabbitmq_url, kombu=f"kombu+{redis_queues}") as site:
@@ -129,11 +126,7 @@ class TestQueuesInRedis:
         for exchange in (fanout, kombu.Exchange("without-listeners", "direct")):
             with pytest.raises(MessageError) as caught:
                 producer.publish(
-                    "x",
-                    "key",
-                    exchange=exchange,
-                    declare=[kombu.Queue(name, fanout)],
-                    delay=1,
+                    "x", "key", exchange=exchange, declare=[kombu.Queue(name, fanout)], delay=1
                 )
             assert (caught.value.code, caught.value.field) == ("bad_destination", "exchange")
 

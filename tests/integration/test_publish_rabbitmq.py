@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from delaybridge.amqp.header import (
-    encode_table,
-)
+from delaybridge.amqp.header import encode_table
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict

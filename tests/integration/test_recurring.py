@@ -118,9 +118,7 @@ def test_a_definition_replaced_while_its_run_is_with_the_broker_does_not_send_it
     assert table.arrived == ids(1, 2)
 
 
-def test_a_paused_definition_sends_nothing_and_goes_on_when_it_is_resumed(
-    table: Timetable,
-) -> None:
+def test_a_paused_definition_sends_nothing_and_goes_on_when_it_is_resumed(table: Timetable) -> None:
     table.add()
     table.make()
     pause = table.calls.pause_recurring
@@ -186,9 +184,7 @@ def test_a_run_that_may_be_skipped_expires_after_a_minute(table: Timetable) -> N
     assert decode_record(record[13:]).ttl_ms == MINUTE_MS
 
 
-def test_a_definition_added_while_no_worker_runs_sends_its_first_run_late(
-    table: Timetable,
-) -> None:
+def test_a_definition_added_while_no_worker_runs_sends_its_first_run_late(table: Timetable) -> None:
     table.add()
     table.pass_ms(3 * MINUTE_MS + MINUTE_MS // 2)
     table.make()

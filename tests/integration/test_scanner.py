@@ -69,12 +69,7 @@ async def test_messages_of_one_key_keep_their_order_in_a_backlog_over_many_batch
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"batch_messages": 9},
-        {"wheel_messages": 40},
-        {"wheel_messages": 40, "window": 20},
-    ],
+    [{}, {"batch_messages": 9}, {"wheel_messages": 40}, {"wheel_messages": 40, "window": 20}],
     ids=str,
 )
 async def test_a_backlog_is_delivered_in_due_order_over_all_buckets(
@@ -146,9 +141,7 @@ async def test_claims_are_paced_while_more_messages_become_due_soon(lone: Rig) -
     assert lone.store.sent.count("claim") <= 10_000 / (2000 / 4) + 2
 
 
-async def test_a_drain_puts_back_unfired_messages_untouched_and_settles_the_rest(
-    lone: Rig,
-) -> None:
+async def test_a_drain_puts_back_unfired_messages_untouched_and_settles_the_rest(lone: Rig) -> None:
     lone.memory.hold = True
     await lone.claim(*(message(f"m{i}", SOON_MS + i, priority=i) for i in range(10)))
     assert len(await lone.raw("mirror")) == 10

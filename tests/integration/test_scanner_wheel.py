@@ -31,9 +31,7 @@ async def test_a_message_rescheduled_on_the_wheel_goes_out_once_at_the_new_time(
     ]
 
 
-async def test_a_message_replaced_on_the_wheel_goes_out_once_with_the_new_content(
-    rig: Rig,
-) -> None:
+async def test_a_message_replaced_on_the_wheel_goes_out_once_with_the_new_content(rig: Rig) -> None:
     await rig.claim(message("x", SOON_MS, body=b"old"))
     (receipt,) = await rig.client.schedule_many(
         [message("x", SOON_MS + 300, body=b"new")], on_conflict="replace"
@@ -56,9 +54,7 @@ async def test_an_id_cancelled_and_scheduled_again_for_the_same_millisecond_goes
     assert await lone.state("x") is None
 
 
-async def test_a_fired_message_can_no_longer_be_cancelled_and_the_answer_says_so(
-    lone: Rig,
-) -> None:
+async def test_a_fired_message_can_no_longer_be_cancelled_and_the_answer_says_so(lone: Rig) -> None:
     await lone.claim(message("x", SOON_MS))
     await lone.at(SOON_MS - 1)
     assert await lone.client.cancel("x") == "in_flight"

@@ -84,9 +84,7 @@ def test_messages_to_a_broker_that_the_client_does_not_know_are_found_too(
         assert found(stranger, exchange="a") == []
 
 
-def test_each_message_is_moved_once_even_if_it_stays_in_the_set_being_read(
-    client: Client,
-) -> None:
+def test_each_message_is_moved_once_even_if_it_stays_in_the_set_being_read(client: Client) -> None:
     client.schedule_many(Message("kafka:t", b"", delay=60 + n, id=f"m{n}") for n in range(60))
     answers: list[Answer] = []
     for page in client.select(Selection()):

@@ -83,9 +83,7 @@ def test_a_private_server_listens_on_loopback_only_and_is_gone_when_closed(
 
 @pytest.mark.parametrize("kind", PRIVATE)
 @pytest.mark.slow_with("RabbitMQNode", "KafkaNode")
-def test_a_private_server_ends_with_a_run_that_is_killed(
-    kind: Callable[[], ServerProcess],
-) -> None:
+def test_a_private_server_ends_with_a_run_that_is_killed(kind: Callable[[], ServerProcess]) -> None:
     module, name = kind.__module__, kind.__name__
     program = (
         f"import sys; from {module} import {name}; server = {name}().start();"

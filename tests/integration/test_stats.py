@@ -116,11 +116,7 @@ def test_a_second_in_which_nobody_reported_has_no_rate(
 
 
 def test_workers_that_do_not_report_are_named_with_the_reason(
-    filled: Client,
-    reporting: Reporting,
-    store: Store,
-    namespace: str,
-    run: Run,
+    filled: Client, reporting: Reporting, store: Store, namespace: str, run: Run
 ) -> None:
     for second in (2, 1, 0):
         reporting.report(before_s=second)
@@ -157,10 +153,7 @@ def test_by_bucket_and_by_worker(filled: Client, reporting: Reporting, run: Run)
 
 
 def test_the_wrong_type_by_hand_says_what_is_missing_and_why(
-    filled: Client,
-    store: Store,
-    namespace: str,
-    run: Run,
+    filled: Client, store: Store, namespace: str, run: Run
 ) -> None:
     name = keys.series(namespace)
     store.redis.set(name, "by hand")

@@ -129,9 +129,7 @@ def test_another_owner_is_told_who_holds_the_lease_and_for_how_long(world: World
     assert 0 < answer.left_ms <= TTL_MS
 
 
-def test_a_lease_made_longer_by_a_clock_step_is_cut_to_its_ttl(
-    world: World,
-) -> None:
+def test_a_lease_made_longer_by_a_clock_step_is_cut_to_its_ttl(world: World) -> None:
     world.owner()
     world.redis.pexpire(world.key("lease"), 7_229_654)
     answer = world.run(world.bucket.acquire("second:1", 30_000))

@@ -60,9 +60,7 @@ def _latest_ms(published: list[recorder.Record], of: set[int]) -> tuple[float, f
     return max(late_ms[True]), max(late_ms[False])
 
 
-def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(
-    fleet: Fleet,
-) -> None:
+def test_a_worker_paused_for_longer_than_its_lease_publishes_nothing_stale(fleet: Fleet) -> None:
     paused = fleet.start("a", settled=False)
     fleet.start("b", settled=False, LEASE__TTL_MS="600000")  # which never loses its own
     before: set[str] | None = None

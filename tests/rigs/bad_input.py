@@ -10,11 +10,7 @@ import httpx
 
 from tests.rigs.api import api
 
-BROKERS = {
-    "rabbitmq": "amqp://127.0.0.1:1",
-    "kafka": "kafka://127.0.0.1:1",
-    "memory": "memory://",
-}
+BROKERS = {"rabbitmq": "amqp://127.0.0.1:1", "kafka": "kafka://127.0.0.1:1", "memory": "memory://"}
 BODY_BYTES = 1000  # limits.body_bytes
 CREATED = 201
 JSON = {"Content-Type": "application/json"}

@@ -57,11 +57,7 @@ class Workers:
                 stderr=log,
             )
         self.bridge.start_workers(1)
-        until(
-            lambda: "ready." in self._log.read_text(),
-            "a Celery worker",
-            interval_s=0.05,
-        )
+        until(lambda: "ready." in self._log.read_text(), "a Celery worker", interval_s=0.05)
 
     def close(self) -> None:
         if self._celery is not None:
@@ -129,9 +125,7 @@ class Team:
         with self.app.connection_for_read() as connection:
             channel = connection.default_channel
             return until(
-                lambda: channel.basic_get(self.queue, no_ack=True),
-                "a message",
-                interval_s=0.05,
+                lambda: channel.basic_get(self.queue, no_ack=True), "a message", interval_s=0.05
             )
 
     def run(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -97,11 +97,6 @@ class Recorder:
 
 
 def publisher(
-    name: str,
-    url: str,
-    *,
-    report: Report,
-    on_change: Callable[[], None],
-    options: PublishOptions,
+    name: str, url: str, *, report: Report, on_change: Callable[[], None], options: PublishOptions
 ) -> Recorder:
     return Recorder(name, url, report)

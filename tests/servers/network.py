@@ -91,11 +91,7 @@ class Network(contextlib.AbstractContextManager):
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     def _accept(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        known: int,
-        port: int,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, known: int, port: int
     ) -> None:
         path = (writer.get_extra_info("peername")[0], known)
         pump = self._loop.create_task(self._forward(reader, writer, path, port))

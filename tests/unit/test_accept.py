@@ -15,16 +15,7 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import Accepted, accept, check_id, check_key, when
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, Message
-from tests.rigs.accepting import (
-    KAFKA,
-    LIMITS,
-    RABBITMQ,
-    SURROGATE,
-    cases,
-    refusal,
-    rows,
-    taken,
-)
+from tests.rigs.accepting import KAFKA, LIMITS, RABBITMQ, SURROGATE, cases, refusal, rows, taken
 from tests.rigs.hostile import ANYTHING
 
 # I: ids

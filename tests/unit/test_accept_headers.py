@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 from delaybridge.amqp.header import decode_table
 from delaybridge.errors import MessageError
 from delaybridge.message import OWN_HEADERS
-from tests.rigs.accepting import (
-    KAFKA,
-    LIMITS,
-    RABBITMQ,
-    SURROGATE,
-    cases,
-    refusal,
-    rows,
-    taken,
-)
+from tests.rigs.accepting import KAFKA, LIMITS, RABBITMQ, SURROGATE, cases, refusal, rows, taken
 from tests.rigs.hostile import ANYTHING
 
 

@@ -92,13 +92,7 @@ def bodies(*chunks: bytes, limit: int = 10) -> list[tuple[int, bytes | None]]:
         ((b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n",), [(1, b"a"), (2, b"\xef\xbb\xbfb")]),
         ((b"\n\r\n\na\n\n",), [(4, b"a")]),
         ((b"a", b"b\nc", b"\n", b"d"), [(1, b"ab"), (2, b"c"), (3, b"d")]),
-        (
-            (
-                b"\xef",
-                b"\xbb\xbfa",
-            ),
-            [(1, b"a")],
-        ),
+        ((b"\xef", b"\xbb\xbfa"), [(1, b"a")]),
         ((b"x" * 10 + b"\r\n",), [(1, b"x" * 10)]),
         ((b"x" * 11 + b"\nb",), [(1, None), (2, b"b")]),
         ((b"x" * 11,), [(1, None)]),

@@ -44,11 +44,7 @@ def server(**fields: str) -> dict[str, dict[str, str]]:
         ("aof-fsync", {"persistence__aof_enabled": "0"}, "appendonly is no"),
         ("aof-fsync", {}, ""),
         ("aof-fsync", {"server__redis_version": "7.0.15"}, "appendfsync is everysec"),
-        (
-            "aof-fsync",
-            {"server__redis_version": "7.0.15", "config__appendfsync": "always"},
-            "",
-        ),
+        ("aof-fsync", {"server__redis_version": "7.0.15", "config__appendfsync": "always"}, ""),
         ("aof-fsync", {"server__redis_version": "6.2.14", "config": ""}, "CONFIG GET is refused"),
         ("aof-fsync", {"server__redis_version": "7.2.0"}, ""),
         ("replicated:2", {}, ""),

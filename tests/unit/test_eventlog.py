@@ -153,9 +153,7 @@ async def test_each_destination_has_its_own_lateness(caplog: pytest.LogCaptureFi
     assert lines(caplog) == [("INFO", "published n=1 destination=kafka:slow lateness_ms=3")]
 
 
-async def test_a_sum_is_logged_once_after_a_second(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_sum_is_logged_once_after_a_second(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     log(published("kafka:t"))
     await until_async(lambda: lines(caplog), "the sum is logged")
@@ -185,9 +183,7 @@ async def test_hostile_text_stays_on_its_line(caplog: pytest.LogCaptureFixture) 
         assert len(line) < 400
 
 
-async def test_a_silent_store_is_logged_once_a_second(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_silent_store_is_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     for _ in range(MASSES):
         log(events.StoreSilent(reason="redis: no answer"))

@@ -36,9 +36,7 @@ def letter(kind: str, **fields: Any) -> Letter:
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq", "kombu"])
-def test_a_header_table_keeps_its_bytes_but_for_the_headers_of_an_earlier_letter(
-    kind: str,
-) -> None:
+def test_a_header_table_keeps_its_bytes_but_for_the_headers_of_an_earlier_letter(kind: str) -> None:
     table = encode_table(OLD)
     made = letter(kind, headers=table, properties=(1, b"before", b"after"))
     headers = made.record.headers

@@ -177,11 +177,7 @@ def test_beats_that_were_missed_are_not_made_up_for() -> None:
     assert next_beat_s(10.0, 11.0, None, 0.5) == pytest.approx(12.0)
 
 
-@given(
-    ahead_s=st.floats(-1e6, 1e6),
-    phase_s=st.floats(0.35, 0.65),
-    late_s=st.floats(0.0, 0.01),
-)
+@given(ahead_s=st.floats(-1e6, 1e6), phase_s=st.floats(0.35, 0.65), late_s=st.floats(0.0, 0.01))
 def test_after_two_beats_the_phase_is_right_and_no_pause_exceeds_a_second(
     ahead_s: float, phase_s: float, late_s: float
 ) -> None:

@@ -63,7 +63,7 @@ def test_the_commands_of_several_calls_travel_together() -> None:
 
 def test_an_error_reaches_only_the_call_that_asked() -> None:
     calls: list[Generator[Any, Any, Any]] = [
-        *(asking("a bad b", "never"), asking("c", "d"), failing(), each(), mending()),
+        *(asking("a bad b", "never"), asking("c", "d"), failing(), each(), mending())
     ]
     (first, *others), sent = completed(together(calls))
     assert isinstance(first, KeyError)

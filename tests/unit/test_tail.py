@@ -147,7 +147,7 @@ def test_a_process_that_falls_silent_is_named_and_a_fleet_that_is(
         now[0] += 1
         tail.tick(now[0])
     assert [event for _, event, _ in shown(capsys)] == [
-        *("listening", "no_worker_heard", "worker_silent", "no_worker_heard"),
+        *("listening", "no_worker_heard", "worker_silent", "no_worker_heard")
     ]
 
 

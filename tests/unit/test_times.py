@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import when
 from delaybridge.errors import DelayOutOfRange, MessageError
 from delaybridge.message import Limits
-from delaybridge.times import (
-    YEAR_3000_MS,
-    at_ms,
-    delay_ms,
-    format_duration,
-    format_time,
-)
+from delaybridge.times import YEAR_3000_MS, at_ms, delay_ms, format_duration, format_time
 from tests.rigs.accepting import cases, rows
 
 YEAR_2001_MS = 1_000_000_000_000

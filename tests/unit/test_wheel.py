@@ -201,11 +201,7 @@ def test_an_item_not_on_the_wheel_has_no_place() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [
-        ({"tick_ms": 0}, "tick_ms"),
-        ({"slots": ()}, "slots"),
-        ({"slots": (8, 1)}, "slots"),
-    ],
+    [({"tick_ms": 0}, "tick_ms"), ({"slots": ()}, "slots"), ({"slots": (8, 1)}, "slots")],
 )
 def test_a_wheel_that_cannot_turn_is_refused(arguments: dict[str, object], field: str) -> None:
     with pytest.raises(ValueError, match=field):
