@@ -193,7 +193,6 @@ async def test_the_management_api_is_asked_with_the_password_in_the_file(
     await reading(entrance, f"{namespace}.delay")  # a policy is set, or it would not be read
 
 
-@pytest.mark.slow
 async def test_a_user_without_the_right_to_mark_the_owner_reads_and_is_warned(
     make_direct: MakeEntrance,
     rabbit: Exchanges,
