@@ -11,6 +11,7 @@ import pytest
 
 from delaybridge.errors import StoreUnavailable
 from delaybridge.web import jobs
+from delaybridge.web.compat import mykit
 
 
 class Redis:
@@ -47,3 +48,22 @@ async def test_the_end_of_a_job_is_told_although_redis_is_silent_for_a_moment(
     await jobs._work(site, job, found(), "boss")
     assert (site.patient.states, noted) == (told, ["done"])
     assert job.answers == {"cancelled": 1}
+
+
+@pytest.mark.parametrize("verb", [mykit.restore, mykit.clear])
+async def test_a_job_of_mykit_reads_its_pages_as_patiently_as_others(
+    verb: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+
+    async def start(*_: Any) -> Any:
+        return SimpleNamespace(id="j")
+
+    monkeypatch.setattr(jobs, "start", start)
+    patient = SimpleNamespace(select=read.append, kick_many=None, cancel_many=None)
+    serve = SimpleNamespace(compat_destination="kafka:t")
+    settings = SimpleNamespace(namespace="n", serve=serve)
+    site: Any = SimpleNamespace(patient=patient, settings=settings)  # without an impatient client
+    query = SimpleNamespace(expire=True, confirm="n")
+    await verb(SimpleNamespace(site=site, query=query, headers={}))
+    assert [selection.place for selection in read] == ["kafka"]
