@@ -76,7 +76,8 @@ async def test_pages_with_hostile_text_are_made_of_the_same_elements_as_others(
     async with api(redis_url, namespace) as http, api(redis_url, f"{namespace}-h") as other:
         pages = await visited(http, (await filled(http, store, namespace, HARMLESS))[-12:])
         own = set().union(*(page.found for page in pages.values()))
-        assert {("script", "src"), ("div", "tabindex"), ("polyline", "points")} <= own
+        assert {("script", "src"), ("td", "class"), ("polyline", "points")} <= own
+        assert ("div", "tabindex") in own  # the list of slow calls
         taken = await filled(other, store, f"{namespace}-h", HOSTILE_STRINGS)
         assert len(taken) > len(HOSTILE_STRINGS) / 2
         for path, page in (await visited(other, taken)).items():

@@ -27,7 +27,7 @@ def check(run: Run, url: str, *words: str) -> None:
             got = run("--redis", url, command)
             return None if " was asked yet" in got.out + got.err else got
 
-        got = until(asked, "it asks somebody")
+        got = until(asked, "a server is asked")
         assert got is not None
         said = [line for line in (got.out + got.err).splitlines() if "redis:" in line]
         assert got.code == (5 if command == "stats" else 1)

@@ -31,11 +31,8 @@ MUTANTS = {
 }
 
 
-LARGE = {
-    "an older past",
-    "an older past, restored by others",
-    "wiped, restored by others",
-}  # most of the time
+# They take most of the time.
+LARGE = {"an older past", "an older past, restored by others", "wiped, restored by others"}
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,10 @@ def _answer(now: TierState, n: int, answer: str) -> TierState:
 
 
 def explore_tiers(model: TierModel, until: int = 0) -> tuple[int, dict[str, TierState]]:
-    """How many states there are, and one that breaks each promise; until: enough if it is this."""
+    """How many states there are, and one that breaks each promise.
+
+    until: the number of a promise; once it is broken, the other states are left out.
+    """
     todo, seen = deque([TierState()]), {TierState()}
     broken: dict[str, TierState] = {}
     while todo:

@@ -163,7 +163,7 @@ class Rig(contextlib.AbstractAsyncContextManager):
                 if url is not None or "unreachable" not in str(exc) or not self.may_fail_to_connect:
                     raise
                 self.may_fail_to_connect = False
-                await until_async(lambda: made.unavailable is None, f"it connects after: {exc}")
+                await until_async(lambda: made.unavailable is None, f"it connects; before: {exc}")
                 del sink.changes[:-1]
             yield made, sink
         finally:
