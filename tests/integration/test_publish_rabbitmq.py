@@ -192,7 +192,8 @@ class TestAlarm:
         async with rig.connected(options) as (publisher, sink):
             await sink.publish(rig.deliveries(to, 10))
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
-            caught = rig.deliveries(to, 10)
+            # One: after 30 s without a confirm, which that command may take, others would wait.
+            caught = rig.deliveries(to, 1)
             publisher.publish(caught)
             await until_async(lambda: publisher.unavailable is not None, "blocked")
             assert publisher.unavailable == "blocked: low on memory"
