@@ -27,7 +27,6 @@ SERVE = "serve_patiently.py"
 ROOT = Path(__file__).parents[2]
 UNAVAILABLE = 5  # the exit code
 CALM_LEASE_MS = 10_000  # where nobody dies: a machine that stands still for 2 s is no death
-ASK_S = 10.0  # of a question to Kafka; one about a topic that it has just made may get no answer
 MARKER = "marker-"  # the id of a message that only shows that consumers have all before it
 
 
@@ -335,10 +334,12 @@ def make_topic(admin: AdminClient, topic: NewTopic) -> None:
 
     def have_leaders() -> bool:
         try:
-            asked = dict.fromkeys(places, OffsetSpec.latest())
-            for ends in admin.list_offsets(asked, request_timeout=ASK_S).values():
+            for ends in admin.list_offsets(dict.fromkeys(places, OffsetSpec.latest())).values():
                 ends.result(DEADLINE_S)
         except KafkaException:
+            # Else librdkafka may say so for ever: it asks no more for a topic of which it has once
+            # seen a partition without a leader.
+            admin.list_topics(topic.topic, timeout=DEADLINE_S)
             return False
         return True
 
