@@ -12,6 +12,7 @@ from delaybridge.amqp.header import encode_table
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
+from delaybridge.publish.rabbitmq import exchange
 from tests.rigs.broker_rabbitmq import MAX_MESSAGE_BYTES, RabbitMQRig
 from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK
@@ -185,15 +186,16 @@ class TestRights:
 
 class TestAlarm:
     async def test_a_memory_alarm_makes_the_broker_unavailable_until_it_ends(
-        self, rig: RabbitMQRig
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        # rabbitmqctl may take longer than that: then one message would go, and nine wait.
+        monkeypatch.setattr(exchange, "PROOF_TTL_S", 300.0)
         to = await rig.new_destination()
         options = PublishOptions(confirm_timeout_s=300, blocked_connection_timeout_s=300)
         async with rig.connected(options) as (publisher, sink):
             await sink.publish(rig.deliveries(to, 10))
             await asyncio.to_thread(rig.node.ctl, "set_vm_memory_high_watermark", "0.00000001")
-            # One: after 30 s without a confirm, which that command may take, others would wait.
-            caught = rig.deliveries(to, 1)
+            caught = rig.deliveries(to, 10)
             publisher.publish(caught)
             await until_async(lambda: publisher.unavailable is not None, "blocked")
             assert publisher.unavailable == "blocked: low on memory"
