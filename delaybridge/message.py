@@ -83,20 +83,18 @@ class State(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What `schedule` does if the id is pending already."""
+    """What `schedule` does if the id is pending. For one that is fired it waits, whatever it is."""
 
     FAIL = "fail"  # same content: duplicate; other content: conflict
     KEEP = "keep"  # duplicate, whatever the content
     REPLACE = "replace"  # the new message takes the place of the pending one
 
 
-WAIT: Literal["wait"] = "wait"
-"""Conflict policy for ingest only: as FAIL, but while the pending message is with the broker the
-answer is `in_flight`, whatever the content. Ingest tries again until that message is settled."""
 KNOWN: Literal["known"] = "known"
 """Conflict policy for recurring messages only: as KEEP, but nothing happens unless the bucket knows
-the source that they come from; then the list of answers is empty."""
-ConflictPolicy = OnConflict | Literal["wait", "known"]
+the source that they come from (then the list of answers is empty); a run has its id, so also a
+fired one is a duplicate."""
+ConflictPolicy = OnConflict | Literal["known"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

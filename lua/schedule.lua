@@ -14,9 +14,9 @@
 -- KEYS[12] gone         zset
 -- KEYS[13] delivered    zset
 -- ARGV[1]  now          ms, empty = the store's clock
--- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3 wait: as fail, but a fired message is in flight;
---                       4: as 3, and a copy of each message may have been delivered already;
---                       5: as 1, but nothing happens unless the source is known to the bucket
+-- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3: as 0, and a copy of each message may have been
+--                       delivered already; 4: as 1, but nothing happens unless the source is known to
+--                       the bucket, and whatever has the id is the same message
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one takes it
 -- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
@@ -32,13 +32,15 @@
 -- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
 --          answer, due ms (of the pending message of that id, else as asked for), how many messages;
 --          an id delivered within the bucket's window is a duplicate, unless the policy is replace;
+--          a fired message is in flight, whatever the policy: the same call is to be made again;
+--          instead of a message that a consumer of a pull topic has, the new one is created;
 --          with a source they end with the first conflict, foreign or in flight, which does not
 --          count as read; nothing if the source had to be known and is not
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
-local WITHDRAWN = 2 -- in `gone`
-local KEEP, REPLACE, KNOWN_SOURCE = 1, 2, 5 -- policies
+local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
+local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE = 1, 2, 3, 4 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
@@ -63,7 +65,6 @@ if source ~= '' then
   end
   read = read or -1
 end
-policy = policy == KNOWN_SOURCE and KEEP or policy
 local delivered = nil -- ids, each as a key, if there are such
 if marks[3] and policy ~= REPLACE then
   for i = 11, 10 + count do
@@ -106,7 +107,7 @@ local function run_at(at)
 end
 
 -- The usual case: all messages are new. Then three calls store them.
-local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= 4 and not delivered
+local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
@@ -315,7 +316,8 @@ if not all_new then
     end
   end
 
-  local function replace(stamp, id, old, score, record)
+  -- answer: created if a consumer has the old message: it was delivered, and nothing of it is left.
+  local function replace(stamp, id, old, score, record, answer)
     local tried = redis.call('HGET', attempts, id)
     revoke(id)
     redis.call('HSET', messages, id, record)
@@ -323,7 +325,7 @@ if not all_new then
     first_due = math.min(first_due, score)
     flush()
     redis.call('HDEL', attempts, id .. '\0')
-    if tried and string.match(tried, ':(%d)') ~= '0' then
+    if answer == REPLACED and tried and string.match(tried, ':(%d)') ~= '0' then
       redis.call('HSET', attempts, id, '0:1:')
     else
       redis.call('HDEL', attempts, id)
@@ -331,32 +333,68 @@ if not all_new then
     remember(string.sub(old, 10, 13), id, CANCELLED)
     local generation = redis.call('HGET', KEYS[8], 'generation')
     if generation then -- keep it for the ledger
+      local how = answer == REPLACED and WITHDRAWN or PUBLISHED
       redis.call('ZADD', KEYS[12],
-        string.format('%.17g', generation + WITHDRAWN / 256), string.sub(old, 10, 13) .. id)
+        string.format('%.17g', generation + how / 256), string.sub(old, 10, 13) .. id)
     end
-    remember(stamp, id, REPLACED)
+    remember(stamp, id, answer)
     undone, accepted = true, accepted + 1
-    return REPLACED
+    return answer
   end
 
   -- With a ledger the call has a row, which somebody may have read before it is withdrawn: `restore` is
-  -- to know that it was refused. One that is read from a source, or waits, is made again.
+  -- to know that it was refused. One that is read from a source is made again.
   local function refuse(stamp, id, answer)
-    if marks[4] and policy < 3 and not read then
+    if marks[4] and not read then
       remember(stamp, id, answer)
       undone = true
     end
     return answer
   end
 
+  -- What is known of a message's attempts, if it was given to a consumer that has not ended that.
+  local function given(id)
+    return string.match(redis.call('HGET', attempts, id) or '', '^(%d+:%d:%d*):%d+$')
+  end
+
+  -- Whoever is told that the message is pending gets it: its last consumer cannot finish it any more.
+  local function end_receipt(stamp, id, tried)
+    redis.call('HSET', attempts, id, tried)
+    remember(stamp, id, DUPLICATE)
+    undone = true
+    return DUPLICATE
+  end
+
+  -- The answer to a call whose id has a message already.
+  local function meet(stamp, id, old, entry, score, record)
+    local its_score, tried = score_of(old), given(id)
+    local is_held = tried and math.floor(its_score) > now and policy ~= KNOWN_SOURCE
+    if policy ~= KNOWN_SOURCE and not is_held and is_fired(id, its_score) then
+      return refuse(stamp, id, IN_FLIGHT), its_score
+    elseif is_foreign(old) then
+      return FOREIGN, its_score
+    elseif policy == REPLACE then
+      return replace(stamp, id, old, score, record, REPLACED)
+    elseif is_held then
+      return replace(stamp, id, old, score, record, CREATED)
+    end
+    local payload = string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1)
+    if policy ~= KEEP and policy ~= KNOWN_SOURCE and not is_same(payload, string.sub(entry, 5)) then
+      return refuse(stamp, id, CONFLICT), its_score
+    end
+    return tried and end_receipt(stamp, id, tried) or refuse(stamp, id, DUPLICATE), its_score
+  end
+
   -- Accept one message. entry: its stamp and payload; front, back: what its record has around them.
   local function schedule(id, entry, score, front, back)
     local stamp = string.sub(entry, 1, 4)
     local past = undone and redis.call('ZSCORE', calls, stamp .. id)
-    if past then
+    if past and past % 1 * 256 ~= IN_FLIGHT then
       local answer, mine = past % 1 * 256, redis.call('HGET', messages, id) or ''
       local is_known = string.sub(mine, 10, 13) == stamp or answer == DUPLICATE or answer == CONFLICT
       return answer, is_known and mine ~= '' and score_of(mine) or nil
+    elseif past then -- what it met then may be gone
+      redis.call('ZREM', calls, stamp .. id)
     end
     if delivered and delivered[id] and redis.call('HEXISTS', messages, id) == 0 then
       return refuse(stamp, id, DUPLICATE)
@@ -371,17 +409,8 @@ if not all_new then
     local old = redis.call('HGET', messages, id)
     if string.sub(old, 10, 13) == stamp then
       return CREATED, score_of(old)
-    elseif policy >= 2 and is_fired(id, score_of(old)) then
-      return refuse(stamp, id, IN_FLIGHT), score_of(old)
-    elseif is_foreign(old) then
-      return FOREIGN, score_of(old)
-    elseif policy == 2 then
-      return replace(stamp, id, old, score, record)
-    elseif policy == 1
-      or is_same(string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1), string.sub(entry, 5)) then
-      return refuse(stamp, id, DUPLICATE), score_of(old)
     end
-    return refuse(stamp, id, CONFLICT), score_of(old)
+    return meet(stamp, id, old, entry, score, record)
   end
 
   -- Whether to go on with the next message: an answer that the caller must act on may never arrive.
@@ -389,7 +418,7 @@ if not all_new then
     local answer, other = DUPLICATE, nil
     if not read or offset_of(i) > read then
       answer, other = schedule(argv[10 + i], argv[10 + count + i], score, front, back)
-      if policy == 4 and (answer == CREATED or answer == DUPLICATE) then
+      if policy == MAYBE_DELIVERED and (answer == CREATED or answer == DUPLICATE) then
         may_be_delivered(argv[10 + i])
       end
     end

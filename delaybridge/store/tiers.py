@@ -16,7 +16,7 @@ from delaybridge.store.command import Arg, RedisCommand
 
 NOW, POLICY = 0, 1  # places of arguments
 _SOURCE, _COUNT, _FIRST_ID = 6, 9, 10
-REPLACE, _MAYBE_DELIVERED = 2, 4  # policies
+REPLACE, _MAYBE_DELIVERED = 2, 3  # policies
 CREATED = 1
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import KNOWN, WAIT, Answer, ConflictPolicy, OnConflict, State
+from delaybridge.message import KNOWN, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store import keys, replies
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
@@ -20,8 +20,8 @@ from delaybridge.store.runs import runs_of
 
 T = TypeVar("T")
 _Groups = Iterable[tuple[int, Sequence[str]]]
-_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, WAIT: 3, KNOWN: 5}
-_WAIT_MAYBE = 4  # as WAIT, and an earlier publish of the message may have arrived
+_POLICIES = {OnConflict.FAIL: 0, OnConflict.KEEP: 1, OnConflict.REPLACE: 2, KNOWN: 4}
+_MAYBE_DELIVERED = 3  # as FAIL, and an earlier publish of the message may have arrived
 _DESTINATION_BYTES = 1100  # a record begins with its destination, which is never longer than this
 _TALLIED_BYTES = 2**20  # of records that one call reads: about half a millisecond
 _OFFSET = struct.Struct(">Q")
@@ -103,7 +103,7 @@ class Bucket:
         outside them, the answer is `foreign`, whatever the policy.
         maybe: an earlier publish of these messages had an unknown outcome and may have arrived.
         """
-        number = _WAIT_MAYBE if maybe and policy is WAIT else _POLICIES[policy]
+        number = _MAYBE_DELIVERED if maybe and policy is OnConflict.FAIL else _POLICIES[policy]
         offsets = b"".join(map(_OFFSET.pack, source.offsets))
         args: list[Arg] = [
             _now(now_ms), number, self.birth, int(first), self.wake, self.number, source.name,

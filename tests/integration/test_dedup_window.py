@@ -12,7 +12,7 @@ import pytest
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError
-from delaybridge.message import KNOWN, WAIT, Answer, OnConflict, Record, encode_record, new_id
+from delaybridge.message import KNOWN, Answer, OnConflict, Record, encode_record, new_id
 from delaybridge.store import pulling
 from delaybridge.store.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Owner, World
@@ -52,7 +52,7 @@ def noted(world: World) -> set[str]:
 # what counts as delivered, and for whom
 
 
-@pytest.mark.parametrize("policy", [OnConflict.FAIL, OnConflict.KEEP, WAIT])
+@pytest.mark.parametrize("policy", [OnConflict.FAIL, OnConflict.KEEP])
 def test_a_delivered_id_is_a_duplicate_until_its_window_ends(world: World, policy: str) -> None:
     deliver(world, "x")
     world.now_ms += WINDOW_MS - 1
@@ -223,7 +223,7 @@ def test_a_damaged_key_refuses_before_anything_is_written(world: World) -> None:
     calls: Sequence[Callable[[], object]] = (
         lambda: world.run(owner.settling(*owner.wheel)),
         lambda: world.schedule("y", world.now_ms),
-        lambda: world.schedule("y", world.now_ms, policy=WAIT, maybe=True),
+        lambda: world.schedule("y", world.now_ms, policy=OnConflict.FAIL, maybe=True),
     )
     for call in calls:
         with pytest.raises(StoreError, match="wrong type"):

@@ -9,7 +9,6 @@ import pytest
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.reach import reach_of
 from delaybridge.message import (
-    WAIT,
     Answer,
     ConflictPolicy,
     OnConflict,
@@ -36,7 +35,11 @@ def read(world: World, items: Sequence[tuple[int, str]], payload: bytes = b"p") 
         (world.stamp(), Accepted(id, b"", str(world.now_ms), 255, payload)) for _, id in items
     ]
     command = world.bucket.schedule(
-        messages, WAIT, source=SourceOffsets("topic:0", offsets), first=True, now_ms=world.now_ms
+        messages,
+        OnConflict.FAIL,
+        source=SourceOffsets("topic:0", offsets),
+        first=True,
+        now_ms=world.now_ms,
     )
     answers = world.run(command)
     assert answers is not None
@@ -63,7 +66,7 @@ def test_messages_read_before_are_skipped_even_if_published_already(world: World
 
 def test_two_partitions_are_read_independently(world: World) -> None:
     assert read(world, [(5, "a")]) == [CREATED]
-    command = world.scheduling("b", world.now_ms, policy=WAIT, source=SourceOffsets("topic:1", [5]))
+    command = world.scheduling("b", world.now_ms, source=SourceOffsets("topic:1", [5]))
     answers = world.run(command)
     assert answers is not None
     assert answers[0][0] is CREATED
@@ -105,7 +108,7 @@ def test_a_call_sent_again_gets_the_same_answer_even_if_its_message_is_fired(wor
     sent = world.stamp(), Accepted("x", b"", str(world.now_ms), 255, b"p")
 
     def send() -> Answer:
-        command = world.bucket.schedule([sent], WAIT, first=True, now_ms=world.now_ms)
+        command = world.bucket.schedule([sent], OnConflict.FAIL, first=True, now_ms=world.now_ms)
         answers = world.run(command)
         assert answers is not None
         return answers[0][0]
@@ -115,20 +118,22 @@ def test_a_call_sent_again_gets_the_same_answer_even_if_its_message_is_fired(wor
     owner.claim()
     owner.fire(world.now_ms + 0.999)
     assert send() is CREATED
-    assert world.schedule("x", world.now_ms, payload=b"p", policy=WAIT) is Answer.IN_FLIGHT
+    assert world.schedule("x", world.now_ms, payload=b"p") is Answer.IN_FLIGHT
 
 
-def test_without_policy_wait_a_fired_message_with_the_same_content_is_a_duplicate(
-    world: World,
+@pytest.mark.parametrize("policy", OnConflict)
+@pytest.mark.parametrize("payload", [b"p", b"q"])
+def test_a_fired_message_is_in_flight_whatever_the_policy_and_the_content(
+    world: World, policy: OnConflict, payload: bytes
 ) -> None:
     world.schedule("x", world.now_ms, payload=b"p")
     owner = world.owner()
-    owner.claim()
+    copies = owner.claim()
     owner.fire(world.now_ms + 0.999)
-    assert world.schedule("x", world.now_ms, payload=b"p") is DUPLICATE
-    assert world.schedule("x", world.now_ms, payload=b"q") is CONFLICT
-    assert world.schedule("x", world.now_ms, payload=b"p", policy=WAIT) is Answer.IN_FLIGHT
-    assert world.schedule("x", world.now_ms, policy=OnConflict.REPLACE) is Answer.IN_FLIGHT
+    again = world.scheduling("x", world.now_ms, policy=policy, payload=payload)
+    assert world.run(again) == [(Answer.IN_FLIGHT, world.now_ms)]
+    world.run(owner.settling(*copies))
+    assert world.run(again) == [(CREATED, world.now_ms)]
 
 
 def test_a_cancel_read_again_undoes_no_later_schedule(world: World) -> None:
@@ -224,7 +229,7 @@ def test_a_record_without_a_destination_is_outside_every_reach(
     assert world.cancel("x") is Answer.CANCELLED
 
 
-@pytest.mark.parametrize("policy", [WAIT, *OnConflict])
+@pytest.mark.parametrize("policy", [*OnConflict])
 def test_a_message_of_another_source_is_not_changed(world: World, policy: ConflictPolicy) -> None:
     mine, reach = bound_for("kafka:orders"), reach_of(TOPIC, KINDS, (), ())
     world.schedule("x", world.now_ms + 500, payload=bound_for("kafka:pay"))
@@ -259,9 +264,9 @@ def test_a_reschedule_read_again_undoes_no_later_one(world: World) -> None:
 
 
 def test_a_cancel_says_if_the_message_may_have_been_delivered(world: World) -> None:
-    assert world.schedule("x", world.now_ms, policy=WAIT, maybe=True) is CREATED
+    assert world.schedule("x", world.now_ms, maybe=True) is CREATED
     assert world.cancel("x") is Answer.CANCELLED_MAYBE_DELIVERED
     world.schedule("x", world.now_ms)
-    assert world.schedule("x", world.now_ms, policy=WAIT, maybe=True) is DUPLICATE
+    assert world.schedule("x", world.now_ms, maybe=True) is DUPLICATE
     assert world.reschedule("x", world.now_ms) is Answer.RESCHEDULED_MAYBE_DELIVERED
-    assert world.schedule("x", world.now_ms, payload=b"q", policy=WAIT, maybe=True) is CONFLICT
+    assert world.schedule("x", world.now_ms, payload=b"q", maybe=True) is CONFLICT

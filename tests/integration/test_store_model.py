@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import WAIT, OnConflict, Record, encode_record, rank_of
+from delaybridge.message import OnConflict, Record, encode_record, rank_of
 from delaybridge.store.replies import Acquired, Claim, Fired
 from tests.rigs.bucket import TTL_MS, Copy, Firing, Owner, World, grouped
 from tests.rigs.bucket_compared import Call, ComparedBucket
@@ -35,7 +35,7 @@ HERE, THERE = (encode_record(Record(f"kafka:{topic}", b"")) for topic in ("here"
 MESSAGES = st.tuples(
     IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", HERE, THERE])
 )
-POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE, WAIT])
+POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
 REACHES = st.sampled_from(["", "", '["^kafka:here$"]', '["^kafka:here$", "^kafka:the"]', "[]"])
 ERRORS = st.sampled_from(["a:q\nnack: 1", "a:q\nunroutable"])
 LIMITS = st.sampled_from([100, 2, 1])

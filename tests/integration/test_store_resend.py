@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import WAIT, Answer, OnConflict, State
+from delaybridge.message import Answer, OnConflict, State
 from delaybridge.store import keys, pulling, registry
 from delaybridge.store.bound import bound
 from delaybridge.store.command import RedisCommand
@@ -95,7 +95,7 @@ def out_of_lease(world: World) -> None:
 
 def schedule_read_before(world: World) -> RedisCommand[Any]:
     # `created` the first time: to a reader of a source both answers mean the same.
-    command = world.scheduling("x", world.now_ms, policy=WAIT, source=SOURCE)
+    command = world.scheduling("x", world.now_ms, policy=OnConflict.FAIL, source=SOURCE)
     world.run(command)
     return command
 
@@ -145,13 +145,13 @@ def offering(owner: Owner, copies: list[Copy]) -> RedisCommand[Any]:
 
 
 REPLACING: dict[str, Any] = {"payload": b"other", "policy": OnConflict.REPLACE}
-FROM_A_SOURCE: dict[str, Any] = {"payload": b"other", "policy": WAIT, "source": SOURCE}
+FROM_A_SOURCE: dict[str, Any] = {"payload": b"other", "policy": OnConflict.FAIL, "source": SOURCE}
 CASES: dict[str, Case] = {
     "schedule": scheduling(),
     "schedule_replacing": after(lambda world: world.claimed("x"), scheduling(5, **REPLACING)),
     "schedule_conflicting": after(scheduled, scheduling(5, payload=b"other")),
     "schedule_duplicate": after(scheduled, scheduling(5)),
-    "schedule_waiting": after(lambda world: world.fired("x"), scheduling(policy=WAIT)),
+    "schedule_waiting": after(lambda world: world.fired("x"), scheduling(policy=OnConflict.FAIL)),
     "schedule_read_before": schedule_read_before,
     "schedule_conflicting_from_a_source": after(scheduled, scheduling(**FROM_A_SOURCE)),
     "quarantine": lambda world: world.quarantining("x", "y"),

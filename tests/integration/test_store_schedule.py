@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import WAIT, OnConflict, Record, encode_record
+from delaybridge.message import OnConflict, Record, encode_record
 from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.scripts import scripts
@@ -38,7 +38,7 @@ MESSAGES = st.tuples(
     STAMPS, IDS, WHENS, st.sampled_from([0, 1, 128, 255, 255]), st.sampled_from([b"", HERE, THERE])
 )
 REACHES = st.sampled_from(["", "", '["^kafka:here$"]', "[]"])
-POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE, WAIT])
+POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
 
 
 class Call(NamedTuple):
@@ -229,7 +229,7 @@ def new(*ids: str, when: str = "+5", stamp: bytes = b"same") -> Call:
 @example(steps=[new("a"), ("cancel", "a"), new("n", "o"), new("a"), ("later", 700_000), new("p")])
 @example(steps=[new("a"), ("broken", "due"), new("b"), new("a")])
 @example(steps=[("broken", "messages"), new("b")])
-@example(steps=[new("a", "b")._replace(policy=WAIT, maybe=True), new("c")])
+@example(steps=[new("a", "b")._replace(policy=OnConflict.FAIL, maybe=True), new("c")])
 @example(
     steps=[
         new("a")._replace(offset=3),

@@ -61,12 +61,12 @@ class Effect(NamedTuple):
     """A change that somebody outside may notice."""
 
     kind: str  # accepted | undone | moved | kicked | in_flight | reclaimed | ended
-    # given | finished | extended | released
+    # given | finished | extended | released | taken | pending
     id: int
     stamp: int
     claim: int = 0  # in the mirror
     score: int = 0  # the new one
-    flag: bool = False  # may have been delivered | fired
+    flag: bool = False  # may have been delivered | fired | answered `duplicate`
 
 
 def empty(ids: int) -> Content:

@@ -10,45 +10,68 @@ from tests.protocol.calls import ClientCall, Target
 def schedule(bucket: Bucket, call: ClientCall, now: int) -> list[Answer]:
     head = bucket.next_score()
     added: list[int] = []
-    answers = [_schedule(bucket, target, call.policy, added) for target in call.targets]
+    answers = [_schedule(bucket, target, call.policy, added, now) for target in call.targets]
     if added:
         bucket.wake(min(added), head)
     return answers
 
 
-def _schedule(bucket: Bucket, target: Target, policy: str, added: list[int]) -> Answer:
+def _schedule(bucket: Bucket, target: Target, policy: str, added: list[int], now: int) -> Answer:
     id, score, stamp = target
     if past := bucket.past(stamp, id):
         return past
     old = bucket.messages[id]
-    if old is not None and old.stamp == stamp and bucket.rules.stamps:
-        return Answer.CREATED
-    if old is not None and policy == "replace" and bucket.is_fired(id):
-        return _in_flight(bucket, id)
-    if old is not None and policy != "replace":
-        return Answer.DUPLICATE if policy == "keep" else Answer.CONFLICT
-    added.append(score)
     if old is not None:
-        return _replace(bucket, target, old)
+        return _again(bucket, target, policy, old, added, now)
+    added.append(score)
     bucket.set("messages", id, Record(score, stamp))
     bucket.set("due", id, score)
     bucket.effects.append(Effect("accepted", id, stamp, score=score))
     return Answer.CREATED
 
 
-def _replace(bucket: Bucket, target: Target, old: Record) -> Answer:
+def _again(
+    bucket: Bucket, target: Target, policy: str, old: Record, added: list[int], now: int
+) -> Answer:
+    """The answer of a call whose id has a message already."""
+    id, rules = target.id, bucket.rules
+    is_held = bucket.receipts[id] is not None and old.score // 2 > now
+    if old.stamp == target.stamp and rules.stamps:
+        return Answer.CREATED
+    if bucket.is_fired(id) and not is_held and (rules.waits or policy == "replace"):
+        return _in_flight(bucket, id)
+    if policy == "replace" or (is_held and rules.takes_over):
+        added.append(target.score)
+        answer = Answer.REPLACED if policy == "replace" else Answer.CREATED
+        return _replace(bucket, target, old, answer)
+    answer = Answer.DUPLICATE if policy == "keep" else Answer.CONFLICT
+    if bucket.mirror[id] is not None or bucket.receipts[id] is not None:
+        flag, claim = answer is Answer.DUPLICATE, bucket.mirror[id] or 0
+        bucket.effects.append(Effect("pending", id, old.stamp, claim, flag=flag))
+    if answer is Answer.DUPLICATE and bucket.receipts[id] is not None and rules.owes:
+        bucket.set("receipts", id, None)
+        bucket.remember(target.stamp, id, answer)
+    return answer
+
+
+def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Answer:
+    """The new message is there instead of the old one.
+
+    `created`: a consumer has the old one. It was delivered, so nothing of it is left.
+    """
     id, score, stamp = target
-    maybe = bucket.maybe(id)
+    is_taken = answer is Answer.CREATED
+    maybe = bucket.maybe(id) and not is_taken
     bucket.revoke(id)
     bucket.set("messages", id, Record(score, stamp))
     bucket.set("due", id, score)
     bucket.set("attempts", id, (True, 0) if maybe else None)
     bucket.set("receipts", id, None)
     bucket.remember(old.stamp, id, Answer.CANCELLED)
-    bucket.remember(stamp, id, Answer.REPLACED)
-    bucket.effects.append(Effect("undone", id, old.stamp, flag=maybe))
+    bucket.remember(stamp, id, answer)
+    bucket.effects.append(Effect("taken" if is_taken else "undone", id, old.stamp, flag=maybe))
     bucket.effects.append(Effect("accepted", id, stamp, score=score, flag=maybe))
-    return Answer.REPLACED
+    return answer
 
 
 def cancel(bucket: Bucket, call: ClientCall, now: int) -> Answer:

@@ -30,6 +30,7 @@ PLAIN = (schedule(X, 2), cancel(X), reschedule(X, 2))
 TWO = (schedule(X, 3), schedule(Y, 2), schedule(Y, 4), cancel(X), reschedule(X, 4), cancel(Y))
 REPLACE = (schedule(X, 2), schedule(X, 2, "replace"), schedule(X, 4, "replace"), cancel(X))
 BURIED = (schedule(X, 2), schedule(X, 2, "replace"), cancel(X), kick(X))
+KEEP = (schedule(X, 2), schedule(X, 2, "keep"), schedule(X, 4))
 TOGETHER = (together((X, 2), (X, 4)), together((X, 2), (Y, 2)), cancel(X), cancel(Y))
 ONE = Reach(2, 1)
 NEAR = Reach(1, 2)
@@ -64,6 +65,10 @@ SMALL = {
                faults=Faults(twice=1, wake=1), verbs=frozenset({"claim"})),
         Bounds("pull", NOW_AND_LATER, 3, pulls=True),
         Bounds("pull, replace", REPLACE, 3, ends=2, pulls=True),
+        Bounds("scheduled again", KEEP, 3, ends=2, lead=1, faults=Faults(twice=1, refused=1),
+               verbs=CLIENTS),
+        Bounds("pull, scheduled again", KEEP, 3, ends=2, pulls=True, faults=Faults(twice=1),
+               verbs=CLIENTS),
         Bounds("pull, two ids", TWO, 2, ids=2, ends=2, reach=ONE, pulls=True),
         Bounds("pull, crash", PLAIN, 2, workers=2, ends=2, pulls=True, faults=Faults(crash=1)),
         Bounds("pull, a reply is lost", PLAIN, 2, ends=2, pulls=True, faults=Faults(lost=1)),
@@ -192,6 +197,9 @@ MUTANTS = [
     Mutant("due again at once", {"holds": False}, "pull", 5),
     Mutant("given wherever it is", {"offered": False}, "pull, crash", 1),
     Mutant("a delivery is not counted", {"counts": False}, "pull", 3),
+    Mutant("a fired message is pending", {"waits": False}, "scheduled again", 12),
+    Mutant("what a consumer has is pending", {"takes_over": False}, "pull, scheduled again", 12),
+    Mutant("finished after a duplicate", {"owes": False}, "pull, scheduled again", 12),
     Mutant("forgotten claims are fired", {"forgotten": False, "retakes": False},
            "a store that goes back", 6),
     Mutant("sessions outlive a fail-over", {"retakes": False}, "a store that goes back", 9),

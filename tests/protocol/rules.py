@@ -46,6 +46,7 @@ class Rules:
     stamps: bool = True  # a call sent again changes nothing
     own_stamps: bool = True  # each message of a call has a stamp of its own
     maybe: bool = True  # reschedule says when an earlier copy may have been delivered
+    waits: bool = True  # a fired message is not pending: who schedules its id waits, then is asked
 
     # consumers of pull topics
     receipts: bool = True  # finish, extend and release change only what was given last under them
@@ -53,6 +54,8 @@ class Rules:
     holds: bool = True  # what is given is due again at the end of its time to run, not before
     offered: bool = True  # only what is set aside under the score of its entry is given
     counts: bool = True  # what was given may have been delivered
+    takes_over: bool = True  # what a consumer has is not pending: a schedule takes its place
+    owes: bool = True  # who was told that the message is pending gets it: the last receipt is void
 
     # sleeping owners
     wakes: bool = True  # a message due before the owner looks again wakes it

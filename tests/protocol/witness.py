@@ -13,6 +13,7 @@ It finds what a promise of the protocol forbids, and names it by the promise's n
 9 from every state the bucket can be drained
 10 `in_flight` is answered for fired messages only
 11 a message that is due before the owner looks again has woken it
+12 `duplicate` and `conflict` are answered only while the message of that id is to be delivered
 
 Of a pull topic, a delivery is what `receive` gives: not early (2), not after `cancelled` or
 `finished` (3), to one consumer at a time (5), and only the last of them ends it, or moves it (7).
@@ -44,7 +45,7 @@ class Fate(NamedTuple):
     generation: how often it was rescheduled, or stored once more after it was settled. born: the
     generation at the last of these stores; copies from before are of a settled message. loose: its
     last reschedule said that an earlier copy may have been delivered. unknown: a publish of it had
-    an unknown outcome.
+    an unknown outcome. owed: somebody was told since it was given last that it is pending.
     """
 
     state: str
@@ -57,6 +58,7 @@ class Fate(NamedTuple):
     unknown: bool = False
     held: int = 0
     receipt: int = -1
+    owed: bool = False
 
 
 class Witness:
@@ -113,6 +115,10 @@ class Witness:
                 self._accepted(effect)
             elif effect.kind == "given":
                 self._given(call, effect, now)
+            elif effect.kind == "pending":
+                self._pending(effect, now)
+            elif effect.kind == "taken":
+                self._taken(effect, now)
             elif again and not self._is_renewed(call, effect):
                 self.violations.append("4 a call sent again took effect twice")
             elif effect.kind in ("finished", "extended", "released"):
@@ -159,6 +165,23 @@ class Witness:
         fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
         self.fates = put(self.fates, effect.stamp, fate)
 
+    def _pending(self, effect: Effect, now: int) -> None:
+        """Somebody is told that the message is pending."""
+        fate = self.fates[effect.stamp]
+        if fate is None or self.went_back:
+            return
+        if fate.held > now or (effect.claim and self.allowed[effect.id] == effect.claim):
+            self.violations.append("12 said to be pending, and it was delivered, or is about to be")
+        if effect.flag and fate.receipt >= 0:
+            self.change(effect.stamp, owed=True)
+
+    def _taken(self, effect: Effect, now: int) -> None:
+        """Another message is there instead: a consumer has this one."""
+        fate = self.fates[effect.stamp]
+        if fate is not None and fate.held <= now and not self.went_back:
+            self.violations.append("1 taken over, and no consumer has it")
+        self.change(effect.stamp, state="settled", held=0, receipt=-1)
+
     # consumers
 
     def _given(self, call: ClientCall, effect: Effect, now: int) -> None:
@@ -171,13 +194,17 @@ class Witness:
             self.violations.append("5 given to a second consumer while the first has it")
         if fate.state != "accepted":
             self.violations.append(f"3 received after it was {fate.state}")
-        self.change(effect.stamp, unknown=True, held=now + call.ttr, receipt=call.receipt)
+        self.change(
+            effect.stamp, unknown=True, held=now + call.ttr, receipt=call.receipt, owed=False
+        )
 
     def _by_consumer(self, call: ClientCall, effect: Effect, now: int) -> None:
         ((_, delay, _),) = call.targets
         fate = self.fates[effect.stamp]
         if fate is not None and fate.receipt != call.receipt:
             self.violations.append(f"7 {effect.kind} by a consumer that was not the last")
+        elif fate is not None and fate.owed and effect.kind == "finished":
+            self.violations.append("12 finished, and somebody was told that it is pending")
         if effect.kind == "extended":
             self.change(effect.stamp, held=now + delay)
         else:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from delaybridge.errors import DecodeError
-from delaybridge.message import WAIT, Answer, ConflictPolicy, OnConflict, State, decode_record
+from delaybridge.message import KNOWN, Answer, ConflictPolicy, OnConflict, State, decode_record
 from delaybridge.store.record import Failing, Tried
 from delaybridge.store.replies import Row
 from tests.rigs.bucket_content import Content, ModelRecord
@@ -37,7 +37,7 @@ class ClientVerbs(Content):
             is_pending = (
                 answer in (Answer.CREATED, Answer.DUPLICATE) and message.id in self.messages
             )
-            if policy is WAIT and maybe and is_pending:
+            if policy is OnConflict.FAIL and maybe and is_pending:
                 tried = self._tried(message.id)
                 self.attempts[message.id] = tried._replace(maybe_delivered=True)
         self._forget_calls(now_ms)
@@ -58,7 +58,7 @@ class ClientVerbs(Content):
             return Answer.CREATED, None
         if mine:
             return Answer.CREATED, old.score
-        if policy in (WAIT, OnConflict.REPLACE) and self.is_fired(id):
+        if policy is not KNOWN and self.is_fired(id):
             return Answer.IN_FLIGHT, old.score
         if is_foreign(old, reach):
             return Answer.FOREIGN, old.score

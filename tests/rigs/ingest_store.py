@@ -85,10 +85,10 @@ class ModelStore:
         if old is None or (policy == 2 and id not in self.fired and old[0] != stamp):
             bucket.messages[id] = (stamp, payload)
             return CREATED if old is None else Answer.REPLACED
-        if policy in (2, 3) and id in self.fired:
-            return IN_FLIGHT
         if old[0] == stamp:
             return CREATED
+        if id in self.fired:
+            return IN_FLIGHT
         return DUPLICATE if policy == 1 or old[1] == payload else CONFLICT
 
     def _quarantine(

@@ -11,7 +11,7 @@ from delaybridge import events
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.counts import SourceCounts, delays_of
 from delaybridge.ingest.entries import Schedule
-from delaybridge.message import WAIT, Answer
+from delaybridge.message import Answer, OnConflict
 from delaybridge.metrics.counts import Counts
 from delaybridge.metrics.histogram import DELAY_BOUNDS_MS
 
@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 def entry(when: str) -> Schedule:
-    return Schedule(Accepted("id", b"k", when, 255, b""), b"call", WAIT, b"")
+    return Schedule(Accepted("id", b"k", when, 255, b""), b"call", OnConflict.FAIL, b"")
 
 
 def delays(*whens: str) -> tuple[dict[int, int], int]:

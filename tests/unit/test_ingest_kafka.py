@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from delaybridge.ingest.entries import Change, Quarantine
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.offsets import skips
-from delaybridge.message import WAIT, MessagePlan, OnConflict, Record, decode_record, rank_of
+from delaybridge.message import MessagePlan, OnConflict, Record, decode_record, rank_of
 from delaybridge.settings.routes import Route
 from tests.rigs.raw_records import (
     DELAY,
@@ -100,7 +100,7 @@ def test_a_record_is_scheduled_at_the_time_in_its_headers(headers: Pairs, when: 
     entry = scheduled(read(headers))
     assert entry.accepted.when == when
     assert entry.accepted.id == f"orders.delay-{TOPIC_ID}-00003-0000000000000000007"
-    assert (entry.source, entry.offset, entry.policy) == (f"{TOPIC_ID}:3", 7, WAIT)
+    assert (entry.source, entry.offset, entry.policy) == (f"{TOPIC_ID}:3", 7, OnConflict.FAIL)
     others = tuple((n, v) for n, v in headers if not n.startswith("delaybridge-"))
     assert kept(entry) == Record("kafka:orders", b"body", others, None, b"k")
 

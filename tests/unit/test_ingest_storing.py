@@ -17,7 +17,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
-from delaybridge.message import WAIT, Answer, ConflictPolicy, Limits, OnConflict
+from delaybridge.message import Answer, ConflictPolicy, Limits, OnConflict
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
@@ -47,7 +47,7 @@ def schedule(
     key: bytes | None = None,
     source: str = "",
     offset: int = -1,
-    policy: ConflictPolicy = WAIT,
+    policy: ConflictPolicy = OnConflict.FAIL,
 ) -> Schedule:
     accepted = Accepted(id, key or id.encode(), "+0", 255, payload)
     return Schedule(accepted, stamp(), policy, payload, source=source, offset=offset)
@@ -120,7 +120,7 @@ class TestCalls:
         entries = [read_at(1, "a"), read_at(2, "b", policy=OnConflict.REPLACE), read_at(3, "c")]
         assert store(model, entries) == [CREATED, None, None]
         assert store(model, entries[1:]) == [CREATED, None]
-        assert [command.args[1] for command in model.called] == [3, 2]
+        assert [command.args[1] for command in model.called] == [0, 2]
 
     def test_without_entries_nothing_is_called(self, model: ModelStore) -> None:
         assert store(model, []) == []
@@ -281,7 +281,7 @@ def crc(shard_key: str) -> int:
 
 IDS = st.sampled_from("abcde")
 BASES = st.one_of(st.none(), st.sampled_from([b"k", b"l", b"m"]))
-POLICIES = st.sampled_from([WAIT, OnConflict.FAIL, OnConflict.REPLACE])
+POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.REPLACE])
 ANYTHING = st.one_of(  # without keys, as AMQP's messages come
     st.builds(schedule, IDS, st.sampled_from([b"1", b"2"]), policy=POLICIES),
     st.builds(cancel, IDS),

@@ -25,7 +25,6 @@ from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
-    WAIT,
     ConflictPolicy,
     Destination,
     HeaderPairs,
@@ -218,9 +217,7 @@ class RecordReader:
             understood.to, understood.when = to, when_of(asked, self._limits)
         shard_key = key if key is not None else id.encode()
         accepted = Accepted(id, shard_key, understood.when, asked.rank, payload)
-        # Without a source, only its stamp tells that a record was read before.
-        policy = asked.policy or (WAIT if self._topic_id else OnConflict.FAIL)
-        return self._sourced(accepted, policy, record)
+        return self._sourced(accepted, asked.policy or OnConflict.FAIL, record)
 
     def _etf1(self, record: RawRecord, headers: Headers) -> Entry:
         if not record.key:

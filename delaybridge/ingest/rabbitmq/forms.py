@@ -15,10 +15,10 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.accept.instructions import Instructions
 from delaybridge.ingest.entries import Schedule
 from delaybridge.message import (
-    WAIT,
     ContentHeader,
     Destination,
     Limits,
+    OnConflict,
     Record,
     encode_record,
     planned,
@@ -105,4 +105,6 @@ class Forms:
         payload = encode_record(planned(record, asked.retry))
         shard_key = id.encode() if key is None else key
         accepted = Accepted(id, shard_key, form.when, asked.rank, payload)
-        return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self._reach)
+        return Schedule(
+            accepted, stamp, asked.policy or OnConflict.FAIL, payload, "", -1, self._reach
+        )

@@ -34,7 +34,7 @@ from delaybridge.ingest.storing import (
     EntryStore,
     are_scheduled,
 )
-from delaybridge.message import MAX_PRIORITY, WAIT, Answer, encode_record
+from delaybridge.message import MAX_PRIORITY, Answer, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
@@ -276,7 +276,9 @@ class Intake:
             # An ingest process that had it before may have published it, too.
             maybe = outcome.verdict is Verdict.UNKNOWN or held.message.redelivered
             reach = self._reader.reach
-            held.entry = Schedule(accepted, held.stamp, WAIT, payload, reach=reach, maybe=maybe)
+            held.entry = Schedule(
+                accepted, held.stamp, OnConflict.FAIL, payload, reach=reach, maybe=maybe
+            )
             self._refused.append(held)
             channel.arrived.set()
         for channel, held_there in settled.items():

@@ -32,10 +32,10 @@ from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
-    WAIT,
     ContentHeader,
     Destination,
     Limits,
+    OnConflict,
     Record,
     encode_record,
     new_id,
@@ -169,7 +169,9 @@ class MessageReader:
         if known and not message.redelivered:  # the second of these headers: more are to come
             self._forms.learn(message.header, content._replace(table=table), asked, when)
         accepted = Accepted(id, shard_key, when, asked.rank, payload)
-        return Schedule(accepted, stamp, asked.policy or WAIT, payload, "", -1, self.reach)
+        return Schedule(
+            accepted, stamp, asked.policy or OnConflict.FAIL, payload, "", -1, self.reach
+        )
 
     def _change(self, id: str | None, asked: Instructions, stamp: bytes) -> Change:
         if id is None:
