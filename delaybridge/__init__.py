@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.errors import DelayOutOfRange as DelayOutOfRange
     from delaybridge.errors import MessageConflict as MessageConflict
     from delaybridge.errors import MessageError as MessageError
+    from delaybridge.errors import MessageInFlight as MessageInFlight
     from delaybridge.errors import NotDurable as NotDurable
     from delaybridge.errors import StoreDamaged as StoreDamaged
     from delaybridge.errors import StoreDenied as StoreDenied
@@ -53,8 +54,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "client": "AsyncClient Client",
     "errors": (
-        "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError NotDurable "
-        "StoreDamaged StoreDenied StoreError StoreFull StoreMisnamed StoreUnavailable StoreWiped"
+        "ConfigError DelayBridgeError DelayOutOfRange MessageConflict MessageError MessageInFlight "
+        "NotDurable StoreDamaged StoreDenied StoreError StoreFull StoreMisnamed StoreUnavailable "
+        "StoreWiped"
     ),
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",

@@ -5,6 +5,7 @@
     +-- MessageError (ValueError)   the message or the call is refused; nothing was written
     |   +-- DecodeError             a stored record cannot be read
     |   +-- MessageConflict         the id is taken by a message with other content
+    |   +-- MessageInFlight *       for drop-ins: the message of that id is being delivered
     |   +-- DelayOutOfRange         the delay is negative or the due time too far ahead
     +-- StoreError                  Redis refused a command
     |   +-- StoreUnavailable *      Redis did not answer in time: the outcome is unknown
@@ -71,6 +72,10 @@ class DecodeError(MessageError):
 
 class MessageConflict(MessageError):
     """The id is pending with other content."""
+
+
+class MessageInFlight(MessageError):
+    """The message of that id is being delivered, and was not settled in time. Call again."""
 
 
 class DelayOutOfRange(MessageError):

@@ -107,7 +107,8 @@ def failure_of(exc: Exception) -> Failure:
     if isinstance(exc, click.ClickException):
         return _usage(exc)
     if isinstance(exc, errors.MessageError):
-        exit = Exit.CONFLICT if isinstance(exc, errors.MessageConflict) else Exit.REFUSED
+        is_taken = isinstance(exc, errors.MessageConflict | errors.MessageInFlight)
+        exit = Exit.CONFLICT if is_taken else Exit.REFUSED
         exit = Exit.NOT_FOUND if exc.code in _NOT_FOUND else exit
         field = _FLAG_OF_FIELD.get(exc.field, exc.field)
         return Failure(exit, exc.code, field, f"{exc.detail} ({exc.code})")

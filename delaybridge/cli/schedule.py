@@ -172,6 +172,9 @@ def _schedule_one(
             what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
             remedy = "choose another id, or --on-conflict replace"
             raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
+        if receipt.answer.value == "in_flight":
+            what = f"{id!r} is being delivered, and was not settled in time; nothing was stored"
+            raise Failure(Exit.CONFLICT, "in_flight", "--id", f"{what}: try again")
         call.output.result(*described(receipt, call.now_ms(client)))
         warn_without_workers(call, client)
 

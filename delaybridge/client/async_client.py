@@ -94,6 +94,11 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         return cls(**arguments_of(settings))
 
     @property
+    def timeout_s(self) -> float:
+        """The seconds in which each method returns or raises StoreUnavailable."""
+        return self._store.timeout_s
+
+    @property
     def kinds(self) -> Mapping[str, str]:
         """Name -> kind of each broker that messages may name."""
         return self._requests.calls.kinds

@@ -13,8 +13,8 @@ from delaybridge.accept.draft import Draft
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps, together
-from delaybridge.store.outgoing import Stamped, bucket_for
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.outgoing import Outgoing, Stamped, bucket_for
+from delaybridge.store.scheduling import Patience, Receipt
 from delaybridge.store.store import AsyncStore
 
 T = TypeVar("T")
@@ -30,6 +30,7 @@ class Batching:
     Messages to be scheduled share one script call per bucket, calls by id share a pipeline. On a
     Cluster nobody waits for a server that has none of its messages: each server has pipelines of
     its own, and while one is silent, calls by id, which may ask every server, go one by one.
+    Whoever waits for an id that is in flight waits apart from the others of its tick.
     """
 
     def __init__(self, calls: Calls, store: AsyncStore) -> None:
@@ -37,6 +38,7 @@ class Batching:
         self._schedules: dict[OnConflict, list[_Waiting]] = {}
         self._by_id: list[tuple[Steps[Any], asyncio.Future[Any]]] = []
         self._flushes: set[asyncio.Task[None]] = set()
+        self._waits: set[asyncio.Task[None]] = set()
 
     def schedule(
         self, message: _Message, policy: OnConflict
@@ -67,15 +69,15 @@ class Batching:
         by_id, self._by_id = self._by_id, []
         for policy, waiting in schedules.items():
             for part in self._parts(waiting):
-                self._start(self._schedule_together(policy, part))
+                self._start(self._schedule_together(policy, part), self._flushes)
         size = 1 if self._store.misses() else _PIPELINE_CALLS
         for first in range(0, len(by_id), size):
-            self._start(self._complete_together(by_id[first : first + size]))
+            self._start(self._complete_together(by_id[first : first + size]), self._flushes)
 
-    def _start(self, flush: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(flush)
-        self._flushes.add(task)
-        task.add_done_callback(self._flushes.discard)
+    def _start(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def _parts(self, waiting: list[_Waiting]) -> Iterable[list[_Waiting]]:
         """Split them in two: while Redis works on one half, the callers of the other continue.
@@ -114,15 +116,37 @@ class Batching:
         return found.values()
 
     async def _schedule_together(self, policy: OnConflict, waiting: list[_Waiting]) -> None:
-        messages = [message for message, _ in waiting]
-        answers: list[Receipt | Exception]
+        if late := await self._schedule(policy, waiting):
+            self._start(self._try_again(policy, late), self._waits)
+
+    async def _try_again(self, policy: OnConflict, late: list[_Waiting]) -> None:
+        """Make calls again until their ids are not in flight any more, or it is time to say so."""
+        patience = Patience(self._store.timeout_s)
+        while late:
+            pause_s = patience.pause_s()
+            await asyncio.sleep(pause_s)
+            late = await self._schedule(policy, late, is_last=not pause_s)
+
+    async def _schedule(
+        self, policy: OnConflict, waiting: list[_Waiting], *, is_last: bool = False
+    ) -> list[_Waiting]:
+        """Make these calls, and answer their callers; returns those whose id is in flight.
+
+        is_last: they are answered, too.
+        """
+        sent = Outgoing([message for message, _ in waiting], self._calls.ids)
+        late, answers = list[int](), list[Receipt | Exception | None]()
         try:
-            answers = await self._store.complete(self._calls.schedule_each(messages, policy))
+            answers += await self._store.complete(self._calls.schedule_each(sent, policy))
+            late = [] if is_last else sent.late
         except Exception as exc:  # raised in each caller
-            answers = [exc] * len(messages)
+            answers += [exc] * len(waiting)
+        for place in late:
+            answers[place] = None
         for (_, future), answer in zip(waiting, answers, strict=True):
-            if not future.done():  # else its caller was cancelled
+            if answer is not None and not future.done():  # else its caller was cancelled
                 future.set_result(answer)
+        return [(sent[place], waiting[place][1]) for place in late if not waiting[place][1].done()]
 
     async def _complete_together(self, asked: list[tuple[Steps[Any], asyncio.Future[Any]]]) -> None:
         try:
@@ -135,8 +159,8 @@ class Batching:
     async def drain(self) -> None:
         """Send the calls of this tick now, and wait for all answers."""
         self._flush()
-        if self._flushes:
-            await asyncio.wait(self._flushes)  # cancelling this wait does not cancel them
+        while tasks := self._flushes | self._waits:
+            await asyncio.wait(tasks)  # cancelling this wait does not cancel them
 
 
 def _answer(future: asyncio.Future[T], answer: T | Exception) -> None:

@@ -111,6 +111,11 @@ class Client(Many, Overview, Steers, Pulls):
         return cls(**arguments_of(settings))
 
     @property
+    def timeout_s(self) -> float:
+        """The seconds in which each method returns or raises StoreUnavailable."""
+        return self._store.timeout_s
+
+    @property
     def kinds(self) -> Mapping[str, str]:
         """Name -> kind of each broker that messages may name."""
         return self._requests.calls.kinds
@@ -217,15 +222,17 @@ class Client(Many, Overview, Steers, Pulls):
         messages: Sequence[tuple[bytes, Accepted]],
         *,
         on_conflict: str = OnConflict.FAIL,
+        waits: bool = True,
     ) -> list[Receipt]:
         """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
 
         A stamp (`store.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
         is the same call, and safe to repeat: the answers are the same, and no message is stored
-        twice, even if it was cancelled since.
+        twice, even if it was cancelled since. Only a call answered `in_flight` looks again.
+        waits: for a message of that id that is being delivered; else the answer is `in_flight`.
         """
-        calls = self._requests.calls
-        return self._store.complete(calls.schedule(messages, policy_of(on_conflict)))
+        calls, policy = self._requests.calls, policy_of(on_conflict)
+        return self._store.complete(calls.schedule(messages, policy, waits=waits))
 
     def run(self, call: Callable[[Calls], Steps[T]]) -> T:
         """For drop-in producers: run a call that this class does not have."""

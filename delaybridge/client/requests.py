@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from delaybridge.accept.accept import Accepted, check_delay, check_id, check_key, when
 from delaybridge.accept.draft import Draft, Drafting
 from delaybridge.client.spans import ScheduleSpan, changing
-from delaybridge.errors import ConfigError, MessageConflict, MessageError, printable, shown
+from delaybridge.errors import (
+    ConfigError,
+    MessageConflict,
+    MessageError,
+    MessageInFlight,
+    printable,
+    shown,
+)
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
@@ -212,6 +219,14 @@ def receipt_unless_conflict(receipt: Receipt) -> Receipt:
             "choose another id, or on_conflict='replace'",
         )
     return receipt
+
+
+def stored_receipt(receipt: Receipt) -> Receipt:
+    """The receipt of a drop-in's call; MessageConflict or MessageInFlight if nothing was stored."""
+    if receipt.answer is Answer.IN_FLIGHT:
+        what = f"{receipt.id[:80]!r} is being delivered, and was not settled in time; call again"
+        raise MessageInFlight("in_flight", "id", what)
+    return receipt_unless_conflict(receipt)
 
 
 def policy_of(on_conflict: str) -> OnConflict:

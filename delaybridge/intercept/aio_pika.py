@@ -17,6 +17,7 @@ import aio_pika
 from aio_pika.abc import AbstractMessage
 
 from delaybridge.client import AsyncClient
+from delaybridge.client.requests import stored_receipt
 from delaybridge.intercept import LazyClient, Timing, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.message import new_id
@@ -48,7 +49,7 @@ async def _schedule(
         client, lazy.broker, timing, exchange, routing_key,
         message_id=properties.message_id, properties=properties.marshal(),
     )  # fmt: skip
-    return await client.schedule(body=message.body, **arguments)
+    return stored_receipt(await client.schedule(body=message.body, **arguments))
 
 
 class _DelayingExchange:
@@ -75,9 +76,9 @@ class _DelayingExchange:
         dead set.
 
         Returns aio_pika's confirmation, or the Receipt of a delayed message. Its id is that of the
-        header `delaybridge-id`, else the message_id, else a new one. Raises MessageError,
-        MessageConflict, StoreError, ConfigError and ValueError, and nothing is published; after
-        StoreUnavailable and TimeoutError the message may be stored.
+        header `delaybridge-id`, else the message_id, else a new one. Raises MessageError
+        (MessageConflict, MessageInFlight), StoreError, ConfigError and ValueError, and nothing is
+        published; after StoreUnavailable and TimeoutError the message may be stored.
         """
         timing = timing_of(message.headers, delay, deliver_at)
         if timing is None:

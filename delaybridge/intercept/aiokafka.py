@@ -16,7 +16,7 @@ import aiokafka
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.client import AsyncClient
-from delaybridge.client.requests import receipt_unless_conflict
+from delaybridge.client.requests import stored_receipt
 from delaybridge.intercept import LazyClient, Timing, is_timed, timing_of, without_instructions
 from delaybridge.intercept.kafka import check_record, message_of
 from delaybridge.store.scheduling import Receipt
@@ -151,4 +151,4 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
 
 async def _store(client: AsyncClient, accepted: Accepted) -> Receipt:
     (receipt,) = await client.schedule_accepted([(new_stamp(), accepted)])
-    return receipt_unless_conflict(receipt)
+    return stored_receipt(receipt)

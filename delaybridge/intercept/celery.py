@@ -50,6 +50,7 @@ _Control: Any = control.Control
 _symbol_by_name: Any = symbol_by_name
 
 _log = logging.getLogger("delaybridge")
+_TAKEN = (Answer.CONFLICT, Answer.DUPLICATE, Answer.IN_FLIGHT)
 _COPIES = 8  # pending copies of one task id that a revoke finds
 _REVOKED_TOGETHER = 500  # tasks in one call
 _INSTALLED = "_delaybridge"
@@ -263,11 +264,11 @@ class _TaskProducer(Producer):
             raise OperationalError(str(exc)) from exc
 
     def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
-        """Store under the task's id. A task that is pending already is sent twice, as by Celery."""
+        """Store under the task's id. One with an earlier copy is sent twice, as by Celery."""
         task_id = _task_fields(self._task)["id"]
         for id in (*_ids_of(task_id), self._last_id):
             accepted = client.accept(Message(**{**arguments, "id": id, "key": task_id}))
-            (receipt,) = client.schedule_accepted([(self._stamp, accepted)])
-            if receipt.answer not in (Answer.CONFLICT, Answer.DUPLICATE):
+            (receipt,) = client.schedule_accepted([(self._stamp, accepted)], waits=False)
+            if receipt.answer not in _TAKEN:
                 break
         return receipt

@@ -86,7 +86,8 @@ class Producer(confluent_kafka.Producer):
         Returns None, or the id of a delayed message: that of the header `delaybridge-id`, else a
         new one. A thread stores it, and `poll` or `flush` then calls `on_delivery`. Without an
         error the message is stored, and not yet on Kafka. `_CONFLICT`: it was not stored, since its
-        id is pending with other content. `_PURGE_QUEUE`: it was not sent. `_MSG_TIMED_OUT`,
+        id is pending with other content; `_IN_PROGRESS`: since the message of its id is being
+        delivered. `_PURGE_QUEUE`: it was not sent. `_MSG_TIMED_OUT`,
         `_PURGE_INFLIGHT`, `_FAIL`: it may be stored; cancel it by its id to be sure.
 
         Raises MessageError if the message is refused, also within a transaction; ConfigError;

@@ -28,7 +28,7 @@ from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer
 from delaybridge.store.durability import confirmed
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.scheduling import Patience, Receipt
 from delaybridge.store.verbs import new_stamp
 
 # The modules imported but not used are those that the first call to Redis needs. If the thread
@@ -51,6 +51,7 @@ class Outbox:
         self._in_flight: deque[Waiting] = deque()  # the messages of the current call
         self._reports: deque[Report] = deque()
         self._bytes = 0  # of all three
+        self._late, self._pause_s = 0, 0.0  # messages at the queue's front whose id is in flight
         self._is_forked = self._is_purging = False
         self._is_unconfirmed = False  # the last call was NotDurable
         self.is_closed = False
@@ -89,7 +90,7 @@ class Outbox:
                 self.is_unused = False
             self._bytes += size
             self._queue.append(Waiting(accepted, new_stamp(), time.monotonic(), produced))
-            if len(self._queue) == 1:
+            if len(self._queue) == self._late + 1:
                 self._changed.notify_all()
 
     def take_report(self) -> Report | None:
@@ -109,6 +110,7 @@ class Outbox:
     def purge(self, *, in_queue: bool, in_flight: bool) -> None:
         """Give up messages not sent yet, and those in flight if their call fails."""
         with self._changed:
+            self._late = 0 if in_queue else self._late
             while in_queue and self._queue:
                 self._report(self._queue.popleft(), KafkaError(KafkaError._PURGE_QUEUE))
             self._is_purging = bool(in_flight and self._in_flight)
@@ -130,6 +132,7 @@ class Outbox:
         """Drop all in a forked child: the parent stores it, and the thread exists only there."""
         self._changed = threading.Condition()
         self._queue, self._in_flight, self._reports = deque(), deque(), deque()
+        self._late = 0
         self.is_closed = self._is_forked = True
 
     @property
@@ -144,10 +147,16 @@ class Outbox:
                 self._store(client)
 
     def _next_batch(self) -> bool:
-        """Wait for messages and put them in flight. False: closed and empty."""
+        """Wait for messages and put them in flight. False: closed and empty.
+
+        Those whose id was in flight go with the next ones, or alone after a pause.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self.is_closed)
-            size = 0
+            self._changed.wait_for(
+                lambda: len(self._queue) > self._late or (self.is_closed and not self._late),
+                self._pause_s if self._late else None,
+            )
+            self._late = size = 0
             while self._queue and len(self._in_flight) < BATCH_MESSAGES and size < BATCH_BYTES:
                 size += len(self._queue[0].accepted.payload)
                 self._in_flight.append(self._queue.popleft())
@@ -160,14 +169,32 @@ class Outbox:
             if self._is_unconfirmed:  # sent again each time, they might be published each time
                 client.run(lambda calls: confirmed(calls.buckets))
                 self._is_unconfirmed = False
-            receipts = client.schedule_accepted([one.call(now_s) for one in self._in_flight])
+            calls = [one.call(now_s) for one in self._in_flight]
+            receipts = client.schedule_accepted(calls, waits=False)
         except (StoreUnavailable, StoreFull) as exc:
             self._is_unconfirmed |= isinstance(exc, NotDurable)
             self._pause(exc)
         except Exception as exc:  # it is reported, and does not end the thread
             self._finish(KafkaError(KafkaError._FAIL, f"delaybridge: {exc}"))
         else:
-            self._finish([_error_of(receipt) for receipt in receipts])
+            self._take(receipts, client.timeout_s)
+
+    def _take(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
+        """Report the messages in flight; those whose id is in flight wait in front of the queue."""
+        late, self._pause_s = list[Waiting](), PAUSE_S
+        with self._changed:
+            for receipt in receipts:
+                one = self._in_flight.popleft()
+                if receipt.answer is Answer.IN_FLIGHT and not self._is_purging:
+                    patience = one.patience or Patience(timeout_s)
+                    if pause_s := patience.pause_s():
+                        late.append(one._replace(patience=patience))
+                        self._pause_s = min(self._pause_s, pause_s)
+                        continue
+                self._report(one, _error_of(receipt))
+            self._queue.extendleft(reversed(late))
+            self._late, self._is_purging = len(late), False
+            self._changed.notify_all()
 
     def _pause(self, exc: Exception) -> None:
         """Wait before the next call; then give up messages that are too old or purged."""
@@ -184,12 +211,10 @@ class Outbox:
                     self._report(waiting.popleft(), late)
             self._changed.notify_all()
 
-    def _finish(self, errors: Sequence[KafkaError | None] | KafkaError) -> None:
-        """Report the messages in flight, each with its error or all with the same."""
+    def _finish(self, error: KafkaError) -> None:
+        """Report the messages in flight with this error."""
         with self._changed:
-            if isinstance(errors, KafkaError):
-                errors = [errors] * len(self._in_flight)
-            for error in errors:
+            while self._in_flight:
                 self._report(self._in_flight.popleft(), error)
             self._is_purging = False
             self._changed.notify_all()
@@ -208,6 +233,9 @@ class Outbox:
 
 def _error_of(receipt: Receipt) -> KafkaError | None:
     """None: it is stored, was stored before, or was stored and cancelled since."""
+    if receipt.answer is Answer.IN_FLIGHT:
+        text = f"{receipt.id!r} is being delivered, and was not settled in time; nothing was stored"
+        return KafkaError(KafkaError._IN_PROGRESS, text, retriable=True)
     if receipt.answer is not Answer.CONFLICT:
         return None
     text = f"{receipt.id!r} is pending with other content; nothing was stored"

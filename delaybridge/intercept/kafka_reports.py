@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Message as KafkaMessage
 
 from delaybridge.accept.accept import Accepted
+from delaybridge.store.scheduling import Patience
 
 # The store recognizes a repeated call for ten minutes. Sent again later, it could undo a cancel.
 MOST_TIMEOUT_S = 600.0
@@ -65,12 +66,16 @@ class Produced(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """One message that is not stored yet. since_s: of its `produce`, on the monotonic clock."""
+    """One message that is not stored yet. since_s: of its `produce`, on the monotonic clock.
+
+    patience: once its id was in flight.
+    """
 
     accepted: Accepted
     stamp: bytes
     since_s: float
     produced: Produced
+    patience: Patience | None = None
 
     def call(self, now_s: float) -> tuple[bytes, Accepted]:
         """Its part of a call to the store: a delay counts from `produce`, so less of it is left."""

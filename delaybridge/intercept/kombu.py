@@ -17,6 +17,7 @@ from kombu.transport.virtual.exchange import FanoutExchange
 from kombu.utils.json import dumps
 
 from delaybridge.client import Client
+from delaybridge.client.requests import stored_receipt
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.intercept import (
     Timing,
@@ -49,8 +50,8 @@ class Producer(_Plain):  # type: ignore[misc]
     `on_return` is not called. `immediate`, `timeout` and a batch around the call have no effect.
 
     It returns a Receipt. Its id is that of the header `delaybridge-id`, else the message_id, else a
-    new one. It raises MessageError, MessageConflict, StoreError and ConfigError, and nothing is
-    published; after StoreUnavailable the message may be stored.
+    new one. It raises MessageError (MessageConflict, MessageInFlight), StoreError and ConfigError,
+    and nothing is published; after StoreUnavailable the message may be stored.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Producer(_Plain):  # type: ignore[misc]
 
     def store(self, client: Client, arguments: dict[str, Any]) -> Receipt:
         """Store one message with these arguments of `client.schedule`; Celery's overrides it."""
-        return client.schedule(**arguments)
+        return stored_receipt(client.schedule(**arguments))
 
     def _arguments(
         self, client: Client, message: Any, exchange: str, routing_key: str, timing: Timing

@@ -15,6 +15,7 @@ import pika
 from pika.adapters import blocking_connection
 
 from delaybridge.client import Client
+from delaybridge.client.requests import stored_receipt
 from delaybridge.intercept import client_of_settings, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.store.scheduling import Receipt
@@ -47,9 +48,9 @@ class _Delaying:
         queue takes it, it moves to the dead set. Blocks until Redis has answered.
 
         Returns None, or the receipt of a delayed message. Its id is that of the header
-        `delaybridge-id`, else the message_id, else a new one. Raises MessageError, MessageConflict,
-        StoreError and ConfigError, and nothing is published; after StoreUnavailable the message may
-        be stored.
+        `delaybridge-id`, else the message_id, else a new one. Raises MessageError (MessageConflict,
+        MessageInFlight), StoreError and ConfigError, and nothing is published; after
+        StoreUnavailable the message may be stored.
         """
         headers = None if properties is None else properties.headers
         timing = timing_of(headers, delay, deliver_at)
@@ -66,7 +67,7 @@ class _Delaying:
             client, broker, timing, exchange, routing_key,
             message_id=sent.message_id, properties=b"".join(sent.encode()),
         )  # fmt: skip
-        return client.schedule(body=body, **arguments)
+        return stored_receipt(client.schedule(body=body, **arguments))
 
 
 class BlockingChannel(_Delaying, blocking_connection.BlockingChannel):  # type: ignore[misc]

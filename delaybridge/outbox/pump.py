@@ -23,6 +23,7 @@ Say = Callable[..., None]  # called with a level, an event's name and its fields
 Outcome = Receipt | Answer | Exception
 _RETRY_S = (0.1, 2.0)  # pause after a failure: first, longest
 _STEADY_S = 10.0
+_LATE_S = 0.02  # until a row is tried again whose id is in flight
 _HEARD_POLL_S = 1.0  # while a listener tells of new rows
 
 
@@ -35,6 +36,8 @@ class Pump:
 
     A transaction has at most one call for each id. So a call that is sent again is never later
     than another one for its id. One pump works at a time; further ones take over when it ends.
+
+    A row whose id is in flight stays until that message is settled; others go on.
 
     If Redis or the database fails, it says so once, and tries again until stopped. is_told: while
     it returns True, somebody calls `look` when rows were committed.
@@ -53,6 +56,7 @@ class Pump:
         self._poll_s, self._is_told = poll_s, is_told
         self._bell, self._stopping = threading.Event(), threading.Event()
         self._silent: set[str] = set()  # what has failed, and was said
+        self._is_late = False  # a row stays, since the message of its id is being delivered
 
     def look(self) -> None:
         """Look for rows now. From any thread."""
@@ -79,7 +83,9 @@ class Pump:
                 began_s = time.monotonic()
                 continue
             self._succeed()
-            if not is_more:
+            if self._is_late:
+                self._stopping.wait(_LATE_S)
+            elif not is_more:
                 self._bell.wait(_HEARD_POLL_S if self._is_told() else self._poll_s)
 
     def _look(self) -> bool:
@@ -95,6 +101,7 @@ class Pump:
         done.
         """
         failure: Exception | None = None
+        self._is_late = False
         with self._rows.batch() as batch:
             if batch is None:  # another pump does it
                 return False
@@ -103,6 +110,8 @@ class Pump:
             for call, outcome in self._sent(calls):
                 if isinstance(outcome, Exception):
                     failure = failure or outcome
+                elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
+                    self._is_late = True
                 elif outcome == Answer.CONFLICT:
                     refused[call.number] = "conflict: the id is pending with other content"
                 else:

@@ -20,7 +20,7 @@ from delaybridge.store import keys, replies
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Each, Steps, plain
 from delaybridge.store.keys import bucket_of
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.scheduling import Patience, Receipt
 from delaybridge.store.verbs import SourceOffsets, new_stamp
 
 KEPT_MS = 86_400_000
@@ -113,21 +113,26 @@ def _begin(calls: Calls, key: str, asked: Asked, now_us: int, bucket: int) -> St
 def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
     message = msgspec.structs.replace(asked.message, when=str(record.due_ms))
     sent, source = (new_stamp(), message), SourceOffsets(_source(record.token), (0,))
-    for again in (False, True):
-        buckets = yield from calls.open(again=again)
-        if not again and (yield from calls.quota.look(buckets)):
-            if (refusal := calls.quota.refusal(message.payload)) is not None:
-                raise refusal
-            calls.quota.count(message.payload)
+    buckets = yield from calls.open()
+    if (yield from calls.quota.look(buckets)):
+        if (refusal := calls.quota.refusal(message.payload)) is not None:
+            raise refusal
+        calls.quota.count(message.payload)
+    patience, first, pause_s = Patience(calls.placement.timeout_s), False, 0.0
+    while True:
         bucket = buckets[bucket_of(message.shard_key, len(buckets))]
-        asking = bucket.schedule([sent], asked.policy, source=source, first=again)
-        (reply,) = yield Each([asking])
+        asking = bucket.schedule([sent], asked.policy, source=source, first=first)
+        (reply,) = yield Each([asking], after_s=pause_s)
         if isinstance(reply, StoreError):
             raise (yield from calls.explained(bucket, reply))
         if reply is not None:
             ((answer, due_ms),) = reply
-            return Receipt(answer, message.id, due_ms, bucket.number)
-    raise StoreWiped
+            if answer is not Answer.IN_FLIGHT or not (pause_s := patience.pause_s()):
+                return Receipt(answer, message.id, due_ms, bucket.number)
+        elif first:
+            raise StoreWiped
+        else:
+            first, buckets = True, (yield from calls.open(again=True))
 
 
 def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:

@@ -37,13 +37,20 @@ class ScriptCall(NamedTuple):
 
 
 class Outgoing:
-    """The messages of a client's call, in order. Each is encoded and stamped once, to be sent."""
+    """The messages of a client's call, in order. Each is encoded and stamped once, to be sent.
+
+    late: the places of those whose id was in flight when they were sent last.
+    """
 
     def __init__(self, messages: Sequence[Draft | Accepted | Stamped], ids: Ids) -> None:
         self._messages, self._ids = list(messages), ids
+        self.late: list[int] = []
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    def __getitem__(self, place: int) -> Draft | Accepted | Stamped:
+        return self._messages[place]
 
     def stamped(self, call: ScriptCall) -> list[Stamped]:
         """The messages of a script call, ready to be sent; the same each time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,23 @@ from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.outgoing import Outgoing, ScriptCall, Stamped, stamped
+from delaybridge.store.replies import ANSWERS
 from delaybridge.times import format_time
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+_IN_FLIGHT = next(number for number, answer in ANSWERS.items() if answer is Answer.IN_FLIGHT)
+
+
+class Patience:
+    """For how long a call waits while its id is in flight, and when it is made again."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until_s, self._next_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
+
+    def pause_s(self) -> float:
+        """The pause before the next try; 0 if there is none."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_PAUSE_S)
+        return pause_s if time.monotonic() < self._until_s else 0.0
 
 
 class Receipt(str):
@@ -56,13 +73,24 @@ class Scheduling(Namespace):
     """Calls that store new messages."""
 
     def schedule(
-        self, messages: Sequence[Draft | Accepted | Stamped], policy: OnConflict
+        self,
+        messages: Sequence[Draft | Accepted | Stamped],
+        policy: OnConflict,
+        *,
+        waits: bool = True,
     ) -> Steps[list[Receipt]]:
         """The receipt of each message; raises if the store refused one.
 
         A message may come with the caller's stamp: sent again, the same stamp is the same call.
+        waits: for ids that are in flight, as long as a call may last. Only the messages concerned
+        are sent again; the others are stored before.
         """
-        return receipts((yield from self.schedule_each(messages, policy)))
+        outgoing = Outgoing(messages, self.ids)
+        found = yield from self.schedule_each(outgoing, policy)
+        patience = Patience(self.placement.timeout_s) if waits and outgoing.late else None
+        while patience and outgoing.late and (pause_s := patience.pause_s()):
+            yield from self._try_again(outgoing, policy, outgoing.late, found, after_s=pause_s)
+        return receipts(found)
 
     def schedule_one(
         self, message: Draft | Accepted | Stamped, policy: OnConflict
@@ -75,31 +103,44 @@ class Scheduling(Namespace):
             (reply,) = yield Each([bucket.schedule([sent], policy)])
             if isinstance(reply, StoreError):
                 raise (yield from self.explained(bucket, reply))
-            if reply is not None:
+            if reply is not None and reply[0][0] is not Answer.IN_FLIGHT:
                 ((answer, due_ms),) = reply
                 return Receipt(answer, sent[1].id, due_ms, bucket.number)
         (receipt,) = yield from self.schedule([sent], policy)
         return receipt
 
     def schedule_each(
-        self, messages: Sequence[Draft | Accepted | Stamped], policy: OnConflict
+        self, messages: Sequence[Draft | Accepted | Stamped] | Outgoing, policy: OnConflict
     ) -> Steps[list[Receipt | Exception]]:
-        """The receipt of each message, or why the store refused its script call.
+        """The receipt of each message, or why the store refused its script call; waits for none.
 
         One script call per bucket and thousand messages, all in one pipeline. Each call is made
-        while Redis works on those before.
+        while Redis works on those before. `Outgoing.late`: the places of those in flight.
         """
-        found: list[Any] = [None] * len(messages)
+        outgoing = messages if isinstance(messages, Outgoing) else Outgoing(messages, self.ids)
+        found: list[Any] = [None] * len(outgoing)
         yield from self.open()
-        outgoing = Outgoing(messages, self.ids)
         todo = yield from self._within_quota(outgoing, found)
-        todo = yield from self._try(outgoing, policy, todo, found)
+        yield from self._try_again(outgoing, policy, todo, found)
+        return found
+
+    def _try_again(
+        self,
+        outgoing: Outgoing,
+        policy: OnConflict,
+        todo: Sequence[int],
+        found: list[Any],
+        *,
+        after_s: float = 0.0,
+    ) -> Steps[None]:
+        """Schedule those at the places `todo`, after a pause; once more in a new namespace."""
+        outgoing.late = []
+        todo = yield from self._try(outgoing, policy, todo, found, after_s=after_s)
         if todo:  # the namespace's record is new or has changed
             yield from self.open(again=True)
             todo = yield from self._try(outgoing, policy, todo, found, first=True)
         for i in todo:
             found[i] = StoreWiped()
-        return found
 
     def _try(
         self,
@@ -109,6 +150,7 @@ class Scheduling(Namespace):
         found: list[Any],
         *,
         first: bool = False,
+        after_s: float = 0.0,
     ) -> Steps[list[int]]:
         """Schedule those at the places `todo`; returns places whose bucket answered None."""
         buckets = self._buckets
@@ -120,16 +162,17 @@ class Scheduling(Namespace):
             parse = partial(_receive, asked.parse, messages, call, found)
             return RedisCommand(asked.name, asked.keys, asked.args, parse)
 
-        replies = yield Each(partial(command, call) for call in calls)
+        replies = yield Each((partial(command, call) for call in calls), after_s=after_s)
         left: list[int] = []
         for (number, places, _), reply in zip(calls, replies, strict=True):
             if reply is None:
                 left += places
-                continue
-            if isinstance(reply, StoreError):
+            elif isinstance(reply, StoreError):
                 error = yield from self.explained(buckets[number], reply)
                 for i in places:
                     found[i] = error
+            elif reply:
+                outgoing.late += [i for i in places if found[i] == Answer.IN_FLIGHT]
         return left
 
     def _within_quota(self, outgoing: Outgoing, found: list[Any]) -> Steps[Sequence[int]]:
@@ -151,7 +194,10 @@ def _receive(
     found: list[Any],
     reply: Any,
 ) -> bool | None:
-    """Put the receipts of a script call's messages in their places; None as `Bucket.schedule`."""
+    """Put the receipts of a script call's messages in their places; whether any is in flight.
+
+    None as `Bucket.schedule`.
+    """
     answers = parse(reply)
     if answers is None:
         return None
@@ -160,7 +206,7 @@ def _receive(
         one = str.__new__(Receipt, answer)  # as its constructor, in half the time
         one.answer, one.id, one.due_ms, one.bucket = answer, message.id, due_ms, number
         found[i] = one
-    return True
+    return _IN_FLIGHT in reply[::3]
 
 
 def receipts(found: list[Receipt | Exception]) -> list[Receipt]:

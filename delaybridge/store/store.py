@@ -106,9 +106,7 @@ class AsyncStore:
         return reply  # type: ignore[no-any-return]
 
     async def run_each(self, commands: Commands, *, redis_only: bool = False) -> list[Any]:
-        """As `run`, but raises nothing: the error of a command is its answer.
-
-        redis_only: no ledger is asked."""
+        """As `run`; the error of a command is its answer. redis_only: no ledger is asked."""
         run = self._piped if redis_only else self._answered
         return (await run(commands)).answers
 
@@ -168,6 +166,8 @@ class AsyncStore:
                     asked = steps.send(await ledger_of(self.recorder).run_async(asked))
                     continue
                 run = self.run_each if isinstance(asked, Each) else self.run
+                if isinstance(asked, Each) and asked.after_s:
+                    await asyncio.sleep(asked.after_s)
                 asked = steps.send(await run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
@@ -183,8 +183,7 @@ class AsyncStore:
         await self._first_look()
         while True:
             try:
-                # All servers of a Cluster pass it on. But PUBLISH, which goes to the server of the
-                # channel's slot, counts only who listens there.
+                # A Cluster passes it on, but PUBLISH counts who listens at the channel's server.
                 wire = self._servers.wire_at(node := self.node_of(channel))
                 async with self._subscription(wire) as subscription:
                     generation = wire.generation
@@ -296,8 +295,7 @@ class Store:
         """As `AsyncStore`."""
         self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
-        # A function, not a bound method: that would be a reference cycle, and then the garbage
-        # collector may finalize a socket before its connection, of which Python warns.
+        # No bound method: in a cycle a socket may be finalized before its connection, a warning.
         self._servers: Servers[Wire] = servers_of(
             url, partial(_open, Wire, redis.Redis.from_url, timeout_s)
         )
@@ -381,6 +379,8 @@ class Store:
                     asked = steps.send(ledger_of(self.recorder).run(asked))
                     continue
                 run = self.run_each if isinstance(asked, Each) else self.run
+                if isinstance(asked, Each) and asked.after_s:
+                    time.sleep(asked.after_s)
                 asked = steps.send(run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]

@@ -302,7 +302,12 @@ class TestDelayingAPikaChannel:
     def test_a_delay_in_a_header_stays_in_the_properties_of_the_caller(self) -> None:
         stored: list[dict[str, Any]] = []
         client = Client(brokers={"rabbitmq": "amqp://h"})
-        client.schedule = lambda **arguments: stored.append(arguments)  # type: ignore[method-assign]
+
+        def schedule(**arguments: Any) -> Receipt:
+            stored.append(arguments)
+            return Receipt(Answer.CREATED, "id", 0, 0)
+
+        client.schedule = schedule  # type: ignore[assignment, method-assign]
         channel = delaying(PlainChannel.__new__(PlainChannel), client=client)
         mine = pika.BasicProperties(headers={"delaybridge-delay": "1m", "a": 1})
         for _ in range(2):  # with the same object, as producers do
