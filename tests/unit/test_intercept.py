@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
-from delaybridge import Client
+from delaybridge import Answer, Client, Receipt
 from delaybridge.accept.accept import Accepted, accept
 from delaybridge.amqp.header import check_content, split_content_header
 from delaybridge.errors import ConfigError, DecodeError, MessageError
