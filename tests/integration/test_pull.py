@@ -12,7 +12,7 @@ import redis
 
 from delaybridge.client import AsyncClient
 from delaybridge.errors import MessageError
-from delaybridge.message import Message, Record, encode_record
+from delaybridge.message import Message, OnConflict, Record, encode_record
 from delaybridge.store import keys, pulling, registry
 from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.stored import Stored
@@ -337,3 +337,62 @@ async def test_a_poll_whose_subscription_is_lost_hears_of_its_message(
         ]
     for poll in polls:
         poll.cancel()
+
+
+@pytest.mark.parametrize("policy", OnConflict)
+async def test_what_a_consumer_has_is_taken_over_by_whoever_schedules_its_id(
+    crew: Crew, policy: OnConflict
+) -> None:
+    client = crew.client
+    await client.schedule("pull:t", b"x", delay=0, id="a")
+    (one,) = await received(client, ttr="1h")
+    made = await client.schedule("pull:t", b"y", delay="1m", id="a", on_conflict=policy)
+    assert made == ("replaced" if policy is OnConflict.REPLACE else "created")
+    stored = await client.get("a")
+    assert stored is not None and (stored.body, stored.due_ms) == (b"y", made.due_ms)
+    assert await client.finish([one]) == ["unknown"]
+    assert await client.extend([one], ttr="1h") == ["unknown"]
+    assert await client.release([one]) == ["unknown"]
+    assert await client.get("a") == stored
+    maybe = "" if made == "created" else "_maybe_delivered"
+    assert await client.cancel("a") == f"cancelled{maybe}", "of the new one no consumer has a copy"
+
+
+async def test_who_was_told_that_it_is_pending_gets_it_though_a_late_consumer_finishes_it(
+    crew: Crew,
+) -> None:
+    client = crew.client
+    await client.schedule("pull:t", b"x", delay=0, id="a")
+    (one,) = await received(client, ttr=TTR)
+    await until_state(client, "a", "parked")
+    assert await client.schedule("pull:t", b"x", delay=60, id="a") == "duplicate"
+    assert await client.finish([one]) == ["unknown"]
+    (again,) = await received(client)
+    assert (again.body, again.attempt) == (b"x", 2)
+    assert await client.finish([again]) == ["finished"]
+
+
+async def test_a_chain_of_a_pull_topic_never_stops_whatever_comes_first(crew: Crew) -> None:
+    """A consumer schedules the next before, or after, it finishes what it has."""
+    client, ids, rounds = crew.client, [f"c{n}" for n in range(20)], 8
+    counts = Counter[str]()
+    await client.schedule_many([Message("pull:t", b"x", delay=0, id=id) for id in ids])
+
+    async def next_of(one: ReceivedMessage) -> None:
+        counts[one.id] += 1
+        before = counts[one.id] % 2 == 0
+        if not before:
+            assert await client.finish([one]) == ["finished"]
+        if counts[one.id] < rounds:
+            assert await client.schedule("pull:t", b"x", delay=0, id=one.id) == "created"
+        if before:
+            is_last = counts[one.id] == rounds
+            assert await client.finish([one]) == ["finished" if is_last else "unknown"]
+
+    async def all_came() -> bool:
+        await asyncio.gather(*map(next_of, await client.receive("t", limit=100)))
+        return counts == dict.fromkeys(ids, rounds)
+
+    await until_async(all_came, lambda: f"{counts}")
+    assert await client.receive("t") == []
+    await crew.settled()
