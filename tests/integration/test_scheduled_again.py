@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import redis
+from sqlalchemy import create_engine
 
-from delaybridge import AsyncClient, Message, OnConflict
+from delaybridge import AsyncClient, Client, Message, OnConflict, outbox
 from delaybridge.message import Answer, Delivery
+from delaybridge.outbox.database import OutboxTable
+from delaybridge.outbox.pump import Pump
 from delaybridge.store.scheduling import Patience
 from delaybridge.store.verbs import new_stamp
 from tests.rigs.api import api
@@ -26,7 +31,8 @@ from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import TO, Maker, Threaded
-from tests.rigs.waiting import until_async
+from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.waiting import PATIENCE_S, until, until_async
 
 OwnerOf = Callable[[str], Owner]
 BROKERS = {"rabbitmq": "amqp://127.0.0.1:1"}  # never connected
@@ -275,3 +281,84 @@ async def test_a_chain_under_one_id_never_stops(working: Crew, arrived: Arrived)
         await working.settled()
         assert chain.counts == dict.fromkeys(ids, 10)
         arrived.take = Arrived.take.__get__(arrived)  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Iterator[LedgerProbe]:
+    probe = LedgerProbe(made(f"sqlite:///{tmp_path / 'ledger.db'}"))
+    yield probe
+    probe.close()
+
+
+async def test_with_a_ledger_each_delivery_of_a_chain_is_a_row_and_ends(
+    redis_url: str, namespace: str, arrived: Arrived, probe: LedgerProbe
+) -> None:
+    ids, rounds = [f"c{n}" for n in range(5)], 4
+    async with Crew(redis_url, namespace, ledger=probe.url) as crew:
+        crew.start(lease=CALM)
+
+        async def again(id: str) -> str:
+            return await crew.client.schedule("memory:q", b"x", delay=0, id=id)
+
+        chain = Chain(arrived, rounds, again)
+        await crew.client.schedule_many([Message("memory:q", b"x", delay=0, id=id) for id in ids])
+        await chain.ended(ids)
+        assert chain.answers == {"created": len(ids) * (rounds - 1)}
+        ended = {"published": len(ids) * rounds}
+        await until_async(lambda: probe.states() == ended, lambda: f"{probe.states()}")
+
+
+async def test_with_a_ledger_what_a_consumer_had_is_published_and_the_new_one_delayed(
+    redis_url: str, namespace: str, probe: LedgerProbe
+) -> None:
+    async with Crew(redis_url, namespace, ledger=probe.url) as crew:
+        crew.start(lease=CALM)
+        await crew.client.schedule("pull:t", b"x", delay=0, id="a")
+        await until_async(lambda: crew.client.receive("t", ttr="1h"), "it is received")
+        assert await crew.client.schedule("pull:t", b"x", delay="1h", id="a") == CREATED
+        ended = {"published": 1, "delayed": 1}
+        await until_async(lambda: probe.states() == ended, lambda: f"{probe.states()}")
+
+
+async def test_with_a_ledger_a_call_that_was_in_flight_once_is_not_refused_for_good(
+    redis_url: str, namespace: str, owner_of: OwnerOf, probe: LedgerProbe, raw: redis.Redis
+) -> None:
+    """What was refused is noted, so that nobody restores it: the note goes when it is stored."""
+    kept = {"durability": "ledger", "ledger": probe.url}
+    async with AsyncClient(redis_url, namespace=namespace, **kept) as client:  # type: ignore[arg-type]
+        old = await delivering(client, owner_of)
+        raw.hset(old.owner.world.key("marks"), "generation", 1)
+        again = client.schedule(TO, b"body", delay="1h", id="x")
+        assert await old.settle_once_asked(raw, again) == CREATED
+        noted = raw.zrange(old.owner.world.key("calls"), 0, -1)
+        assert noted == []
+        assert probe.states() == {"delayed": 2}, "that of the old one was told to nobody"
+
+
+def test_a_row_of_the_outbox_stays_while_its_id_is_being_delivered(
+    redis_url: str, namespace: str, owner_of: OwnerOf, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    engine, box = create_engine(url), outbox.Outbox(namespace=namespace)
+    with (
+        closing(OutboxTable(url, namespace, timeout_s=PATIENCE_S)) as table,
+        Client(redis_url, namespace=namespace) as client,
+    ):
+        table.create()
+        pump = Pump(table, client, lambda *_, **__: None, poll_s=3600.0)
+        client.schedule(TO, b"old", delay=0, id="x")
+        old = Delivering(owner_of("x"))
+        with engine.begin() as connection:
+            for id in ("x", "other"):
+                box.schedule(connection, Message(TO, b"new", delay="1h", id=id))
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(pump.run)
+            until(lambda: table.counted().rows == 1 or running.done(), "one is left")
+            assert client.get("other") is not None
+            old.settle()
+            until(lambda: table.counted().rows == 0 or running.done(), "it goes, without a poll")
+            pump.stop()
+            running.result()
+        found = client.get("x")
+        assert found is not None and found.body == b"new"
+    engine.dispose()
