@@ -4,7 +4,7 @@ Kafka takes or refuses a batch as a whole: one record without a key in a compact
 an interceptor or a schema does not like, or a batch above the topic's `max.message.bytes`. The
 other records are innocent: they are certainly not written, and go again at once, without a failed
 attempt. Most brokers name the guilty. Where none is named, halves of the batch go, one after the
-other, and a refused half is halved again.
+other, and a refused half is halved again, until so few are left that each goes in its own request.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError
 from delaybridge.message import Delivery
 
 CARE_S = 60.0  # from the last refused batch until the topic is sent as before
+ALONE = 100  # suspects at most that go each in its own request
 PIECE_RECORDS = 1000
 PIECE_BYTES = 500_000  # librdkafka makes one batch of it, which has at most 1,000,000
 
@@ -48,11 +49,13 @@ class Judgement(NamedTuple):
     suspects: Sequence[FailedRecord] = ()
 
 
-def judged(failures: Sequence[FailedRecord]) -> list[Judgement]:
-    """A judgement for each partition.
+def judged(failures: Sequence[FailedRecord], *, alone: bool = False) -> list[Judgement]:
+    """A judgement for each partition. alone: each record had its own request.
 
     librdkafka reports all records of a batch together. Whoever is alone is guilty.
     """
+    if alone:
+        return [Judgement(guilty=failures)]
     batches: dict[int | None, list[FailedRecord]] = {}
     for failure in failures:
         batches.setdefault(failure.partition, []).append(failure)
@@ -69,6 +72,15 @@ def _judgement(batch: Sequence[FailedRecord]) -> Judgement:
     return Judgement(suspects=batch)
 
 
+class _Set:
+    """Records that were sent before, one after the other in `held`."""
+
+    __slots__ = ("are_suspects", "count")
+
+    def __init__(self, count: int, *, are_suspects: bool) -> None:
+        self.count, self.are_suspects = count, are_suspects
+
+
 class Care:
     """The pieces in which a topic is sent. Each waits for the answer to the one before.
 
@@ -77,7 +89,7 @@ class Care:
 
     def __init__(self) -> None:
         self.until_s = 0.0
-        self._sets: list[int] = []  # sizes of the sets of records that `held` begins with
+        self._sets: list[_Set] = []  # the records that `held` begins with
         self._most_bytes = PIECE_BYTES
         self._returned_sets = self._returned = 0  # since the last piece was sent
 
@@ -85,6 +97,11 @@ class Care:
     def is_over(self) -> bool:
         """Whether no record is left that was sent before."""
         return not self._sets
+
+    @property
+    def is_for_one_by_one(self) -> bool:
+        """Whether each record of the next piece should have its own request."""
+        return bool(self._sets) and self._sets[0].are_suspects and self._sets[0].count <= ALONE
 
     def put_back(self, judgement: Judgement, held: deque[Delivery], now_s: float) -> None:
         """Hold again those that may not be guilty, before all that have not been sent yet."""
@@ -101,13 +118,16 @@ class Care:
                 held.rotate(-self._returned)
                 held.extendleft(reversed(those))
                 held.rotate(self._returned)
-                self._sets.insert(self._returned_sets, len(those))
+                made = _Set(len(those), are_suspects=those is not innocent)
+                self._sets.insert(self._returned_sets, made)
                 self._returned += len(those)
                 self._returned_sets += 1
 
-    def piece(self, held: deque[Delivery]) -> list[Delivery]:
-        """The records to send next, at least one."""
-        most = min(self._sets[0], PIECE_RECORDS) if self._sets else PIECE_RECORDS
+    def piece(self, held: deque[Delivery], *, one_by_one: bool = False) -> list[Delivery]:
+        """The records to send next, at least one. one_by_one: each has its own request."""
+        most = min(self._sets[0].count, PIECE_RECORDS) if self._sets else PIECE_RECORDS
+        if one_by_one:
+            return list(islice(held, most))
         found: list[Delivery] = []
         size = 0
         for delivery in islice(held, most):
@@ -121,10 +141,10 @@ class Care:
         """This number of records has left `held`."""
         self._returned = self._returned_sets = 0
         while count and self._sets:
-            taken = min(count, self._sets[0])
+            taken = min(count, self._sets[0].count)
             count -= taken
-            self._sets[0] -= taken
-            if not self._sets[0]:
+            self._sets[0].count -= taken
+            if not self._sets[0].count:
                 del self._sets[0]
 
     def forget(self) -> None:

@@ -25,7 +25,8 @@ class KafkaClients:
     prompt: sends at once, or as the operator's linger says. patient: waits for LINGER_MS, for
     backlogs; never open if the operator set a linger. apart: waits as long, and has the topics of
     which a batch was refused. After each refusal librdkafka sends nothing from that producer,
-    whatever the topic, until all its requests are answered. Both are used only once they are ready.
+    whatever the topic, until all its requests are answered. single: makes a request of each record,
+    for the last suspects of a batch. The last three are used only once they are ready.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class KafkaClients:
         self.prompt: KafkaClient | None = None
         self._settings, self._on_answers, self._on_error = settings, on_answers, on_error
         self._patient, self._apart = Spare(self._make_lingering), Spare(self._make_lingering)
+        self._single = Spare(lambda: self._make(settings.with_single_records()))
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -49,9 +51,14 @@ class KafkaClients:
         """The one for topics of which a batch was refused; None while it is not open."""
         return self._apart.client
 
+    @property
+    def single(self) -> KafkaClient | None:
+        """The one that makes a request of each record; None while it is not open."""
+        return self._single.client
+
     def __contains__(self, client: KafkaClient) -> bool:
         """Whether it is one of those in use."""
-        return client in (self.prompt, self.patient, self.apart)
+        return client is self.prompt or any(client is spare.client for spare in self._spares)
 
     def open(self) -> KafkaClient:
         """Make the prompt and the patient one if they are missing; returns the prompt one."""
@@ -65,7 +72,8 @@ class KafkaClients:
         if topic.client is not None and topic.client in self and now_s < topic.settled_s:
             return topic.client
         if topic.care is not None:
-            return self._apart.open() or self.prompt
+            single = self._single.open() if topic.care.is_for_one_by_one else None
+            return single or self._apart.open() or self.prompt
         patient = self.patient
         is_patient = patient is not None and topic.client is patient
         if not topic.gains_from_patience(is_patient=is_patient):
@@ -76,14 +84,18 @@ class KafkaClients:
         """End all."""
         self._end(self.prompt)
         self.prompt = None
-        for spare in (self._patient, self._apart):
+        for spare in self._spares:
             self._end(spare.take())
 
     def drop_spare(self, client: KafkaClient) -> None:
-        """End the patient one or the one apart; it is opened again when it is wanted."""
-        for spare in (self._patient, self._apart):
+        """End one that is not the prompt one; it is opened again when it is wanted."""
+        for spare in self._spares:
             if spare.client is client:
                 self._end(spare.take())
+
+    @property
+    def _spares(self) -> tuple[Spare, ...]:
+        return self._patient, self._apart, self._single
 
     async def ended(self) -> None:
         """Wait until all that were dropped have ended."""

@@ -1,4 +1,4 @@
-"""Publishes to Kafka: three producers, kept up, and for each topic whether it exists.
+"""Publishes to Kafka: up to four producers, kept up, and for each topic whether it exists.
 
 `client.py` is librdkafka on the loop; `clients.py` the producers; `topic.py` says which of them a
 topic gains from; `care.py` finds the guilty of a refused batch; `outcomes.py` maps librdkafka's
@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, libversion
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
-from delaybridge.publish.kafka.care import OF_A_BATCH, FailedRecord, judged
+from delaybridge.publish.kafka.care import OF_A_BATCH, FailedRecord, Judgement, judged
 from delaybridge.publish.kafka.client import Answers, KafkaClient
 from delaybridge.publish.kafka.clients import KafkaClients
 from delaybridge.publish.kafka.configuration import check, configuration
@@ -190,7 +190,8 @@ class KafkaPublisher(LinkedPublisher):
             if topic.is_blocked or client is None:
                 self._holding[topic] = None
                 return
-            count, error = client.produce(topic.name, topic.piece(now_s))
+            piece = topic.piece(now_s, one_by_one=client is self._clients.single)
+            count, error = client.produce(topic.name, piece)
             self._is_flying(topic, topic.pop(count), now_s)
             if isinstance(error, BufferError) and self._unconfirmed:
                 self._holding[topic] = None  # until some of those are answered
@@ -258,13 +259,13 @@ class KafkaPublisher(LinkedPublisher):
                 self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
                 self._doubt(flight.topic, error)
         for topic, theirs in refused.items():
-            self._refused(topic, theirs, now_s)
+            for judgement in judged(theirs, alone=client is self._clients.single):
+                self._refused(topic, judgement, now_s)
 
-    def _refused(self, topic: TopicState, failures: Sequence[FailedRecord], now_s: float) -> None:
-        for judgement in judged(failures):
-            topic.refused(judgement, now_s)
-            for delivery, error, _ in judgement.guilty:
-                self._reports.add([delivery], answer(delivery, error, is_proof=True))
+    def _refused(self, topic: TopicState, judgement: Judgement, now_s: float) -> None:
+        topic.refused(judgement, now_s)
+        for delivery, error, _ in judgement.guilty:
+            self._reports.add([delivery], answer(delivery, error, is_proof=True))
         if self.unavailable is not None:
             self._reports.add(topic.take(), broker_refusal(self.unavailable))
         elif topic.held:

@@ -76,11 +76,15 @@ class TopicState:
             self.care = self.care or Care()
             self.care.put_back(judgement, self.held, now_s)
 
-    def piece(self, now_s: float) -> Sequence[Delivery]:
-        """The records of `held` to send next; call it while the topic is not blocked."""
-        if self.care is not None and self.care.is_over and now_s > self.care.until_s:
-            self.care = None
-        return self.held if self.care is None else self.care.piece(self.held)
+    def piece(self, now_s: float, *, one_by_one: bool = False) -> Sequence[Delivery]:
+        """The records of `held` to send next; call it while the topic is not blocked.
+
+        one_by_one: the producer that it has makes a request of each record.
+        """
+        care = self.care
+        if care is not None and care.is_over and now_s > care.until_s:
+            care = self.care = None
+        return self.held if care is None else care.piece(self.held, one_by_one=one_by_one)
 
     def pop(self, count: int) -> list[Delivery]:
         """Remove this number of records from `held`, the first ones."""
