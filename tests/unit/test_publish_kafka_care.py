@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery, Destination, Record
-from delaybridge.publish.kafka.care import PIECE_RECORDS, FailedRecord, judged
+from delaybridge.publish.kafka.care import ALONE, CARE_S, PIECE_RECORDS, FailedRecord, judged
 from delaybridge.publish.kafka.topic import TopicState
 
 BAD, OTHER = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
@@ -80,6 +80,10 @@ class TestJudgement:
         assert len(found.suspects) == 2
         assert not found.guilty
 
+    def test_all_are_guilty_where_each_had_its_own_request(self) -> None:
+        (found,) = judged(failed([BAD, BAD]), alone=True)
+        assert len(found.guilty) == 2
+
     def test_each_partition_has_its_own_batch(self) -> None:
         named, unnamed = judged([*failed([OTHER, BAD], 1), *failed([BAD, BAD], 2)])
         assert (len(named.guilty), len(named.innocent)) == (1, 1)
@@ -137,14 +141,27 @@ class TestPieces:
         assert broker.requests - before < 40, "the limit is remembered"
         assert broker.taken == [*small, *small]
 
-    def test_care_ends_a_minute_after_the_last_refusal_and_not_before_all_have_gone(self) -> None:
+    def test_care_ends_a_while_after_the_last_refusal_and_not_before_all_have_gone(self) -> None:
         topic, sent = TopicState("t"), deliveries(5)
         Broker(topic).send(sent, lambda one: True)
-        assert len(topic.piece(60.0)) == 2
-        assert len(topic.piece(60.1)) == 2
+        assert len(topic.piece(CARE_S + 1)) == 2
         topic.pop(5)
-        assert topic.piece(60.0) is not topic.held
-        assert topic.piece(60.1) is topic.held
+        assert topic.piece(CARE_S) is not topic.held
+        assert topic.piece(CARE_S + 1) is topic.held
+
+    def test_few_suspects_go_one_by_one_and_innocents_do_not(self) -> None:
+        topic, sent = TopicState("t"), deliveries(3 * ALONE)
+        Broker(topic).send(sent, lambda one: one.id == "0")
+        assert topic.care is not None
+        assert not topic.care.is_for_one_by_one
+        batch = topic.pop(len(topic.piece(0.0)))
+        Broker(topic).send(batch, lambda one: one.id == "0")
+        assert topic.care.is_for_one_by_one
+        assert topic.piece(0.0, one_by_one=True) == sent[: len(batch) // 2]
+        named = TopicState("t")
+        Broker(named, names=True).send(sent[:3], lambda one: one.id == "0")
+        assert named.care is not None
+        assert not named.care.is_for_one_by_one
 
     def test_nothing_of_a_refused_batch_is_left_when_its_records_are_taken_away(self) -> None:
         topic, sent = TopicState("t"), deliveries(5)

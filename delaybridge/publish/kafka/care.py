@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery
 
-CARE_S = 60.0  # from the last refused batch until the topic is sent as before
+CARE_S = 600.0  # from the last refused batch; longer than the guilty wait for their next attempt
 ALONE = 100  # suspects at most that go each in its own request
 PIECE_RECORDS = 1000
 PIECE_BYTES = 500_000  # librdkafka makes one batch of it, which has at most 1,000,000

@@ -73,7 +73,7 @@ class KafkaClients:
             return topic.client
         if topic.care is not None:
             single = self._single.open() if topic.care.is_for_one_by_one else None
-            return single or self._apart.open() or self.prompt
+            return single or self._apart.open() or self._open_patient() or self.prompt
         patient = self.patient
         is_patient = patient is not None and topic.client is patient
         if not topic.gains_from_patience(is_patient=is_patient):
