@@ -26,7 +26,7 @@ from delaybridge.publish import CONFIRMED, Fault, Verdict
 from tests.rigs.broker import connect_to
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import DEADLINE_S, until_async
-from tests.servers.kafka import KafkaStandIn
+from tests.servers.kafka import KafkaStandIn, native
 from tests.servers.process import LOOPBACK
 
 
@@ -262,10 +262,7 @@ class TestConnection:
 
 def end_for_good(producer: Producer) -> None:
     """Cause a fatal error in librdkafka, as when the broker has lost track of its records."""
-    loaded = Path("/proc/self/maps").read_text()
-    library = next(word for word in loaded.split() if "librdkafka" in word)
-    meet = ctypes.CDLL(library).rd_kafka_test_fatal_error
+    library, handle = native(producer)
+    meet = library.rd_kafka_test_fatal_error
     meet.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p]
-    # confluent_kafka's object begins, after Python's own two words, with librdkafka's handle.
-    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
     assert meet(handle, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"told to") == 0

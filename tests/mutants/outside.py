@@ -50,6 +50,31 @@ MUTANTS = [
         "tests/unit/test_publish_kafka_topic.py",
     ),
     Mutant(
+        "kafka: innocents are charged", "delaybridge/publish/kafka/publisher.py",
+        "if is_proof and error.code() in OF_A_BATCH:", "if False:",
+        "each record of a refused batch is charged a failed attempt",
+        "tests/integration/test_publish_kafka_refused.py",
+    ),
+    Mutant(
+        "kafka: without proof", "delaybridge/publish/kafka/publisher.py",
+        "if is_proof and error.code() in OF_A_BATCH:", "if error.code() in OF_A_BATCH:",
+        "a record that may have been written goes again, although it is to go at most once",
+        "tests/integration/test_publish_kafka_refused.py",
+    ),
+    Mutant(
+        "kafka: pieces in one", "delaybridge/publish/kafka/topic.py",
+        "return self.in_flight > 0 and (self.change is not None or self.care is not None)",
+        "return self.in_flight > 0 and self.change is not None",
+        "librdkafka puts the halves of a refused batch into one again",
+        "tests/unit/test_publish_kafka_care.py",
+    ),
+    Mutant(
+        "kafka: the named are not believed", "delaybridge/publish/kafka/care.py",
+        "if innocent and len(innocent) < len(batch):", "if False:",
+        "the innocent of a refused batch go again with the guilty",
+        "tests/unit/test_publish_kafka_care.py",
+    ),
+    Mutant(
         "kafka: many", "delaybridge/publish/kafka/topic.py",
         "MANY = 400", "MANY = 4000",
         "no topic gets the patient producer",

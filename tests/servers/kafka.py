@@ -6,6 +6,7 @@ paths, but not for claims about latency or exactly-once delivery.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import subprocess
@@ -153,6 +154,9 @@ class KafkaNode(ServerProcess):
         return ["java", *options, quiet, "-cp", f"{self.libs}/*", *arguments]
 
 
+_PRODUCE = 0  # the number of this kind of request in Kafka's protocol
+
+
 class KafkaStandIn(AbstractContextManager):
     """librdkafka's mock cluster; it runs in this process, and others can connect to it."""
 
@@ -161,8 +165,26 @@ class KafkaStandIn(AbstractContextManager):
         broker = next(iter(self._owner.list_topics(timeout=REPLY_TIMEOUT_S).brokers.values()))
         self.url = kafka_url_of(broker.port)
 
+    def refuse(self, error: int, batches: int) -> None:
+        """Answer this error to the next batches of records, for each record of them."""
+        library, handle = native(self._owner)
+        library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+        cluster = ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle))
+        errors = (ctypes.c_int * batches)(*[error] * batches)
+        push = library.rd_kafka_mock_push_request_errors_array
+        push(cluster, ctypes.c_int16(_PRODUCE), ctypes.c_size_t(batches), errors)
+
     def __exit__(self, *exc: object) -> None:
         del self._owner  # the cluster lives as long as the client that made it
+
+
+def native(producer: confluent_kafka.Producer) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """librdkafka itself, and its handle of the producer."""
+    loaded = Path("/proc/self/maps").read_text()
+    library = next(word for word in loaded.split() if "librdkafka" in word)
+    # confluent_kafka's object begins, after Python's own two words, with librdkafka's handle.
+    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
+    return ctypes.CDLL(library), handle
 
 
 def kafka_url_of(port: int) -> str:

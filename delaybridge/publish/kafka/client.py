@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.cimpl import Producer  # never OpenTelemetry's, which changes each record
 
 from delaybridge.message import OWN_HEADERS, Delivery
+from delaybridge.publish.kafka.care import FailedRecord
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
 from delaybridge.publish.reports import call_on_loop
@@ -33,7 +34,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.confirmed: list[Delivery] = []
-        self.failed: list[tuple[Delivery, KafkaError]] = []
+        self.failed: list[FailedRecord] = []
 
 
 class KafkaClient:
@@ -152,17 +153,16 @@ class KafkaClient:
                 call_on_loop(self._loop, self._on_error, self, fatal)
 
     def _answer(self, delivery: Delivery, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._answers.failed.append((delivery, error))
-        elif message.offset() is None:
+        if error is None and message.offset() is None:
             # The broker called it a duplicate, which librdkafka reports as success. It may not be
             # one: a new partition accepts any first sequence number. If it refused the first
             # request and accepted the second, the first, sent again, looks like a duplicate and
             # is lost (KAFKA-15591).
             error = KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
-            self._answers.failed.append((delivery, error))
-        else:
+        if error is None:
             self._answers.confirmed.append(delivery)
+        else:
+            self._answers.failed.append(FailedRecord(delivery, error, message.partition()))
 
     def _error(self, error: KafkaError) -> None:
         call_on_loop(self._loop, self._on_error, self, error)

@@ -1,4 +1,4 @@
-"""The two producers of one publisher: one sends at once, the other waits a little for company.
+"""The producers of one publisher: one sends at once, the others wait a little for company.
 
 librdkafka cannot change `linger.ms` on a producer that lives, nor per record. A backlog in large
 requests costs the worker 5 us less a message, and the broker up to 15.
@@ -7,26 +7,26 @@ requests costs the worker 5 us less a message, and the broker up to 15.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
-from math import inf
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from delaybridge.publish.kafka.client import Answers, KafkaClient
 from delaybridge.publish.kafka.configuration import Configuration
+from delaybridge.publish.kafka.spare import Spare
 from delaybridge.publish.kafka.topic import TopicState
 
 LINGER_MS = 5
-REOPEN_S = 10.0  # between two attempts to open the patient producer
-ANSWER_TIMEOUT_S = 5.0
 
 
 class KafkaClients:
     """The producers of one publisher.
 
-    prompt: sends at once, or as the operator's linger says. patient: waits for LINGER_MS, and is
-    used only once it is ready; None if the operator set a linger, and while it is not open.
+    prompt: sends at once, or as the operator's linger says. patient: waits for LINGER_MS, for
+    backlogs; never open if the operator set a linger. apart: waits as long, and has the topics of
+    which a batch was refused. After each refusal librdkafka sends nothing from that producer,
+    whatever the topic, until all its requests are answered. single: makes a request of each record,
+    for the last suspects of a batch. The last three are used only once they are ready.
     """
 
     def __init__(
@@ -36,18 +36,32 @@ class KafkaClients:
         on_error: Callable[[KafkaClient, KafkaError], None],
     ) -> None:
         self.prompt: KafkaClient | None = None
-        self.patient: KafkaClient | None = None
         self._settings, self._on_answers, self._on_error = settings, on_answers, on_error
-        self._opened_s = -inf
-        self._warm_up: asyncio.Task[KafkaError | None] | None = None
+        self._patient, self._apart = Spare(self._make_lingering), Spare(self._make_lingering)
+        self._single = Spare(lambda: self._make(settings.with_single_records()))
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def patient(self) -> KafkaClient | None:
+        """The one for backlogs; None while it is not open."""
+        return self._patient.client
+
+    @property
+    def apart(self) -> KafkaClient | None:
+        """The one for topics of which a batch was refused; None while it is not open."""
+        return self._apart.client
+
+    @property
+    def single(self) -> KafkaClient | None:
+        """The one that makes a request of each record; None while it is not open."""
+        return self._single.client
 
     def __contains__(self, client: KafkaClient) -> bool:
         """Whether it is one of those in use."""
-        return client is self.prompt or client is self.patient
+        return client is self.prompt or any(client is spare.client for spare in self._spares)
 
     def open(self) -> KafkaClient:
-        """Make those that are missing; returns the prompt one."""
+        """Make the prompt and the patient one if they are missing; returns the prompt one."""
         if self.prompt is None:
             self.prompt = self._make(self._settings)
         self._open_patient()
@@ -57,44 +71,42 @@ class KafkaClients:
         """The producer that should have what this topic holds; the one it has if that must stay."""
         if topic.client is not None and topic.client in self and now_s < topic.settled_s:
             return topic.client
+        if topic.care is not None:
+            single = self._single.open() if topic.care.is_for_one_by_one else None
+            return single or self._apart.open() or self._open_patient() or self.prompt
         patient = self.patient
         is_patient = patient is not None and topic.client is patient
         if not topic.gains_from_patience(is_patient=is_patient):
             return self.prompt
-        self._open_patient()
-        return self.prompt if patient is None or not patient.ready.is_set() else patient
+        return self._open_patient() or self.prompt
 
     def drop(self) -> None:
-        """End both."""
+        """End all."""
         self._end(self.prompt)
         self.prompt = None
-        self.drop_patient()
+        for spare in self._spares:
+            self._end(spare.take())
 
-    def drop_patient(self) -> None:
-        """End the patient one; it is opened again when it is wanted."""
-        if self._warm_up is not None:
-            self._warm_up.cancel()
-        self._end(self.patient)
-        self.patient = None
+    def drop_spare(self, client: KafkaClient) -> None:
+        """End one that is not the prompt one; it is opened again when it is wanted."""
+        for spare in self._spares:
+            if spare.client is client:
+                self._end(spare.take())
+
+    @property
+    def _spares(self) -> tuple[Spare, ...]:
+        return self._patient, self._apart, self._single
 
     async def ended(self) -> None:
         """Wait until all that were dropped have ended."""
         await asyncio.gather(*self._ending)
 
-    def _open_patient(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if (
-            self.patient is None
-            and self._settings.may_linger
-            and now_s >= self._opened_s + REOPEN_S
-        ):
-            self._opened_s = now_s
-            # No thread is free, or a certificate is gone: the prompt one does without it.
-            with contextlib.suppress(KafkaException, RuntimeError):
-                self.patient = self._make(self._settings.with_linger(LINGER_MS))
-                # Without a question of ours, librdkafka first asks for its id after 500 ms.
-                asking = self.patient.error_of_topic(None, ANSWER_TIMEOUT_S)
-                self._warm_up = asyncio.create_task(asking)
+    def _open_patient(self) -> KafkaClient | None:
+        return self._patient.open() if self._settings.may_linger else None
+
+    def _make_lingering(self) -> KafkaClient:
+        settings = self._settings
+        return self._make(settings.with_linger(LINGER_MS) if settings.may_linger else settings)
 
     def _make(self, settings: Configuration) -> KafkaClient:
         return KafkaClient(settings, self._on_answers, self._on_error)

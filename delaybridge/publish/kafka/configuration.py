@@ -61,7 +61,14 @@ class Configuration(dict[str, Any]):
 
     def with_linger(self, linger_ms: int) -> Self:
         """The same settings with this linger."""
-        made = type(self)({**self, "linger.ms": linger_ms})
+        return self._with({"linger.ms": linger_ms})
+
+    def with_single_records(self) -> Self:
+        """The same settings, with a request for each record."""
+        return self._with({"linger.ms": 0, "batch.num.messages": 1})
+
+    def _with(self, others: Mapping[str, Any]) -> Self:
+        made = type(self)({**self, **others})
         made.file = self.file
         return made
 

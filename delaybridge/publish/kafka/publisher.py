@@ -1,7 +1,8 @@
-"""Publishes to Kafka: two producers, kept up, and for each topic whether it exists.
+"""Publishes to Kafka: up to four producers, kept up, and for each topic whether it exists.
 
-`client.py` is librdkafka on the loop; `clients.py` the two producers; `topic.py` says which of them
-a topic gains from; `outcomes.py` maps librdkafka's errors to outcomes.
+`client.py` is librdkafka on the loop; `clients.py` the producers; `topic.py` says which of them a
+topic gains from; `care.py` finds the guilty of a refused batch; `outcomes.py` maps librdkafka's
+errors to outcomes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from confluent_kafka import KafkaError, libversion
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.kafka.care import OF_A_BATCH, FailedRecord, Judgement, judged
 from delaybridge.publish.kafka.client import Answers, KafkaClient
 from delaybridge.publish.kafka.clients import KafkaClients
 from delaybridge.publish.kafka.configuration import check, configuration
@@ -121,8 +123,8 @@ class KafkaPublisher(LinkedPublisher):
             client.renew_password()
         if not (error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN):
             return
-        if client is self._clients.patient and not self._has_in_flight(client):
-            self._clients.drop_patient()  # no record needs it; the prompt one tells of the cluster
+        if client is not self._clients.prompt and not self._has_in_flight(client):
+            self._clients.drop_spare(client)  # no record needs it; the prompt one tells of all
         elif error.fatal():
             # The producer is unusable for good; the next session makes a new one.
             self._give_up(Outcome(Verdict.UNKNOWN, f"fatal: {shown(error)}", Fault.BROKER), reason)
@@ -188,17 +190,20 @@ class KafkaPublisher(LinkedPublisher):
             if topic.is_blocked or client is None:
                 self._holding[topic] = None
                 return
-            count, error = client.produce(topic.name, topic.held)
-            self._is_flying(topic, [topic.held.popleft() for _ in range(count)], now_s)
+            piece = topic.piece(now_s, one_by_one=client is self._clients.single)
+            count, error = client.produce(topic.name, piece)
+            self._is_flying(topic, topic.pop(count), now_s)
             if isinstance(error, BufferError) and self._unconfirmed:
                 self._holding[topic] = None  # until some of those are answered
                 return
             if error is not None:
-                self._not_taken(topic, topic.held.popleft(), error)
+                self._not_taken(topic, topic.pop(1)[0], error)
 
     def _choose(self, topic: TopicState, now_s: float) -> KafkaClient | None:
         """The producer for what the topic holds. The topic is blocked if it is to change first."""
         topic.end_change()
+        if topic.is_blocked:
+            return topic.client
         best = self._clients.best_for(topic, now_s)
         if topic.in_flight == 0 or best is topic.client:
             return best
@@ -227,23 +232,44 @@ class KafkaPublisher(LinkedPublisher):
         if client not in self._clients:
             return  # its deliveries have their outcomes already
         now_s = asyncio.get_running_loop().time()
-        for delivery, error in answers.failed:
-            flight = self._unconfirmed.pop(delivery)
-            flight.topic.failed(now_s)
-            is_proof = client.disturbed_s < flight.since_s
-            self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
-            self._doubt(flight.topic, error)
+        self._failed(client, answers.failed, now_s)
         if answers.confirmed:
             client.is_down = False
             self._reports.add(answers.confirmed, CONFIRMED)
             flights = Counter(map(self._unconfirmed.pop, answers.confirmed))
             for flight, count in flights.items():
                 flight.topic.confirmed(count, flight.since_s, now_s)
-        if client.is_down and client is self._clients.patient and not self._has_in_flight(client):
-            self._clients.drop_patient()  # else its topics would stay with it, settled
+        is_spare = client is not self._clients.prompt
+        if client.is_down and is_spare and not self._has_in_flight(client):
+            self._clients.drop_spare(client)  # else its topics would stay with it, settled
         for topic in [topic for topic in self._holding if not topic.is_blocked]:
             del self._holding[topic]
             self._go_on(topic, now_s)
+
+    def _failed(self, client: KafkaClient, failures: Iterable[FailedRecord], now_s: float) -> None:
+        refused: dict[TopicState, list[FailedRecord]] = {}
+        for failure in failures:
+            delivery, error, _ = failure
+            flight = self._unconfirmed.pop(delivery)
+            is_proof = client.disturbed_s < flight.since_s
+            if is_proof and error.code() in OF_A_BATCH:
+                refused.setdefault(flight.topic, []).append(failure)
+            else:
+                flight.topic.failed(now_s)
+                self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
+                self._doubt(flight.topic, error)
+        for topic, theirs in refused.items():
+            for judgement in judged(theirs, alone=client is self._clients.single):
+                self._refused(topic, judgement, now_s)
+
+    def _refused(self, topic: TopicState, judgement: Judgement, now_s: float) -> None:
+        topic.refused(judgement, now_s)
+        for delivery, error, _ in judgement.guilty:
+            self._reports.add([delivery], answer(delivery, error, is_proof=True))
+        if self.unavailable is not None:
+            self._reports.add(topic.take(), broker_refusal(self.unavailable))
+        elif topic.held:
+            self._holding[topic] = None
 
     # topics
 

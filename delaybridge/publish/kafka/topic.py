@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from asyncio import Task, TimerHandle, get_running_loop
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
+from delaybridge.publish.kafka.care import Care, Judgement
 from delaybridge.publish.kafka.client import KafkaClient
 
 MANY = 400  # in flight: the patient producer's 5 ms are less than these take anyway
@@ -37,6 +38,7 @@ class TopicState:
         self.in_flight = 0
         self.change: TimerHandle | None = None  # while it changes; ends a change that takes long
         self.settled_s = 0.0  # until then it does not change
+        self.care: Care | None = None  # after a refused batch: it is sent in pieces
         self._took_s = 0.0  # from hand-over to confirm, the last time
 
     @property
@@ -46,8 +48,8 @@ class TopicState:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether `held` must wait for those in flight, because the topic changes its producer."""
-        return self.change is not None and self.in_flight > 0
+        """Whether `held` must wait for those in flight: for a change of producer, or with care."""
+        return self.in_flight > 0 and (self.change is not None or self.care is not None)
 
     def gains_from_patience(self, *, is_patient: bool) -> bool:
         """Whether what is held is better sent by the patient producer. is_patient: it is now."""
@@ -66,6 +68,29 @@ class TopicState:
         """The broker may or may not have one record, and may still get it on its old connection."""
         self.in_flight -= 1
         self.stay_until(now_s + SETTLED_S)
+
+    def refused(self, judgement: Judgement, now_s: float) -> None:
+        """The broker has none of a batch: who is not guilty of it goes again."""
+        self.in_flight -= sum(map(len, judgement))
+        if judgement.innocent or judgement.suspects:
+            self.care = self.care or Care()
+            self.care.put_back(judgement, self.held, now_s)
+
+    def piece(self, now_s: float, *, one_by_one: bool = False) -> Sequence[Delivery]:
+        """The records of `held` to send next; call it while the topic is not blocked.
+
+        one_by_one: the producer that it has makes a request of each record.
+        """
+        care = self.care
+        if care is not None and care.is_over and now_s > care.until_s:
+            care = self.care = None
+        return self.held if care is None else care.piece(self.held, one_by_one=one_by_one)
+
+    def pop(self, count: int) -> list[Delivery]:
+        """Remove this number of records from `held`, the first ones."""
+        if self.care is not None:
+            self.care.left(count)
+        return [self.held.popleft() for _ in range(count)]
 
     def stay_until(self, at_s: float) -> None:
         """Keep the producer that it has."""
@@ -88,4 +113,6 @@ class TopicState:
         taken = [*self.held, *self.waiting]
         self.held.clear()
         self.waiting.clear()
+        if self.care is not None:
+            self.care.forget()
         return taken
