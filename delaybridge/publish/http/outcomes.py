@@ -36,7 +36,11 @@ def outcome_of(status: int, retry_after: str | None) -> Outcome:
 
 
 def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:
-    """A POST without an answer. Refused only if no connection was made, so nothing was written."""
+    """A POST without an answer. Refused only if no connection was made, so nothing was written.
+
+    After a time-out the fault is the destination's, as after 503: each further message would hold a
+    connection for as long.
+    """
     if isinstance(exc, aiohttp.ClientConnectorError | AddressRefused):
         return Outcome(Verdict.REFUSED, reason_of("unreachable", exc), Fault.BROKER)
     if isinstance(exc, aiohttp.ConnectionTimeoutError):
@@ -44,7 +48,7 @@ def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:
         return Outcome(Verdict.REFUSED, what, Fault.BROKER)
     if isinstance(exc, TimeoutError):
         what = f"confirm_timeout: none within {timeout_s:g} s"
-        return Outcome(Verdict.UNKNOWN, what, Fault.MESSAGE)
+        return Outcome(Verdict.UNKNOWN, what, Fault.DESTINATION)
     return Outcome(Verdict.UNKNOWN, reason_of("connection_lost", exc), Fault.BROKER)
 
 
