@@ -13,10 +13,18 @@ from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import DEADLINE_S, until
 
 
+RAISING = (
+    "delaybridge.publish.kombu.thread:ConnectionThread.send",
+    "delaybridge.publish.kombu.thread:ConnectionThread.take_outcomes",
+    "delaybridge.publish.kombu.thread:ConnectionThread._publish",
+)
+
+
 class KombuRedisRig(RedisRig):
     """kombu over Redis: a list per queue."""
 
     kind = "kombu"
+    raising = RAISING
     is_pipelined = False
 
     def url(self) -> str:
@@ -35,6 +43,7 @@ class KombuAmqpRig(RabbitMQRig):
     kind = "kombu"
     missing_reason = "unroutable"
     oversize_reason = "precondition_failed"
+    raising = RAISING
     is_pipelined = False
 
     def url(self) -> str:

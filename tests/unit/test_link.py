@@ -57,6 +57,9 @@ class ScriptedPublisher(LinkedPublisher):
     def _describe(self) -> str:
         return "by script"
 
+    def _abandon(self, reason: str) -> None:
+        self._change(reason)
+
     def _is_idle(self) -> bool:
         return True
 

@@ -150,6 +150,13 @@ class HttpPublisher(LinkedPublisher):
         if self._session is not None:
             await self._session.close()
 
+    def _abandon(self, reason: str) -> None:
+        self._change(reason)
+        self._reports.add(self._lines.take_all(), broker_refusal(reason))
+        for task in self._posts:
+            task.cancel()
+        self._lines = Lines(self._options.connections)
+
     def _is_idle(self) -> bool:
         return self._lines.is_idle
 
@@ -167,21 +174,21 @@ class HttpPublisher(LinkedPublisher):
         """Post what may go now."""
         now_s = asyncio.get_running_loop().time()
         while (taken := self._lines.next(now_s)) is not None:
-            task = asyncio.create_task(self._post(*taken))
+            task = self._spawn(self._post(self._lines, *taken))
             self._posts.add(task)
             task.add_done_callback(self._posts.discard)
 
-    async def _post(self, line: PathLine, delivery: Delivery) -> None:
+    async def _post(self, lines: Lines, line: PathLine, delivery: Delivery) -> None:
         outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED)  # if it is cancelled
         try:
             outcome = await self._outcome(line, delivery)
         except Exception as exc:
             outcome = Outcome(Verdict.UNKNOWN, f"failed: {type(exc).__name__}")
         finally:
-            self._lines.ended(line, delivery)
             self._reports.add([delivery], outcome)
+            lines.ended(line, delivery)
         if outcome.fault is Fault.DESTINATION:  # the others of the path were certainly not sent
-            left = self._lines.take(line, path_of(delivery))
+            left = lines.take(line, path_of(delivery))
             self._reports.add(left, Outcome(Verdict.REFUSED, outcome.reason, outcome.fault))
         self._go_on()
 
