@@ -12,7 +12,6 @@ from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import DEADLINE_S, until
 
-
 RAISING = (
     "delaybridge.publish.kombu.thread:ConnectionThread.send",
     "delaybridge.publish.kombu.thread:ConnectionThread.take_outcomes",
