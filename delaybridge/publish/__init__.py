@@ -17,9 +17,10 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
@@ -69,8 +70,7 @@ Report = Callable[[Sequence[Delivery], Outcome], None]
 class Publisher(Protocol):
     """One connection to one configured broker, on the worker's event loop.
 
-    name: of the broker. unavailable: the reason why the broker takes nothing now, None while it
-    does. A publisher reconnects by itself, with back-off, and never stops trying; each change of
+    A publisher reconnects by itself, with back-off, and never stops trying; each change of
     `unavailable` calls `on_change`.
 
     While `unavailable` is set, and after `close` was called, deliveries are reported REFUSED with
@@ -78,8 +78,13 @@ class Publisher(Protocol):
     after a lost connection, and Fault.DESTINATION if the destination refuses everything.
     """
 
-    name: str
-    unavailable: str | None
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+
+    @property
+    def unavailable(self) -> str | None:
+        """The reason why the broker takes nothing now; None while it does."""
 
     async def connect(self) -> None:
         """Try once to connect and warm up.
@@ -168,13 +173,20 @@ def connect(
     `unavailable` changes. ConfigError if the URL cannot be used.
     """
     kind = kind_of(url)
+
+    def make(factory: Any, report: Report) -> Publisher:
+        made: Publisher = factory(name, url, report=report, on_change=on_change, options=options)
+        return made
+
     if kind in KINDS.values():
-        factory = import_module(f"delaybridge.publish.{_ROOMS.get(kind, kind)}").publisher
-    else:
-        (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
-        factory = entry.load()
-    made: Publisher = factory(name, url, report=report, on_change=on_change, options=options)
-    return made
+        room = import_module(f"delaybridge.publish.{_ROOMS.get(kind, kind)}")
+        return make(room.publisher, report)
+    (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
+    guarded = import_module("delaybridge.publish.guarded")  # it needs this module
+    found: Publisher = guarded.GuardedPublisher(
+        partial(make, entry.load()), report, options.confirm_timeout_s
+    )
+    return found
 
 
 def check_brokers(

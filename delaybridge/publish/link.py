@@ -1,4 +1,8 @@
-"""A publisher's link to its broker: connect, stay connected, back off, say `unavailable`."""
+"""A publisher's link to its broker: connect, stay connected, back off, say `unavailable`.
+
+Its invariant: each delivery ends in exactly one outcome. Whatever a publisher's code raises, in a
+call, a task or a callback, ends its session as a lost connection would, and the next one begins.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import asyncio
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, Outcome, PublishOptions, Report, Verdict
+from delaybridge.publish.owed import Owed, failure
 from delaybridge.publish.reports import Reports
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.2, 10.0, 0.5
@@ -20,6 +26,7 @@ ANSWER_TIMEOUT_S = 10.0  # for an answer to `check`
 DRAIN_POLL_S = 0.01
 CLOSING, CLOSED = "not_connected: closing", "not_connected: closed"
 UNCONFIRMED = "closed: before it was confirmed"
+P = ParamSpec("P")
 
 
 class LinkedPublisher(ABC):
@@ -36,9 +43,11 @@ class LinkedPublisher(ABC):
     ) -> None:
         self.name = name
         self.unavailable: str | None = "not_connected: not yet"
-        self._reports = Reports(report)
+        self._owed = Owed(report)
+        self._reports = Reports(self._owed.report)
         self._on_change = on_change
         self._keeper: asyncio.Task[None] | None = None
+        self._link: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
         self._is_closing = False
         self._since_s = math.inf  # when the connection opened
@@ -55,10 +64,14 @@ class LinkedPublisher(ABC):
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Hand a batch to the broker in this order; outcomes arrive through `report`."""
+        self._owed.take(deliveries)
         if self._is_closing or self.unavailable is not None:
             self._refuse(deliveries)
-        else:
+            return
+        try:
             self._send(deliveries)
+        except Exception as exc:
+            self._failed(exc)
 
     async def check(self, destination: Destination) -> str | None:
         """The reason why this destination would be refused now; None if none is known."""
@@ -85,7 +98,14 @@ class LinkedPublisher(ABC):
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        await self._disconnect()
+        if self._link is not None:
+            await asyncio.wait([self._link])
+        outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED, Fault.BROKER)
+        try:
+            await self._disconnect()
+        except Exception as exc:
+            outcome = failure(self.name, exc)
+        self._owed.report(self._owed.left, outcome)
 
     # each kind of broker implements these
 
@@ -117,10 +137,34 @@ class LinkedPublisher(ABC):
         """Whether every delivery has its outcome."""
 
     @abstractmethod
+    def _abandon(self, reason: str) -> None:
+        """Call `_change`, report deliveries without an outcome, drop the connection. Nothing waits.
+
+        What may have been written is UNKNOWN, the rest is refused, both for this reason.
+        """
+
+    @abstractmethod
     async def _disconnect(self) -> None:
         """Report deliveries without an outcome, flush the reports, end the connection for good."""
 
     # each kind of broker may call these
+
+    def _guarded(self, call: Callable[P, None]) -> Callable[P, None]:
+        """The same call, for callbacks: what it raises ends the session."""
+
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                call(*args, **kwargs)
+            except Exception as exc:
+                self._failed(exc)
+
+        return guarded
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task; what it raises ends the session."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._look_at)
+        return task
 
     def _opened(self) -> None:
         """The connection is open, and the broker takes messages."""
@@ -143,9 +187,31 @@ class LinkedPublisher(ABC):
         now_s = asyncio.get_running_loop().time
         while True:
             self._since_s = math.inf
-            await self._connect_until_lost()
+            self._link = self._spawn(self._connect_until_lost())
+            try:
+                await asyncio.wait([self._link])
+            finally:
+                self._link.cancel()
             self._tried.set()
             await asyncio.sleep(backoff.next_s(now_s() - self._since_s))
+
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            self._failed(exc)
+
+    def _failed(self, exc: BaseException) -> None:
+        """Something raised that must not: end the session, and every delivery with it."""
+        outcome = failure(self.name, exc)
+        try:
+            self._abandon(outcome.reason)
+        except Exception as again:
+            failure(self.name, again)
+            self._change(outcome.reason)
+        # In a later turn, after what was reported just now: for those that nothing knows any more.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._owed.report, self._owed.left, outcome)
+        if self._link is not None:
+            self._link.cancel()
 
 
 def broker_refusal(reason: str) -> Outcome:

@@ -10,6 +10,7 @@ from functools import partial
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import PULL
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
+from delaybridge.publish.guarded import GuardedPublisher
 from delaybridge.publish.pull import PullPublisher
 from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.outcomes import ERROR_CHARS
@@ -36,7 +37,8 @@ class Brokers:
     ) -> None:
         """on_change: called when a broker becomes unavailable or available."""
         self._report, self._on_change, self._options = report, on_change, options
-        self.by_name = {PULL: Broker(PULL, PullPublisher(report))}
+        pull = GuardedPublisher(PullPublisher, report, options.confirm_timeout_s)
+        self.by_name = {PULL: Broker(PULL, pull)}
         self.by_name |= {name: self._create(name, url) for name, url in urls.items()}
         self.tried = asyncio.Event()
         self._logged: dict[str, str | None] = {}  # the reason logged last; None: available

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -329,10 +330,29 @@ class TestEveryPublisher:
         finally:
             await publisher.close(0.0)
 
+    @ENCODING
+    async def test_whatever_raises_each_delivery_has_an_outcome_and_the_next_ones_are_confirmed(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with rig.connected() as (publisher, sink):
+            for place in rig.raising:
+                to = await rig.new_destination()
+                owner, _, name = place.rpartition(".")
+                with monkeypatch.context() as patch:
+                    patch.setattr(resolve_name(owner), name, raising)
+                    sent = rig.deliveries(to, 20)
+                    await sink.publish(sent)
+                assert sink.verdicts(sent) != {Verdict.CONFIRMED}, place
+                await sink.confirm_again(rig, to)
+
     async def test_it_describes_itself(self, rig: Rig) -> None:
         async with rig.connected() as (publisher, _):
             assert rig.kind in publisher.describe().lower()
             assert "guest:guest" not in publisher.describe()
+
+
+def raising(*_: object, **__: object) -> None:
+    raise RuntimeError("told to")
 
 
 def in_order(rig: Rig, messages: Iterable[Delivery | Received]) -> list[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from delaybridge.errors import ConfigError, PublishUnavailable
-from delaybridge.publish import CONFIRMED, Fault, Verdict
+from delaybridge.message import Delivery
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from tests.rigs.broker import connect_to
 from tests.rigs.broker_memory import MemoryRig
 from tests.rigs.waiting import DEADLINE_S
@@ -95,3 +99,40 @@ async def test_it_keeps_the_contract(
     nowhere, _ = connect_to("file", f"file://{tmp_path}/missing")
     with pytest.raises(PublishUnavailable):
         await nowhere.connect()
+
+
+async def test_what_it_raises_leaves_no_delivery_without_an_outcome(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(installed))
+    rig = FileRig()
+    publisher, sink = connect_to(
+        "file", f"file://{tmp_path}", PublishOptions(confirm_timeout_s=0.2)
+    )
+    await publisher.connect()
+    kind = import_module("example_publisher").FilePublisher
+
+    def refuses_2(self: Any, delivery: Delivery) -> Outcome:
+        if delivery.record.body == b"2":
+            raise KeyError("a bug")
+        return CONFIRMED
+
+    async def dies() -> None:
+        raise KeyError("a bug")
+
+    def in_a_task(self: Any, deliveries: Any) -> None:
+        self.task = asyncio.create_task(dies())
+
+    to = rig.destination("a")
+    for name, code, reason in (
+        ("_append", refuses_2, "failed"),
+        ("publish", in_a_task, "confirm_timeout"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, code)
+            sent = rig.deliveries(to, 5)
+            await sink.publish(sent)
+        assert sink.verdicts(sent[2:]) == {Verdict.UNKNOWN}
+        assert sink.reasons(sent[2:]) == {reason}
+        await sink.confirm_again(rig, to)
+    await publisher.close(1.0)

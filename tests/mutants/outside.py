@@ -6,10 +6,55 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "http: one key at once", "delaybridge/publish/http/publisher.py",
-        "            if key is None:\n", "            if key is None or key:\n",
+        "http: one key at once", "delaybridge/publish/http/lines.py",
+        "        if key is not None:\n            of_key = path_of(delivery), key\n"
+        "            if (behind := ",
+        "        if key is not None and not key:\n            of_key = path_of(delivery), key\n"
+        "            if (behind := ",
         "messages of one key overtake each other",
-        "tests/integration/test_publish_http.py::test_messages_of_one_key_go_one_after_the_other",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: a key is free too early", "delaybridge/publish/http/lines.py",
+        "        for one in ours:\n            if (key := one.record.key) is not None:\n"
+        "                del self._behind[path_of(one), key]\n",
+        "        for one in ours:\n            if (key := one.record.key) is not None:\n"
+        "                self._behind.clear()\n",
+        "after a time-out two messages of one key are under way",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: a free line is taken at once", "delaybridge/publish/http/lines.py",
+        "elif path not in self._sharing and self._has_room():", "elif self._has_room():",
+        "a message overtakes one of its key that waits in the shared line",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: connections by turn", "delaybridge/publish/http/lines.py",
+        "is_first = best is None or line.under_way < best.under_way", "is_first = best is None",
+        "paths that hang get each connection that a healthy one gives back",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: a new path has any number", "delaybridge/publish/http/lines.py",
+        "            return line.under_way < self._quarter and unproven < bound\n",
+        "            return True\n",
+        "paths that hang have all connections of their host",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: a time-out is the message's", "delaybridge/publish/http/outcomes.py",
+        "        return Outcome(Verdict.UNKNOWN, what, Fault.DESTINATION)\n",
+        "        return Outcome(Verdict.UNKNOWN, what, Fault.MESSAGE)\n",
+        "a path that hangs is posted to for ever, and each message is buried in the end",
+        "tests/integration/test_publish_http_paths.py",
+    ),
+    Mutant(
+        "http: one slow message stops its path", "delaybridge/publish/http/publisher.py",
+        "return outcome if is_silent else replace(outcome, fault=Fault.MESSAGE)",
+        "return outcome",
+        "each time that one message times out, all others of a healthy path wait",
+        "tests/integration/test_publish_http_paths.py",
     ),
     Mutant(
         "http: 429 is final", "delaybridge/publish/http/outcomes.py",

@@ -107,6 +107,7 @@ class Rig(contextlib.AbstractAsyncContextManager):
     is_ordered = True  # False: only messages with the same key keep their order
     options = OPTIONS
     is_pipelined = True  # False: sends one at a time; the next ones are not written yet
+    raising: tuple[str, ...] = ()  # MODULE:CLASS.METHOD on a message's way
     may_fail_to_connect = True  # once: the broker has just started, maybe beside others
 
     @abstractmethod

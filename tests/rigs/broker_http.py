@@ -66,6 +66,12 @@ class HttpRig(NetworkRig):
     missing_reason = "http_404"
     oversize_reason = "http_413"
     is_ordered = False
+    raising = (
+        "delaybridge.publish.http.lines:Lines.add",
+        "delaybridge.publish.http.lines:Lines.next",
+        "delaybridge.publish.http.lines:Lines.ended",
+        "delaybridge.publish.http.publisher:HttpPublisher._headers",
+    )
     options = PublishOptions(http=HttpOptions(allow_private=True))
 
     def __init__(self) -> None:

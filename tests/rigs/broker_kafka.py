@@ -57,6 +57,12 @@ class KafkaRig(NetworkRig):
 
     kind = "kafka"
     missing_reason = "topic_missing"
+    raising = (
+        "delaybridge.publish.kafka.publisher:KafkaPublisher._ask_for",
+        "delaybridge.publish.kafka.client:KafkaClient.produce",
+        "delaybridge.publish.kafka.client:KafkaClient._answer",
+        "delaybridge.publish.kafka.topic:TopicState.confirmed",
+    )
 
     def __init__(self, partitions: int = 1) -> None:
         super().__init__()

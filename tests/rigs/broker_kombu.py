@@ -12,11 +12,18 @@ from tests.rigs.broker_rabbitmq import RabbitMQRig
 from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import DEADLINE_S, until
 
+RAISING = (
+    "delaybridge.publish.kombu.thread:ConnectionThread.send",
+    "delaybridge.publish.kombu.thread:ConnectionThread.take_outcomes",
+    "delaybridge.publish.kombu.thread:ConnectionThread._publish",
+)
+
 
 class KombuRedisRig(RedisRig):
     """kombu over Redis: a list per queue."""
 
     kind = "kombu"
+    raising = RAISING
     is_pipelined = False
 
     def url(self) -> str:
@@ -35,6 +42,7 @@ class KombuAmqpRig(RabbitMQRig):
     kind = "kombu"
     missing_reason = "unroutable"
     oversize_reason = "precondition_failed"
+    raising = RAISING
     is_pipelined = False
 
     def url(self) -> str:

@@ -64,6 +64,12 @@ class RabbitMQRig(NetworkRig):
 
     kind = "rabbitmq"
     missing_reason = "exchange_missing"
+    raising = (
+        "delaybridge.publish.rabbitmq.exchange:ExchangeChannel.publish",
+        "delaybridge.publish.rabbitmq.exchange:ExchangeChannel._opened",
+        "delaybridge.publish.rabbitmq.channel:ExchangeLine.next_batch",
+        "delaybridge.publish.rabbitmq.channel:ExchangeLine.settle",
+    )
 
     def __init__(self) -> None:
         super().__init__()

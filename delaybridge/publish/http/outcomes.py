@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -11,7 +12,8 @@ import aiohttp
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
 from delaybridge.publish.http.addresses import AddressRefused
 
-_LONGEST_WAIT_MS = 86_400_000
+_LONGEST_WAIT_S = 86_400
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?", re.ASCII)
 _MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 # The receiver takes nothing now, whatever the message.
 _OVERLOADED = (
@@ -34,7 +36,11 @@ def outcome_of(status: int, retry_after: str | None) -> Outcome:
 
 
 def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:
-    """A POST without an answer. Refused only if no connection was made, so nothing was written."""
+    """A POST without an answer. Refused only if no connection was made, so nothing was written.
+
+    After a time-out the fault is the destination's, as after 503: each further message would hold a
+    connection for as long.
+    """
     if isinstance(exc, aiohttp.ClientConnectorError | AddressRefused):
         return Outcome(Verdict.REFUSED, reason_of("unreachable", exc), Fault.BROKER)
     if isinstance(exc, aiohttp.ConnectionTimeoutError):
@@ -42,7 +48,7 @@ def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:
         return Outcome(Verdict.REFUSED, what, Fault.BROKER)
     if isinstance(exc, TimeoutError):
         what = f"confirm_timeout: none within {timeout_s:g} s"
-        return Outcome(Verdict.UNKNOWN, what, Fault.MESSAGE)
+        return Outcome(Verdict.UNKNOWN, what, Fault.DESTINATION)
     return Outcome(Verdict.UNKNOWN, reason_of("connection_lost", exc), Fault.BROKER)
 
 
@@ -57,13 +63,14 @@ def wait_ms(retry_after: str | None) -> int:
     """How long the answer asks to wait: seconds or a date, a day at most; 0 if it does not say."""
     if not retry_after:
         return 0
-    if retry_after.isascii() and retry_after.isdigit():
-        return min(int(retry_after[:10]) * 1000, _LONGEST_WAIT_MS)
     try:
-        wait_s = parsedate_to_datetime(retry_after).timestamp() - time.time()
-    except ValueError:
+        if _SECONDS.fullmatch(retry_after):
+            wait_s = float(retry_after)
+        else:
+            wait_s = parsedate_to_datetime(retry_after).timestamp() - time.time()
+    except Exception:  # a receiver may write anything, and the parser raises more than ValueError
         return 0
-    return max(0, min(int(wait_s * 1000), _LONGEST_WAIT_MS))
+    return int(max(0.0, min(wait_s, _LONGEST_WAIT_S)) * 1000)
 
 
 def _phrase(status: int) -> str:

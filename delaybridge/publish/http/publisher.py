@@ -7,14 +7,21 @@ import io
 import ssl
 import time
 from base64 import b64encode
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from delaybridge import __version__
 from delaybridge.errors import ConfigError
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
-from delaybridge.publish import Outcome, PublishOptions, Verdict, check_options, read_password
+from delaybridge.publish import (
+    Fault,
+    Outcome,
+    PublishOptions,
+    Verdict,
+    check_options,
+    read_password,
+)
 from delaybridge.publish.link import CLOSED, UNCONFIRMED, LinkedPublisher, broker_refusal
 from delaybridge.settings import password_file
 from delaybridge.settings.urls import redact
@@ -27,6 +34,7 @@ try:
     from delaybridge.publish.http.outcomes import outcome_of, outcome_of_error, reason_of
 except ImportError:
     raise ConfigError('a broker of kind http needs: pip install "delaybridge[http]"') from None
+from delaybridge.publish.http.lines import Lines, PathLine, path_of
 from delaybridge.publish.http.signature import secrets_of, signatures
 
 _ANSWER_BYTES = 64 * 1024  # that are read; the connection of a longer one is closed
@@ -39,8 +47,9 @@ _KNOWN = frozenset({"ssl_ca_certs"})
 class HttpPublisher(LinkedPublisher):
     """A `Publisher` for http[s]://HOST/BASE. A message for `NAME:PATH` is posted to BASE/PATH.
 
-    Up to `http.connections` POSTs are under way at once. Messages with the same key and path go one
-    after the other; others keep no order. No redirect is followed.
+    Up to `http.connections` POSTs are under way at once; `lines.py` says how paths share them.
+    Messages with the same key and path go one after the other; others keep no order. No redirect is
+    followed.
     """
 
     def _configure(self, url: str, options: PublishOptions) -> None:
@@ -58,10 +67,9 @@ class HttpPublisher(LinkedPublisher):
             self._check_public(parts.scheme, parts.hostname or "")
         self._authority = asked.get("ssl_ca_certs")
         self._session: aiohttp.ClientSession | None = None
-        self._waiting: deque[Delivery] = deque()
-        self._behind: dict[tuple[str, bytes], deque[Delivery]] = {}  # of keys under way
-        self._senders: set[asyncio.Task[None]] = set()
-        self._sending = 0
+        self._lines = Lines(self._options.connections)
+        self._posts: set[asyncio.Task[None]] = set()
+        self._answered_s = 0.0  # when a POST was last answered
         self._is_doubted = asyncio.Event()
 
     def _check_public(self, scheme: str, host: str) -> None:
@@ -85,11 +93,7 @@ class HttpPublisher(LinkedPublisher):
             self._is_doubted.clear()
             reason = await self._probe()
         self._change(reason)
-        waiting = [*self._waiting, *(one for line in self._behind.values() for one in line)]
-        self._waiting.clear()
-        for line in self._behind.values():
-            line.clear()
-        self._reports.add(waiting, broker_refusal(reason))
+        self._reports.add(self._lines.take_all(), broker_refusal(reason))
 
     async def _probe(self) -> str | None:
         """Why the host does not answer; None if it does, with whatever status."""
@@ -138,19 +142,23 @@ class HttpPublisher(LinkedPublisher):
 
     async def _disconnect(self) -> None:
         self._change(CLOSED)
-        for task in self._senders:
+        self._reports.add(self._lines.take_all(), broker_refusal(CLOSED))
+        for task in self._posts:
             task.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
-        waiting = [*self._waiting, *(one for line in self._behind.values() for one in line)]
-        self._waiting.clear()
-        self._behind.clear()
-        self._reports.add(waiting, broker_refusal(CLOSED))
+        await asyncio.gather(*self._posts, return_exceptions=True)
         self._reports.flush()
         if self._session is not None:
             await self._session.close()
 
+    def _abandon(self, reason: str) -> None:
+        self._change(reason)
+        self._reports.add(self._lines.take_all(), broker_refusal(reason))
+        for task in self._posts:
+            task.cancel()
+        self._lines = Lines(self._options.connections)
+
     def _is_idle(self) -> bool:
-        return not (self._waiting or self._behind or self._sending)
+        return self._lines.is_idle
 
     def _describe(self) -> str:
         signed = "signed" if self._secrets else "not signed"
@@ -159,40 +167,32 @@ class HttpPublisher(LinkedPublisher):
     # messages
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
-        self._waiting.extend(deliveries)
-        wanted = min(self._options.connections, self._sending + len(self._waiting))
-        while len(self._senders) < wanted:
-            task = asyncio.create_task(self._send_waiting())
-            self._senders.add(task)
-            task.add_done_callback(self._senders.discard)
+        self._lines.add(deliveries)
+        self._go_on()
 
-    async def _send_waiting(self) -> None:
-        """Send what waits, until nothing does."""
-        while self._waiting:
-            delivery = self._waiting.popleft()
-            key = delivery.record.key
-            if key is None:
-                await self._post(delivery)
-                continue
-            lane = delivery.destination.address, key
-            if lane in self._behind:
-                self._behind[lane].append(delivery)
-                continue
-            line = self._behind[lane] = deque([delivery])
-            while line:
-                await self._post(line.popleft())
-            self._behind.pop(lane, None)
+    def _go_on(self) -> None:
+        """Post what may go now."""
+        now_s = asyncio.get_running_loop().time()
+        while (taken := self._lines.next(now_s)) is not None:
+            task = self._spawn(self._post(self._lines, *taken))
+            self._posts.add(task)
+            task.add_done_callback(self._posts.discard)
 
-    async def _post(self, delivery: Delivery) -> None:
-        self._sending += 1
-        outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED)
+    async def _post(self, lines: Lines, line: PathLine, delivery: Delivery) -> None:
+        outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED)  # if it is cancelled
         try:
-            outcome = await self._outcome(delivery)
+            outcome = await self._outcome(line, delivery)
+        except Exception as exc:
+            outcome = Outcome(Verdict.UNKNOWN, f"failed: {type(exc).__name__}")
         finally:
-            self._sending -= 1
             self._reports.add([delivery], outcome)
+            lines.ended(line, delivery)
+        if outcome.fault is Fault.DESTINATION:  # the others of the path were certainly not sent
+            left = lines.take(line, path_of(delivery))
+            self._reports.add(left, Outcome(Verdict.REFUSED, outcome.reason, outcome.fault))
+        self._go_on()
 
-    async def _outcome(self, delivery: Delivery) -> Outcome:
+    async def _outcome(self, line: PathLine, delivery: Delivery) -> Outcome:
         session = self._session
         if session is None or self.unavailable is not None:
             return broker_refusal(self.unavailable or CLOSED)
@@ -205,6 +205,7 @@ class HttpPublisher(LinkedPublisher):
             return broker_refusal(f"unreachable: {exc}")
         except (ValueError, TypeError) as exc:
             return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
+        began_s = asyncio.get_running_loop().time()
         status, retry_after = 0, None
         try:
             # A stream is written part by part: a large body does not hold up the loop.
@@ -213,13 +214,27 @@ class HttpPublisher(LinkedPublisher):
                 url, data=data, headers=headers, allow_redirects=False
             ) as answer:
                 status, retry_after = answer.status, answer.headers.get("Retry-After")
+                self._answered(line)
                 if not await _ended(answer):
                     answer.close()
         except Exception as exc:
             if not status:
-                self._is_doubted.set()
-                return outcome_of_error(exc, self._limit_s)
+                return self._unanswered(line, outcome_of_error(exc, self._limit_s), began_s)
         return outcome_of(status, retry_after)
+
+    def _answered(self, line: PathLine) -> None:
+        self._answered_s = asyncio.get_running_loop().time()
+        self._lines.answered(line, self._answered_s)
+
+    def _unanswered(self, line: PathLine, outcome: Outcome, began_s: float) -> Outcome:
+        """The outcome of a POST without an answer, in the light of the answers to others."""
+        if outcome.fault is not Fault.DESTINATION:
+            self._is_doubted.set()
+            return outcome
+        if self._answered_s < began_s:
+            self._is_doubted.set()
+        is_silent = self._lines.timed_out(line, began_s)
+        return outcome if is_silent else replace(outcome, fault=Fault.MESSAGE)
 
     def _headers(self, delivery: Delivery, body: bytes) -> list[tuple[str, str]]:
         ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))

@@ -143,8 +143,8 @@ class KafkaClient:
             fatal = None
             try:
                 self._producer.poll(POLL_S)
-            except KafkaException as exc:  # instead of `error_cb`: the producer is unusable
-                fatal = error_of(exc)
+            except Exception as exc:  # instead of `error_cb`, or a callback raised: it is unusable
+                fatal = error_of(exc) or KafkaError(KafkaError._FAIL, type(exc).__name__, True)
             answers = self._answers
             if answers.confirmed or answers.failed:
                 self._answers = Answers()

@@ -63,7 +63,9 @@ class KafkaPublisher(LinkedPublisher):
         self._settings = configuration(self.name, url, options)
         check(self.name, self._settings)
         self._topics: dict[str, TopicState] = {}
-        self._clients = KafkaClients(self._settings, self._answered, self._erred)
+        self._clients = KafkaClients(
+            self._settings, self._guarded(self._answered), self._guarded(self._erred)
+        )
         self._unconfirmed: dict[Delivery, Flight] = {}  # given to librdkafka
         self._holding: dict[TopicState, None] = {}  # topics that hold records, and why they wait
         self._troubled = asyncio.Event()
@@ -151,6 +153,9 @@ class KafkaPublisher(LinkedPublisher):
             topic.in_flight = 0
         self._refuse_waiting(unavailable)
 
+    def _abandon(self, reason: str) -> None:
+        self._give_up(Outcome(Verdict.UNKNOWN, reason, Fault.BROKER), reason)
+
     def _is_idle(self) -> bool:
         kept = any(topic.waiting or topic.held for topic in self._topics.values())
         return not (self._unconfirmed or kept)
@@ -207,7 +212,7 @@ class KafkaPublisher(LinkedPublisher):
         best = self._clients.best_for(topic, now_s)
         if topic.in_flight == 0 or best is topic.client:
             return best
-        topic.begin_change(self._stay)
+        topic.begin_change(self._guarded(self._stay))
         return topic.client
 
     def _stay(self, topic: TopicState) -> None:
@@ -289,11 +294,13 @@ class KafkaPublisher(LinkedPublisher):
 
     def _look_up(self, topic: TopicState) -> None:
         if topic.look_up is None:
-            topic.look_up = asyncio.create_task(self._find(topic))
+            topic.look_up = self._spawn(self._find(topic))
 
     async def _find(self, topic: TopicState) -> None:
-        error = await self._ask_for(topic.name)
-        topic.look_up = None
+        try:
+            error = await self._ask_for(topic.name)
+        finally:
+            topic.look_up = None
         now_s = asyncio.get_running_loop().time()
         if error is None:
             topic.proved_s, topic.refusal = now_s, None

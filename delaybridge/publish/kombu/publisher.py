@@ -74,7 +74,7 @@ class KombuPublisher(LinkedPublisher):
             return f"unreachable: {exc}"
         thread = self._thread = ConnectionThread(
             kombu.Connection(url, **self._settings.arguments),
-            self._report_outcomes,
+            self._guarded(self._report_outcomes),
             timeout_s=self._timeout_s,
             idle_s=self._idle_s,
         )
@@ -100,6 +100,9 @@ class KombuPublisher(LinkedPublisher):
         for delivery, outcome in thread.take_outcomes():
             del self._unconfirmed[delivery]
             self._reports.add([delivery], outcome)
+
+    def _abandon(self, reason: str) -> None:
+        self._give_up(reason, reason)
 
     def _give_up(self, reason: str, unavailable: str) -> None:
         """The message being sent ends unknown; the messages after it are refused."""

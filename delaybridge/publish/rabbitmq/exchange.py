@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from pika.channel import Channel
 
@@ -24,6 +25,8 @@ from delaybridge.publish.reports import Reports
 ANSWER_TIMEOUT_S = 10.0  # for a channel to open; then the connection is given up
 PROOF_TTL_S = 30.0  # without a confirm for longer, the exchange may have been deleted
 MISSING_TTL_S = 1.0  # how long an exchange counts as missing before the broker is asked again
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+"""Starts a task; what it raises ends the connection."""
 
 
 class ExchangeChannel:
@@ -33,12 +36,15 @@ class ExchangeChannel:
     long as confirms come; after 30 s without one the next message goes alone, as a probe.
     """
 
-    def __init__(self, name: str, reports: Reports, login: bytes, arm: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, reports: Reports, login: bytes, arm: Callable[[], None], spawn: Spawn
+    ) -> None:
         self.name = name
         self.line = ExchangeLine(reports)
         self._reports = reports
         self._login = login
         self._arm = arm  # starts the timer that calls `expire`
+        self._spawn = spawn
         self._connection: WireConnection | None = None
         self._channel: Channel | None = None
         self._encoder: Encoder | None = None
@@ -105,7 +111,7 @@ class ExchangeChannel:
 
     def _open(self, connection: WireConnection) -> None:
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open_channel(connection))
+            self._opening = self._spawn(self._open_channel(connection))
 
     async def _open_channel(self, connection: WireConnection) -> None:
         try:

@@ -135,6 +135,12 @@ class RabbitMQPublisher(LinkedPublisher):
             self._connection.is_blocked = False
         self._change(None)
 
+    def _abandon(self, reason: str) -> None:
+        connection = self._connection
+        self._disconnected(reason, reason)
+        if connection is not None:
+            connection.abort(reason)
+
     def _is_idle(self) -> bool:
         return all(exchange.line.is_idle for exchange in self._exchanges.values())
 
@@ -152,7 +158,7 @@ class RabbitMQPublisher(LinkedPublisher):
         if exchange is None:
             if len(self._exchanges) >= MAX_EXCHANGES:
                 self._release_exchanges()
-            exchange = ExchangeChannel(name, self._reports, self._login, self._arm)
+            exchange = ExchangeChannel(name, self._reports, self._login, self._arm, self._spawn)
             self._exchanges[name] = exchange
         return exchange
 
@@ -167,7 +173,7 @@ class RabbitMQPublisher(LinkedPublisher):
     def _arm(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._timeout_s, self._expire)
+            self._timer = loop.call_later(self._timeout_s, self._guarded(self._expire))
 
     def _expire(self) -> None:
         self._timer = None
@@ -177,7 +183,7 @@ class RabbitMQPublisher(LinkedPublisher):
         looks = (exchange.expire(before_s, outcome) for exchange in self._exchanges.values())
         left = [oldest_s for oldest_s in list(looks) if oldest_s is not None]
         if left:
-            self._timer = loop.call_at(min(left) + self._timeout_s, self._expire)
+            self._timer = loop.call_at(min(left) + self._timeout_s, self._guarded(self._expire))
 
 
 def _check_reason(exc: AMQPError, destination: Destination) -> str:

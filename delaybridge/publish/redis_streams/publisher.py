@@ -197,6 +197,9 @@ class StreamsPublisher(LinkedPublisher):
         self._settle((asker for asker, _ in written), unknown)
         self._refuse_outbox(unavailable)
 
+    def _abandon(self, reason: str) -> None:
+        self._end(reason, reason)
+
     def _refuse_outbox(self, reason: str) -> None:
         outbox, self._outbox = self._outbox, []
         self._settle((asker for _, asker in outbox), broker_refusal(reason))

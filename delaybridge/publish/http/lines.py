@@ -1,0 +1,233 @@
+"""Which message of which path is posted next, so that a path that hangs holds up no other. No I/O.
+
+Each path has a line of its own. A free connection goes to the path that has the fewest, within
+these bounds, of which each keeps connections free for others:
+
+- No path has more than a quarter while another one waits, nor before its first answer.
+- Paths that have not answered yet have half together, three quarters if each has one.
+- A path is silent once a POST timed out and nothing else was answered meanwhile. It has one
+  connection until it answers again, and all silent paths together have a quarter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from enum import Enum
+from math import inf
+
+from delaybridge.message import Delivery
+
+MOST_LINES = 256  # of one path each; paths beyond share a line, until others have nothing to do
+STALLED_S = 1.0  # a path with POSTs under way that has not answered for longer gets no more than
+
+
+class Standing(Enum):
+    """What is known of a line."""
+
+    NEW = "new"  # no POST has ended yet
+    PROVEN = "proven"  # the last one to end was answered, whatever the answer
+    SILENT = "silent"  # the last one timed out, and none was answered while it was under way
+
+
+class PathLine:
+    """The messages of one path.
+
+    ready: those that may be posted now. under_way: the number of POSTs. answered_s: when the last
+    answer came. moved_s: the same, or when a POST began with none under way.
+    """
+
+    def __init__(self) -> None:
+        self.ready: deque[Delivery] = deque()
+        self.under_way = 0
+        self.standing = Standing.NEW
+        self.answered_s = self.moved_s = -inf
+        # A key is here while a message of it is ready or under way; the others of the key wait.
+        self._behind: dict[tuple[str, bytes], deque[Delivery]] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no message."""
+        return not (self.ready or self.under_way)
+
+    def add(self, delivery: Delivery) -> None:
+        """Queue it; behind an earlier one of its key and path, if there is one."""
+        key = delivery.record.key
+        if key is not None:
+            of_key = path_of(delivery), key
+            if (behind := self._behind.get(of_key)) is not None:
+                behind.append(delivery)
+                return
+            self._behind[of_key] = deque()
+        self.ready.append(delivery)
+
+    def ended(self, delivery: Delivery) -> None:
+        """A POST has its outcome: the next message of its key may go."""
+        self.under_way -= 1
+        if (key := delivery.record.key) is not None:
+            of_key = path_of(delivery), key
+            if behind := self._behind[of_key]:
+                self.ready.appendleft(behind.popleft())
+            else:
+                del self._behind[of_key]
+
+    def take(self, path: str | None) -> list[Delivery]:
+        """Remove and return the messages of a path (None: all) that are not under way, in order."""
+        ours = [one for one in self.ready if path in (None, path_of(one))]
+        self.ready = deque(one for one in self.ready if path not in (None, path_of(one)))
+        behind = [line for (of, _), line in self._behind.items() if path in (None, of)]
+        for one in ours:
+            if (key := one.record.key) is not None:
+                del self._behind[path_of(one), key]
+        for line in behind:
+            ours += line
+            line.clear()
+        return ours
+
+
+class Lines:
+    """All messages for one host that have no outcome. under_way: the number of POSTs."""
+
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
+        self._quarter = max(1, connections // 4)
+        self._half = max(1, connections // 2)
+        self._three_quarters = max(1, connections - self._quarter)
+        self._by_path: dict[str, PathLine] = {}
+        self._shared = PathLine()
+        self._sharing: Counter[str] = Counter()  # messages in the shared line
+        self._idle: dict[str, None] = {}  # paths whose line may be given up, the oldest first
+        self._waiting: dict[PathLine, None] = {}  # lines with ready messages, by turn
+        self._held = dict.fromkeys(Standing, 0)  # connections
+        self.under_way = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every message has its outcome."""
+        return not (self.under_way or self._waiting)
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Queue them behind those of the same path."""
+        for delivery in deliveries:
+            line = self._line(path_of(delivery))
+            line.add(delivery)
+            if line.ready:
+                self._waiting.setdefault(line)
+
+    def next(self, now_s: float) -> tuple[PathLine, Delivery] | None:
+        """Take the message to post now; None if there is none, or no connection for it.
+
+        Call `ended` when it has its outcome.
+        """
+        best: PathLine | None = None
+        if self.under_way < self._connections:
+            for line in self._waiting:
+                is_first = best is None or line.under_way < best.under_way
+                if is_first and self._may_go(line, now_s):
+                    best = line
+        if best is None:
+            return None
+        del self._waiting[best]
+        delivery = best.ready.popleft()
+        if best.ready:
+            self._waiting[best] = None  # the last one in turn
+        if best.under_way == 0:
+            best.moved_s = now_s
+        best.under_way += 1
+        self.under_way += 1
+        self._held[best.standing] += 1
+        return best, delivery
+
+    def answered(self, line: PathLine, now_s: float) -> None:
+        """One of its POSTs was answered."""
+        line.answered_s = line.moved_s = now_s
+        self._stands(line, Standing.PROVEN)
+
+    def timed_out(self, line: PathLine, since_s: float) -> bool:
+        """One of its POSTs was not answered. True: nor was any other of the path since it began."""
+        is_silent = line.answered_s < since_s
+        if is_silent:
+            self._stands(line, Standing.SILENT)
+        return is_silent or line is self._shared  # there, the answers may be to other paths
+
+    def ended(self, line: PathLine, delivery: Delivery) -> None:
+        """A POST has its outcome."""
+        line.ended(delivery)
+        self.under_way -= 1
+        self._held[line.standing] -= 1
+        self._left(line, [delivery])
+
+    def take(self, line: PathLine, path: str) -> list[Delivery]:
+        """Remove and return the messages of a path that are not under way, in order."""
+        taken = line.take(path)
+        self._left(line, taken)
+        return taken
+
+    def take_all(self) -> list[Delivery]:
+        """Remove and return all messages that are not under way, in order for each path."""
+        taken = []
+        for line in [self._shared, *self._by_path.values()]:
+            ours = line.take(None)
+            self._left(line, ours)
+            taken += ours
+        return taken
+
+    def _left(self, line: PathLine, deliveries: Iterable[Delivery]) -> None:
+        """These messages are not in the line any more."""
+        if line.ready:
+            self._waiting.setdefault(line)
+        else:
+            self._waiting.pop(line, None)
+        for delivery in deliveries:
+            path = path_of(delivery)
+            if line is not self._shared:
+                if line.is_idle:
+                    self._idle[path] = None
+            elif self._sharing[path] > 1:
+                self._sharing[path] -= 1
+            else:
+                del self._sharing[path]
+
+    def _line(self, path: str) -> PathLine:
+        line = self._by_path.get(path)
+        if line is not None:
+            self._idle.pop(path, None)
+        elif path not in self._sharing and self._has_room():
+            line = self._by_path[path] = PathLine()
+        else:  # it stays there until it has no message: its keys keep their order
+            self._sharing[path] += 1
+            line = self._shared
+        return line
+
+    def _has_room(self) -> bool:
+        if len(self._by_path) >= MOST_LINES:
+            if not self._idle:
+                return False
+            oldest = next(iter(self._idle))
+            del self._idle[oldest], self._by_path[oldest]
+        return True
+
+    def _may_go(self, line: PathLine, now_s: float) -> bool:
+        if line.standing is Standing.SILENT:
+            return line.under_way == 0 and self._held[Standing.SILENT] < self._quarter
+        if line.standing is Standing.NEW:
+            unproven = self._held[Standing.NEW] + self._held[Standing.SILENT]
+            bound = self._half if line.under_way else self._three_quarters
+            return line.under_way < self._quarter and unproven < bound
+        return line.under_way < self._quarter or self._may_exceed(line, now_s)
+
+    def _may_exceed(self, line: PathLine, now_s: float) -> bool:
+        """Whether a line may have more than a quarter: it answers, and no other one waits."""
+        if now_s - line.moved_s > STALLED_S:
+            return False
+        return all(other is line or other.standing is Standing.SILENT for other in self._waiting)
+
+    def _stands(self, line: PathLine, standing: Standing) -> None:
+        self._held[line.standing] -= line.under_way
+        line.standing = standing
+        self._held[standing] += line.under_way
+
+
+def path_of(delivery: Delivery) -> str:
+    """The path of its address: queries may be without number."""
+    return delivery.destination.address.partition("?")[0]
