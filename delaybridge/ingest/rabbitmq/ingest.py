@@ -29,7 +29,12 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import MessageReader
-from delaybridge.ingest.rabbitmq.topology import bypass, messages_waiting, others_bound
+from delaybridge.ingest.rabbitmq.topology import (
+    bypass,
+    messages_waiting,
+    others_bound,
+    text_of,
+)
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, connect
@@ -103,14 +108,14 @@ class RabbitMQIngest:
             pass  # RabbitMQ delivers the unacknowledged messages again
 
     async def measure(self) -> None:
-        """Count the messages in each queue, and check that this namespace owns its exchange."""
+        """Count the messages in the queues, and check that this namespace owns its exchange."""
         connection = self.connection
         for intake in self.intakes:
-            if connection is not None and connection.is_open and intake.counts.state == "reading":
+            if connection is not None and connection.is_open and intake.is_read:
                 try:
                     async with asyncio.timeout(_GOODBYE_S):
                         await intake.look(connection)
-                        waiting = await messages_waiting(connection, intake.route.source)
+                        waiting = await messages_waiting(connection, intake.route)
                 except Exception:
                     intake.counts.lag = None
                 else:
@@ -149,8 +154,7 @@ class RabbitMQIngest:
                 await intake.run(connection, self.publisher)
             except (ConfigError, *_CHANNEL_ERRORS) as exc:
                 if connection.is_open:
-                    reason = str(exc) if isinstance(exc, ConfigError) else reason_of(exc)
-                    intake.failed(reason)
+                    intake.failed(text_of(exc))
             await asyncio.sleep(backoff.next_s(now_s() - began_s))
 
     def _failed(self, reason: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from time import time_ns
+
+from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.amqp.connection import close_channel
@@ -25,7 +28,14 @@ from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, 
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
-from delaybridge.ingest.rabbitmq.topology import bypass, claim, declare, others_bound
+from delaybridge.ingest.rabbitmq.topology import (
+    bypass,
+    claim,
+    declare,
+    expired,
+    others_bound,
+    repair,
+)
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
@@ -40,6 +50,8 @@ from delaybridge.store.verbs import new_stamp
 
 _BATCH = 2000
 _LOOK_S = 60.0  # between two looks at other bindings of the exchange
+_DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
+READING = "reading"
 
 
 class Intake:
@@ -60,6 +72,7 @@ class Intake:
         self._owner, self._management = owner, management
         self._next_look_s = 0.0
         self._others: set[str] = set()  # other bindings of the exchange
+        self._faults: dict[str, str] = {}  # by kind, while it is read nevertheless
         self._looking: asyncio.Task[None] | None = None
         self.counts = SourceCounts(source=str(route), target=f"{route.broker}:{route.target}")
         self._publisher: Publisher
@@ -72,6 +85,11 @@ class Intake:
         self._is_stopping = False
 
     @property
+    def is_read(self) -> bool:
+        """Whether the intake queue is consumed."""
+        return self.channel is not None and not self.channel.ended.done()
+
+    @property
     def held(self) -> int:
         """Messages delivered and not acknowledged."""
         channel = self.channel
@@ -81,6 +99,21 @@ class Intake:
         """Record and log why the exchange is not read."""
         self.counts.state = reason
         self._emit(IngestFailed(source=str(self.route), reason=reason))
+
+    def noticed(self, kind: str, fault: str) -> None:
+        """Show a fault of an exchange that is read nevertheless; '': it is mended."""
+        self._faults[kind] = fault
+        state = next(filter(None, self._faults.values()), READING)
+        if state == self.counts.state:
+            return
+        if state == READING:
+            self._started()
+        else:
+            self.failed(state)
+
+    def _started(self) -> None:
+        self.counts.state = READING
+        self._emit(IngestStarted(source=str(self.route)))
 
     async def look(self, connection: IntakeConnection) -> None:
         """End the channel if another namespace took the exchange over.
@@ -121,17 +154,36 @@ class Intake:
         unguarded = await claim(connection, self.route, self._owner)
         if unguarded:
             self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
-        opened = await declare(connection, self.route, self._management)
+        await declare(connection, self.route)
+        self._faults.clear()
+        keeping = asyncio.create_task(self._keep_declared(connection))
+        try:
+            await self.consume(connection, publisher, self.route.source, expired(self.route))
+        finally:
+            keeping.cancel()
+
+    async def _keep_declared(self, connection: IntakeConnection) -> None:
+        """Declare and bind again, for ever; what cannot be repaired is shown until it is."""
+        while True:
+            await asyncio.sleep(_DECLARE_S)
+            with contextlib.suppress(AMQPError, OSError):  # the connection is lost
+                self.noticed("declared", await repair(connection, self.route))
+
+    async def consume(
+        self, connection: IntakeConnection, publisher: Publisher, *queues: str
+    ) -> None:
+        """Consume these queues, and store or publish each message; raises the reason of its end."""
+        opened = await connection.open_channel(lambda *_: None)
         self._publisher = publisher
         channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
         self.waiting, self._refused = [], []
         try:
             await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
-            await connection.call(
-                opened, "basic_consume", queue=self.route.source, on_message_callback=_never
-            )
-            self.counts.state = "reading"
-            self._emit(IngestStarted(source=str(self.route)))
+            for queue in queues:
+                await connection.call(
+                    opened, "basic_consume", queue=queue, on_message_callback=_never
+                )
+            self._started()
             while not channel.ended.done():
                 await self._arrival(channel)
                 await self._take(channel)

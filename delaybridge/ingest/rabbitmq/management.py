@@ -1,4 +1,4 @@
-"""RabbitMQ's management API, for what AMQP cannot do: list bindings, set a policy.
+"""RabbitMQ's management API, for what AMQP cannot do: list bindings.
 
 By default it is expected on the broker's host and the usual port, with the broker's user, and with
 TLS if AMQP uses TLS. If it does not answer, ingest works without it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -56,18 +56,12 @@ class Management:
     async def bound_to(self, exchange: str) -> set[str]:
         """The bindings of an exchange: `queue NAME` or `exchange NAME`."""
         path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
-        answer = await self._ask("GET", path)
+        answer = await self._ask(path)
         try:
             found = json.loads(answer)
             return {f"{each['destination_type']} {each['destination']}" for each in found}
         except (ValueError, KeyError, TypeError):
             raise ManagementError(f"{self._url}: is not RabbitMQ's management API") from None
-
-    async def set_policy(self, name: str, pattern: str, definition: Mapping[str, str]) -> None:
-        """Set a policy for exchanges."""
-        policy = {"pattern": pattern, "definition": definition, "apply-to": "exchanges"}
-        path = f"policies/{self._vhost}/{quote(name, safe='')}"
-        await self._ask("PUT", path, json.dumps(policy).encode())
 
     def _authorization(self) -> str:
         """The broker's user, with the password as it is now: it may be in a file."""
@@ -77,11 +71,11 @@ class Management:
             raise ManagementError(str(exc)) from None
         return f"Basic {base64.b64encode(secret.encode()).decode()}"
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+    async def _ask(self, path: str) -> bytes:
         if self._is_off:
             raise ManagementError("switched off by ingest.management")
-        headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
-        request = Request(f"{self._url}/api/{path}", body, headers, method=method)
+        headers = {"Authorization": self._authorization()}
+        request = Request(f"{self._url}/api/{path}", headers=headers)
 
         def ask() -> Any:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
