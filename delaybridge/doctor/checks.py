@@ -56,6 +56,12 @@ def problems(
     for source, process in sources_of(found):
         if is_stalled(source, process, found.now_ms):
             yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
+    # Several processes may read a source: each of them finds the same.
+    told = {
+        f"{source.source}: {fault}" for source, _ in sources_of(found) for fault in source.faults
+    }
+    for fault in sorted(told):
+        yield Finding(FAIL, "ingest", fault)
     for one in found.all_damage:
         level = WARN if one.key.endswith("}:series") else FAIL
         yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")

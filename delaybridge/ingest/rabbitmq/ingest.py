@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -27,14 +27,10 @@ from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.intake import Intake
-from delaybridge.ingest.rabbitmq.management import Management, ManagementError
+from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.messages import MessageReader
-from delaybridge.ingest.rabbitmq.topology import (
-    bypass,
-    messages_waiting,
-    others_bound,
-    text_of,
-)
+from delaybridge.ingest.rabbitmq.topology import messages_waiting, text_of
+from delaybridge.ingest.rabbitmq.watch import watch
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, connect
@@ -60,9 +56,10 @@ class RabbitMQIngest:
         self.connection: IntakeConnection | None = None
         settings, routes = options.settings, options.routes
         owner, sources = store.owner(settings.take_over), [route.source for route in routes]
-        management = Management.of(options.broker, parameters, settings.management)
+        self._management = Management.of(options.broker, parameters, settings.management)
+        prefetch, on_change = settings.prefetch, options.on_change
         self.intakes = [
-            Intake(self._reader(route, sources), store, emit, settings.prefetch, owner, management)
+            Intake(self._reader(route, sources), store, emit, prefetch, owner, on_change)
             for route in routes
         ]
 
@@ -129,6 +126,7 @@ class RabbitMQIngest:
         work = [
             asyncio.create_task(self._keep_reading(intake, connection)) for intake in self.intakes
         ]
+        work.append(asyncio.create_task(watch(connection, self._management, self.intakes)))
         try:
             ends: list[asyncio.Future[Any]] = [connection.lost, *work]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -179,19 +177,3 @@ async def connected(
         yield ingest
     finally:
         await ingest.publisher.close(0.0)
-
-
-async def look_for_others(options: Iterable[IngestOptions]) -> list[tuple[Route, str, str]]:
-    """Each delay exchange; a warning of other bindings; why they are unknown. '' for neither."""
-    found = []
-    for each in options:
-        parameters = parameters_of(each.broker, each.url, each.publish)
-        management = Management.of(each.broker, parameters, each.settings.management)
-        for route in each.routes:
-            try:
-                others = await others_bound(management, route)
-            except ManagementError as exc:
-                found.append((route, "", str(exc)))
-            else:
-                found.append((route, bypass(route, others) if others else "", ""))
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time_ns
 
 from pika.exceptions import AMQPError
@@ -26,16 +26,8 @@ from delaybridge.ingest.entries import Change, Entry, Schedule, instead
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
-from delaybridge.ingest.rabbitmq.topology import (
-    bypass,
-    claim,
-    declare,
-    expired,
-    others_bound,
-    repair,
-)
+from delaybridge.ingest.rabbitmq.topology import claim, declare, expired, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
@@ -49,9 +41,7 @@ from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
 _BATCH = 2000
-_LOOK_S = 60.0  # between two looks at other bindings of the exchange
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
-READING = "reading"
 
 
 class Intake:
@@ -64,17 +54,14 @@ class Intake:
         emit: Emit,
         prefetch: int,
         owner: Owner,
-        management: Management,
+        on_change: Callable[[], None],
     ) -> None:
         """prefetch: messages that may be delivered and not acknowledged. owner: who reads."""
         self.route = route = reader.route
         self._reader, self._store, self._emit, self._prefetch = reader, store, emit, prefetch
-        self._owner, self._management = owner, management
-        self._next_look_s = 0.0
-        self._others: set[str] = set()  # other bindings of the exchange
-        self._faults: dict[str, str] = {}  # by kind, while it is read nevertheless
-        self._looking: asyncio.Task[None] | None = None
-        self.counts = SourceCounts(source=str(route), target=f"{route.broker}:{route.target}")
+        self._owner = owner
+        target = f"{route.broker}:{route.target}"
+        self.counts = SourceCounts(source=str(route), target=target, on_change=on_change)
         self._publisher: Publisher
         self.waiting: list[HeldMessage] = []  # for an id in flight
         self._refused: list[HeldMessage] = []  # that could not be published at once
@@ -100,44 +87,18 @@ class Intake:
         self.counts.state = reason
         self._emit(IngestFailed(source=str(self.route), reason=reason))
 
-    def noticed(self, kind: str, fault: str) -> None:
-        """Show a fault of an exchange that is read nevertheless; '': it is mended."""
-        self._faults[kind] = fault
-        state = next(filter(None, self._faults.values()), READING)
-        if state == self.counts.state:
-            return
-        if state == READING:
-            self._started()
-        else:
-            self.failed(state)
-
-    def _started(self) -> None:
-        self.counts.state = READING
-        self._emit(IngestStarted(source=str(self.route)))
+    def noticed(self, kind: str, faults: Sequence[str]) -> None:
+        """Show the faults of this kind, and no others, of an exchange that is read nevertheless."""
+        for fault in self.counts.note(kind, faults):
+            self._emit(SourceUnguarded(source=str(self.route), reason=fault))
 
     async def look(self, connection: IntakeConnection) -> None:
-        """End the channel if another namespace took the exchange over.
-
-        Once a minute, also look whether other queues are bound to it, and warn of them.
-        """
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= self._next_look_s:
-            self._next_look_s = now_s + _LOOK_S
-            self._looking = asyncio.create_task(self._look_for_others())
+        """End the channel if another namespace took the exchange over."""
         try:
             await claim(connection, self.route, self._owner)
         except SourceTaken as exc:
             if self.channel is not None:
                 self.channel.end(exc)
-
-    async def _look_for_others(self) -> None:
-        try:
-            found = await others_bound(self._management, self.route)
-        except ManagementError:
-            return  # `doctor` reports it
-        if found - self._others:
-            self._emit(SourceUnguarded(source=str(self.route), reason=bypass(self.route, found)))
-        self._others = found
 
     async def stop(self) -> None:
         """Read no more; returns when everything read is acknowledged, or the channel has ended."""
@@ -155,7 +116,7 @@ class Intake:
         if unguarded:
             self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
         await declare(connection, self.route)
-        self._faults.clear()
+        self.noticed("declared", ())
         keeping = asyncio.create_task(self._keep_declared(connection))
         try:
             await self.consume(connection, publisher, self.route.source, expired(self.route))
@@ -167,7 +128,8 @@ class Intake:
         while True:
             await asyncio.sleep(_DECLARE_S)
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
-                self.noticed("declared", await repair(connection, self.route))
+                fault = await repair(connection, self.route)
+                self.noticed("declared", [fault] if fault else ())
 
     async def consume(
         self, connection: IntakeConnection, publisher: Publisher, *queues: str
@@ -183,7 +145,8 @@ class Intake:
                 await connection.call(
                     opened, "basic_consume", queue=queue, on_message_callback=_never
                 )
-            self._started()
+            self.counts.state = "reading"
+            self._emit(IngestStarted(source=str(self.route)))
             while not channel.ended.done():
                 await self._arrival(channel)
                 await self._take(channel)

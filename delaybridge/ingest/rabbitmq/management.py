@@ -1,4 +1,4 @@
-"""RabbitMQ's management API, for what AMQP cannot do: list bindings.
+"""RabbitMQ's management API, for what AMQP does not show: bindings, and policies.
 
 By default it is expected on the broker's host and the usual port, with the broker's user, and with
 TLS if AMQP uses TLS. If it does not answer, ingest works without it.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
@@ -29,6 +29,17 @@ class ManagementError(Exception):
     """The management API refused or did not answer; the text is the reason."""
 
 
+class NotThere(ManagementError):
+    """The broker does not have what was asked for."""
+
+
+class Policies(NamedTuple):
+    """What policies ask of a queue. names: of those that apply, by the command that sets such."""
+
+    definition: Mapping[str, Any]
+    names: Mapping[str, str]
+
+
 class Management:
     """The management API of one broker."""
 
@@ -39,8 +50,9 @@ class Management:
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
         self._is_off = url == OFF
         self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
-        self._vhost = quote(parameters.virtual_host, safe="")
+        self.vhost = parameters.virtual_host
         self._user = parameters.credentials
+        self.user = str(getattr(self._user, "username", ""))
         https = [] if tls is None else [HTTPSHandler(context=tls.context)]
         self._opener = build_opener(ProxyHandler({}), *https)
 
@@ -53,15 +65,37 @@ class Management:
                 return cls(parameters, url)
         return cls(parameters)
 
-    async def bound_to(self, exchange: str) -> set[str]:
-        """The bindings of an exchange: `queue NAME` or `exchange NAME`."""
-        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
-        answer = await self._ask(path)
+    async def bound_to(self, exchange: str) -> set[tuple[str, str]]:
+        """Where an exchange is bound to: `queue` or `exchange`, and the name."""
         try:
-            found = json.loads(answer)
-            return {f"{each['destination_type']} {each['destination']}" for each in found}
-        except (ValueError, KeyError, TypeError):
-            raise ManagementError(f"{self._url}: is not RabbitMQ's management API") from None
+            found = await self._ask(f"exchanges/{self._path(exchange)}/bindings/source")
+        except NotThere:
+            return set()
+        try:
+            return {(str(each["destination_type"]), str(each["destination"])) for each in found}
+        except (KeyError, TypeError):
+            raise self._is_another() from None
+
+    async def policies(self, queue: str) -> Policies | None:
+        """What policies ask of a queue; None if there is no such queue."""
+        try:  # the statistics of a queue are old by some seconds
+            found = await self._ask(f"queues/{self._path(queue)}?disable_stats=true")
+        except NotThere:
+            return None
+        kinds = {"set_policy": "policy", "set_operator_policy": "operator_policy"}
+        try:
+            names = {
+                command: str(found[kind]) for command, kind in kinds.items() if found.get(kind)
+            }
+            return Policies(dict(found.get("effective_policy_definition") or {}), names)
+        except (AttributeError, TypeError, ValueError):
+            raise self._is_another() from None
+
+    def _path(self, name: str) -> str:
+        return f"{quote(self.vhost, safe='')}/{quote(name, safe='')}"
+
+    def _is_another(self) -> ManagementError:
+        return ManagementError(f"{self._url}: is not RabbitMQ's management API")
 
     def _authorization(self) -> str:
         """The broker's user, with the password as it is now: it may be in a file."""
@@ -71,7 +105,7 @@ class Management:
             raise ManagementError(str(exc)) from None
         return f"Basic {base64.b64encode(secret.encode()).decode()}"
 
-    async def _ask(self, path: str) -> bytes:
+    async def _ask(self, path: str) -> Any:
         if self._is_off:
             raise ManagementError("switched off by ingest.management")
         headers = {"Authorization": self._authorization()}
@@ -82,9 +116,12 @@ class Management:
                 return answer.read(_MOST_BYTES)
 
         try:
-            return bytes(await asyncio.to_thread(ask))
+            return json.loads(await asyncio.to_thread(ask))
         except HTTPError as exc:
-            raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
+            kind = NotThere if exc.code == 404 else ManagementError
+            raise kind(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
+        except json.JSONDecodeError:
+            raise self._is_another() from None
         except (URLError, OSError, ValueError) as exc:
             reason = getattr(exc, "reason", exc)
             raise ManagementError(f"{self._url}: {printable(str(reason))}") from None

@@ -17,7 +17,6 @@ from delaybridge.amqp.connection import close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.settings.routes import Route
 
 BOUND_HEADERS = (
@@ -201,20 +200,6 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
     return EarlierForm(
         f"{route} is of another form; run once: delaybridge ingest rabbitmq --convert "
         f"{route.source} ({text})"
-    )
-
-
-async def others_bound(management: Management, route: Route) -> set[str]:
-    """The bindings of the delay exchange besides its intake queue; raises ManagementError."""
-    return await management.bound_to(route.source) - {f"queue {route.source}"}
-
-
-def bypass(route: Route, others: Iterable[str]) -> str:
-    """The consequence of other bindings of the delay exchange, and the remedy."""
-    named = ", ".join(sorted(others))
-    return (
-        f"bound to {route.source!r} and so given its messages at once, without their delay: "
-        f"{named}; bind to {route.target!r} instead"
     )
 
 
