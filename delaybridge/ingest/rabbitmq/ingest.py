@@ -26,6 +26,7 @@ from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.conversion import Converted, convert
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.messages import MessageReader
@@ -60,9 +61,16 @@ class RabbitMQIngest:
         self.connection: IntakeConnection | None = None
         settings, routes = options.settings, options.routes
         owner, sources = store.owner(settings.take_over), [route.source for route in routes]
-        management = Management.of(options.broker, parameters, settings.management)
+        self._management = Management.of(options.broker, parameters, settings.management)
         self.intakes = [
-            Intake(self._reader(route, sources), store, emit, settings.prefetch, owner, management)
+            Intake(
+                self._reader(route, sources),
+                store,
+                emit,
+                settings.prefetch,
+                owner,
+                self._management,
+            )
             for route in routes
         ]
 
@@ -98,6 +106,18 @@ class RabbitMQIngest:
                 self.connection.read_much()
                 await self._read(self.connection)
             await asyncio.sleep(backoff.next_s(now_s() - opened_s))
+
+    async def convert(self, route: Route) -> Converted:
+        """`conversion.convert` for one delay exchange; PublishUnavailable if the broker refuses."""
+        (intake,) = (intake for intake in self.intakes if intake.route == route)
+        connection = await open_connection(self._parameters, self._make)
+        try:
+            connection.read_much()
+            return await convert(connection, intake, self.publisher, self._management)
+        except _CHANNEL_ERRORS as exc:
+            raise PublishUnavailable(f"{route}: {reason_of(exc)}") from exc
+        finally:
+            await close_connection(connection)
 
     async def stop(self, timeout_s: float) -> None:
         """Read no more. Returns when everything read is acknowledged, or after the timeout."""

@@ -10,7 +10,8 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
@@ -26,7 +27,22 @@ _PORT, _TLS_PORT = 15672, 15671
 
 
 class ManagementError(Exception):
-    """The management API refused or did not answer; the text is the reason."""
+    """The management API refused or did not answer; the text is the reason.
+
+    status: of its answer, 0 if there was none.
+    """
+
+    def __init__(self, reason: str, status: int = 0) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Binding(NamedTuple):
+    """Of an exchange to another one."""
+
+    source: str
+    routing_key: str
+    arguments: dict[str, Any]
 
 
 class Management:
@@ -37,7 +53,7 @@ class Management:
         tls = parameters.ssl_options
         scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
-        self._is_off = url == OFF
+        self.is_off = url == OFF
         self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
         self._vhost = quote(parameters.virtual_host, safe="")
         self._user = parameters.credentials
@@ -55,11 +71,26 @@ class Management:
 
     async def bound_to(self, exchange: str) -> set[str]:
         """The bindings of an exchange: `queue NAME` or `exchange NAME`."""
-        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
+        found = await self._bindings(exchange, "source", ("destination_type", "destination"))
+        return {f"{type} {name}" for type, name in found}
+
+    async def bindings_into(self, exchange: str) -> list[Binding]:
+        """The bindings of exchanges to this one; none if it does not exist."""
+        try:
+            found = await self._bindings(exchange, "destination", Binding._fields)
+        except ManagementError as exc:
+            if exc.status == HTTPStatus.NOT_FOUND:
+                return []
+            raise
+        return [Binding(*each) for each in found if each[0]]
+
+    async def _bindings(
+        self, exchange: str, side: str, fields: Iterable[str]
+    ) -> list[tuple[Any, ...]]:
+        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/{side}"
         answer = await self._ask(path)
         try:
-            found = json.loads(answer)
-            return {f"{each['destination_type']} {each['destination']}" for each in found}
+            return [tuple(each[name] for name in fields) for each in json.loads(answer)]
         except (ValueError, KeyError, TypeError):
             raise ManagementError(f"{self._url}: is not RabbitMQ's management API") from None
 
@@ -72,7 +103,7 @@ class Management:
         return f"Basic {base64.b64encode(secret.encode()).decode()}"
 
     async def _ask(self, path: str) -> bytes:
-        if self._is_off:
+        if self.is_off:
             raise ManagementError("switched off by ingest.management")
         headers = {"Authorization": self._authorization()}
         request = Request(f"{self._url}/api/{path}", headers=headers)
@@ -84,7 +115,8 @@ class Management:
         try:
             return bytes(await asyncio.to_thread(ask))
         except HTTPError as exc:
-            raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
+            reason = f"{self._url}: {exc.code} {printable(exc.reason)}"
+            raise ManagementError(reason, exc.code) from None
         except (URLError, OSError, ValueError) as exc:
             reason = getattr(exc, "reason", exc)
             raise ManagementError(f"{self._url}: {printable(str(reason))}") from None
