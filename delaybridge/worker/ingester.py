@@ -119,17 +119,10 @@ class Ingester(Service):
 
     async def work(self) -> None:
         """Read until stopped. Raises only errors that a restart cannot mend."""
-        s = self.settings
-        recorder = recorder_of(
-            s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
-        )
-        self._store = AsyncStore(
-            s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
-        )
-        self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
-        self._calls.placement = self._store
+        self._make_store()
         self._background = Background()
-        self.pulse = Pulse(self._store, [Broadcast(s.namespace, self.identity, self.emit)])
+        beats = [Broadcast(self.settings.namespace, self.identity, self.emit)]
+        self.pulse = Pulse(self._store, beats)
         try:
             await open_namespace(self._store, self._calls, "producer")
             self._start_keepers()
@@ -141,8 +134,8 @@ class Ingester(Service):
             ]
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)
-                stops = [i.stop(_STOPPING * s.scan.drain_timeout_s) for i in self._ingests.values()]
-                await asyncio.gather(*stops)
+                most_s = _STOPPING * self.settings.scan.drain_timeout_s
+                await asyncio.gather(*(each.stop(most_s) for each in self._ingests.values()))
             finally:
                 await end([*work, *self._keepers.values()])
                 await self._leave(self._store)
@@ -150,6 +143,17 @@ class Ingester(Service):
         finally:
             self.emit.flush()
             await self._store.close()
+
+    def _make_store(self) -> None:
+        s = self.settings
+        recorder = recorder_of(
+            s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
+        )
+        self._store = AsyncStore(
+            s.redis.url, timeout_s=s.redis.timeout_s, durability=s.kept, recorder=recorder
+        )
+        self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
+        self._calls.placement = self._store
 
     async def reload(self) -> None:
         """Read brokers and sources from the settings again; unchanged ones are not interrupted."""

@@ -26,6 +26,7 @@ from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.conversion import Converted, convert
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.messages import MessageReader
@@ -95,6 +96,18 @@ class RabbitMQIngest:
                 self.connection.read_much()
                 await self._read(self.connection)
             await asyncio.sleep(backoff.next_s(now_s() - opened_s))
+
+    async def convert(self, route: Route) -> Converted:
+        """`conversion.convert` for one delay exchange; PublishUnavailable if the broker refuses."""
+        (intake,) = (intake for intake in self.intakes if intake.route == route)
+        connection = await open_connection(self._parameters, self._make)
+        try:
+            connection.read_much()
+            return await convert(connection, intake, self.publisher, self._management)
+        except _CHANNEL_ERRORS as exc:
+            raise PublishUnavailable(f"{route}: {reason_of(exc)}") from exc
+        finally:
+            await close_connection(connection)
 
     async def stop(self, timeout_s: float) -> None:
         """Read no more. Returns when everything read is acknowledged, or after the timeout."""

@@ -26,8 +26,9 @@ from delaybridge.ingest.entries import Change, Entry, Schedule, instead
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.deaths import expired, has_died
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
-from delaybridge.ingest.rabbitmq.topology import claim, declare, expired, repair
+from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
@@ -59,7 +60,7 @@ class Intake:
         """prefetch: messages that may be delivered and not acknowledged. owner: who reads."""
         self.route = route = reader.route
         self._reader, self._store, self._emit, self._prefetch = reader, store, emit, prefetch
-        self._owner = owner
+        self.owner = owner
         target = f"{route.broker}:{route.target}"
         self.counts = SourceCounts(source=str(route), target=target, on_change=on_change)
         self._publisher: Publisher
@@ -95,7 +96,7 @@ class Intake:
     async def look(self, connection: IntakeConnection) -> None:
         """End the channel if another namespace took the exchange over."""
         try:
-            await claim(connection, self.route, self._owner)
+            await claim(connection, self.route, self.owner)
         except SourceTaken as exc:
             if self.channel is not None:
                 self.channel.end(exc)
@@ -112,7 +113,7 @@ class Intake:
 
         SourceTaken if the exchange belongs to another namespace.
         """
-        unguarded = await claim(connection, self.route, self._owner)
+        unguarded = await claim(connection, self.route, self.owner)
         if unguarded:
             self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
         await declare(connection, self.route)
@@ -301,26 +302,26 @@ class Intake:
 
     def _remember(self, channel: IntakeChannel) -> None:
         for held in channel.held.values():
-            self._lost[_fingerprint(held.message)].append((held.stamp, held.id))
+            self._lost[self._fingerprint(held.message)].append((held.stamp, held.id))
 
     def _recall(self, message: RawMessage) -> tuple[bytes, str | None]:
         """Stamp and id that the message had before.
 
         Each pair goes to one message only: many may have the same bytes, and two messages of one
-        id would become one.
+        id would become one. A returned message may have expired before it is delivered again.
         """
-        if not message.redelivered:
+        if not message.redelivered and not has_died(message.header):
             self._lost.clear()  # returned messages are delivered before new ones
             return new_stamp(), None
-        had = self._lost.get(_fingerprint(message))
+        had = self._lost.get(self._fingerprint(message))
         return had.pop(0) if had else (new_stamp(), None)
 
-
-def _fingerprint(message: RawMessage) -> int:
-    try:
-        return hash((message.routing_key, content_of(message), message.body))
-    except DecodeError:
-        return hash((message.header, message.body))
+    def _fingerprint(self, message: RawMessage) -> int:
+        try:
+            content = content_of(message, self._reader.queues)
+            return hash((message.routing_key, content, message.body))
+        except DecodeError:
+            return hash((message.header, message.body))
 
 
 def _never(*_: object) -> None:

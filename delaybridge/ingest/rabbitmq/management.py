@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from delaybridge.errors import printable
 
 _TIMEOUT_S = 3.0
 _MOST_BYTES = 4 * 2**20
+_NOT_THERE = b'"Object Not Found"'  # not the 404 of another server
 OFF = "off"
 _PORT, _TLS_PORT = 15672, 15671
 
@@ -29,8 +31,12 @@ class ManagementError(Exception):
     """The management API refused or did not answer; the text is the reason."""
 
 
-class NotThere(ManagementError):
-    """The broker does not have what was asked for."""
+class Binding(NamedTuple):
+    """Of an exchange to another one."""
+
+    source: str
+    routing_key: str
+    arguments: dict[str, Any]
 
 
 class Policies(NamedTuple):
@@ -48,7 +54,7 @@ class Management:
         tls = parameters.ssl_options
         scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
-        self._is_off = url == OFF
+        self.is_off = url == OFF
         self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
         self.vhost = parameters.virtual_host
         self._user = parameters.credentials
@@ -67,21 +73,18 @@ class Management:
 
     async def bound_to(self, exchange: str) -> set[tuple[str, str]]:
         """Where an exchange is bound to: `queue` or `exchange`, and the name."""
-        try:
-            found = await self._ask(f"exchanges/{self._path(exchange)}/bindings/source")
-        except NotThere:
-            return set()
-        try:
-            return {(str(each["destination_type"]), str(each["destination"])) for each in found}
-        except (KeyError, TypeError):
-            raise self._is_another() from None
+        found = await self._bindings(exchange, "source", ("destination_type", "destination"))
+        return {(str(type), str(name)) for type, name in found}
 
-    async def policies(self, queue: str) -> Policies | None:
-        """What policies ask of a queue; None if there is no such queue."""
-        try:  # the statistics of a queue are old by some seconds
-            found = await self._ask(f"queues/{self._path(queue)}?disable_stats=true")
-        except NotThere:
-            return None
+    async def bindings_into(self, exchange: str) -> list[Binding]:
+        """The bindings of exchanges to this one."""
+        found = await self._bindings(exchange, "destination", Binding._fields)
+        return [Binding(*each) for each in found if each[0]]
+
+    async def policies(self, queue: str) -> Policies:
+        """What policies ask of a queue; nothing if there is no such queue."""
+        # The statistics of a queue are old by some seconds.
+        found = await self._ask(f"queues/{self._path(queue)}?disable_stats=true", {})
         kinds = {"set_policy": "policy", "set_operator_policy": "operator_policy"}
         try:
             names = {
@@ -89,6 +92,16 @@ class Management:
             }
             return Policies(dict(found.get("effective_policy_definition") or {}), names)
         except (AttributeError, TypeError, ValueError):
+            raise self._is_another() from None
+
+    async def _bindings(
+        self, exchange: str, side: str, fields: Iterable[str]
+    ) -> list[tuple[Any, ...]]:
+        """These fields of each binding; none if the exchange does not exist."""
+        found = await self._ask(f"exchanges/{self._path(exchange)}/bindings/{side}", [])
+        try:
+            return [tuple(each[name] for name in fields) for each in found]
+        except (KeyError, TypeError):
             raise self._is_another() from None
 
     def _path(self, name: str) -> str:
@@ -105,8 +118,9 @@ class Management:
             raise ManagementError(str(exc)) from None
         return f"Basic {base64.b64encode(secret.encode()).decode()}"
 
-    async def _ask(self, path: str) -> Any:
-        if self._is_off:
+    async def _ask(self, path: str, missing: Any) -> Any:
+        """The answer; missing: what it is if the broker does not have that."""
+        if self.is_off:
             raise ManagementError("switched off by ingest.management")
         headers = {"Authorization": self._authorization()}
         request = Request(f"{self._url}/api/{path}", headers=headers)
@@ -118,8 +132,9 @@ class Management:
         try:
             return json.loads(await asyncio.to_thread(ask))
         except HTTPError as exc:
-            kind = NotThere if exc.code == 404 else ManagementError
-            raise kind(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
+            if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
+                return missing
+            raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
         except json.JSONDecodeError:
             raise self._is_another() from None
         except (URLError, OSError, ValueError) as exc:

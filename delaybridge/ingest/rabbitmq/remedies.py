@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from delaybridge.ingest.rabbitmq.topology import expired
+from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.settings.routes import Route
 
 _WINS = "1000000"  # of several policies that match, the one of the highest priority applies

@@ -17,6 +17,7 @@ from delaybridge.amqp.connection import close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.settings.routes import Route
 
 BOUND_HEADERS = (
@@ -55,11 +56,6 @@ class EarlierForm(ConfigError):
 def owner_exchange(route: Route) -> str:
     """The exchange that keeps the owner's name; nothing is ever published to it."""
     return f"{route.source}.owner"
-
-
-def expired(route: Route) -> str:
-    """The exchange and the queue for messages that expired in the intake queue."""
-    return f"{route.source}.expired"
 
 
 def queue_arguments(route: Route) -> dict[str, Any]:
@@ -136,9 +132,22 @@ async def declare(connection: IntakeConnection, route: Route) -> None:
     EarlierForm if the exchange or the queue is of another form, ConfigError if the broker is too
     old; otherwise raises the error that closed the channel (403: the user may not declare).
     """
-    for step in declarations(route):
-        if (refusal := await _refusal(connection, route, *step)) is not None:
-            raise refusal
+    for method, arguments in declarations(route):
+        await _insist(connection, route, method, arguments)
+
+
+async def declare_queues(connection: IntakeConnection, route: Route) -> None:
+    """The same of the queues alone."""
+    for method, arguments in declarations(route):
+        if method == "queue_declare":
+            await _insist(connection, route, method, arguments)
+
+
+async def _insist(
+    connection: IntakeConnection, route: Route, method: str, arguments: dict[str, Any]
+) -> None:
+    if (refusal := await _refusal(connection, route, method, arguments)) is not None:
+        raise refusal
 
 
 async def repair(connection: IntakeConnection, route: Route) -> str:

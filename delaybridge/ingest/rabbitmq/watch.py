@@ -17,9 +17,9 @@ from delaybridge.amqp.connection import close_code
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError, Policies
-from delaybridge.ingest.rabbitmq.topology import expired
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
 
@@ -113,10 +113,8 @@ def _foreign(vhost: str, route: Route, bound: set[tuple[str, str]]) -> Iterator[
         yield f"{len(others) - _NAMED} more queues or exchanges are bound to {route.source!r}"
 
 
-def _policy(vhost: str, route: Route, queue: str, found: Policies | None) -> str:
+def _policy(vhost: str, route: Route, queue: str, found: Policies) -> str:
     """What a policy does to a queue, unless the queue's arguments make it harmless."""
-    if found is None:
-        return ""  # it will be declared
     if "expires" in found.definition:
         what = f"RabbitMQ deletes queue {queue!r}, with its messages, while no ingest process runs"
         key = "expires"
