@@ -46,18 +46,18 @@ class SourceCounts:
     rate: float = 0.0
     on_change: Callable[[], None] = lambda: None
     _seen: tuple[float, int] = (0.0, 0)
-    _state: str = "starting"
+    _current: str = "starting"
     _faults: dict[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
         """`reading`, or why not."""
-        return self._state
+        return self._current
 
     @state.setter
     def state(self, state: str) -> None:
-        if state != self._state:
-            self._state = state
+        if state != self._current:
+            self._current = state
             self.on_change()
 
     @property

@@ -111,6 +111,11 @@ class SourceInfo(NamedTuple):
     without_id: int | None = 0
     faults: tuple[str, ...] = ()
 
+    @property
+    def condition(self) -> str:
+        """The state, and the faults."""
+        return "; ".join((self.state, *self.faults))
+
 
 class IngestInfo(NamedTuple):
     """One living ingest process, as it announced itself."""

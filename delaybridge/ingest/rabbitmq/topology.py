@@ -130,7 +130,7 @@ async def declare(connection: IntakeConnection, route: Route) -> None:
     """Declare and bind what is missing. Changes nothing that is there.
 
     EarlierForm if the exchange or the queue is of another form, ConfigError if the broker is too
-    old; otherwise raises the error that closed the channel (403: the user may not declare).
+    old or the user lacks a right; otherwise raises the error that closed the channel.
     """
     for method, arguments in declarations(route):
         await _insist(connection, route, method, arguments)
@@ -199,6 +199,11 @@ async def _refusal(
 
 def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Exception:
     """A refusal of the broker, with what to do about it if we know that."""
+    if _text_of(exc, _REFUSED) is not None:
+        return ConfigError(
+            f"{reason_of(exc)}; let the user configure, write and read all that begins with "
+            f"{route.source!r}, and write to {route.target!r}"
+        )
     text = _text_of(exc, _PRECONDITION_FAILED)
     if text is None:
         return exc

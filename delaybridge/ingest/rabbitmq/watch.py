@@ -26,6 +26,7 @@ from delaybridge.settings.routes import Route
 EVERY_S = 10.0
 _NOT_FOUND = 404
 _ANSWER_S = 5.0
+_KEEPING, _CONFIRMED = "reject-publish", "at-least-once"  # as the queues' arguments say
 _NAMED = 5  # bindings that are shown one by one
 
 
@@ -115,15 +116,17 @@ def _foreign(vhost: str, route: Route, bound: set[tuple[str, str]]) -> Iterator[
 
 def _policy(vhost: str, route: Route, queue: str, found: Policies) -> str:
     """What a policy does to a queue, unless the queue's arguments make it harmless."""
-    if "expires" in found.definition:
-        what = f"RabbitMQ deletes queue {queue!r}, with its messages, while no ingest process runs"
-        key = "expires"
-    elif queue == expired(route) and "message-ttl" in found.definition:
-        what = f"messages that expire in queue {queue!r}, too, are never read"
-        key = "message-ttl"
-    else:
+    asked, harms = found.definition, []
+    if "expires" in asked:
+        harms.append("deletes it, with its messages, while no ingest process runs: expires")
+    if str(asked.get("overflow", _KEEPING)) != _KEEPING:
+        harms.append("drops messages from it when it is full: overflow")
+    if str(asked.get("dead-letter-strategy", _CONFIRMED)) != _CONFIRMED:
+        harms.append("may lose what expires in it: dead-letter-strategy")
+    if queue == expired(route) and "message-ttl" in asked:
+        harms.append("hides messages that expire in it again: message-ttl")
+    if not harms:
         return ""
     names = " and ".join(repr(name) for name in found.names.values())
-    return f"{what} ({key} in policy {names}); run: " + remedies.shield(
-        vhost, route, [*found.names]
-    )
+    line = remedies.shield(vhost, route, [*found.names])
+    return f"queue {queue!r}: RabbitMQ {', '.join(harms)} (policy {names}); run: {line}"
