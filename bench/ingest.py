@@ -31,7 +31,8 @@ from bench.rig import BODY, cpu_seconds, open_kafka, open_rabbitmq, open_redis
 from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection
-from delaybridge.ingest.rabbitmq.topology import QUEUE_ARGUMENTS
+from delaybridge.ingest.rabbitmq.topology import declarations
+from delaybridge.settings.routes import SUFFIX, Route
 from delaybridge.store.verbs import new_stamp
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.sources import Running
@@ -43,9 +44,9 @@ PREFETCH = 4000
 def fill_queue(url: str, queue: str, count: int) -> None:
     """Put `count` delayed messages into the intake queue of the delay exchange `queue`."""
     with rabbitmq_channel(url) as channel:
-        channel.exchange_declare(queue, "topic", durable=True)
-        channel.queue_declare(queue, durable=True, arguments=QUEUE_ARGUMENTS)
-        channel.queue_bind(queue, queue, "#")
+        route = Route("rabbitmq", "rabbitmq", queue, queue.removesuffix(SUFFIX))
+        for method, arguments in declarations(route):
+            getattr(channel, method)(**arguments)
         for number in range(count):
             properties = pika.BasicProperties(
                 headers={"x-delay": HOUR_MS}, delivery_mode=2, message_id=f"{queue}-{number}"

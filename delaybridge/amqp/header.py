@@ -48,7 +48,8 @@ _DELIVERY_MODE_FLAG = 1 << 12
 USER_ID_FLAG = 1 << 4
 _CONTENT_TYPE_FLAG, _CONTENT_ENCODING_FLAG = 1 << 15, 1 << 14
 _TEXT_FLAGS_BEFORE_ID = (1 << 10, 1 << 9, 1 << 8)
-_MESSAGE_ID_FLAG = 1 << 7
+_EXPIRATION_FLAG, _MESSAGE_ID_FLAG = 1 << 8, 1 << 7
+_BEFORE_EXPIRATION = ("delivery_mode", "priority", "correlation_id", "reply_to")
 
 # Name, flag and kind of each property in wire order; the header table goes between
 # content_encoding and delivery_mode.
@@ -61,7 +62,7 @@ _AFTER_HEADERS = (
     ("priority", 1 << 11, "B"),
     ("correlation_id", 1 << 10, "s"),
     ("reply_to", 1 << 9, "s"),
-    ("expiration", 1 << 8, "s"),
+    ("expiration", _EXPIRATION_FLAG, "s"),
     ("message_id", _MESSAGE_ID_FLAG, "s"),
     ("timestamp", 1 << 6, "Q"),
     ("type", 1 << 5, "s"),
@@ -300,6 +301,18 @@ def split_content_header(payload: bytes) -> ContentHeader:
     if at > len(payload):
         raise DecodeError("undecodable", "headers", "the content header is cut short")
     return ContentHeader(body_size, flags & ~HEADERS_FLAG, before, table, payload[at:])
+
+
+def with_expiration(content: ContentHeader, expiration: Any) -> ContentHeader:
+    """The message with this `expiration`, if it has none. MessageError if it is none itself."""
+    if content.flags & _EXPIRATION_FLAG:
+        return content
+    at = 0
+    for name, _, end in _spans(content.flags, content.after, _AFTER_HEADERS):
+        if name in _BEFORE_EXPIRATION:
+            at = end
+    after = content.after[:at] + _property("expiration", expiration, "s") + content.after[at:]
+    return content._replace(flags=content.flags | _EXPIRATION_FLAG, after=after)
 
 
 def check_content(content: ContentHeader) -> list[tuple[str, Any]]:

@@ -206,5 +206,5 @@ def _source_row(source: SourceInfo, process: IngestInfo) -> dict[str, str]:
         ">RATE": f"{number_text(source.rate)}/s",
         ">TAKEN": number_text(source.total),
         ">QUARANTINED": number_text(source.quarantined),
-        "STATE": source.state,
+        "STATE": source.condition,
     }

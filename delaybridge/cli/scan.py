@@ -98,16 +98,53 @@ _ingest_options = options(
 @ingest.command("rabbitmq")
 @option(
     "--exchange X.delay",
-    "A delay exchange, declared if missing: [BROKER:]X.delay or NAME=TARGET, and "
-    ";type=fanout (topic, headers, direct). Repeat for several. [default: ingest.exchanges]",
+    "A delay exchange, declared if missing: [BROKER:]X.delay or NAME=TARGET. Repeat for several. "
+    "[default: ingest.exchanges]",
     to="exchanges",
+    multiple=True,
+)
+@option(
+    "--convert X.delay",
+    "Only make this delay exchange of an earlier form anew, and its queue, and exit: what the queue "
+    "holds is read first, bindings into the exchange are kept. Repeat for several.",
     multiple=True,
 )
 @_ingest_options
 @pass_call
-def rabbitmq(call: Invocation, name: str | None, metrics_port: int | None, **given: Any) -> None:
+def rabbitmq(
+    call: Invocation,
+    name: str | None,
+    metrics_port: int | None,
+    convert: tuple[str, ...],
+    **given: Any,
+) -> None:
     """Read delay exchanges of RabbitMQ."""
-    _ingest(call, "rabbitmq", name, metrics_port, given)
+    if convert:
+        _convert(call, convert, given)
+    else:
+        _ingest(call, "rabbitmq", name, metrics_port, given)
+
+
+def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[str, ...]]) -> None:
+    """Make delay exchanges of an earlier form anew."""
+    settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
+    from delaybridge.cli.logs import configure
+    from delaybridge.settings.routes import parse_routes
+    from delaybridge.settings.urls import kinds_of
+    from delaybridge.worker.converter import convert
+
+    kinds = kinds_of(settings.brokers)
+    known = parse_routes(settings.ingest.exchanges, kinds, "rabbitmq", settings.brokers)
+    named = {text: [r for r in known if text in (r.source, str(r))] for text in names}
+    new = parse_routes([text for text, found in named.items() if not found], kinds, "rabbitmq")
+    routes = [*dict.fromkeys(route for found in named.values() for route in found), *new]
+    configure(as_json=call.output.json, verbose=call.verbose)
+    for route, done in convert(settings, routes):
+        what = (
+            f"made anew; read from its queue: {done.messages}; bindings kept: {done.bindings}"
+            if done.was_earlier else "of today's form already"
+        )  # fmt: skip
+        call.output.result({"source": str(route), **done._asdict()}, f"{route}: {what}")
 
 
 @ingest.command("kafka")

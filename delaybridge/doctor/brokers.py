@@ -64,9 +64,10 @@ def _too_small(limits: Mapping[str, int], settings: Settings, about: str) -> Ite
 
 
 def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
-    """Whether queues are bound to a delay exchange: they would get its messages undelayed.
+    """What bindings and policies do to delay exchanges, or that they cannot be seen.
 
-    Checks the exchanges that the settings name, and those that ingest processes read.
+    Checks the exchanges that the settings name, and those that ingest processes read. What these
+    have announced is not told twice.
     """
     try:
         routes = _exchange_routes(settings, announced)
@@ -75,17 +76,25 @@ def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator
         return
     if not routes:
         return
-    from delaybridge.ingest.rabbitmq.ingest import look_for_others
+    from delaybridge.ingest.rabbitmq.watch import surveyed
     from delaybridge.worker.ingester import options_of
 
-    for route, others, why in asyncio.run(look_for_others(options_of(settings, routes).values())):
-        if others:
-            yield Finding(FAIL, "ingest", f"{route}: {others}")
-        elif why:
-            what = f"{route}: cannot list its bindings: {why}"
-            yield Finding(WARN, "ingest", what, "Set: ingest.management")
-        else:
-            yield Finding(OK, "ingest", f"{route}: nothing else is bound to {route.source}")
+    told = {(source.source, fault) for source in announced for fault in source.faults}
+    for route, faults, unseen, rights in asyncio.run(
+        surveyed(options_of(settings, routes).values())
+    ):
+        for fault in faults:
+            if (str(route), fault) not in told:
+                yield Finding(FAIL, "ingest", f"{route}: {fault}")
+        if unseen:
+            what = f"{route}: whether others are bound to {route.source}, and whether a policy "
+            what += f"deletes its queues, cannot be seen: {unseen}"
+            remedy = "Set ingest.management. A binding needs `read` on the exchange: give that to "
+            remedy += f"nobody but ingest's user, whom this gives all it needs: {rights}"
+            yield Finding(WARN, "ingest", what, remedy)
+        elif not faults:
+            what = f"{route}: nothing else is bound to {route.source}, no policy deletes its queues"
+            yield Finding(OK, "ingest", what)
 
 
 def _exchange_routes(settings: Settings, announced: list[SourceInfo]) -> list[Route]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
-from delaybridge.doctor.sources import is_stalled, sources_of, unread
+from delaybridge.doctor.sources import ingest_faults
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store import registry, setbacks
 from delaybridge.store.alerts import failing_text
@@ -50,12 +50,7 @@ def problems(
     for each in found.retrying:
         remedy = "See: delaybridge message ls, delaybridge stats"
         yield Finding(WARN, "retrying", failing_text(each, found), remedy)
-    for name in unread(found, settings):
-        remedy = "Start: delaybridge ingest, or scan --with-ingest"
-        yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
-    for source, process in sources_of(found):
-        if is_stalled(source, process, found.now_ms):
-            yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
+    yield from ingest_faults(found, settings)
     for one in found.all_damage:
         level = WARN if one.key.endswith("}:series") else FAIL
         yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from delaybridge.doctor.finding import OK, WARN, Finding
+from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
     from delaybridge import Stats
@@ -53,6 +53,20 @@ def unread(found: Stats, settings: Settings) -> list[str]:
     except ConfigError:  # this host need not have the brokers of the ingest processes
         return []
     return [route for route in routes if route not in announced]
+
+
+def ingest_faults(found: Stats, settings: Settings) -> Iterator[Finding]:
+    """Sources that are not read, and what loses messages of those that are."""
+    for name in unread(found, settings):
+        remedy = "Start: delaybridge ingest, or scan --with-ingest"
+        yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
+    told: dict[str, None] = {}  # once, though all processes that read a source find the same
+    for source, process in sources_of(found):
+        if is_stalled(source, process, found.now_ms):
+            yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
+        told |= dict.fromkeys(f"{source.source}: {fault}" for fault in source.faults)
+    for fault in told:
+        yield Finding(FAIL, "ingest", fault)
 
 
 def reading(found: Stats) -> Iterator[Finding]:

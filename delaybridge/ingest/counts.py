@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import mul
 from time import time_ns
 from typing import cast
@@ -18,6 +18,10 @@ from delaybridge.metrics.histogram import DELAY_BOUNDS_MS, spread
 _SMOOTHING = 0.5
 _CANCELLED = frozenset((Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED))
 _RESCHEDULED = frozenset((Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED))
+_SHOWN = (
+    "source", "target", "state", "total", "quarantined", "near_misses", "refused", "without_id",
+    "lag", "faults",
+)  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,13 +31,12 @@ class SourceCounts:
     total: messages read. quarantined: those that went to the dead set. near_misses: headers named
     almost like an instruction. refused: cancels and reschedules of messages that go where
     the source may not send. without_id: messages that may come twice if RabbitMQ delivers them
-    again. lag: messages waiting at the broker, None if unknown. state: `reading`, or why not.
-    rate: messages per second.
+    again. lag: messages waiting at the broker, None if unknown. rate: messages per second.
+    on_change: called when state or faults have changed, which nobody should learn late.
     """
 
     source: str
     target: str
-    state: str = "starting"
     total: int = 0
     quarantined: int = 0
     near_misses: int = 0
@@ -41,7 +44,33 @@ class SourceCounts:
     without_id: int = 0
     lag: int | None = None
     rate: float = 0.0
+    on_change: Callable[[], None] = lambda: None
     _seen: tuple[float, int] = (0.0, 0)
+    _current: str = "starting"
+    _faults: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """`reading`, or why not."""
+        return self._current
+
+    @state.setter
+    def state(self, state: str) -> None:
+        if state != self._current:
+            self._current = state
+            self.on_change()
+
+    @property
+    def faults(self) -> list[str]:
+        """What loses or hastens messages although the source is read, each with its remedy."""
+        return [fault for found in self._faults.values() for fault in found]
+
+    def note(self, who: str, faults: Sequence[str]) -> list[str]:
+        """Replace what this look found, and return what is new in it."""
+        before, self._faults[who] = self._faults.get(who, ()), faults
+        if list(before) != list(faults):
+            self.on_change()
+        return [fault for fault in faults if fault not in before]
 
     def measure(self, now_s: float) -> None:
         """Update the rate; call it every few seconds."""
@@ -96,9 +125,7 @@ class SourceCounts:
 
     def shown(self) -> dict[str, object]:
         """As the ingest process announces it."""
-        counts = asdict(self)
-        del counts["_seen"]
-        return counts | {"rate": round(self.rate, 1)}
+        return {name: getattr(self, name) for name in _SHOWN} | {"rate": round(self.rate, 1)}
 
 
 def delays_of(scheduled: Sequence[Schedule]) -> tuple[dict[int, int], int]:

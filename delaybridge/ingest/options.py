@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from delaybridge.ingest.reach import AllowList, reach_of
@@ -16,6 +16,7 @@ class IngestOptions:
     """The sources of one broker, and how they are read.
 
     silent_ms: after this long without a sign of an ingest process others take over its partitions.
+    on_change: called when the state of a source has changed.
     """
 
     broker: str
@@ -24,6 +25,7 @@ class IngestOptions:
     settings: IngestSettings
     publish: PublishOptions
     silent_ms: int
+    on_change: Callable[[], None] = lambda: None
 
     @property
     def allowed(self) -> AllowList:

@@ -13,9 +13,8 @@ from delaybridge.errors import ConfigError, printable
 from delaybridge.settings.urls import server_of
 
 SUFFIX = ".delay"
-EXCHANGE_TYPES = ("topic", "fanout", "headers", "direct")
 SETTINGS = {"rabbitmq": "ingest.exchanges", "kafka": "ingest.topics"}
-_FORM = "[BROKER:]NAME.delay, or [BROKER:]NAME=TARGET; for an exchange also ;type=TYPE"
+_FORM = "[BROKER:]NAME.delay, or [BROKER:]NAME=TARGET"
 _SEVERAL = (
     'each by itself: in a file ["a.delay", "b.delay"], in the environment a.delay,b.delay, on the '
     "command line an option for each"
@@ -24,22 +23,21 @@ _NO_NAME = re.compile(r"[\s,'\"\[\]{}]")
 _TOPIC = re.compile(r"[A-Za-z0-9._*-]+")
 _TOPIC_CHARS = 249
 _EXCHANGE_BYTES = 255
-_SOURCE_BYTES = _EXCHANGE_BYTES - len(".intake")
+_SOURCE_BYTES = _EXCHANGE_BYTES - len(".expired")
 _SHOWN_CHARS = 100
 
 
 class Route(NamedTuple):
     """One delay exchange or delay topic. target: where its messages go, on the same broker.
 
-    type: used to declare an exchange that does not exist yet. For topics, source may be a pattern
-    with `*`; target is then empty and follows from each topic's name.
+    For topics, source may be a pattern with `*`; target is then empty and follows from each topic's
+    name.
     """
 
     broker: str
     kind: str
     source: str
     target: str
-    type: str = EXCHANGE_TYPES[0]
 
     def __str__(self) -> str:
         return f"{self.broker}:{self.source}"
@@ -103,8 +101,9 @@ def _expanded(text: str, kinds: Mapping[str, str], kind: str) -> list[str]:
 def parse_route(text: str, kinds: Mapping[str, str], kind: str) -> Route:
     """Parse one route as the settings and the command line write it; ConfigError."""
     where = f"{SETTINGS[kind]}: '{printable(text[:_SHOWN_CHARS])}'"
-    main, *options = (part.strip() for part in text.split(";"))
-    named, _, target = (part.strip() for part in main.partition("="))
+    if ";" in text:
+        raise ConfigError(f"{where}: nothing follows a ';'; write {_FORM}")
+    named, _, target = (part.strip() for part in text.partition("="))
     broker, source = _broker_of(named, kinds, kind, where)
     if not target and source.endswith(SUFFIX):
         target = source.removesuffix(SUFFIX)
@@ -116,8 +115,7 @@ def parse_route(text: str, kinds: Mapping[str, str], kind: str) -> Route:
         raise ConfigError(f"{where} is not accepted; write {_FORM}")
     if kind == "kafka" and "*" in (target if not is_pattern else target.replace("*", "")):
         raise ConfigError(f"{where}: a target is one topic; write {_FORM}")
-    type = _type(options, where, kind)
-    return Route(broker, kind, source, "" if is_pattern else target, type)
+    return Route(broker, kind, source, "" if is_pattern else target)
 
 
 def _fault(name: str, kind: str, most: int) -> str:
@@ -152,16 +150,6 @@ def _broker_of(named: str, kinds: Mapping[str, str], kind: str, where: str) -> t
     if kinds[broker] != kind:
         raise ConfigError(f"{where}: broker {broker} is of kind {kinds[broker]}")
     return broker, name
-
-
-def _type(options: Iterable[str], where: str, kind: str) -> str:
-    chosen = EXCHANGE_TYPES[0]
-    for option in options:
-        name, _, chosen = (part.strip() for part in option.partition("="))
-        if kind != "rabbitmq" or name != "type" or chosen not in EXCHANGE_TYPES:
-            allowed = f"type={'|'.join(EXCHANGE_TYPES)}" if kind == "rabbitmq" else "nothing"
-            raise ConfigError(f"{where}: allowed after ';': {allowed}")
-    return chosen
 
 
 def _circle(route: Route, routes: Sequence[Route]) -> list[str]:

@@ -20,6 +20,7 @@ _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53
 _CHARS = 500
+_FAULTS, _FAULT_CHARS = 20, 2000  # a fault ends with a command, which must be whole
 
 
 class LedgerDrift(NamedTuple):
@@ -94,7 +95,8 @@ class SourceInfo(NamedTuple):
     quarantined: those that went to the dead set. near_misses: headers that resemble delaybridge's.
     lag: messages waiting at the broker, None if unknown. rate: messages a second. refused: cancels
     and reschedules of messages to destinations outside the source's reach. without_id: messages
-    without an id, which are sent twice if RabbitMQ delivers them again.
+    without an id, which are sent twice if RabbitMQ delivers them again. faults: what loses or
+    hastens messages although the source is read, each with its remedy.
     """
 
     source: str
@@ -107,6 +109,12 @@ class SourceInfo(NamedTuple):
     rate: float | None
     refused: int | None = 0
     without_id: int | None = 0
+    faults: tuple[str, ...] = ()
+
+    @property
+    def condition(self) -> str:
+        """The state, and the faults."""
+        return "; ".join((self.state, *self.faults))
 
 
 class IngestInfo(NamedTuple):
@@ -214,7 +222,13 @@ def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:
         if isinstance(each, dict):
             texts: dict[str, Any] = {field: _text(each, field) for field in _SOURCE_TEXTS}
             counts: dict[str, Any] = {field: _whole(each, field) for field in _SOURCE_COUNTS}
-            yield SourceInfo(**texts, **counts, rate=_number(each, "rate"))
+            rate, faults = _number(each, "rate"), _faults(each.get("faults"))
+            yield SourceInfo(**texts, **counts, rate=rate, faults=faults)
+
+
+def _faults(value: object) -> tuple[str, ...]:
+    listed = value[:_FAULTS] if isinstance(value, list) else ()
+    return tuple(each[:_FAULT_CHARS] for each in listed if isinstance(each, str))
 
 
 def _living(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
@@ -111,11 +113,38 @@ class Ingester(Service):
         self.settings, self.identity, self._kinds = settings, identity, kinds
         self.emit = Listeners()
         self._options = options_of(settings, routes)
+        self._changed = asyncio.Event()  # the state of a source: announced at once
         self._ingests: dict[str, Ingest] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
     async def work(self) -> None:
         """Read until stopped. Raises only errors that a restart cannot mend."""
+        self._make_store()
+        self._background = Background()
+        beats = [Broadcast(self.settings.namespace, self.identity, self.emit)]
+        self.pulse = Pulse(self._store, beats)
+        try:
+            await open_namespace(self._store, self._calls, "producer")
+            self._start_keepers()
+            work = [
+                asyncio.create_task(self._measure()),
+                asyncio.create_task(self._announce(self._store)),
+                asyncio.create_task(self._background.failed()),
+                asyncio.create_task(self.pulse.run()),
+            ]
+            try:
+                await until(asyncio.create_task(self.stopping.wait()), work)
+                most_s = _STOPPING * self.settings.scan.drain_timeout_s
+                await asyncio.gather(*(each.stop(most_s) for each in self._ingests.values()))
+            finally:
+                await end([*work, *self._keepers.values()])
+                await self._leave(self._store)
+                await self.pulse.last_beat()
+        finally:
+            self.emit.flush()
+            await self._store.close()
+
+    def _make_store(self) -> None:
         s = self.settings
         recorder = recorder_of(
             s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
@@ -125,27 +154,6 @@ class Ingester(Service):
         )
         self._calls = Calls(s.namespace, s.brokers, s.buckets, s.limits.as_limits(), s.kept)
         self._calls.placement = self._store
-        self._background = Background()
-        self.pulse = Pulse(self._store, [Broadcast(s.namespace, self.identity, self.emit)])
-        try:
-            await open_namespace(self._store, self._calls, "producer")
-            self._start_keepers()
-            work = [
-                asyncio.create_task(self._announce(self._store)),
-                asyncio.create_task(self._background.failed()),
-                asyncio.create_task(self.pulse.run()),
-            ]
-            try:
-                await until(asyncio.create_task(self.stopping.wait()), work)
-                stops = [i.stop(_STOPPING * s.scan.drain_timeout_s) for i in self._ingests.values()]
-                await asyncio.gather(*stops)
-            finally:
-                await end([*work, *self._keepers.values()])
-                await self._leave(self._store)
-                await self.pulse.last_beat()
-        finally:
-            self.emit.flush()
-            await self._store.close()
 
     async def reload(self) -> None:
         """Read brokers and sources from the settings again; unchanged ones are not interrupted."""
@@ -190,6 +198,7 @@ class Ingester(Service):
 
     async def _keep(self, options: IngestOptions) -> None:
         """Read from one broker; start again after anything unexpected."""
+        options = replace(options, on_change=self._changed.set)
         name, store = options.broker, EntryStore(self._store, self._calls, self.emit)
         backoff = Backoff(*_RESTART_S)
         module = import_module(f"delaybridge.ingest.{options.routes[0].kind}")
@@ -208,11 +217,21 @@ class Ingester(Service):
 
     # announcements
 
-    async def _announce(self, store: AsyncStore) -> None:
-        """Announce the sources and their counts, every `renew_ms`."""
+    async def _measure(self) -> None:
+        """Update the counts every `renew_ms`. A broker that does not answer delays only that."""
         while True:
             for ingest in list(self._ingests.values()):
                 await ingest.measure()
+            now_s = time.monotonic()
+            for ingest in self._ingests.values():
+                for counts in ingest.counts:
+                    counts.measure(now_s)
+            await asyncio.sleep(self.settings.lease.renew_ms / 1000)
+
+    async def _announce(self, store: AsyncStore) -> None:
+        """Announce the sources and their counts: every `renew_ms`, and when a state changes."""
+        while True:
+            self._changed.clear()
             try:
                 fleet = await store.run_one(self._announcement(self.settings.lease.ttl_ms))
             except StoreUnavailable as exc:
@@ -223,13 +242,12 @@ class Ingester(Service):
             else:
                 if not fleet.announced:
                     raise NameTaken(self.identity.name)
-            await asyncio.sleep(self.settings.lease.renew_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.lease.renew_ms / 1000):
+                    await self._changed.wait()
 
     def _announcement(self, ttl_ms: int) -> command.RedisCommand[replies.Fleet]:
-        now_s = time.monotonic()
         counts = [c for ingest in self._ingests.values() for c in ingest.counts]
-        for each in counts:
-            each.measure(now_s)
         info: dict[str, Any] = json.loads(self.identity.info)
         info["sources"] = [each.shown() for each in counts]
         who = self.identity

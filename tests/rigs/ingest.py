@@ -27,8 +27,9 @@ class Entrance(AbstractAsyncContextManager):
     def __init__(
         self, redis_url: str, namespace: str, brokers: dict[str, str], **ingest: Any
     ) -> None:
-        """ingest: settings of that section; limits and retry: of those."""
+        """ingest: settings of that section; limits, retry and lease: of those."""
         limits, retry = ingest.pop("limits", {}), ingest.pop("retry", {})
+        lease = ingest.pop("lease", {"ttl_ms": 15_000, "renew_ms": 300})
         self.settings = Settings.load(
             None,
             {
@@ -39,7 +40,7 @@ class Entrance(AbstractAsyncContextManager):
                 "ingest": ingest,
                 "limits": limits,
                 "retry": retry,
-                "lease": {"ttl_ms": 15_000, "renew_ms": 300},
+                "lease": lease,
             },
             environ={},
         )

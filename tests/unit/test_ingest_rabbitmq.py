@@ -196,31 +196,6 @@ def test_a_quarantined_message_is_kept_as_the_producer_sent_it() -> None:  # A29
 
 
 @pytest.mark.parametrize(
-    ("deaths", "is_loop"),
-    [
-        ([{"queue": "x.delay", "count": 3}], False),
-        ([{"queue": "x.delay", "count": 4}], True),
-        ([{"queue": "x.delay", "count": 2}, {"queue": "x.delay", "count": 2}], True),
-        ([{"queue": "other", "count": 100}], False),
-        ([{"queue": "x.delay"}] * 4, True),
-        ([{"queue": "x.delay", "count": "many"}], False),
-        (["x.delay"] * 9, False),
-        ("x.delay", False),
-        (None, False),
-    ],
-)
-def test_a_message_that_returns_from_the_dead_letters_too_often_is_quarantined(
-    deaths: Any, is_loop: bool
-) -> None:  # A30
-    message = delivered({"x-delay": 5, "x-death": deaths})
-    entry = read(message)
-    if is_loop:
-        check_quarantined(entry, "loop", message)
-    else:
-        assert isinstance(entry, Schedule)
-
-
-@pytest.mark.parametrize(
     "destination",
     ["rabbitmq:x.delay/key", "rabbitmq:x.delay/", "rabbitmq:/x.delay"],
 )

@@ -84,7 +84,7 @@ def _processes(stats: Stats) -> Iterator[tuple[str, Row]]:
     for each in stats.workers:
         yield f"scan {each.name}", _process("scan", each, f"{each.buckets} buckets", stats)
     for process in stats.ingests:
-        states = ", ".join(f"{source.source}: {source.state}" for source in process.sources)
+        states = ", ".join(f"{source.source}: {source.condition}" for source in process.sources)
         yield f"ingest {process.name}", _process("ingest", process, states, stats)
 
 

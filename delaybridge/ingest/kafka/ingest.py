@@ -68,7 +68,7 @@ class KafkaIngest:
         """kafka: librdkafka's settings."""
         self._kafka, self._options, self._store, self._emit = kafka, options, store, emit
         self._owner = store.owner(options.settings.take_over)
-        self._sources = Sources(options.routes, self._owner, emit)
+        self._sources = Sources(options.routes, self._owner, emit, options.on_change)
         self._readers: dict[Topic, RecordReader] = {}
         self._is_stopping = asyncio.Event()
         self._stopped = asyncio.Event()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from delaybridge.events import Emit, IngestFailed, SourceUnguarded
 from delaybridge.ingest.counts import SourceCounts
@@ -16,8 +16,11 @@ CLUSTER = "kafka"  # the place for trouble that concerns no topic
 class Sources:
     """Keeps the counts of each topic, and the states that the consumer reports."""
 
-    def __init__(self, routes: Sequence[Route], owner: Owner, emit: Emit) -> None:
+    def __init__(
+        self, routes: Sequence[Route], owner: Owner, emit: Emit, on_change: Callable[[], None]
+    ) -> None:
         """asked: the topics to read, as the consumer takes them."""
+        self._on_change = on_change
         self.asked = [topics_pattern(r.source) if r.is_pattern else r.source for r in routes]
         self._routes, self._owner, self._emit = routes, owner, emit
         self._named = {route.source for route in routes}
@@ -88,7 +91,9 @@ class Sources:
     def _add(self, route: Route) -> None:
         if route.source not in self._counts:
             target = f"{route.broker}:{route.target or route.source.removesuffix(SUFFIX)}"
-            self._counts[route.source] = SourceCounts(source=str(route), target=target)
+            self._counts[route.source] = SourceCounts(
+                source=str(route), target=target, on_change=self._on_change
+            )
 
     def _update_states(self) -> None:
         for topic, counts in self._counts.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -26,10 +26,12 @@ from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.conversion import Converted, convert
 from delaybridge.ingest.rabbitmq.intake import Intake
-from delaybridge.ingest.rabbitmq.management import Management, ManagementError
+from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.messages import MessageReader
-from delaybridge.ingest.rabbitmq.topology import bypass, messages_waiting, others_bound
+from delaybridge.ingest.rabbitmq.topology import messages_waiting, text_of
+from delaybridge.ingest.rabbitmq.watch import watch
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, connect
@@ -55,9 +57,10 @@ class RabbitMQIngest:
         self.connection: IntakeConnection | None = None
         settings, routes = options.settings, options.routes
         owner, sources = store.owner(settings.take_over), [route.source for route in routes]
-        management = Management.of(options.broker, parameters, settings.management)
+        self._management = Management.of(options.broker, parameters, settings.management)
+        prefetch, on_change = settings.prefetch, options.on_change
         self.intakes = [
-            Intake(self._reader(route, sources), store, emit, settings.prefetch, owner, management)
+            Intake(self._reader(route, sources), store, emit, prefetch, owner, on_change)
             for route in routes
         ]
 
@@ -94,6 +97,18 @@ class RabbitMQIngest:
                 await self._read(self.connection)
             await asyncio.sleep(backoff.next_s(now_s() - opened_s))
 
+    async def convert(self, route: Route) -> Converted:
+        """`conversion.convert` for one delay exchange; PublishUnavailable if the broker refuses."""
+        (intake,) = (intake for intake in self.intakes if intake.route == route)
+        connection = await open_connection(self._parameters, self._make)
+        try:
+            connection.read_much()
+            return await convert(connection, intake, self.publisher, self._management)
+        except _CHANNEL_ERRORS as exc:
+            raise PublishUnavailable(f"{route}: {reason_of(exc)}") from exc
+        finally:
+            await close_connection(connection)
+
     async def stop(self, timeout_s: float) -> None:
         """Read no more. Returns when everything read is acknowledged, or after the timeout."""
         try:
@@ -103,14 +118,14 @@ class RabbitMQIngest:
             pass  # RabbitMQ delivers the unacknowledged messages again
 
     async def measure(self) -> None:
-        """Count the messages in each queue, and check that this namespace owns its exchange."""
+        """Count the messages in the queues, and check that this namespace owns its exchange."""
         connection = self.connection
         for intake in self.intakes:
-            if connection is not None and connection.is_open and intake.counts.state == "reading":
+            if connection is not None and connection.is_open and intake.is_read:
                 try:
                     async with asyncio.timeout(_GOODBYE_S):
                         await intake.look(connection)
-                        waiting = await messages_waiting(connection, intake.route.source)
+                        waiting = await messages_waiting(connection, intake.route)
                 except Exception:
                     intake.counts.lag = None
                 else:
@@ -124,6 +139,7 @@ class RabbitMQIngest:
         work = [
             asyncio.create_task(self._keep_reading(intake, connection)) for intake in self.intakes
         ]
+        work.append(asyncio.create_task(watch(connection, self._management, self.intakes)))
         try:
             ends: list[asyncio.Future[Any]] = [connection.lost, *work]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -149,8 +165,7 @@ class RabbitMQIngest:
                 await intake.run(connection, self.publisher)
             except (ConfigError, *_CHANNEL_ERRORS) as exc:
                 if connection.is_open:
-                    reason = str(exc) if isinstance(exc, ConfigError) else reason_of(exc)
-                    intake.failed(reason)
+                    intake.failed(text_of(exc))
             await asyncio.sleep(backoff.next_s(now_s() - began_s))
 
     def _failed(self, reason: str) -> None:
@@ -175,19 +190,3 @@ async def connected(
         yield ingest
     finally:
         await ingest.publisher.close(0.0)
-
-
-async def look_for_others(options: Iterable[IngestOptions]) -> list[tuple[Route, str, str]]:
-    """Each delay exchange; a warning of other bindings; why they are unknown. '' for neither."""
-    found = []
-    for each in options:
-        parameters = parameters_of(each.broker, each.url, each.publish)
-        management = Management.of(each.broker, parameters, each.settings.management)
-        for route in each.routes:
-            try:
-                others = await others_bound(management, route)
-            except ManagementError as exc:
-                found.append((route, "", str(exc)))
-            else:
-                found.append((route, bypass(route, others) if others else "", ""))
-    return found

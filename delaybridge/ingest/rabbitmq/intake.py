@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time_ns
+
+from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.amqp.connection import close_channel
@@ -23,9 +26,9 @@ from delaybridge.ingest.entries import Change, Entry, Schedule, instead
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from delaybridge.ingest.rabbitmq.management import Management, ManagementError
+from delaybridge.ingest.rabbitmq.deaths import expired, has_died
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
-from delaybridge.ingest.rabbitmq.topology import bypass, claim, declare, others_bound
+from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
@@ -39,7 +42,7 @@ from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
 _BATCH = 2000
-_LOOK_S = 60.0  # between two looks at other bindings of the exchange
+_DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
 
 
 class Intake:
@@ -52,16 +55,14 @@ class Intake:
         emit: Emit,
         prefetch: int,
         owner: Owner,
-        management: Management,
+        on_change: Callable[[], None],
     ) -> None:
         """prefetch: messages that may be delivered and not acknowledged. owner: who reads."""
         self.route = route = reader.route
         self._reader, self._store, self._emit, self._prefetch = reader, store, emit, prefetch
-        self._owner, self._management = owner, management
-        self._next_look_s = 0.0
-        self._others: set[str] = set()  # other bindings of the exchange
-        self._looking: asyncio.Task[None] | None = None
-        self.counts = SourceCounts(source=str(route), target=f"{route.broker}:{route.target}")
+        self.owner = owner
+        target = f"{route.broker}:{route.target}"
+        self.counts = SourceCounts(source=str(route), target=target, on_change=on_change)
         self._publisher: Publisher
         self.waiting: list[HeldMessage] = []  # for an id in flight
         self._refused: list[HeldMessage] = []  # that could not be published at once
@@ -70,6 +71,11 @@ class Intake:
         self.channel: IntakeChannel | None = None
         self._storing: asyncio.Task[None] | None = None
         self._is_stopping = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the intake queue is consumed."""
+        return self.channel is not None and not self.channel.ended.done()
 
     @property
     def held(self) -> int:
@@ -82,29 +88,18 @@ class Intake:
         self.counts.state = reason
         self._emit(IngestFailed(source=str(self.route), reason=reason))
 
-    async def look(self, connection: IntakeConnection) -> None:
-        """End the channel if another namespace took the exchange over.
+    def noticed(self, kind: str, faults: Sequence[str]) -> None:
+        """Show the faults of this kind, and no others, of an exchange that is read nevertheless."""
+        for fault in self.counts.note(kind, faults):
+            self._emit(SourceUnguarded(source=str(self.route), reason=fault))
 
-        Once a minute, also look whether other queues are bound to it, and warn of them.
-        """
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= self._next_look_s:
-            self._next_look_s = now_s + _LOOK_S
-            self._looking = asyncio.create_task(self._look_for_others())
+    async def look(self, connection: IntakeConnection) -> None:
+        """End the channel if another namespace took the exchange over."""
         try:
-            await claim(connection, self.route, self._owner)
+            await claim(connection, self.route, self.owner)
         except SourceTaken as exc:
             if self.channel is not None:
                 self.channel.end(exc)
-
-    async def _look_for_others(self) -> None:
-        try:
-            found = await others_bound(self._management, self.route)
-        except ManagementError:
-            return  # `doctor` reports it
-        if found - self._others:
-            self._emit(SourceUnguarded(source=str(self.route), reason=bypass(self.route, found)))
-        self._others = found
 
     async def stop(self) -> None:
         """Read no more; returns when everything read is acknowledged, or the channel has ended."""
@@ -118,18 +113,39 @@ class Intake:
 
         SourceTaken if the exchange belongs to another namespace.
         """
-        unguarded = await claim(connection, self.route, self._owner)
+        unguarded = await claim(connection, self.route, self.owner)
         if unguarded:
             self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
-        opened = await declare(connection, self.route, self._management)
+        await declare(connection, self.route)
+        self.noticed("declared", ())
+        keeping = asyncio.create_task(self._keep_declared(connection))
+        try:
+            await self.consume(connection, publisher, self.route.source, expired(self.route))
+        finally:
+            keeping.cancel()
+
+    async def _keep_declared(self, connection: IntakeConnection) -> None:
+        """Declare and bind again, for ever; what cannot be repaired is shown until it is."""
+        while True:
+            await asyncio.sleep(_DECLARE_S)
+            with contextlib.suppress(AMQPError, OSError):  # the connection is lost
+                fault = await repair(connection, self.route)
+                self.noticed("declared", [fault] if fault else ())
+
+    async def consume(
+        self, connection: IntakeConnection, publisher: Publisher, *queues: str
+    ) -> None:
+        """Consume these queues, and store or publish each message; raises the reason of its end."""
+        opened = await connection.open_channel(lambda *_: None)
         self._publisher = publisher
         channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
         self.waiting, self._refused = [], []
         try:
             await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
-            await connection.call(
-                opened, "basic_consume", queue=self.route.source, on_message_callback=_never
-            )
+            for queue in queues:
+                await connection.call(
+                    opened, "basic_consume", queue=queue, on_message_callback=_never
+                )
             self.counts.state = "reading"
             self._emit(IngestStarted(source=str(self.route)))
             while not channel.ended.done():
@@ -288,26 +304,26 @@ class Intake:
 
     def _remember(self, channel: IntakeChannel) -> None:
         for held in channel.held.values():
-            self._lost[_fingerprint(held.message)].append((held.stamp, held.id))
+            self._lost[self._fingerprint(held.message)].append((held.stamp, held.id))
 
     def _recall(self, message: RawMessage) -> tuple[bytes, str | None]:
         """Stamp and id that the message had before.
 
         Each pair goes to one message only: many may have the same bytes, and two messages of one
-        id would become one.
+        id would become one. A returned message may have expired before it is delivered again.
         """
-        if not message.redelivered:
+        if not message.redelivered and not has_died(message.header):
             self._lost.clear()  # returned messages are delivered before new ones
             return new_stamp(), None
-        had = self._lost.get(_fingerprint(message))
+        had = self._lost.get(self._fingerprint(message))
         return had.pop(0) if had else (new_stamp(), None)
 
-
-def _fingerprint(message: RawMessage) -> int:
-    try:
-        return hash((message.routing_key, content_of(message), message.body))
-    except DecodeError:
-        return hash((message.header, message.body))
+    def _fingerprint(self, message: RawMessage) -> int:
+        try:
+            content = content_of(message, self._reader.queues)
+            return hash((message.routing_key, content, message.body))
+        except DecodeError:
+            return hash((message.header, message.body))
 
 
 def _never(*_: object) -> None:

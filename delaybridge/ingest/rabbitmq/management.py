@@ -1,4 +1,4 @@
-"""RabbitMQ's management API, for what AMQP cannot do: list bindings, set a policy.
+"""RabbitMQ's management API, for what AMQP does not show: bindings, and policies.
 
 By default it is expected on the broker's host and the usual port, with the broker's user, and with
 TLS if AMQP uses TLS. If it does not answer, ingest works without it.
@@ -10,7 +10,8 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
@@ -21,12 +22,28 @@ from delaybridge.errors import printable
 
 _TIMEOUT_S = 3.0
 _MOST_BYTES = 4 * 2**20
+_NOT_THERE = b'"Object Not Found"'  # not the 404 of another server
 OFF = "off"
 _PORT, _TLS_PORT = 15672, 15671
 
 
 class ManagementError(Exception):
     """The management API refused or did not answer; the text is the reason."""
+
+
+class Binding(NamedTuple):
+    """Of an exchange to another one."""
+
+    source: str
+    routing_key: str
+    arguments: dict[str, Any]
+
+
+class Policies(NamedTuple):
+    """What policies ask of a queue. names: of those that apply, by the command that sets such."""
+
+    definition: Mapping[str, Any]
+    names: Mapping[str, str]
 
 
 class Management:
@@ -37,10 +54,11 @@ class Management:
         tls = parameters.ssl_options
         scheme, port = ("http", _PORT) if tls is None else ("https", _TLS_PORT)
         host = f"[{parameters.host}]" if ":" in parameters.host else parameters.host
-        self._is_off = url == OFF
+        self.is_off = url == OFF
         self._url = url.rstrip("/") or f"{scheme}://{host}:{port}"
-        self._vhost = quote(parameters.virtual_host, safe="")
+        self.vhost = parameters.virtual_host
         self._user = parameters.credentials
+        self.user = str(getattr(self._user, "username", ""))
         https = [] if tls is None else [HTTPSHandler(context=tls.context)]
         self._opener = build_opener(ProxyHandler({}), *https)
 
@@ -53,21 +71,44 @@ class Management:
                 return cls(parameters, url)
         return cls(parameters)
 
-    async def bound_to(self, exchange: str) -> set[str]:
-        """The bindings of an exchange: `queue NAME` or `exchange NAME`."""
-        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}/bindings/source"
-        answer = await self._ask("GET", path)
-        try:
-            found = json.loads(answer)
-            return {f"{each['destination_type']} {each['destination']}" for each in found}
-        except (ValueError, KeyError, TypeError):
-            raise ManagementError(f"{self._url}: is not RabbitMQ's management API") from None
+    async def bound_to(self, exchange: str) -> set[tuple[str, str]]:
+        """Where an exchange is bound to: `queue` or `exchange`, and the name."""
+        found = await self._bindings(exchange, "source", ("destination_type", "destination"))
+        return {(str(type), str(name)) for type, name in found}
 
-    async def set_policy(self, name: str, pattern: str, definition: Mapping[str, str]) -> None:
-        """Set a policy for exchanges."""
-        policy = {"pattern": pattern, "definition": definition, "apply-to": "exchanges"}
-        path = f"policies/{self._vhost}/{quote(name, safe='')}"
-        await self._ask("PUT", path, json.dumps(policy).encode())
+    async def bindings_into(self, exchange: str) -> list[Binding]:
+        """The bindings of exchanges to this one."""
+        found = await self._bindings(exchange, "destination", Binding._fields)
+        return [Binding(*each) for each in found if each[0]]
+
+    async def policies(self, queue: str) -> Policies:
+        """What policies ask of a queue; nothing if there is no such queue."""
+        # The statistics of a queue are old by some seconds.
+        found = await self._ask(f"queues/{self._path(queue)}?disable_stats=true", {})
+        kinds = {"set_policy": "policy", "set_operator_policy": "operator_policy"}
+        try:
+            names = {
+                command: str(found[kind]) for command, kind in kinds.items() if found.get(kind)
+            }
+            return Policies(dict(found.get("effective_policy_definition") or {}), names)
+        except (AttributeError, TypeError, ValueError):
+            raise self._is_another() from None
+
+    async def _bindings(
+        self, exchange: str, side: str, fields: Iterable[str]
+    ) -> list[tuple[Any, ...]]:
+        """These fields of each binding; none if the exchange does not exist."""
+        found = await self._ask(f"exchanges/{self._path(exchange)}/bindings/{side}", [])
+        try:
+            return [tuple(each[name] for name in fields) for each in found]
+        except (KeyError, TypeError):
+            raise self._is_another() from None
+
+    def _path(self, name: str) -> str:
+        return f"{quote(self.vhost, safe='')}/{quote(name, safe='')}"
+
+    def _is_another(self) -> ManagementError:
+        return ManagementError(f"{self._url}: is not RabbitMQ's management API")
 
     def _authorization(self) -> str:
         """The broker's user, with the password as it is now: it may be in a file."""
@@ -77,20 +118,25 @@ class Management:
             raise ManagementError(str(exc)) from None
         return f"Basic {base64.b64encode(secret.encode()).decode()}"
 
-    async def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        if self._is_off:
+    async def _ask(self, path: str, missing: Any) -> Any:
+        """The answer; missing: what it is if the broker does not have that."""
+        if self.is_off:
             raise ManagementError("switched off by ingest.management")
-        headers = {"Authorization": self._authorization(), "Content-Type": "application/json"}
-        request = Request(f"{self._url}/api/{path}", body, headers, method=method)
+        headers = {"Authorization": self._authorization()}
+        request = Request(f"{self._url}/api/{path}", headers=headers)
 
         def ask() -> Any:
             with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
                 return answer.read(_MOST_BYTES)
 
         try:
-            return bytes(await asyncio.to_thread(ask))
+            return json.loads(await asyncio.to_thread(ask))
         except HTTPError as exc:
+            if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
+                return missing
             raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
+        except json.JSONDecodeError:
+            raise self._is_another() from None
         except (URLError, OSError, ValueError) as exc:
             reason = getattr(exc, "reason", exc)
             raise ManagementError(f"{self._url}: {printable(str(reason))}") from None

@@ -27,6 +27,7 @@ from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms
 from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
@@ -43,11 +44,9 @@ from delaybridge.message import (
 )
 from delaybridge.settings.routes import Route
 
-MAX_LOOPS = 3  # how often a message may return from the dead letters of its intake queue
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
 _RESERVED = RESERVED_PREFIX.encode()
 _ID = ID.encode()
-_DEATHS = b"x-death"
 _COUNTS = frozenset(
     (b"x-delivery-count", b"x-acquired-count")
 )  # RabbitMQ adds these when it redelivers
@@ -67,11 +66,20 @@ class RawMessage(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-def content_of(message: RawMessage) -> ContentHeader:
-    """Properties and headers as the producer sent them; DecodeError if they are broken."""
+def content_of(message: RawMessage, queues: Collection[str]) -> ContentHeader:
+    """Properties and headers as the producer sent them; DecodeError if they are broken.
+
+    queues: where it may have been redelivered, or have expired, before it was read.
+    """
     content = split_content_header(message.header)
-    if not message.redelivered:
-        return content
+    if has_died(content.table):
+        before, content = content, undone(content, queues)
+        if content is not before:
+            return _uncounted(content)
+    return _uncounted(content) if message.redelivered else content
+
+
+def _uncounted(content: ContentHeader) -> ContentHeader:
     table = content.table
     kept = (table[start:end] for name, start, _, end in entries(table) if name not in _COUNTS)
     return content._replace(table=b"".join(kept))
@@ -104,6 +112,7 @@ class MessageReader:
         """
         self.route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
         self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
+        self.queues = frozenset((route.source, expired(route)))
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
         self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # seen before
         self._forms = Forms(self._destinations, limits, reach)
@@ -129,7 +138,7 @@ class MessageReader:
         """`read`, for messages of any form."""
         content = None
         try:
-            content = content_of(message)
+            content = content_of(message, self.queues)
             return self._read(message, content, stamp, known_id)
         except MessageError as exc:
             return self.quarantine(message, content, stamp, reason_of(exc))
@@ -203,9 +212,6 @@ class MessageReader:
                 if is_instruction(text) or self._is_delayed_again(text):
                     kept.append(table[since:start])
                     since = end
-            elif name == _DEATHS:
-                is_plain = False
-                self._check_loop(decode_value(table, at, "x-death"))
             elif name.lower() in _WATCHED:
                 is_plain = False
                 self.near_misses += 1
@@ -220,18 +226,6 @@ class MessageReader:
 
     def _is_delayed_again(self, name: str) -> bool:
         return name == PLUGIN_DELAY and self.route.target in self._delay_exchanges
-
-    def _check_loop(self, deaths: Any) -> None:
-        """MessageError if the intake queue dead-lettered it too often."""
-        ours = (
-            death.get("count", 1)
-            for death in (deaths if isinstance(deaths, list) else ())
-            if isinstance(death, dict) and death.get("queue") == self.route.source
-        )
-        if sum(count for count in ours if isinstance(count, int)) > MAX_LOOPS:
-            raise MessageError(
-                "loop", "x-death", f"came back from the dead letters of {self.route.source!r}"
-            )
 
     def _id(self, given: str | bytes) -> str:
         try:

@@ -1,49 +1,84 @@
-"""Declares a delay exchange, its intake queue and the bindings on the broker."""
+"""Declares a delay exchange, its intake queue and the bindings on the broker.
+
+A delay exchange diverts: it is of type headers, and its one binding takes each message that has a
+header of `BOUND_HEADERS`, whatever the value, into the intake queue. All other messages go to the
+target at once, by the broker alone: that is the exchange's alternate exchange. No policy overrides
+an argument, so no policy changes where messages go, or drops one: the intake queue refuses what it
+has no room for, and what expires there is dead-lettered into a second queue that is read, too.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
 import re
-import secrets
-import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pika import BasicProperties
-from pika.channel import Channel
-
-from delaybridge.amqp.connection import close_channel, close_code
+from delaybridge.amqp.connection import close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
-from delaybridge.ingest.rabbitmq.management import Management, ManagementError
-from delaybridge.settings.routes import EXCHANGE_TYPES, Route
+from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.settings.routes import Route
 
-# No delivery limit: a message is returned often if ingest is restarted often, not because it is
-# bad. Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops messages returned once.
-QUEUE_ARGUMENTS = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
+BOUND_HEADERS = (
+    "delaybridge-at-most-once",
+    "delaybridge-backoff",
+    "delaybridge-cancel",
+    "delaybridge-delay",
+    "delaybridge-destination",
+    "delaybridge-due",
+    "delaybridge-id",
+    "delaybridge-key",
+    "delaybridge-max-attempts",
+    "delaybridge-on-conflict",
+    "delaybridge-priority",
+    "delaybridge-reschedule",
+    "delaybridge-ttl",
+    "x-delay",
+    "x-opt-delivery-delay",
+    "x-opt-delivery-time",
+)
+"""The headers that ingest reads. When one is added, the list before moves to `FORMER_HEADERS`."""
+FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
+"""Lists of earlier versions. Their bindings are removed once the one of today is there."""
 _REFUSED, _PRECONDITION_FAILED = 403, 406
-_log = logging.getLogger("delaybridge")
 _ALTERNATE = "alternate-exchange"
 _CURRENT_ALTERNATE = re.compile(
     rf"'{_ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
 )
-_POLICY_LOOKS, _POLICY_AGAIN_S = 10, 0.2
-_CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
-_NOT_THERE = "PRECONDITION_FAILED - invalid type"
-_EVERYTHING = "#"
+_TOO_OLD = re.compile("x-match|invalid arg")
 
 
-def intake_exchange(route: Route) -> str:
-    """The fanout exchange behind a direct delay exchange: unroutable messages go there."""
-    return f"{route.source}.intake"
+class EarlierForm(ConfigError):
+    """The exchange or its intake queue is of another form than today's."""
 
 
 def owner_exchange(route: Route) -> str:
     """The exchange that keeps the owner's name; nothing is ever published to it."""
     return f"{route.source}.owner"
+
+
+def queue_arguments(route: Route) -> dict[str, Any]:
+    """Of the intake queue and the queue of expired messages."""
+    return {
+        "x-queue-type": "quorum",
+        # A message is returned often if ingest is restarted often, not because it is bad.
+        # Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops messages returned once.
+        "x-delivery-limit": 2**31 - 1,
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": expired(route),
+        "x-dead-letter-strategy": "at-least-once",
+    }
+
+
+def exchange_arguments(route: Route) -> dict[str, Any]:
+    """Of the delay exchange."""
+    return {_ALTERNATE: route.target}
+
+
+def binding_arguments(headers: Iterable[str] = BOUND_HEADERS) -> dict[str, Any]:
+    """Of the binding that takes a message with any of these headers, whatever the value."""
+    return {"x-match": "any-with-x", **dict.fromkeys(headers)}
 
 
 async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str:
@@ -91,169 +126,94 @@ async def _declare_owner(connection: IntakeConnection, route: Route, name: str) 
     )  # fmt: skip
 
 
-async def declare(connection: IntakeConnection, route: Route, management: Management) -> Channel:
-    """Declare exchange and queue where missing, and return a new channel.
+async def declare(connection: IntakeConnection, route: Route) -> None:
+    """Declare and bind what is missing. Changes nothing that is there.
 
-    Existing ones stay unchanged. ConfigError if the existing exchange cannot be consumed from;
-    otherwise raises the error that closed the channel (403: the user may not declare).
+    EarlierForm if the exchange or the queue is of another form, ConfigError if the broker is too
+    old or the user lacks a right; otherwise raises the error that closed the channel.
     """
-    await _declare(
-        connection, "queue_declare", queue=route.source, durable=True, arguments=QUEUE_ARGUMENTS
-    )
-    type = await _type_of(connection, route)
-    if (type or route.type) == "direct":
-        await _declare_direct(connection, route, management, is_there=bool(type))
-    else:
-        if not type:
-            await _declare_exchange(connection, route, route.type)
-        await _bind(connection, route, route.source)
-    return await connection.open_channel(lambda *_: None)
+    for method, arguments in declarations(route):
+        await _insist(connection, route, method, arguments)
 
 
-async def _type_of(connection: IntakeConnection, route: Route) -> str:
-    """The type of the existing exchange, '' if it does not exist."""
-    differs = await _differs(connection, route, route.type)
-    if differs.startswith(_NOT_THERE):
-        return ""
-    found = _CURRENT_TYPE.search(differs)
-    type = route.type if found is None else found[1]
-    if type not in EXCHANGE_TYPES:
-        raise ConfigError(f"{route}: the exchange exists with type {type!r}; delete it")
-    return type
+async def declare_queues(connection: IntakeConnection, route: Route) -> None:
+    """The same of the queues alone."""
+    for method, arguments in declarations(route):
+        if method == "queue_declare":
+            await _insist(connection, route, method, arguments)
 
 
-async def _differs(connection: IntakeConnection, route: Route, type: str) -> str:
-    """How the exchange differs from one of this type, in the broker's words.
-
-    They begin with `_NOT_THERE` if it does not exist. This never creates it, even if somebody has
-    just deleted it: RabbitMQ refuses to create an exchange whose alternate exchange is a number.
-    """
-    return await _declare_exchange(connection, route, type, {_ALTERNATE: 0})
-
-
-async def _declare_exchange(
-    connection: IntakeConnection, route: Route, type: str, arguments: dict[str, Any] | None = None
-) -> str:
-    return await _declare(
-        connection, "exchange_declare",
-        exchange=route.source, exchange_type=type, durable=True, arguments=arguments,
-    )  # fmt: skip
-
-
-async def _bind(connection: IntakeConnection, route: Route, exchange: str) -> None:
-    await connection.call_alone(
-        "queue_bind", queue=route.source, exchange=exchange, routing_key=_EVERYTHING
-    )
-
-
-async def _declare_direct(
-    connection: IntakeConnection, route: Route, management: Management, *, is_there: bool
+async def _insist(
+    connection: IntakeConnection, route: Route, method: str, arguments: dict[str, Any]
 ) -> None:
-    """Declare a direct delay exchange, with an alternate exchange for unroutable messages.
+    if (refusal := await _refusal(connection, route, method, arguments)) is not None:
+        raise refusal
 
-    A policy sets the alternate exchange: as an argument, it would refuse producers, who declare the
-    exchange without arguments. While the policy is missing RabbitMQ would drop messages, so an
-    exchange that was just declared is deleted again. ConfigError says what to run.
+
+async def repair(connection: IntakeConnection, route: Route) -> str:
+    """Declare and bind again while the queue is read. Returns what could not be done, or ''.
+
+    After one step failed the others are tried: whatever the exchange is, its binding is needed.
     """
-    intake = intake_exchange(route)
-    await _declare(
-        connection, "exchange_declare",
-        exchange=intake, exchange_type="fanout", durable=True, internal=True,
-    )  # fmt: skip
-    await _bind(connection, route, intake)
-    if is_there:
-        found = _CURRENT_ALTERNATE.search(await _differs(connection, route, "direct"))
-        if found is not None and found[1] != intake:
-            what = f"has the alternate exchange {found[1]!r}, not {intake!r}; delete it"
-            raise ConfigError(f"{route}: the exchange is direct and {what}")
-        if await _is_caught(connection, route):
-            return
-    policy = intake, f"^{re.escape(route.source)}$", {_ALTERNATE: intake}
-    why = ""
+    found = [await _refusal(connection, route, *step) for step in declarations(route)]
+    return next((text_of(refusal) for refusal in found if refusal is not None), "")
+
+
+def text_of(refusal: Exception) -> str:
+    """Why an exchange is not read, in a line."""
+    return str(refusal) if isinstance(refusal, ConfigError) else reason_of(refusal)
+
+
+def declarations(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What to declare and to bind, in this order: a message always finds the next queue."""
+    late, queue = expired(route), queue_arguments(route)
+    yield "exchange_declare", {
+        "exchange": late, "exchange_type": "fanout", "durable": True, "internal": True,
+    }  # fmt: skip
+    for name in (late, route.source):
+        yield "queue_declare", {"queue": name, "durable": True, "arguments": queue}
+    yield "queue_bind", {"queue": late, "exchange": late, "routing_key": ""}
+    yield "exchange_declare", {
+        "exchange": route.source, "exchange_type": "headers", "durable": True,
+        "arguments": exchange_arguments(route),
+    }  # fmt: skip
+    for headers in (BOUND_HEADERS, *FORMER_HEADERS):
+        yield "queue_bind" if headers is BOUND_HEADERS else "queue_unbind", {
+            "queue": route.source, "exchange": route.source, "routing_key": "",
+            "arguments": binding_arguments(headers),
+        }  # fmt: skip
+
+
+async def _refusal(
+    connection: IntakeConnection, route: Route, method: str, arguments: dict[str, Any]
+) -> Exception | None:
+    """Take one step; why the broker refused it, or None."""
     try:
-        await management.set_policy(*policy)
-    except ManagementError as exc:
-        why = f" (ingest could not set it: {exc})"
-    if not is_there:
-        await _declare_exchange(connection, route, "direct")
-    for _ in range(1 if why else _POLICY_LOOKS):  # it takes effect after a moment
-        if await _is_caught(connection, route):
-            return
-        await asyncio.sleep(_POLICY_AGAIN_S)
-    if not is_there:
-        await connection.call_alone("exchange_delete", exchange=route.source)
-    line = _policy_line(connection.params.virtual_host, *policy)
-    _log.warning("run once: %s", line)  # not as a field: its quotes would be escaped
-    raise ConfigError(
-        f"{route}: RabbitMQ drops messages that a direct exchange has no queue for; set this "
-        f"policy, or add it to the one that applies{why}: {line}"
-    )
+        await connection.call_alone(method, **arguments)
+    except Exception as exc:
+        if close_code(exc) is None:
+            raise
+        return _explained(route, arguments, exc)
+    return None
 
 
-def _policy_line(vhost: str, name: str, pattern: str, definition: dict[str, str]) -> str:
-    words = ["rabbitmqctl", "set_policy", *([] if vhost == "/" else ["-p", vhost])]
-    words += ["--apply-to", "exchanges", name, pattern, json.dumps(definition)]
-    return shlex.join(words)
-
-
-async def _is_caught(connection: IntakeConnection, route: Route) -> bool:
-    """Whether a message with an unbound routing key reaches the intake queue.
-
-    Sends one that has no effect on the process that reads it: it cancels an id that no message has.
-    """
-    token = secrets.token_hex(16)
-    headers = {"delaybridge-id": f"probe-{token}", "delaybridge-cancel": "true"}
-    probe = _Probe()
-    channel = await connection.open_channel(lambda _, reason: probe.fail(reason))
-    number = int(channel.channel_number)
-    connection.listen(number, probe)
-    try:
-        await connection.select_confirms(channel)
-        properties = BasicProperties(headers=headers)
-        channel.basic_publish(route.source, f"probe.{token}", b"", properties, mandatory=True)
-        return await probe.is_caught
-    finally:
-        probe.is_caught.cancel()  # the close is not reported to it
-        connection.listen(number, None)
-        close_channel(channel)
-
-
-class _Probe:
-    """The fate of one published message."""
-
-    def __init__(self) -> None:
-        self.is_caught: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """The broker confirmed or refused it."""
-        self.settle(is_ack)
-
-    def on_return(self, id: str, reason: str) -> None:
-        """No queue is bound for it."""
-        self.settle(False)
-
-    def fail(self, reason: Exception) -> None:
-        """The channel was closed."""
-        if not self.is_caught.done():
-            self.is_caught.set_exception(reason)
-
-    def settle(self, is_caught: bool) -> None:
-        """Whether a queue has it; only the first call counts."""
-        if not self.is_caught.done():
-            self.is_caught.set_result(is_caught)
-
-
-async def others_bound(management: Management, route: Route) -> set[str]:
-    """The bindings of the delay exchange besides its intake queue; raises ManagementError."""
-    return await management.bound_to(route.source) - {f"queue {route.source}"}
-
-
-def bypass(route: Route, others: Iterable[str]) -> str:
-    """The consequence of other bindings of the delay exchange, and the remedy."""
-    named = ", ".join(sorted(others))
-    return (
-        f"bound to {route.source!r} and so given its messages at once, without their delay: "
-        f"{named}; bind to {route.target!r} instead"
+def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Exception:
+    """A refusal of the broker, with what to do about it if we know that."""
+    if _text_of(exc, _REFUSED) is not None:
+        return ConfigError(
+            f"{reason_of(exc)}; let the user configure, write and read all that begins with "
+            f"{route.source!r}, and write to {route.target!r}"
+        )
+    text = _text_of(exc, _PRECONDITION_FAILED)
+    if text is None:
+        return exc
+    if _TOO_OLD.search(text):
+        return ConfigError(f"{route}: RabbitMQ 3.10 or later is needed: {text}")
+    if expired(route) in arguments.values():
+        return ConfigError(f"{route}: {expired(route)!r} is not delaybridge's; delete it ({text})")
+    return EarlierForm(
+        f"{route} is of another form; run once: delaybridge ingest rabbitmq --convert "
+        f"{route.source} ({text})"
     )
 
 
@@ -274,7 +234,10 @@ def _text_of(exc: Exception, code: int) -> str | None:
     return closed[1] if closed is not None and closed[0] == code else None
 
 
-async def messages_waiting(connection: IntakeConnection, queue: str) -> int:
-    """Number of messages in the queue that no consumer has."""
-    answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
-    return int(answer.message_count)
+async def messages_waiting(connection: IntakeConnection, route: Route) -> int:
+    """Number of messages in both queues that no consumer has."""
+    waiting = 0
+    for queue in (route.source, expired(route)):
+        answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
+        waiting += int(answer.message_count)
+    return waiting

@@ -1,0 +1,149 @@
+"""Makes a delay exchange of an earlier form anew, and its intake queue, and loses no message.
+
+The exchange is deleted first: whoever publishes then gets 404, and the old queue gets nothing more.
+What it holds is read as always. The bindings into the exchange are meanwhile those of another one,
+so that a conversion which is interrupted can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from delaybridge.errors import ConfigError
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.intake import Intake
+from delaybridge.ingest.rabbitmq.management import Binding, Management, ManagementError
+from delaybridge.ingest.rabbitmq.topology import EarlierForm, claim, declare, declare_queues
+from delaybridge.publish import Publisher
+from delaybridge.settings.routes import Route
+
+_AGAIN_S = 0.05
+_ROUTED_S = 1.0  # in which a message that the exchange routed is in the queue
+
+
+class Converted(NamedTuple):
+    """messages: read from the old queue. bindings: into the exchange. was_earlier: anything was."""
+
+    was_earlier: bool
+    messages: int
+    bindings: int
+
+
+def holding_exchange(route: Route) -> str:
+    """Has the bindings into the delay exchange while that is made anew."""
+    return f"{route.source}.moving"
+
+
+def interim_exchange(route: Route) -> str:
+    """Stood behind a direct delay exchange of an earlier form."""
+    return f"{route.source}.intake"
+
+
+async def convert(
+    connection: IntakeConnection, intake: Intake, publisher: Publisher, management: Management
+) -> Converted:
+    """Give a delay exchange and its intake queue today's form. Safe to repeat.
+
+    ConfigError before anything is changed: another namespace has it, other processes read the old
+    queue, or the bindings cannot be listed.
+    """
+    route, before = intake.route, intake.counts.total
+    await claim(connection, route, intake.owner)
+    queue_is_earlier = await _is_earlier(declare_queues(connection, route))
+    was_earlier = queue_is_earlier or await _is_earlier(declare(connection, route))
+    if was_earlier:
+        if queue_is_earlier:
+            await _check_unread(connection, route)
+        await _hold_bindings(connection, route, await _bindings(management, route.source))
+        if queue_is_earlier:
+            await _drain(connection, intake, publisher)
+        for exchange in (route.source, interim_exchange(route)):
+            await connection.call_alone("exchange_delete", exchange=exchange)
+        if queue_is_earlier:
+            await asyncio.sleep(_ROUTED_S)
+            await _drain(connection, intake, publisher)
+            await connection.call_alone("queue_delete", queue=route.source)
+        await declare(connection, route)
+    kept = await _give_back_bindings(connection, route, management)
+    return Converted(was_earlier, intake.counts.total - before, kept)
+
+
+async def _is_earlier(declaring: Any) -> bool:
+    try:
+        await declaring
+    except EarlierForm:
+        return True
+    return False
+
+
+async def _check_unread(connection: IntakeConnection, route: Route) -> None:
+    _, consumers = await _held_by(connection, route.source)
+    if consumers:
+        raise ConfigError(
+            f"{route}: its queue has {consumers} consumers: stop the ingest processes of the "
+            "earlier version first"
+        )
+
+
+async def _held_by(connection: IntakeConnection, queue: str) -> tuple[int, int]:
+    """Messages of a queue that no consumer has, and its consumers."""
+    answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
+    return int(answer.message_count), int(answer.consumer_count)
+
+
+async def _drain(connection: IntakeConnection, intake: Intake, publisher: Publisher) -> None:
+    """Read the old queue until it is empty, with nothing unacknowledged."""
+    queue = intake.route.source
+    while any(held := await _held_by(connection, queue)):
+        if held[1]:  # this one's, of which the broker has not yet seen the end
+            await asyncio.sleep(_AGAIN_S)
+            continue
+        reading = asyncio.create_task(intake.consume(connection, publisher, queue))
+        while not reading.done() and ((await _held_by(connection, queue))[0] or intake.held):
+            await asyncio.sleep(_AGAIN_S)
+        reading.cancel()
+        await asyncio.wait([reading])
+        if not reading.cancelled():
+            reading.result()  # raises what ended it
+
+
+async def _bindings(management: Management, exchange: str) -> list[Binding]:
+    if management.is_off:
+        return []
+    try:
+        return await management.bindings_into(exchange)
+    except ManagementError as exc:
+        raise ConfigError(
+            f"ingest.management: the bindings into exchange {exchange!r} cannot be listed: {exc}; "
+            "set its address, or off if no exchange is bound to it"
+        ) from None
+
+
+async def _hold_bindings(
+    connection: IntakeConnection, route: Route, bindings: list[Binding]
+) -> None:
+    holding = holding_exchange(route)
+    await connection.call_alone(
+        "exchange_declare", exchange=holding, exchange_type="fanout", durable=True, internal=True
+    )
+    await _bind(connection, holding, bindings)
+
+
+async def _bind(connection: IntakeConnection, exchange: str, bindings: list[Binding]) -> None:
+    for source, key, arguments in bindings:
+        await connection.call_alone(
+            "exchange_bind", destination=exchange, source=source, routing_key=key,
+            arguments=arguments,
+        )  # fmt: skip
+
+
+async def _give_back_bindings(
+    connection: IntakeConnection, route: Route, management: Management
+) -> int:
+    """Also those of a conversion that was interrupted."""
+    holding = holding_exchange(route)
+    bindings = await _bindings(management, holding)
+    await _bind(connection, route.source, bindings)
+    await connection.call_alone("exchange_delete", exchange=holding)
+    return len(bindings)

@@ -1,0 +1,132 @@
+"""What happens to a delay exchange at the broker that ingest cannot prevent or repair.
+
+Seen by the management API: bindings of others, and policies by which the broker deletes a queue or
+hides its messages. Seen without it: whether the target exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pika.exceptions import AMQPError
+
+from delaybridge.amqp.connection import close_code
+from delaybridge.ingest.options import IngestOptions
+from delaybridge.ingest.rabbitmq import remedies
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.ingest.rabbitmq.intake import Intake
+from delaybridge.ingest.rabbitmq.management import Management, ManagementError, Policies
+from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.settings.routes import Route
+
+EVERY_S = 10.0
+_NOT_FOUND = 404
+_ANSWER_S = 5.0
+_KEEPING, _CONFIRMED = "reject-publish", "at-least-once"  # as the queues' arguments say
+_NAMED = 5  # bindings that are shown one by one
+
+
+async def watch(
+    connection: IntakeConnection, management: Management, intakes: Sequence[Intake]
+) -> None:
+    """Look at every source again and again, the first time at once, until cancelled.
+
+    What was found stays until a look shows that it is over: no answer says nothing.
+    """
+    while True:
+        # At the same time: an API that answers late delays no look by more than its time-out.
+        await asyncio.gather(*(_look(connection, management, intake) for intake in intakes))
+        await asyncio.sleep(EVERY_S)
+
+
+async def _look(connection: IntakeConnection, management: Management, intake: Intake) -> None:
+    with contextlib.suppress(AMQPError, OSError):  # the connection is lost, and that is told
+        async with asyncio.timeout(_ANSWER_S):
+            intake.noticed("target", await _missing(connection, intake.route))
+    with contextlib.suppress(ManagementError):  # `doctor` says so
+        intake.noticed("management", await seen_by(management, intake.route))
+
+
+async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
+    try:
+        await connection.call_alone("exchange_declare", exchange=route.target, passive=True)
+    except Exception as exc:
+        closed = close_code(exc)
+        if closed is None:
+            raise
+        if closed[0] == _NOT_FOUND:
+            return [
+                f"exchange {route.target!r} does not exist: RabbitMQ drops messages without a "
+                f"delay, and delayed ones cannot be delivered; declare it, with its bindings"
+            ]
+    return []
+
+
+class Survey(NamedTuple):
+    """One look at a source. unseen: why the management API shows nothing; then, rights: the command
+    that gives ingest's user what it needs, so that no other user needs it."""
+
+    route: Route
+    faults: list[str]
+    unseen: str = ""
+    rights: str = ""
+
+
+async def surveyed(options: Iterable[IngestOptions]) -> list[Survey]:
+    """What the management API shows of every source, once."""
+    found = []
+    for each in options:
+        parameters = parameters_of(each.broker, each.url, each.publish)
+        management = Management.of(each.broker, parameters, each.settings.management)
+        rights = remedies.rights(management.vhost, management.user, each.routes)
+        for route in each.routes:
+            try:
+                found.append(Survey(route, await seen_by(management, route)))
+            except ManagementError as exc:
+                found.append(Survey(route, [], str(exc), rights))
+    return found
+
+
+async def seen_by(management: Management, route: Route) -> list[str]:
+    """The faults of a source that the management API shows; ManagementError if it does not."""
+    bound = await management.bound_to(route.source)
+    found = [*_foreign(management.vhost, route, bound)]
+    for queue in (route.source, expired(route)):
+        if fault := _policy(management.vhost, route, queue, await management.policies(queue)):
+            return [*found, fault]  # the remedy is the same for both queues
+    return found
+
+
+def _foreign(vhost: str, route: Route, bound: set[tuple[str, str]]) -> Iterator[str]:
+    """Other bindings of the delay exchange: the alternate exchange gets only what matches none."""
+    others = sorted(bound - {("queue", route.source)})
+    for kind, name in others[:_NAMED]:
+        yield (
+            f"{kind} {name!r} is bound to {route.source!r}: it takes messages without a delay away "
+            f"from {route.target!r}, and gets the delayed ones at once; bind it to "
+            f"{route.target!r}, and run: {remedies.unbind(vhost, route.source, kind, name)}"
+        )
+    if len(others) > _NAMED:
+        yield f"{len(others) - _NAMED} more queues or exchanges are bound to {route.source!r}"
+
+
+def _policy(vhost: str, route: Route, queue: str, found: Policies) -> str:
+    """What a policy does to a queue, unless the queue's arguments make it harmless."""
+    asked, harms = found.definition, []
+    if "expires" in asked:
+        harms.append("deletes it, with its messages, while no ingest process runs: expires")
+    if str(asked.get("overflow", _KEEPING)) != _KEEPING:
+        harms.append("drops messages from it when it is full: overflow")
+    if str(asked.get("dead-letter-strategy", _CONFIRMED)) != _CONFIRMED:
+        harms.append("may lose what expires in it: dead-letter-strategy")
+    if queue == expired(route) and "message-ttl" in asked:
+        harms.append("hides messages that expire in it again: message-ttl")
+    if not harms:
+        return ""
+    names = " and ".join(repr(name) for name in found.names.values())
+    line = remedies.shield(vhost, route, [*found.names])
+    return f"queue {queue!r}: RabbitMQ {', '.join(harms)} (policy {names}); run: {line}"

@@ -1,0 +1,44 @@
+"""Gives delay exchanges of an earlier form today's form: `ingest rabbitmq --convert`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from delaybridge.ingest.rabbitmq.conversion import Converted
+from delaybridge.ingest.rabbitmq.ingest import connected
+from delaybridge.ingest.storing import EntryStore
+from delaybridge.settings.routes import Route
+from delaybridge.settings.settings import Settings
+from delaybridge.worker.ingester import Ingester
+from delaybridge.worker.opening import open_namespace
+from delaybridge.worker.service import Identity
+
+
+class Converter(Ingester):
+    """Converts its routes, one after the other, and ends."""
+
+    def __init__(self, settings: Settings, routes: Sequence[Route]) -> None:
+        super().__init__(settings, Identity.of_this_process(None), routes)
+        self.converted: list[tuple[Route, Converted]] = []
+
+    async def work(self) -> None:
+        """Raises what stops it; it can be run again."""
+        self._make_store()
+        try:
+            await open_namespace(self._store, self._calls, "producer")
+            store = EntryStore(self._store, self._calls, self.emit)
+            for options in self._options.values():
+                async with connected(options, store, self.emit) as ingest:
+                    for route in options.routes:
+                        self.converted.append((route, await ingest.convert(route)))
+        finally:
+            self.emit.flush()
+            await self._store.close()
+
+
+def convert(settings: Settings, routes: Sequence[Route]) -> list[tuple[Route, Converted]]:
+    """Give these delay exchanges today's form. Safe to repeat."""
+    converter = Converter(settings, routes)
+    asyncio.run(converter.work())
+    return converter.converted
