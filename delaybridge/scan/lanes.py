@@ -360,9 +360,8 @@ class Lanes:
         looks: list[float | None] = [lane.circuit.probe_at_ms for lane in troubled]
         if self._has_rates and (next_ms := self.parking.next_due_ms(now_ms)) < inf:
             looks.append(next_ms)
-        if waiting or troubled:
-            flows = [lane.flow for lane in self.routing.lanes.values() if lane.flow.in_flight]
-            looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
+        flows = [lane.flow for lane in {**troubled, **self._window.ripe} if lane.flow.in_flight]
+        looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
         if waiting:
             looks.append(now_ms + PATIENCE_MS)
         return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]
