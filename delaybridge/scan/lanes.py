@@ -18,6 +18,7 @@ from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.limit import Limit
 from delaybridge.scan.outcomes import ERROR_CHARS, Outcomes, by_lane
+from delaybridge.scan.parked import Parked
 from delaybridge.scan.parking import Parking
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.routing import Routing
@@ -25,6 +26,7 @@ from delaybridge.scan.session import Session
 from delaybridge.scan.spans import PublishSpans
 from delaybridge.scan.terms import Steering
 from delaybridge.scan.window import PATIENCE_MS, Window
+from delaybridge.store.bound import BoundSlice
 from delaybridge.store.rules import Rules
 from delaybridge.store.troubles import other_kind
 
@@ -313,6 +315,10 @@ class Lanes:
     ) -> list[bytes]:
         """See `Parking.inherit`."""
         return self.parking.inherit(session, left, self.route, now_ms)
+
+    def add_page(self, lane: Lane, parked: Parked, found: BoundSlice, now_ms: int) -> None:
+        """See `Parking.add_page`."""
+        self.parking.add_page(lane, parked, found, self.route, now_ms)
 
     # reports
 
