@@ -94,6 +94,11 @@ class Exits:
         return self._unparking or self._unpark_all or bool(self._unpark_ids)
 
     @property
+    def is_parking(self) -> bool:
+        """Whether the store may not have been told yet of messages that reports park."""
+        return bool(self._parking)
+
+    @property
     def any(self) -> bool:
         """Whether the store must be told something."""
         return bool(self._settled) or self._is_urgent  # this runs in each pass, for each bucket

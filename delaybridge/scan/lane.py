@@ -124,6 +124,11 @@ class Lane:
         is_slow = self.is_slow or self.limit is not None or self.flow.is_stalled(now_ms)
         return is_slow or self.is_shut
 
+    @property
+    def knows_parked(self) -> bool:
+        """Whether the id of each parked message is known."""
+        return all(parked.is_whole for parked in self.parked.values())
+
     def is_behind(self, copy: Copy) -> bool:
         """Whether an earlier message of the copy's bucket is parked."""
         parked = self.parked.get(copy.session) if self.parked else None

@@ -18,6 +18,7 @@ from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.limit import Limit
 from delaybridge.scan.outcomes import ERROR_CHARS, Outcomes, by_lane
+from delaybridge.scan.parked import Parked
 from delaybridge.scan.parking import Parking
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.routing import Routing
@@ -25,6 +26,7 @@ from delaybridge.scan.session import Session
 from delaybridge.scan.spans import PublishSpans
 from delaybridge.scan.terms import Steering
 from delaybridge.scan.window import PATIENCE_MS, Window
+from delaybridge.store.bound import BoundSlice
 from delaybridge.store.rules import Rules
 from delaybridge.store.troubles import other_kind
 
@@ -314,6 +316,10 @@ class Lanes:
         """See `Parking.inherit`."""
         return self.parking.inherit(session, left, self.route, now_ms)
 
+    def add_page(self, lane: Lane, parked: Parked, found: BoundSlice, now_ms: int) -> None:
+        """See `Parking.add_page`."""
+        self.parking.add_page(lane, parked, found, self.route, now_ms)
+
     # reports
 
     @property
@@ -360,9 +366,8 @@ class Lanes:
         looks: list[float | None] = [lane.circuit.probe_at_ms for lane in troubled]
         if self._has_rates and (next_ms := self.parking.next_due_ms(now_ms)) < inf:
             looks.append(next_ms)
-        if waiting or troubled:
-            flows = [lane.flow for lane in self.routing.lanes.values() if lane.flow.in_flight]
-            looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
+        flows = [lane.flow for lane in {**troubled, **self._window.ripe} if lane.flow.in_flight]
+        looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
         if waiting:
             looks.append(now_ms + PATIENCE_MS)
         return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]

@@ -18,6 +18,7 @@ from delaybridge.scan.limit import Limit
 from delaybridge.scan.parked import Parked
 from delaybridge.scan.session import Session
 from delaybridge.scan.window import Window
+from delaybridge.store.bound import BoundSlice
 
 _ALL_KNOWN = 1_000_000  # ids of parked messages in memory, about 150 bytes each
 _PROBES = 5  # messages that may pass while a circuit is probed
@@ -29,12 +30,14 @@ Route = Callable[[str, int], tuple[Destination, Lane]]
 class Parking:
     """Parks copies, and brings messages back.
 
-    troubled: lanes whose circuit is open, or that have parked messages.
+    troubled: lanes whose circuit is open, or that have parked messages. lacking: a lane and session
+    of which more ids are to be read.
     """
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self.troubled: dict[Lane, None] = {}
+        self.lacking: tuple[Lane, Session] | None = None
         self._returning: list[tuple[Lane, Session]] = []
         self._bound = _ALL_KNOWN  # ids to be remembered of one lane and session
         self._changed: set[str] = set()  # brokers, families: their messages must be routed again
@@ -79,6 +82,15 @@ class Parking:
         if parked is None:
             parked = lane.parked[session] = Parked()
         parked.add(score, id, self._bound)
+
+    def add_page(
+        self, lane: Lane, parked: Parked, found: BoundSlice, route: Route, now_ms: int
+    ) -> None:
+        """The next parked messages of the bucket: remember those of the lane."""
+        lanes = {to: route(to, now_ms)[1] for to in {to for _, _, to in found.messages}}
+        ids = [(score, id.decode(errors="replace"), lanes[to]) for score, id, to in found.messages]
+        ours = [(score, id) for score, id, of in ids if of is lane]
+        parked.add_page(ours, ids[-1][:2] if found.more else None, self._bound)
 
     def routes_changed(self, names: set[str]) -> None:
         """Messages of these brokers, exchanges or topics must be routed again."""
@@ -184,7 +196,7 @@ class Parking:
         for lane in [lane for lane in self.troubled if lane.is_left]:
             for session, parked in lane.parked.items():
                 if not parked.is_returning:
-                    self._bring_back(lane, session, parked.take(None))
+                    self._bring_back(lane, session, parked.take_all())
             if not lane.parked:
                 del self.troubled[lane]
 
@@ -192,9 +204,8 @@ class Parking:
         """(lane, session) whose messages may come back -> how many, None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
         self._set_bound()
-        for lane in list(self.troubled):
-            if lane.is_cut_off:
-                continue
+        for lane in [lane for lane in self.troubled if not lane.is_cut_off]:
+            self._look_for_lack(lane)
             most = None
             if lane.circuit.is_open:
                 most = self._probes(lane, now_ms)
@@ -205,11 +216,17 @@ class Parking:
             elif not lane.parked:
                 del self.troubled[lane]
                 lane.is_slow = False
-            elif lane.is_slow or lane.limit is not None:
+            elif lane.is_slow or lane.limit is not None or not lane.knows_parked:
                 self._bring_back_some(lane, now_ms)
                 continue
-            ways |= {(lane, s): most for s, p in lane.returnable.items() if not p.is_returning}
+            ours = lane.returnable.items()
+            ways |= {(lane, s): most for s, p in ours if p.may_return}
         return ways
+
+    def _look_for_lack(self, lane: Lane) -> None:
+        for session, parked in lane.returnable.items():
+            if parked.lacks_page(self._bound):
+                self.lacking = lane, session
 
     def _probes(self, lane: Lane, now_ms: int) -> int:
         """How many messages may probe the lane's circuit now; with a rate, each needs a permit."""
@@ -242,20 +259,15 @@ class Parking:
     ) -> None:
         """Bring back the earliest `room` messages with a score below `to`."""
         back: dict[Session, list[str]] = {}
-        firsts = ((p.first, session) for session, p in ours.items())
+        firsts = ((p.first, session) for session, p in ours.items() if len(p))
         heads = [(first, n, session) for n, (first, session) in enumerate(firsts) if first < to]
         heapq.heapify(heads)
         while heads and room > 0:
             _, n, session = heapq.heappop(heads)
             parked = lane.parked[session]
-            ids = parked.take(1)
-            if ids is None:  # too many to know each: bring all back
-                back.pop(session, None)
-                self._bring_back(lane, session, None)
-                continue
-            back.setdefault(session, []).extend(ids)
+            back.setdefault(session, []).extend(parked.take(1))
             room -= 1
-            if not parked.is_empty and parked.first < to:
+            if len(parked) and parked.first < to:
                 heapq.heappush(heads, (parked.first, n, session))
         for session, ids in back.items():
             self._bring_back(lane, session, ids)

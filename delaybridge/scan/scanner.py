@@ -30,6 +30,7 @@ from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import Context, LedgerSide, ScanOptions
 from delaybridge.scan.firing import Firing
 from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.paging import Paging
 from delaybridge.scan.publishing import Publishing
 from delaybridge.scan.reclaiming import Reclaiming
 from delaybridge.scan.session import Session
@@ -80,6 +81,7 @@ class Scanner:
         self._reclaiming = Reclaiming(context)
         self.claiming = Claiming(context)
         self.telling = Telling(context, self.wake)
+        self._paging = Paging(context, self.telling)
         self.publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)
         self.firing = Firing(context, self.claiming, self.telling, self.publishing)
         self._allowances = Allowances(context, allow)
@@ -106,6 +108,7 @@ class Scanner:
         self.publishing.publish(now_ms)  # first: a due message waits for nothing
         self._reclaiming.start()
         self._recover(now_ms)
+        self._paging.start()
         self._allowances.lapse(now_ms)
         self.claiming.start(now_ms)
         self.firing.start(now_ms)

@@ -25,6 +25,7 @@ TRIMMED = {
     "bench.lateness.RATES": (100,),
     "bench.cluster.MASTERS": (2,),
     "bench.slow.AHEAD_S": 0.3,
+    "bench.missing.AHEAD_S": 0.3,
     "bench.limit.AHEAD_S": 0.3,
     "bench.limit.WORKERS": (2,),
     "bench.peers.__main__.PEERS": PEERS[:1],  # the others would take minutes

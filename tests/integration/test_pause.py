@@ -147,6 +147,30 @@ async def test_many_paused_messages_come_back_as_there_is_room(rig_of: RigFactor
         assert [publish.at_ms for publish in rig.other.taken] == [soon_ms]
 
 
+async def test_of_many_paused_messages_that_are_not_remembered_no_more_return_than_have_room(
+    rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 40)
+    async with rig_of(buckets=1, window=100) as rig:
+        await rig.steer({"memory": PAUSED})
+        ids = [f"m{n:04}" for n in range(1000)]
+        await rig.claim(*(message(id, SOON_MS + n // 100) for n, id in enumerate(ids)))
+        await rig.live_until(SOON_MS + 2000)
+        rig.memory.hold = True
+        await rig.steer({})
+        await rig.live_until(rig.now_ms + 50)
+        assert len(await rig.raw("parked")) > 850
+        soon_ms = rig.now_ms + 100
+        await rig.claim(message("other", soon_ms, "b:q"))
+        late = [f"n{n:04}" for n in range(50)]  # they are parked while pages are read
+        await rig.claim(*(message(id, soon_ms) for id in late))
+        while len(rig.memory.ids) < 1050:
+            rig.memory.confirm(10)
+            await rig.at(rig.now_ms + 10)
+        assert rig.memory.ids == ids + late
+        assert [publish.at_ms for publish in rig.other.taken] == [soon_ms]
+
+
 async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
     rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,8 +183,10 @@ async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
         lanes = rig.lanes.parking.troubled
         known = sum(len(parked) for lane in lanes for parked in lane.parked.values())
         assert known < 300 and rig.scanner.is_idle()
+        rig.store.sent.clear()
         await rig.steer({"memory": PAUSED})
         await rig.live_until(rig.now_ms + 500)
+        assert "park" not in rig.store.sent, "what is still paused did not come back, too"
         assert not rig.memory.ids and rig.rabbit.ids == [f"m{n:04}" for n in range(1, 1000, 2)]
         await rig.steer({})
         await rig.live_until(rig.now_ms + 500)

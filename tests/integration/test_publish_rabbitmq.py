@@ -125,6 +125,25 @@ class TestRefusals:
             assert sink.verdicts(nacked) == {Verdict.UNKNOWN}
             assert sink.reasons(nacked) == {"nacked"}
 
+    async def test_an_exchange_that_exists_is_not_behind_those_that_were_refused(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(exchange, "MISSING_TTL_S", 0.0)
+        missing = [rig.missing_destination() for _ in range(200)]
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            refused = [rig.delivery(nowhere) for nowhere in missing]
+            await sink.publish(refused)
+            assert sink.reasons(refused) == {"exchange_missing"}
+            again = [rig.delivery(nowhere) for nowhere in missing]
+            good = rig.delivery(to)
+            publisher.publish([*again, good])
+            await sink.all_of([good])
+            assert sink.outcomes[good] == CONFIRMED
+            assert sum(one in sink.outcomes for one in again) < 100
+            await sink.all_of(again)
+            assert sink.reasons(again) == {"exchange_missing"}
+
 
 class TestRights:
     @pytest.fixture

@@ -83,6 +83,19 @@ MUTANTS = [
         "tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
+        "rabbitmq: all channels at once", "delaybridge/publish/rabbitmq/openings.py",
+        "while len(self._under_way) < at_once and any(self._waiting):",
+        "while any(self._waiting):",
+        "thousands of exchanges that do not exist hold up the confirms of all others",
+        "tests/unit/test_openings.py",
+    ),
+    Mutant(
+        "rabbitmq: what was refused goes first", "delaybridge/publish/rabbitmq/openings.py",
+        "self._waiting[exchange.was_refused]", "self._waiting[False]",
+        "an exchange that works waits until all that do not exist were asked for",
+        "tests/unit/test_openings.py",
+    ),
+    Mutant(
         "kafka: an error is no proof", "delaybridge/publish/kafka/outcomes.py",
         "if refused is not None and is_proof:", "if refused is not None:",
         "a message that may have been written is refused for certain",

@@ -18,6 +18,18 @@ MUTANTS = [
         "tests/unit/test_scan_steps.py",
     ),
     Mutant(
+        "parked: what is parked while a page is read", "delaybridge/scan/parked.py",
+        "                self._meanwhile.append(one)\n", "                pass\n",
+        "a message that is parked while a page is on its way waits for ever",
+        "tests/unit/test_parked.py",
+    ),
+    Mutant(
+        "parking: no page is read", "delaybridge/scan/parking.py",
+        "                self.lacking = lane, session\n", "                pass\n",
+        "of more than 50,000 parked messages the others wait for ever",
+        "tests/unit/test_lane_circuits.py",
+    ),
+    Mutant(
         "parking: a probe of five", "delaybridge/scan/parking.py",
         "_PROBES = 5", "_PROBES = 500",
         "a destination that fails gets hundreds of messages at each probe",

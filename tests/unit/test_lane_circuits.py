@@ -9,6 +9,7 @@ import pytest
 from delaybridge import events
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.copy import Copy
+from delaybridge.store.bound import BoundSlice
 from tests.rigs.board import LAST_PROBE_MS, NOW_MS, STALLED_MS, WINDOW, Board
 from tests.rigs.bucket_session import new_session
 from tests.rigs.outcomes import CLOSED_CHANNEL, NO_EXCHANGE, NOT_CONNECTED
@@ -239,11 +240,44 @@ def test_a_draining_session_does_not_stop_others_from_bringing_back_messages_bit
     assert back == [copy.id for copy in ours]
 
 
-def test_if_too_many_are_parked_to_remember_all_are_brought_back(
+def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
+    copies = parked(board)
+    assert board.recover() == ids(copies[:10])
+    board.come_back()
+    (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
+    page, end = lane.parked[session], board.copy("a:other")
+    assert page.begin_page() == (copies[9].score, copies[9].id)
+    left = [(copy.score, copy.id.encode(), "a:q") for copy in copies[10:15]]
+    left.insert(2, (copies[12].score, b"another", "a:other"))
+    left.append((end.score, end.id.encode(), "a:other"))
+    board.lanes.add_page(lane, page, BoundSlice(left, more=True), NOW_MS)
+    board.session.next_score = NOW_MS  # claimed from
+    assert board.recover() == ids(copies[10:15])
+    assert page.begin_page() == (end.score, end.id), "after the page, whoever's its last one was"
+
+
+def test_a_circuit_is_probed_though_no_id_is_known(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
+    (copy, *_) = opened(board)
+    assert board.recover() == [] and board.lanes.parking.lacking is not None
+    (lane, session) = board.lanes.parking.lacking
+    lane.parked[session].begin_page()
+    left = [(copy.score, copy.id.encode(), "a:q")]
+    board.lanes.add_page(lane, lane.parked[session], BoundSlice(left, more=True), NOW_MS)
+    assert board.recover(NOW_MS + FIRST_PROBE_MS) == [copy.id]
+
+
+def test_of_too_many_to_remember_all_come_back_if_their_routes_change(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
     parked(board)
+    board.lanes.brokers_changed({"a"})
     assert board.recover() == [""], "the earliest, until none is left"
     board.session.unparked(1)
     assert board.recover() == [""]

@@ -144,6 +144,7 @@ def test_parked_messages_wait_for_bytes_too_in_a_lane_full_of_large_ones() -> No
 def test_the_next_look_is_when_a_full_lane_may_turn_out_to_be_stalled(board: Board) -> None:
     board.send(WINDOW)
     assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
+    board.lanes.ripened([board.copy()])
     looks = list(board.lanes.next_looks_ms(NOW_MS, waiting=True))
     assert looks == [NOW_MS + STALLED_MS, NOW_MS + PATIENCE_MS]
 

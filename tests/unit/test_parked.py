@@ -50,12 +50,69 @@ def park_and_bring_back(steps: list[float | None]) -> None:
             parked.add(score, copy(score).id)
         elif score is None:
             back = parked.take(HANDFUL)
-            earliest = set(sorted(scores)[:HANDFUL])
-            assert back is None or {*map(float, back)} == earliest
-            scores -= scores if back is None else earliest
+            assert sorted(map(float, back)) == sorted(scores)[: len(back)]
+            assert len(back) == HANDFUL or not len(parked)
+            scores -= {*map(float, back)}
         assert parked.is_empty == (not scores)
         if scores:
             assert parked.is_before(copy(min(scores) + 0.5))
+    while not parked.is_empty:
+        if not len(parked):
+            read_page(parked, scores)
+        back = parked.take(HANDFUL)
+        assert sorted(map(float, back)) == sorted(scores)[: len(back)]
+        scores -= {*map(float, back)}
+    assert not scores
+
+
+def read_page(parked: Parked, scores: set[float], size: int = 4) -> None:
+    """As the store would answer."""
+    after, _ = parked.begin_page()
+    left = [(score, copy(score).id) for score in sorted(scores) if score > after]
+    parked.add_page(left[:size], left[size - 1] if len(left) > size else None, KNOWN)
+
+
+@given(
+    st.sets(st.integers(0, 60), min_size=KNOWN + 1, max_size=40),
+    st.lists(st.integers(61, 120), max_size=30, unique=True),
+    st.integers(0, 40),
+)
+def test_what_is_parked_while_a_page_is_read_is_neither_lost_nor_known_twice(
+    before: set[int], meanwhile: list[int], seen: int
+) -> None:
+    """seen: how many of those parked meanwhile the store had when it read the page."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
+        parked = Parked()
+        for score in sorted(before):
+            parked.add(float(score), copy(score).id)
+        after, _ = parked.begin_page()
+        for score in meanwhile:
+            parked.add(float(score), copy(score).id)
+        stored = sorted({*before, *meanwhile[:seen]})
+        page = [(float(score), copy(score).id) for score in stored if score > after]
+        parked.add_page(page, None, KNOWN)
+        left = {float(score) for score in {*before, *meanwhile}}
+        while left:
+            if not len(parked):
+                read_page(parked, left)
+            for id in parked.take(1):
+                assert float(id) == min(left)
+                left.remove(float(id))
+        assert parked.is_empty
+
+
+def test_a_page_that_comes_after_all_were_brought_back_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
+    parked = Parked()
+    for score in range(2 * KNOWN):
+        parked.add(float(score), copy(score).id)
+    parked.begin_page()
+    assert parked.take_all() is None
+    parked.add_page([(9.0, "9.0")], None, KNOWN)
+    assert parked.is_empty
 
 
 @given(st.lists(st.floats(0, 50), max_size=40), st.integers(0, 50), st.integers(1, 20))
@@ -82,7 +139,7 @@ def test_all_parked_messages_are_named_if_all_are_known() -> None:
     parked = Parked()
     for score in (3.0, 1.0, 2.0):
         parked.add(score, copy(score).id)
-    back = parked.take(None)
+    back = parked.take_all()
     assert back is not None
     assert sorted(back) == ["1.0", "2.0", "3.0"]
     assert parked.is_empty

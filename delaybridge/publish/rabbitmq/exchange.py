@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from pika.channel import Channel
 
@@ -20,13 +19,12 @@ from delaybridge.message import Delivery
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.publish.link import broker_refusal
 from delaybridge.publish.rabbitmq.channel import ExchangeLine, refusal
+from delaybridge.publish.rabbitmq.openings import Openings
 from delaybridge.publish.reports import Reports
 
 ANSWER_TIMEOUT_S = 10.0  # for a channel to open; then the connection is given up
 PROOF_TTL_S = 30.0  # without a confirm for longer, the exchange may have been deleted
 MISSING_TTL_S = 1.0  # how long an exchange counts as missing before the broker is asked again
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Starts a task; what it raises ends the connection."""
 
 
 class ExchangeChannel:
@@ -34,28 +32,41 @@ class ExchangeChannel:
 
     Before the first publish it asks the broker whether the exchange exists. The answer holds as
     long as confirms come; after 30 s without one the next message goes alone, as a probe.
+
+    proved_s: when the last confirm came (loop time). was_refused: the broker refused to open the
+    channel when it was asked last.
     """
 
     def __init__(
-        self, name: str, reports: Reports, login: bytes, arm: Callable[[], None], spawn: Spawn
+        self,
+        name: str,
+        reports: Reports,
+        login: bytes,
+        arm: Callable[[], None],
+        openings: Openings,
     ) -> None:
         self.name = name
+        self.proved_s = 0.0
+        self.was_refused = False
         self.line = ExchangeLine(reports)
         self._reports = reports
         self._login = login
         self._arm = arm  # starts the timer that calls `expire`
-        self._spawn = spawn
         self._connection: WireConnection | None = None
         self._channel: Channel | None = None
         self._encoder: Encoder | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._proved_s = 0.0
+        self._openings = openings
         self._refusal: tuple[float, Outcome] | None = None  # until when, what
 
     @property
     def is_unused(self) -> bool:
         """Whether it has no channel and nothing to do."""
-        return self._channel is None and self._opening is None and self.line.is_idle
+        return self._channel is None and self.is_idle and not self._openings.is_planned(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every delivery has its outcome."""
+        return self.line.is_idle
 
     # on the way out
 
@@ -70,7 +81,7 @@ class ExchangeChannel:
                 self.line.refuse_waiting(outcome)
                 return
             self._refusal = None
-        if self._channel is not None and now_s - self._proved_s > PROOF_TTL_S:
+        if self._channel is not None and now_s - self.proved_s > PROOF_TTL_S:
             self.line.be_careful()
         self._write()
 
@@ -79,7 +90,7 @@ class ExchangeChannel:
         if connection is None or not connection.is_open:
             return  # `connection_lost` follows
         if encoder is None:
-            self._open(connection)
+            self._openings.plan(self)
             return
         now_s = asyncio.get_running_loop().time()
         while batch := self.line.next_batch():
@@ -109,11 +120,11 @@ class ExchangeChannel:
 
     # the channel
 
-    def _open(self, connection: WireConnection) -> None:
-        if self._opening is None:
-            self._opening = self._spawn(self._open_channel(connection))
-
-    async def _open_channel(self, connection: WireConnection) -> None:
+    async def open_channel(self) -> None:
+        """Open the channel, and write what waits for it; or refuse that."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            return  # `connection_lost` follows
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 channel = await self._prepared(connection)
@@ -124,9 +135,6 @@ class ExchangeChannel:
             self._not_opened(exc)
         else:
             self._opened(connection, channel)
-        finally:
-            if self._opening is asyncio.current_task():
-                self._opening = None
         if self._channel is not None:
             self._write()
 
@@ -144,9 +152,10 @@ class ExchangeChannel:
 
     def _opened(self, connection: WireConnection, channel: Channel) -> None:
         number = int(channel.channel_number)
-        self._channel = channel
+        self._channel, self.was_refused = channel, False
+        self._openings.open[self] = None
         self._encoder = Encoder(number, connection.params.frame_max, self._login)
-        self._proved_s = asyncio.get_running_loop().time()
+        self.proved_s = asyncio.get_running_loop().time()
         connection.listen(number, self)
 
     def _not_opened(self, reason: Exception) -> None:
@@ -156,6 +165,7 @@ class ExchangeChannel:
             outcome = _refused_destination(reason)  # no channel number is free
         else:
             return  # `connection_lost` follows
+        self.was_refused = True
         self._refuse(outcome)
 
     def _refuse(self, outcome: Outcome) -> None:
@@ -179,10 +189,11 @@ class ExchangeChannel:
         if self._channel is not None and self._connection is not None:
             self._connection.listen(self._channel.channel_number, None)
         self._channel = self._encoder = None
+        self._openings.open.pop(self, None)
 
     def release(self) -> None:
-        """Close the channel if it has nothing to do: another exchange may need one."""
-        if self.line.is_idle and (channel := self._channel) is not None:
+        """Close the channel, which has nothing to do: another exchange needs one."""
+        if (channel := self._channel) is not None:
             self._drop_channel()
             close_channel(channel)
 
@@ -190,7 +201,7 @@ class ExchangeChannel:
 
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
         """The broker settled message number `tag`, or everything up to it (`multiple`)."""
-        self._proved_s = asyncio.get_running_loop().time()
+        self.proved_s = asyncio.get_running_loop().time()
         self.line.settle(tag, multiple, confirmed=is_ack)
         if self.line.has_waiting:
             self._write()
@@ -216,16 +227,14 @@ class ExchangeChannel:
         if channel is not None and connection is not None and connection.is_open:
             close_channel(channel)
             # Even with nothing to write: this tells a slow broker from one that is gone.
-            self._open(connection)
+            self._openings.plan(self)
         return None
 
     def connection_lost(self, outcome: Outcome, *, is_suspicious: bool) -> None:
         """Unconfirmed deliveries end in `outcome`; waiting ones are refused with its reason."""
         self._drop_channel()
         self._connection = None
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
+        self._openings.drop(self)
         self.line.lost(outcome, is_suspicious=is_suspicious)
         self.refuse_waiting(outcome.reason)
 

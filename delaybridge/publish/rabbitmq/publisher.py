@@ -26,9 +26,10 @@ from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher
 from delaybridge.publish.rabbitmq.channel import refusal
 from delaybridge.publish.rabbitmq.exchange import ExchangeChannel
+from delaybridge.publish.rabbitmq.openings import Openings
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 
-MAX_EXCHANGES = 1000  # each has a channel; a broker allows 2047 by default
+MAX_EXCHANGES = 2000  # remembered though they have no channel and nothing to do
 
 _NORMAL_CLOSES = (200, 320)  # closed on purpose, not because of a message
 
@@ -44,6 +45,8 @@ class RabbitMQPublisher(LinkedPublisher):
         self.parameters = parameters_of(self.name, url, options)
         self._login = getattr(self.parameters.credentials, "username", "").encode()
         self._exchanges: dict[str, ExchangeChannel] = {}
+        self._openings = Openings(self._spawn)
+        self._most_exchanges = MAX_EXCHANGES
         self._connection: WireConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -156,17 +159,16 @@ class RabbitMQPublisher(LinkedPublisher):
     def _exchange(self, name: str) -> ExchangeChannel:
         exchange = self._exchanges.get(name)
         if exchange is None:
-            if len(self._exchanges) >= MAX_EXCHANGES:
-                self._release_exchanges()
-            exchange = ExchangeChannel(name, self._reports, self._login, self._arm, self._spawn)
+            if len(self._exchanges) >= self._most_exchanges:
+                self._forget_unused()
+            exchange = ExchangeChannel(name, self._reports, self._login, self._arm, self._openings)
             self._exchanges[name] = exchange
         return exchange
 
-    def _release_exchanges(self) -> None:
-        for name, exchange in list(self._exchanges.items()):
-            exchange.release()
-            if exchange.is_unused:
-                del self._exchanges[name]
+    def _forget_unused(self) -> None:
+        used = {name: each for name, each in self._exchanges.items() if not each.is_unused}
+        self._exchanges = used
+        self._most_exchanges = max(MAX_EXCHANGES, 2 * len(used))  # looks at each once, not n times
 
     # confirms that are overdue
 
