@@ -23,7 +23,10 @@ _TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orpha
 
 
 class Counts(NamedTuple):
-    """How many entries each key has. bare: entries of `dead` without a record."""
+    """How many entries each key has. bare: entries of `dead` without a record.
+
+    suspect: 1 if they did not add up, or a look found a contradiction, and no walk was made since.
+    """
 
     messages: int = 0
     due: int = 0
@@ -32,6 +35,7 @@ class Counts(NamedTuple):
     dead: int = 0
     reasons: int = 0
     bare: int = 0
+    suspect: int = 0
 
     @property
     def listed(self) -> int:
@@ -39,9 +43,9 @@ class Counts(NamedTuple):
         return self.due + self.mirror + self.parked + self.dead - self.bare
 
     @property
-    def difference(self) -> tuple[int, int]:
-        """Records in no set, and reasons of no dead message; both 0 if all keys can be right."""
-        return self.messages - self.listed, self.reasons - self.dead
+    def difference(self) -> tuple[int, int, int]:
+        """Records in no set, reasons of no dead message, suspect; all 0 if the keys can be right."""
+        return self.messages - self.listed, self.reasons - self.dead, self.suspect
 
     @property
     def pages(self) -> int:
