@@ -22,7 +22,7 @@ _TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orpha
            "orphans_other")  # fmt: skip
 
 
-class Counts(NamedTuple):
+class KeySizes(NamedTuple):
     """How many entries each key has. bare: entries of `dead` without a record.
 
     suspect: 1 if they did not add up, or a look found a contradiction, and no walk was made since.
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
 
     @property
     def difference(self) -> tuple[int, int, int]:
-        """Records in no set, reasons of no dead message, suspect; all 0 if the keys can be right."""
+        """Records in no set, reasons of no dead message, suspect; all 0: nothing is wrong."""
         return self.messages - self.listed, self.reasons - self.dead, self.suspect
 
     @property
@@ -60,24 +60,24 @@ class Counts(NamedTuple):
         return told
 
 
-SOUND = Counts().difference
+SOUND = KeySizes().difference
 
 
-class Place(NamedTuple):
+class WalkPlace(NamedTuple):
     """Where a walk is. of: one of WALKED."""
 
     of: str
     cursor: bytes = b"0"
 
-    def after(self, cursor: bytes) -> Place | None:
+    def after(self, cursor: bytes) -> WalkPlace | None:
         """The place of the next page; None after the last. cursor: as the last page answered."""
         if cursor != b"0":
-            return Place(self.of, cursor)
+            return WalkPlace(self.of, cursor)
         following = WALKED[WALKED.index(self.of) + 1 :]
-        return Place(following[0]) if following else None
+        return WalkPlace(following[0]) if following else None
 
 
-FIRST = Place(WALKED[0])
+FIRST = WalkPlace(WALKED[0])
 
 
 class Mended(NamedTuple):
@@ -98,7 +98,7 @@ class Mended(NamedTuple):
         return Mended(*(a + b for a, b in zip(self, more, strict=True)))
 
 
-class Page(NamedTuple):
+class WalkedPage(NamedTuple):
     """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour."""
 
     cursor: bytes
@@ -122,7 +122,7 @@ class Orphans(NamedTuple):
     waiting: int = 0
 
 
-def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[Counts | None]:
+def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[KeySizes | None]:
     """Count what each key of the bucket says. owner: token and ttl of the lease."""
     return RedisCommand("count", _keys(bucket, "count"), owner, _read_counts)
 
@@ -130,12 +130,12 @@ def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[Counts | None]
 def mend(
     bucket: Bucket,
     owner: tuple[str, int],
-    place: Place,
+    place: WalkPlace,
     how: str = "look",
     *,
     limit: int = PAGE,
     now_ms: int | None = None,
-) -> RedisCommand[Page | None]:
+) -> RedisCommand[WalkedPage | None]:
     """Look at a page of the bucket. how: `look`, `mend`, or `hold`: park what is long overdue.
 
     Nothing is mended once the session has claimed something: the lease then counts as lost.
@@ -161,15 +161,15 @@ def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
     return tuple(map(bucket.key, SCRIPT_KEYS[script]))
 
 
-def _read_counts(reply: Sequence[int] | None) -> Counts | None:
-    return None if reply is None else Counts(*reply)
+def _read_counts(reply: Sequence[int] | None) -> KeySizes | None:
+    return None if reply is None else KeySizes(*reply)
 
 
-def _read_page(reply: Sequence[int | bytes] | None) -> Page | None:
+def _read_page(reply: Sequence[int | bytes] | None) -> WalkedPage | None:
     if reply is None:
         return None
     cursor, found, overdue, *mended = reply
-    return Page(bytes(cursor), int(found), int(overdue), Mended(*map(int, mended)))
+    return WalkedPage(bytes(cursor), int(found), int(overdue), Mended(*map(int, mended)))
 
 
 def _read_totals(reply: Sequence[bytes | None]) -> list[int]:

@@ -12,7 +12,7 @@ from delaybridge.events import OrphansMended
 from delaybridge.publish import CONFIRMED
 from delaybridge.store import orphans
 from delaybridge.store.keys import bucket_key
-from delaybridge.store.orphans import SOUND, Counts, Orphans
+from delaybridge.store.orphans import SOUND, KeySizes, Orphans
 from delaybridge.store.rules import Rule
 from tests.rigs.outcomes import UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, message
@@ -55,7 +55,7 @@ async def mended(rig: Rig) -> Orphans:
     return orphans.orphans_of(*await rig.store.run_each(orphans.commands(session.bucket)))
 
 
-async def counts(rig: Rig) -> Counts:
+async def counts(rig: Rig) -> KeySizes:
     session = rig.sessions[0]
     found = await rig.store.run_one(orphans.count(session.bucket, session.owner))
     assert found is not None
