@@ -1,0 +1,176 @@
+"""Orphans: records that are in none of a bucket's sets, since a key has vanished or came back old.
+
+The bucket's owner counts what each key says (`count`). If they contradict one another, it walks
+through the bucket before it claims (`mend`), page by page. What was mended is told in `marks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from delaybridge.store import replies
+from delaybridge.store.command import Arg, RedisCommand, plain
+from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.record import ORPHANED
+from delaybridge.store.verbs import Bucket
+
+WALKED = ("messages", "due", "parked", "dead", "dead_reason")
+"""The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""
+PAGE = 200  # entries, whose records are read: about half a millisecond of Redis
+_TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
+           "orphans_other")  # fmt: skip
+
+
+class KeySizes(NamedTuple):
+    """How many entries each key has. bare: entries of `dead` without a record.
+
+    suspect: 1 if they did not add up, or a look found a contradiction, and no walk was made since.
+    """
+
+    messages: int = 0
+    due: int = 0
+    mirror: int = 0
+    parked: int = 0
+    dead: int = 0
+    reasons: int = 0
+    bare: int = 0
+    suspect: int = 0
+
+    @property
+    def listed(self) -> int:
+        """The messages that the sets list."""
+        return self.due + self.mirror + self.parked + self.dead - self.bare
+
+    @property
+    def difference(self) -> tuple[int, int, int]:
+        """Records in no set, reasons of no dead message, suspect; all 0: nothing is wrong."""
+        return self.messages - self.listed, self.reasons - self.dead, self.suspect
+
+    @property
+    def pages(self) -> int:
+        """How many pages a walk has, about."""
+        walked = (self.messages, self.due, self.parked, self.dead, self.reasons)
+        return sum(1 + size // PAGE for size in walked)
+
+    def __str__(self) -> str:
+        told = f"{self.messages} records, {self.listed} in the sets"
+        if self.reasons != self.dead:
+            told += f"; {self.dead} dead, {self.reasons} reasons"
+        return told
+
+
+SOUND = KeySizes().difference
+
+
+class WalkPlace(NamedTuple):
+    """Where a walk is. of: one of WALKED."""
+
+    of: str
+    cursor: bytes = b"0"
+
+    def after(self, cursor: bytes) -> WalkPlace | None:
+        """The place of the next page; None after the last. cursor: as the last page answered."""
+        if cursor != b"0":
+            return WalkPlace(self.of, cursor)
+        following = WALKED[WALKED.index(self.of) + 1 :]
+        return WalkPlace(following[0]) if following else None
+
+
+FIRST = WalkPlace(WALKED[0])
+
+
+class Mended(NamedTuple):
+    """What became of what was found. due, dead, parked: orphans that were put there.
+
+    bare: entries without a record, now dead as `payload_missing`. other: entries in a second set or
+    with another score, reasons without a message, dead messages without a reason.
+    """
+
+    due: int = 0
+    dead: int = 0
+    parked: int = 0
+    bare: int = 0
+    other: int = 0
+
+    def plus(self, more: Mended) -> Mended:
+        """Both together."""
+        return Mended(*(a + b for a, b in zip(self, more, strict=True)))
+
+
+class WalkedPage(NamedTuple):
+    """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour."""
+
+    cursor: bytes
+    found: int
+    overdue: int
+    mended: Mended
+
+
+class Orphans(NamedTuple):
+    """What was mended in a bucket so far, as in `Mended`. at_ms: when last, 0 if never.
+
+    waiting: parked orphans that wait for an operator now.
+    """
+
+    at_ms: int = 0
+    due: int = 0
+    dead: int = 0
+    parked: int = 0
+    bare: int = 0
+    other: int = 0
+    waiting: int = 0
+
+
+def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[KeySizes | None]:
+    """Count what each key of the bucket says. owner: token and ttl of the lease."""
+    return RedisCommand("count", _keys(bucket, "count"), owner, _read_counts)
+
+
+def mend(
+    bucket: Bucket,
+    owner: tuple[str, int],
+    place: WalkPlace,
+    how: str = "look",
+    *,
+    limit: int = PAGE,
+    now_ms: int | None = None,
+) -> RedisCommand[WalkedPage | None]:
+    """Look at a page of the bucket. how: `look`, `mend`, or `hold`: park what is long overdue.
+
+    Nothing is mended once the session has claimed something: the lease then counts as lost.
+    """
+    now: Arg = "" if now_ms is None else now_ms
+    args = (*owner, now, *place, limit, how)
+    return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
+
+
+def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
+    """The commands whose replies `orphans_of` reads."""
+    totals = plain("HMGET", bucket.key("marks"), *_TOTALS, parse=_read_totals)
+    waiting = plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
+    return [totals, waiting]
+
+
+def orphans_of(totals: Sequence[int], waiting: int) -> Orphans:
+    """What the replies to `commands` tell."""
+    return Orphans(*totals)._replace(waiting=waiting)
+
+
+def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
+    return tuple(map(bucket.key, SCRIPT_KEYS[script]))
+
+
+def _read_counts(reply: Sequence[int] | None) -> KeySizes | None:
+    return None if reply is None else KeySizes(*reply)
+
+
+def _read_page(reply: Sequence[int | bytes] | None) -> WalkedPage | None:
+    if reply is None:
+        return None
+    cursor, found, overdue, *mended = reply
+    return WalkedPage(bytes(cursor), int(found), int(overdue), Mended(*map(int, mended)))
+
+
+def _read_totals(reply: Sequence[bytes | None]) -> list[int]:
+    return [replies.read_count(each) for each in reply]
