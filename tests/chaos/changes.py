@@ -31,6 +31,8 @@ def _make(name: str) -> None:
         die_of(argument.encode())
     elif what == "block":
         block_loop(float(argument))
+    elif what == "look":
+        look_each(float(argument))
     else:
         MUTATIONS[name].change()
 
@@ -84,6 +86,10 @@ def block_loop(seconds: float) -> None:
         publish(self, now_ms)
 
     Lanes.publish = publishing  # type: ignore[method-assign]
+
+
+def look_each(seconds: float) -> None:
+    """Owners count what their buckets hold so often, and not each minute."""
 
 
 # mutations
