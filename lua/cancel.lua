@@ -134,7 +134,12 @@ if redis.call('ZREM', KEYS[2], id) == 0 then
     redis.call('ZREM', KEYS[3], id)
   elseif redis.call('ZREM', KEYS[5], id) == 0 then
     redis.call('HDEL', KEYS[7], id)
-    redis.call('ZREM', KEYS[6], id)
+    if redis.call('ZREM', KEYS[6], id) == 0 then
+      -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
+      redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+      local fired_score = tonumber(redis.call('HGET', KEYS[8], 'fired_score') or -1)
+      answer = struct.unpack('>d', old, 2) <= fired_score and CANCELLED_MAYBE or answer
+    end
   end
 end
 redis.call('HDEL', KEYS[1], id)

@@ -74,10 +74,15 @@ while at <= #found and size < bytes do
 end
 
 -- A record without payload does not stop the claim: it is buried, and the others go on.
+local bare = 0
 for _, id in ipairs(lost) do
   redis.call('ZREM', again and KEYS[3] or KEYS[2], id)
-  redis.call('ZADD', KEYS[6], now, id)
+  bare = bare + redis.call('ZADD', KEYS[6], now, id)
   redis.call('HSET', KEYS[7], id, 'payload_missing')
+end
+if bare > 0 then
+  bare = bare + (tonumber(redis.call('HGET', KEYS[8], 'bare') or '') or 0)
+  redis.call('HSET', KEYS[8], 'bare', bare)
 end
 local number = claimed
 if #ids > 0 and not again then

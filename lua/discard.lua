@@ -44,5 +44,8 @@ if old then
     redis.call('ZADD', KEYS[7],
       string.format('%.17g', generation + WITHDRAWN / 256), string.sub(old, 10, 13) .. id)
   end
+else
+  local bare = tonumber(redis.call('HGET', KEYS[6], 'bare') or '') or 0
+  redis.call('HSET', KEYS[6], 'bare', math.max(0, bare - 1))
 end
 return DISCARDED

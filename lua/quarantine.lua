@@ -24,17 +24,23 @@ if not birth then
   redis.call('HSET', KEYS[4], 'birth', ARGV[2])
 end
 
-local answers = {}
+local answers, bare = {}, 0
 for i = 4, #ARGV, 4 do
   local stamp, id = ARGV[i], ARGV[i + 1]
   local record = struct.pack('>Bdc4', 1, now + FIRST_RANK, stamp) .. ARGV[i + 2]
   if redis.call('HSETNX', KEYS[1], id, record) == 1 then
-    redis.call('ZADD', KEYS[2], string.format('%.0f', now), id)
+    if redis.call('ZADD', KEYS[2], string.format('%.0f', now), id) == 0 then -- it had no record
+      bare = bare + 1
+    end
     redis.call('HSET', KEYS[3], id, ARGV[i + 3])
     answers[#answers + 1] = CREATED
   else
     local mine = string.sub(redis.call('HGET', KEYS[1], id), 10) == stamp .. ARGV[i + 2]
     answers[#answers + 1] = mine and CREATED or CONFLICT
   end
+end
+if bare > 0 then
+  bare = (tonumber(redis.call('HGET', KEYS[4], 'bare') or '') or 0) - bare
+  redis.call('HSET', KEYS[4], 'bare', math.max(0, bare))
 end
 return answers

@@ -24,7 +24,7 @@ local turn = '(' .. string.match(ARGV[1], ':(%d+)$')
 local marks = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
 local fired_score, fired_claim = tonumber(marks[1] or -1), tonumber(marks[2] or -1)
 local found = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', turn, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
-local fired, counts, order = 0, {}, {}
+local fired, bare, counts, order = 0, 0, {}, {}
 
 local function count(record)
   -- After a head of 13 bytes a payload is a MessagePack array; its first item is the destination.
@@ -54,11 +54,16 @@ for i = 1, #found, 2 do
     put_back(id, tonumber(found[i + 1]), score)
   else
     local t = redis.call('TIME')
-    redis.call('ZADD', KEYS[6], ARGV[3] ~= '' and ARGV[3] or t[1] * 1000, id)
+    local added = redis.call('ZADD', KEYS[6], ARGV[3] ~= '' and ARGV[3] or t[1] * 1000, id)
+    bare = bare + (record and 0 or added)
     redis.call('HSET', KEYS[7], id, record and 'undecodable' or 'payload_missing')
   end
   redis.call('ZREM', KEYS[3], id)
   count(record or '')
+end
+if bare > 0 then
+  bare = bare + (tonumber(redis.call('HGET', KEYS[8], 'bare') or '') or 0)
+  redis.call('HSET', KEYS[8], 'bare', bare)
 end
 local answer = {redis.call('ZCOUNT', KEYS[3], '-inf', turn), #found / 2, fired}
 for _, destination in ipairs(order) do

@@ -10,6 +10,7 @@
 -- KEYS[8]  revoked      zset
 -- KEYS[9]  calls        zset
 -- KEYS[10] sources      hash
+-- KEYS[11] dead_reason  hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
@@ -82,7 +83,7 @@ local head = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 local count, maybe, asked = string.match(tried or '0:0:', '(%d+):(%d):?(%d*)')
 
 -- The first write cannot grow memory: a full Redis still lets messages be moved.
-redis.call('ZREM', KEYS[5], id)
+local was_parked = redis.call('ZREM', KEYS[5], id) == 1
 if claim then
   redis.call('ZADD', KEYS[8], redis.call('HINCRBY', KEYS[7], 'turn', 1), id)
   redis.call('ZREM', KEYS[3], id)
@@ -93,7 +94,14 @@ if new < now - 1 then -- already overdue: its lateness counts from now
   version = BACKDATED
 end
 redis.call('HSET', KEYS[1], id, struct.pack('>Bd', version, new) .. rest)
-redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
+if redis.call('ZADD', KEYS[2], string.format('%.17g', new), id) == 1 and not (claim or was_parked) then
+  -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
+  redis.call('ZADD', KEYS[8], redis.call('HINCRBY', KEYS[7], 'turn', 1), id)
+  redis.call('HDEL', KEYS[11], id)
+  if score <= tonumber(marks[1] or -1) then
+    tried, maybe = tried or '', '1'
+  end
+end
 if receipt == ''
   and type(redis.pcall('HINCRBY', KEYS[7], 'rescheduled', '1')) ~= 'number' then
   redis.call('HSET', KEYS[7], 'rescheduled', '1') -- it was no number: it begins anew

@@ -35,7 +35,7 @@ end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[6]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 local look = tonumber(marks[4]) or 0 -- an idle owner's next look
-local answers, first_due = {}, math.huge
+local answers, first_due, bare = {}, math.huge, 0 -- bare: of those brought back, dead without a record
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
 redis.call('ZCARD', KEYS[3])
 
@@ -48,8 +48,13 @@ local function bring(id, stamp, score, payload, reason)
   if reason == '' then
     redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
     first_due = math.min(first_due, score)
+    if redis.call('HGET', KEYS[4], id) == 'payload_missing' then -- it is not that one any more
+      redis.call('HDEL', KEYS[4], id)
+      redis.call('ZREM', KEYS[3], id)
+      bare = bare + 1
+    end
   else
-    redis.call('ZADD', KEYS[3], string.format('%.0f', now), id)
+    bare = bare + 1 - redis.call('ZADD', KEYS[3], string.format('%.0f', now), id)
     redis.call('HSET', KEYS[4], id, reason)
   end
 end
@@ -68,6 +73,10 @@ for i = 7, #ARGV, 5 do
   answers[#answers + 1] = answer
 end
 
+if bare > 0 then
+  bare = (tonumber(redis.call('HGET', KEYS[5], 'bare') or '') or 0) - bare
+  redis.call('HSET', KEYS[5], 'bare', math.max(0, bare))
+end
 if first_due < look then
   local text = ARGV[5] .. ' ' .. string.format('%.0f', math.floor(first_due))
   if string.byte(ARGV[4]) == 43 then

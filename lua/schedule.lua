@@ -45,7 +45,7 @@ local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
-local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'generation')
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'generation', 'bare')
 if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
   return {-1}
 end
@@ -304,26 +304,31 @@ if not all_new then
     end
   end
 
-  -- Remove the old message from wherever it is.
-  local function revoke(id)
+  -- Remove the old message from wherever it is; returns whether it may be fired, though unclaimed.
+  local function revoke(id, score)
     if redis.call('ZSCORE', mirror, id) then
       redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
       redis.call('ZREM', mirror, id)
-    elseif redis.call('ZREM', KEYS[5], id) == 0 then
+    elseif redis.call('ZREM', KEYS[5], id) == 0 and not redis.call('ZSCORE', due, id) then
       redis.call('HDEL', KEYS[7], id)
-      redis.call('ZREM', KEYS[6], id)
+      if redis.call('ZREM', KEYS[6], id) == 0 then
+        -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
+        redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+        return score <= tonumber(fired[1] or -1)
+      end
     end
+    return false
   end
 
   local function replace(stamp, id, old, score, record)
     local tried = redis.call('HGET', attempts, id)
-    revoke(id)
+    local maybe = revoke(id, score_of(old)) or (tried and string.match(tried, ':(%d)') ~= '0')
     redis.call('HSET', messages, id, record)
     added = {string.format('%.17g', score), id}
     first_due = math.min(first_due, score)
     flush()
     redis.call('HDEL', attempts, id .. '\0')
-    if tried and string.match(tried, ':(%d)') ~= '0' then
+    if maybe then
       redis.call('HSET', attempts, id, '0:1:')
     else
       redis.call('HDEL', attempts, id)
@@ -425,6 +430,17 @@ end
 
 if read and read >= 0 then
   redis.call('HSET', KEYS[11], source, string.format('%.0f', read))
+end
+
+-- Of these ids some may be dead without a record. Those that have one now are other messages.
+local bare = tonumber(marks[5] or '') or 0
+for i = 11, bare > 0 and 10 + count or 0 do
+  if redis.call('HGET', KEYS[7], argv[i]) == 'payload_missing'
+    and redis.call('HEXISTS', messages, argv[i]) == 1 then
+    redis.call('HDEL', KEYS[7], argv[i])
+    bare = bare - redis.call('ZREM', KEYS[6], argv[i])
+    redis.call('HSET', KEYS[8], 'bare', math.max(0, bare))
+  end
 end
 
 -- Last: after a write that cannot grow memory, a full Redis would let all other writes pass.

@@ -66,6 +66,7 @@ if #old_calls > 0 then
   redis.call('ZREM', KEYS[7], unpack(old_calls))
 end
 local generation = redis.call('HGET', KEYS[6], 'generation') -- if there is a ledger
+local bare = 0
 for _, id in ipairs(ids) do
   local old = redis.call('HGET', KEYS[2], id)
   if old and #old >= 13 then -- if its schedule is sent again, it must not revive the message
@@ -76,10 +77,15 @@ for _, id in ipairs(ids) do
         string.format('%.17g', generation + WITHDRAWN / 256), string.sub(old, 10, 13) .. id)
     end
   end
+  bare = bare + (old and 0 or 1)
   redis.call('ZREM', KEYS[4], id)
   redis.call('HDEL', KEYS[5], id)
   redis.call('HDEL', KEYS[2], id)
   redis.call('HDEL', KEYS[3], id, id .. '\0')
+end
+if bare > 0 then
+  bare = (tonumber(redis.call('HGET', KEYS[6], 'bare') or '') or 0) - bare
+  redis.call('HSET', KEYS[6], 'bare', math.max(0, bare))
 end
 if type(redis.pcall('HINCRBY', KEYS[6], 'dropped', #ids)) ~= 'number' then
   redis.call('HSET', KEYS[6], 'dropped', #ids) -- it was no number: it begins anew

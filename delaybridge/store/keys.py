@@ -42,7 +42,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "cancel": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
     "reschedule": (
         "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",
-        "sources",
+        "sources", "dead_reason",
     ),
     "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
     "discard": ("messages", "attempts", "dead", "dead_reason", "calls", "marks", "gone"),
@@ -69,6 +69,10 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls", "parked",
              "ready", "gone", "delivered"),
+    "count": ("lease", "messages", "due", "mirror", "parked", "dead", "dead_reason", "marks"),
+    "mend": (
+        "lease", "messages", "due", "mirror", "parked", "dead", "dead_reason", "attempts", "marks",
+    ),
     "seal": ("lease", "marks", "gone"),
     "drop": ("lease", "messages", "due", "parked", "dead", "dead_reason", "attempts"),
     "restore": ("messages", "due", "dead", "dead_reason", "marks", "calls", "gone"),

@@ -1,19 +1,106 @@
-"""Orphans: what became of messages that were in no set of their bucket, as its marks tell."""
+"""Orphans: records that are in none of a bucket's sets, since a key has vanished or came back old.
+
+The bucket's owner counts what each key says (`count`). If they contradict one another, it walks
+through the bucket before it claims (`mend`), page by page. What was mended is told in `marks`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from delaybridge.errors import StoreError
 from delaybridge.store import replies
-from delaybridge.store.command import RedisCommand, plain
+from delaybridge.store.command import Arg, RedisCommand, plain
+from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.record import ORPHANED
 from delaybridge.store.verbs import Bucket
 
-ORPHANED = 2**52  # added to the score of one that is parked for the operator
+WALKED = ("messages", "due", "parked", "dead", "dead_reason")
+"""The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""
+PAGE = 200  # entries, whose records are read: about half a millisecond of Redis
+TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
+          "orphans_other")  # fmt: skip
+"""Fields of a bucket's marks: what was mended, for people."""
+
+
+class Counts(NamedTuple):
+    """How many entries each key has. bare: entries of `dead` without a record."""
+
+    messages: int
+    due: int
+    mirror: int
+    parked: int
+    dead: int
+    reasons: int
+    bare: int
+
+    @property
+    def listed(self) -> int:
+        """The messages that the sets list."""
+        return self.due + self.mirror + self.parked + self.dead - self.bare
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether each record can be in exactly one set, and each dead message has its reason."""
+        return self.messages == self.listed and self.reasons == self.dead
+
+    def __str__(self) -> str:
+        told = f"{self.messages} records, {self.listed} in the sets"
+        if self.reasons != self.dead:
+            told += f"; {self.dead} dead, {self.reasons} reasons"
+        return told
+
+
+class Place(NamedTuple):
+    """Where a walk is. of: one of WALKED."""
+
+    of: str
+    cursor: bytes = b"0"
+
+    def after(self, cursor: bytes) -> Place | None:
+        """The place of the next page; None after the last. cursor: as the last page answered."""
+        if cursor != b"0":
+            return Place(self.of, cursor)
+        following = WALKED[WALKED.index(self.of) + 1 :]
+        return Place(following[0]) if following else None
+
+
+FIRST = Place(WALKED[0])
+
+
+class Mended(NamedTuple):
+    """What became of what was found. due, dead, parked: orphans that were put there.
+
+    bare: entries without a record, now dead as `payload_missing`. other: entries in a second set or
+    with another score, reasons without a message, dead messages without a reason.
+    """
+
+    due: int = 0
+    dead: int = 0
+    parked: int = 0
+    bare: int = 0
+    other: int = 0
+
+    def plus(self, more: Mended) -> Mended:
+        """Both together."""
+        return Mended(*(a + b for a, b in zip(self, more, strict=True)))
+
+
+class Page(NamedTuple):
+    """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour."""
+
+    cursor: bytes
+    found: int
+    overdue: int
+    mended: Mended
 
 
 class Orphans(NamedTuple):
-    """at_ms: when something was mended last. waiting: how many wait for the operator now."""
+    """What was mended in a bucket so far, as in `Mended`. at_ms: when last, 0 if never.
+
+    waiting: parked orphans that wait for an operator now.
+    """
 
     at_ms: int = 0
     due: int = 0
@@ -24,18 +111,56 @@ class Orphans(NamedTuple):
     waiting: int = 0
 
 
-FIELDS = tuple(f"orphans_{'ms' if name == 'at_ms' else name}" for name in Orphans._fields[:-1])
+def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[Counts | None]:
+    """Count what each key of the bucket says. owner: token and ttl of the lease."""
+    return RedisCommand("count", _keys(bucket, "count"), owner, _read_counts)
+
+
+def mend(
+    bucket: Bucket,
+    owner: tuple[str, int],
+    place: Place,
+    how: str = "look",
+    *,
+    limit: int = PAGE,
+    now_ms: int | None = None,
+) -> RedisCommand[Page | None]:
+    """Look at a page of the bucket. how: `look`, `mend`, or `hold`: park what is long overdue.
+
+    Nothing is mended once the session has claimed something: the lease then counts as lost.
+    """
+    now: Arg = "" if now_ms is None else now_ms
+    args = (*owner, now, *place, limit, how)
+    return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
 
 
 def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """Read them; for `parse`."""
-    return [
-        plain("HMGET", bucket.key("marks"), *FIELDS),
-        plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int),
-    ]
+    """The commands whose replies `orphans_of` reads."""
+    totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)
+    waiting = plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
+    return [totals, waiting]
 
 
-def parse(mended: Sequence[Any] | None, waiting: int | None) -> Orphans:
-    """The replies to `commands`; None for one of a damaged key."""
-    counts = [replies.read_count(each) for each in mended or [None] * len(FIELDS)]
-    return Orphans._make([*counts, waiting or 0])
+def orphans_of(totals: Sequence[int] | StoreError, waiting: int | StoreError) -> Orphans:
+    """What the replies to `commands` tell; of a damaged key nothing."""
+    known = Orphans() if isinstance(totals, StoreError) else Orphans(*totals)
+    return known if isinstance(waiting, StoreError) else known._replace(waiting=waiting)
+
+
+def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
+    return tuple(map(bucket.key, SCRIPT_KEYS[script]))
+
+
+def _read_counts(reply: Sequence[int] | None) -> Counts | None:
+    return None if reply is None else Counts(*reply)
+
+
+def _read_page(reply: Sequence[int | bytes] | None) -> Page | None:
+    if reply is None:
+        return None
+    cursor, found, overdue, *mended = reply
+    return Page(bytes(cursor), int(found), int(overdue), Mended(*map(int, mended)))
+
+
+def _read_totals(reply: Sequence[bytes | None]) -> list[int]:
+    return [replies.read_count(each) for each in reply]

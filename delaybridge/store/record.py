@@ -12,6 +12,7 @@ HEAD_SIZE = 13
 HEAD_VERSION = 1
 BACKDATED = 2  # due before it was accepted: the time of acceptance follows, in eight more bytes
 MAX_SCORE = 2**53  # scores below it are exact
+ORPHANED = 2**52  # added to the score of a parked orphan: no session brings it back
 _VERSIONS = (HEAD_VERSION, BACKDATED)
 _HEAD = struct.Struct(">Bd")
 _TIME = struct.Struct(">d")
@@ -76,6 +77,11 @@ def since_ms(record: bytes) -> int:
 def score_of(record: bytes) -> float:
     """The score in a record's head, unchecked; 0 if the record is too short to have one."""
     return float(_HEAD.unpack_from(record)[1]) if len(record) >= _HEAD.size else 0.0
+
+
+def due_score(score: float) -> float:
+    """The score of a parked message without what keeps an orphan parked."""
+    return score - ORPHANED if score >= ORPHANED else score
 
 
 def parse_tried(text: bytes) -> Tried:

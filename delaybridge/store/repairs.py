@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from delaybridge.errors import StoreError
 from delaybridge.store import registry
 from delaybridge.store.command import Each, Steps, grouped, plain
-from delaybridge.store.orphans import FIELDS, Orphans, commands, parse
+from delaybridge.store.orphans import TOTALS, Orphans, commands, orphans_of
 from delaybridge.store.sentence import Sentence
 from delaybridge.store.verbs import Bucket
 from delaybridge.times import format_time
@@ -23,15 +23,14 @@ def read(namespace: str) -> Steps[dict[int, Orphans]]:
     """Bucket -> what was mended there; nothing of a namespace whose record cannot be read."""
     buckets = yield from _buckets(namespace)
     replies = yield from grouped([commands(bucket) for bucket in buckets])
-    known = ([None if isinstance(one, StoreError) else one for one in each] for each in replies)
-    found = {b.number: parse(*each) for b, each in zip(buckets, known, strict=True)}
+    found = {b.number: orphans_of(*each) for b, each in zip(buckets, replies, strict=True)}
     return {number: each for number, each in found.items() if each.at_ms}
 
 
 def clear(namespace: str) -> Steps[bool]:
     """Forget it; whether there was anything. What is held back stays so."""
     buckets = yield from _buckets(namespace)
-    gone = yield Each([plain("HDEL", b.key("marks"), *FIELDS, parse=int) for b in buckets])
+    gone = yield Each([plain("HDEL", b.key("marks"), *TOTALS, parse=int) for b in buckets])
     return any(each for each in gone if not isinstance(each, StoreError))
 
 

@@ -38,7 +38,7 @@ _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
     "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
-    "fence", "record", "seal", "restore", "drop",
+    "fence", "record", "seal", "restore", "drop", "count", "mend",
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
@@ -81,6 +81,7 @@ PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "ZADD": (_ZSET, (1, "member")),
     "ZSCORE": (_ZSET, ("member",)),
     "ZMSCORE": (_ZSET, ("member",)),
+    "ZSCAN": (_ZSET, (0,)),
     "ZCARD": (_ZSET, ()),
     "ZCOUNT": (_ZSET, (0, 1)),
     "ZRANGE": (_ZSET, (0, 0)),

@@ -263,11 +263,11 @@ def bucket_stats(
 ) -> BucketStats:
     """The counts in the replies to `count_commands`. found: the bucket's damage."""
     # A damaged key is not counted, but listed as damage.
-    known = [None if isinstance(reply, StoreError) else reply for reply in replies]
-    *counts, mended, held = known
+    *replies, totals, waiting = replies
+    counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
     delayed, in_flight, parked, dead, head, holder, left_ms, dropped, *firsts = counts
     rows = (row for page in firsts if page for row in page[0])
-    waiting = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
+    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
     return BucketStats(
         bucket=bucket.number,
         delayed=delayed or 0,
@@ -275,12 +275,12 @@ def bucket_stats(
         parked=parked or 0,
         dead=dead or 0,
         next_due_ms=None if head is None else int(head),
-        overdue_ms=max(0, now_ms - min(waiting, default=now_ms)),
+        overdue_ms=max(0, now_ms - min(late_ms, default=now_ms)),
         owner=holder,
         lease_ms=left_ms if holder is not None else None,
         damage=tuple(found),
         dead_dropped=dropped or 0,
-        orphans=orphans.parse(mended, held),
+        orphans=orphans.orphans_of(totals, waiting),
     )
 
 

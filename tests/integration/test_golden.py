@@ -15,7 +15,7 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from delaybridge.store import keys, registry
 from delaybridge.store.alarms import clear
-from delaybridge.store.orphans import FIELDS, ORPHANED
+from delaybridge.store.orphans import ORPHANED, TOTALS
 from delaybridge.store.setbacks import Setback, note
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket
@@ -92,7 +92,7 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
         "a definition is late": make_late,
         "the definitions are text": lambda: make_text(keys.recurring(namespace)),
         "keys were lost": lambda: redis.hset(
-            keys.bucket_key(namespace, 3, "marks"), mapping=dict(zip(FIELDS, FOUND, strict=True))
+            keys.bucket_key(namespace, 3, "marks"), mapping=dict(zip(TOTALS, FOUND, strict=True))
         ),
         "messages are held back": lambda: redis.zadd(
             keys.bucket_key(namespace, 5, "parked"), {"held": ORPHANED + 1.0}

@@ -27,6 +27,7 @@ class Faults(NamedTuple):
     unknown: int = 0  # a publish has an unknown outcome
     refused: int = 0  # a publish fails for certain
     wake: int = 0  # a wake-up does not arrive
+    vanish: int = 0  # of a key of the bucket: one that says in which state its messages are
     rollback: int = 0  # a replica that lags takes over: the store returns to an earlier state
 
 

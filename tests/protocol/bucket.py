@@ -33,9 +33,10 @@ class Revocation(NamedTuple):
 class Content(NamedTuple):
     """Everything in a bucket. Tuples without a comment have one entry for each id; None: no entry.
 
-    attempts: whether an earlier publish may have arrived, and how many failed. receipts: of their
-    last delivery to a consumer. calls: of (stamp, id, answer). notes: of (claim, id): settled at
-    most once. ready: of (score, id), also of messages that have gone elsewhere since.
+    reasons: why it is dead is known. attempts: whether an earlier publish may have arrived, and how
+    many failed. receipts: of their last delivery to a consumer. calls: of (stamp, id, answer).
+    notes: of (claim, id): settled at most once. ready: of (score, id), also of messages that have
+    gone elsewhere since.
     """
 
     messages: tuple[Record | None, ...]
@@ -43,6 +44,7 @@ class Content(NamedTuple):
     mirror: tuple[int | None, ...]
     parked: tuple[int | None, ...]
     dead: tuple[bool, ...]
+    reasons: tuple[bool, ...]
     attempts: tuple[tuple[bool, int] | None, ...]
     revoked: tuple[Revocation | None, ...]
     receipts: tuple[int | None, ...]
@@ -61,7 +63,7 @@ class Effect(NamedTuple):
     """A change that somebody outside may notice."""
 
     kind: str  # accepted | undone | moved | kicked | in_flight | reclaimed | ended
-    # given | finished | extended | released
+    # given | finished | extended | released | mended
     id: int
     stamp: int
     claim: int = 0  # in the mirror
@@ -71,7 +73,14 @@ class Effect(NamedTuple):
 
 def empty(ids: int) -> Content:
     none = (None,) * ids
-    return Content(none, none, none, none, (False,) * ids, none, none, none)
+    no = (False,) * ids
+    return Content(none, none, none, none, no, no, none, none, none)
+
+
+def is_orphan(content: Content | Bucket, i: int) -> bool:
+    """Whether a message is in no set."""
+    places = (content.due[i], content.mirror[i], content.parked[i])
+    return content.messages[i] is not None and places == (None,) * 3 and not content.dead[i]
 
 
 def put(values: tuple[T, ...], i: int, value: T) -> tuple[T, ...]:
@@ -84,9 +93,9 @@ class Bucket:
     __slots__ = (*Content._fields, "rules", "effects", "woken")
 
     def __init__(self, content: Content, rules: Rules) -> None:
-        (self.messages, self.due, self.mirror, self.parked, self.dead, self.attempts, self.revoked,
-         self.receipts, self.calls, self.notes, self.ready, self.lease, self.turn, self.claimed,
-         self.fired_score, self.fired_claim, self.look) = content  # fmt: skip
+        (self.messages, self.due, self.mirror, self.parked, self.dead, self.reasons, self.attempts,
+         self.revoked, self.receipts, self.calls, self.notes, self.ready, self.lease, self.turn,
+         self.claimed, self.fired_score, self.fired_claim, self.look) = content  # fmt: skip
         self.rules = rules
         self.effects: list[Effect] = []
         self.woken: int | None = None
@@ -94,9 +103,9 @@ class Bucket:
     @property
     def content(self) -> Content:
         return Content(
-            self.messages, self.due, self.mirror, self.parked, self.dead, self.attempts,
-            self.revoked, self.receipts, self.calls, self.notes, self.ready, self.lease, self.turn,
-            self.claimed, self.fired_score, self.fired_claim, self.look,
+            self.messages, self.due, self.mirror, self.parked, self.dead, self.reasons,
+            self.attempts, self.revoked, self.receipts, self.calls, self.notes, self.ready,
+            self.lease, self.turn, self.claimed, self.fired_score, self.fired_claim, self.look,
         )  # fmt: skip
 
     def set(self, name: str, i: int, value: Any) -> None:
@@ -119,9 +128,24 @@ class Bucket:
             return False
         return claim <= self.fired_claim or not self.rules.fired_pair
 
+    def is_orphan(self, i: int) -> bool:
+        """Whether a message is in no set: a key has vanished."""
+        return is_orphan(self, i)
+
     def maybe(self, i: int) -> bool:
         tried = self.attempts[i]
-        return tried is not None and tried[0]
+        return (tried is not None and tried[0]) or self._may_be_fired(i)
+
+    def _may_be_fired(self, i: int) -> bool:
+        """Of a message in no set nobody knows whether it was in the mirror."""
+        may_be = self.rules.maybe_fired and self.is_orphan(i)
+        return may_be and self.record(i).score <= self.fired_score
+
+    def note_maybe(self, i: int) -> None:
+        """Remember what `maybe` says now."""
+        if self.maybe(i):
+            _, failures = self.attempts[i] or (False, 0)
+            self.set("attempts", i, (True, failures))
 
     def count_attempt(self, i: int, maybe: bool) -> None:
         before, failures = self.attempts[i] or (False, 0)
@@ -142,12 +166,13 @@ class Bucket:
 
     def revoke(self, i: int) -> None:
         """Take a message out of the set that it is in; a copy on a wheel is revoked."""
-        if self.mirror[i] is not None:
+        if self.mirror[i] is not None or (self.rules.revokes_orphans and self.is_orphan(i)):
             self.set("revoked", i, Revocation(self.next_turn(), self.record(i).score))
             self.set("mirror", i, None)
         self.set("due", i, None)
         self.set("parked", i, None)
         self.set("dead", i, False)
+        self.set("reasons", i, False)
 
     def remove(self, i: int) -> None:
         """A message that is in no set any more."""

@@ -82,6 +82,7 @@ def reschedule(bucket: Bucket, call: ClientCall, now: int) -> Answer:
     if bucket.dead[id]:
         return Answer.DEAD
     score, head = asked + old.score % 2, bucket.next_score()
+    bucket.note_maybe(id)
     bucket.revoke(id)
     bucket.move(id, score)
     if bucket.rules.voids:
@@ -103,6 +104,7 @@ def kick(bucket: Bucket, call: ClientCall, now: int) -> Answer:
     old, head = bucket.record(id), bucket.next_score()
     score = 2 * now + old.score % 2
     bucket.set("dead", id, False)
+    bucket.set("reasons", id, False)
     bucket.move(id, score)
     bucket.set("attempts", id, (True, 0) if bucket.maybe(id) else None)
     bucket.set("receipts", id, None)

@@ -87,6 +87,7 @@ def _move(bucket: Bucket, call: ClientCall, now: int) -> Answer:
     if bucket.dead[id]:
         return Answer.DEAD
     score, head = 2 * (now + delay) + old.score % 2, bucket.next_score()
+    bucket.note_maybe(id)
     bucket.revoke(id)
     bucket.move(id, score)
     bucket.set("receipts", id, call.receipt if call.verb == "extend" else None)

@@ -60,7 +60,7 @@ class Endings(Sender):
             return 0
         if world.node:
             return NEVER
-        used = (getattr(had, f) - getattr(left, f) for f in ("crash", "pause", "unknown"))
+        used = (getattr(had, f) - getattr(left, f) for f in ("crash", "pause", "unknown", "vanish"))
         return sum(used)
 
     def once(self, may_call: bool) -> Iterator[Step]:

@@ -20,7 +20,7 @@ from tests.protocol.owner_verbs import Reach
 from tests.protocol.rules import Rules
 
 OWNERS = frozenset({"acquire", "reclaim", "claim", "fire", "settle", "settle_once", "retry", "bury",
-                    "park", "offer", "unpark", "renew"})  # fmt: skip
+                    "park", "offer", "unpark", "renew", "count", "mend"})  # fmt: skip
 CLIENTS = frozenset({"client"})
 
 # Scores: due at tick 1 is 2; 3 is the same with a low priority.
@@ -70,6 +70,13 @@ SMALL = {
         Bounds("pull, a call twice", PLAIN, 2, ends=2, pulls=True, faults=Faults(twice=1)),
         Bounds("pull, an idle owner", PLAIN, 2, ends=2, reach=NEAR, sleeps=True, pulls=True,
                faults=Faults(wake=1)),
+        Bounds("a key vanishes", LATER, 3, ends=2, lead=1, faults=Faults(vanish=1)),
+        Bounds("a key vanishes, two ids", TWO, 2, ids=2, ends=2, reach=ONE, parks=True,
+               faults=Faults(vanish=1)),
+        Bounds("a key vanishes, a call twice", PLAIN, 2, ends=2, faults=Faults(vanish=1, twice=1),
+               verbs=frozenset({"mend", "count"})),
+        Bounds("a key vanishes, buried", BURIED, 3, ends=2, buries=True,
+               faults=Faults(vanish=1, refused=1)),
         Bounds("a store that goes back", PLAIN, 2, ends=2, lead=1, faults=Faults(rollback=1)),
     )
 }  # fmt: skip
@@ -109,6 +116,18 @@ WHOLE = [
     Bounds("pull, the store goes back", PLAIN, 2, ends=2, pulls=True, faults=Faults(rollback=1)),
     Bounds("pull, parked, crash", TWO, 2, ids=2, workers=2, ends=2, reach=ONE, parks=True,
            pulls=True, faults=Faults(crash=1)),
+    Bounds("keys vanish", LATER, 3, ends=2, lead=1, faults=Faults(vanish=2)),
+    Bounds("a key vanishes, crash, pause", PLAIN, 2, workers=2, ends=2,
+           faults=Faults(vanish=1, crash=1, pause=1)),
+    Bounds("a key vanishes, calls twice", PLAIN, 2, ends=2, faults=Faults(vanish=1, twice=1)),
+    Bounds("a key vanishes, a reply is lost", PLAIN, 2, ends=2, faults=Faults(vanish=1, lost=1)),
+    Bounds("a key vanishes, at most once", PLAIN, 2, ends=2, lead=1, once=True,
+           faults=Faults(vanish=1, lost=1)),
+    Bounds("a key vanishes, an idle owner", PLAIN, 2, ends=2, reach=NEAR, sleeps=True,
+           faults=Faults(vanish=1)),
+    Bounds("pull, a key vanishes", PLAIN, 2, ends=2, pulls=True, faults=Faults(vanish=1)),
+    Bounds("the store goes back, a key vanishes", PLAIN, 2, ends=2,
+           faults=Faults(rollback=1, vanish=1)),
     Bounds("the store goes back, pause", PLAIN, 2, workers=2, ends=2,
            faults=Faults(rollback=1, pause=1)),
 ]  # fmt: skip
@@ -134,6 +153,11 @@ EVERYTHING = Bounds(
     24, ids=2, workers=2, ends=6, reach=Reach(1, 2), lead=1, graceful=True, buries=True, parks=True,
     faults=Faults(crash=1, pause=3, lost=3, twice=8, unknown=6, refused=6, rollback=1),
 )  # fmt: skip
+VANISHING = replace(
+    EVERYTHING,
+    name="everything, keys vanish",
+    faults=EVERYTHING.faults._replace(vanish=4, rollback=0),
+)
 EVERYTHING_ONCE = replace(EVERYTHING, name="everything, at most once", once=True)
 EVERYTHING_PULLED = replace(EVERYTHING, name="everything, pull", pulls=True)
 PULLED = Bounds(
@@ -192,6 +216,12 @@ MUTANTS = [
     Mutant("due again at once", {"holds": False}, "pull", 5),
     Mutant("given wherever it is", {"offered": False}, "pull, crash", 1),
     Mutant("a delivery is not counted", {"counts": False}, "pull", 3),
+    Mutant("nobody compares the keys", {"compares": False}, "a key vanishes", 9),
+    Mutant("mended under a session", {"ends_first": False, "mends_first": False},
+           "a key vanishes", 6),
+    Mutant("mended after a claim", {"mends_first": False}, "a key vanishes, a call twice", 6),
+    Mutant("orphans are not revoked", {"revokes_orphans": False}, "a key vanishes", 3),
+    Mutant("a vanished fire is forgotten", {"maybe_fired": False}, "a key vanishes", 3),
     Mutant("forgotten claims are fired", {"forgotten": False, "retakes": False},
            "a store that goes back", 6),
     Mutant("sessions outlive a fail-over", {"retakes": False}, "a store that goes back", 9),

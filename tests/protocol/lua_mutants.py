@@ -34,7 +34,7 @@ LUA_MUTANTS = [
     *(
         LuaMutant(f"{verb} without the lease", verb, LEASE, "not redis.call('TIME')")
         for verb in ("claim", "fire", "settle", "retry", "bury", "park", "offer", "unpark",
-                     "reclaim")
+                     "reclaim", "count", "mend")
     ),
     LuaMutant("renew without the lease", "renew", LEASE, "not redis.call('TIME')"),
     LuaMutant("renew creates", "renew", "  return false", "  redis.call('SET', KEYS[1], ARGV[1])"),
@@ -83,6 +83,17 @@ LUA_MUTANTS = [
     LuaMutant("reschedule wakes nobody", "reschedule", "if new < tonumber(head",
               "if 0 > tonumber(head"),
     LuaMutant("reschedule sent again", "reschedule", "if past then", "if false then"),
+    LuaMutant("mended after a claim", "mend", "marks[1] ~= ", "'' == "),
+    LuaMutant("orphans lose their time", "mend", "redis.call('ZADD', KEYS[3], string.format('%.17g', score)",
+              "redis.call('ZADD', KEYS[3], string.format('%.17g', score + 1000)"),
+    LuaMutant("dead orphans live again", "mend", "reason and reason ~= 'payload_missing' or not score",
+              "not score"),
+    LuaMutant("a fire that vanished is forgotten", "mend", "if score <= fired_score", "if false"),
+    LuaMutant("cancel revokes no orphan", "cancel", "redis.call('ZREM', KEYS[6], id) == 0", "false"),
+    LuaMutant("cancel says no maybe of an orphan", "cancel", "<= fired_score and", "< 0 and"),
+    LuaMutant("reschedule revokes no orphan", "reschedule", "not (claim or was_parked)", "false"),
+    LuaMutant("replace revokes no orphan", "schedule", "redis.call('ZREM', KEYS[6], id) == 0",
+              "redis.call('ZREM', KEYS[6], id) == 9"),
     LuaMutant("kick sent again", "kick", "if past then", "if false then"),
     LuaMutant("schedule sent again", "schedule", "if past then", "if false then"),
     LuaMutant("schedule: own stamp unknown", "schedule", "string.sub(old, 10, 13) == stamp",

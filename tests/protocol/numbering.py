@@ -46,9 +46,11 @@ def canonical(state: State, bounds: Bounds) -> State:
     parts += [_in_call(call) for call in state.requests]
     parts.append((frozenset(), frozenset(given.receipt for given in state.given)))
     parts.append(_in_content(content))
+    parts.append((_turns_in(state.lost), frozenset()))
     if past is not None:
         past = past._replace(content=_plain(past.content, asked, noted, bounds))
         parts.append(_in_content(past.content))
+        parts.append((_turns_in(past.lost), frozenset()))
     turns = {turn for used, _ in parts for turn in used}
     top = max(turns, default=0)
     if past is None:
@@ -75,6 +77,7 @@ def canonical(state: State, bounds: Bounds) -> State:
         state.owners if bounds.rolls_back else 0,
         state.node,
         tuple(sorted([Given(id, new.stamps[receipt]) for id, receipt in state.given])),
+        _turns_of(state.lost, new),
     )
 
 
@@ -171,8 +174,8 @@ def _copy(copy: Copy, new: Numbering) -> Copy:
 
 
 def _content(content: Content, new: Numbering) -> Content:
-    (messages, due, mirror, parked, dead, attempts, revoked, receipts, calls, notes, ready, lease,
-     turn, claimed, fired_score, fired_claim, look) = content  # fmt: skip
+    (messages, due, mirror, parked, dead, reasons, attempts, revoked, receipts, calls, notes, ready,
+     lease, turn, claimed, fired_score, fired_claim, look) = content  # fmt: skip
     turns, stamps, _ = new
     return Content(
         tuple([each and Record(each[0], stamps[each[1]]) for each in messages]),
@@ -180,6 +183,7 @@ def _content(content: Content, new: Numbering) -> Content:
         tuple([claim and turns[claim] for claim in mirror]),
         parked,
         dead,
+        reasons,
         attempts,
         tuple([each and Revocation(turns[each[0]], each[1]) for each in revoked]),
         tuple([None if each is None else stamps[each] for each in receipts]),
@@ -197,7 +201,7 @@ def _content(content: Content, new: Numbering) -> Content:
 
 def _worker(worker: Worker, new: Numbering) -> Worker:
     (token, ready, wheel, have, seen, watermark, claimed, firing, out, confirmed, failed, aside,
-     look, node) = worker  # fmt: skip
+     look, node, mending) = worker  # fmt: skip
     turns = new.turns
     if claimed is not None:
         claimed = claimed._replace(
@@ -218,6 +222,7 @@ def _worker(worker: Worker, new: Numbering) -> Worker:
         tuple([(_copy(copy, new), verb) for copy, verb in aside]),
         look,
         node,
+        mending,
     )
 
 
@@ -267,5 +272,14 @@ def _permits(allowed: Permits, content: Content, new: Numbering) -> Permits:
 
 
 def _past(past: Past, new: Numbering) -> Past:
-    content, fates, allowed = past
-    return Past(_content(content, new), _fates(fates, new, -1), _permits(allowed, content, new))
+    content, fates, allowed, lost = past
+    permits = _permits(allowed, content, new)
+    return Past(_content(content, new), _fates(fates, new, -1), permits, _turns_of(lost, new))
+
+
+def _turns_in(claims: Permits) -> frozenset[int]:
+    return frozenset(claim for claim in claims if claim)
+
+
+def _turns_of(claims: Permits, new: Numbering) -> Permits:
+    return tuple([claim and new.turns[claim] for claim in claims])

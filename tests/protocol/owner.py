@@ -8,7 +8,7 @@ from typing import Any
 from tests.protocol.bucket import NEVER
 from tests.protocol.calls import Copy, OwnerCall
 from tests.protocol.endings import Endings
-from tests.protocol.owner_verbs import Claimed, Fired
+from tests.protocol.owner_verbs import Claimed, Counted, Fired
 from tests.protocol.sender import Arrives, added
 from tests.protocol.step import Step
 from tests.protocol.world import Firing, World
@@ -30,9 +30,14 @@ class Owner(Endings):
         if self.rules.retakes and me.node != self.state.node:
             yield Step(f"{self.name} is answered by another node", "learns", self.retakes, True)
         may_call = self.owns or self.bounds.stale
+        if may_call and me.mending:
+            yield from self._mends()
         if may_call and not me.ready:
-            yield from self._reclaims()
+            if not me.mending:
+                yield from self._reclaims()
             return
+        if may_call and not me.mending and self.bounds.faults.vanish and self.rules.compares:
+            yield from self._compares()
         if may_call and me.claimed is None and self._wants():
             yield from self._claims()
         if me.claimed is not None:
@@ -96,9 +101,33 @@ class Owner(Endings):
     def _reclaims(self) -> Iterator[Step]:
         def answered(world: World, answer: tuple[int, int, int]) -> None:
             ready = answer[0] == 0 or not self.rules.reclaims_all
-            world.change(self.i, ready=ready, look=self._at_once)
+            mending = ready and self.bounds.faults.vanish > 0 and self.rules.compares
+            world.change(self.i, ready=ready and not mending, mending=mending, look=self._at_once)
 
         yield from self.sends("reclaims", self.call("reclaim"), answered)
+
+    # a key that vanished
+
+    def _compares(self) -> Iterator[Step]:
+        """The keys of the bucket with one another; the model only looks if they differ."""
+        if self.world.journal is None and not any(each is not None for each in self.state.lost):
+            return
+
+        def answered(world: World, counted: Counted) -> None:
+            if counted.is_sound:
+                return
+            if self.rules.ends_first:
+                self.retakes(world)
+            else:
+                world.change(self.i, mending=True)
+
+        yield from self.sends("compares", self.call("count"), answered)
+
+    def _mends(self) -> Iterator[Step]:
+        def answered(world: World, _: tuple[int, int]) -> None:
+            world.change(self.i, mending=False, ready=True, look=self._at_once)
+
+        yield from self.sends("mends", self.call("mend"), answered)
 
     def _renews(self) -> Iterator[Step]:
         if not self.bounds.sleeps and self.world.journal is None:
@@ -177,10 +206,11 @@ class Owner(Endings):
         return lambda world, _: world.change(self.i, watermark=top)
 
     def _fired(self, call: OwnerCall, top: int) -> Arrives:
-        mirror = self.state.content.mirror
+        mirror, lost = self.state.content.mirror, self.state.lost
 
         def fired(world: World, answer: Fired) -> None:
-            allowed = tuple(copy for copy in call.copies if mirror[copy.id] == copy.claim)
+            claims = ((copy, (mirror[copy.id], lost[copy.id])) for copy in call.copies)
+            allowed = tuple(copy for copy, known in claims if copy.claim in known)
             world.change(self.i, firing=Firing(call, answer, allowed), watermark=top)
 
         return fired

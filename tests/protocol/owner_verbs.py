@@ -27,6 +27,22 @@ class Fired(NamedTuple):
     revoked: tuple[tuple[int, int, int], ...]
 
 
+class Counted(NamedTuple):
+    """The answer to a count."""
+
+    messages: int
+    due: int
+    mirror: int
+    parked: int
+    dead: int
+    reasons: int
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the keys agree: each message is in one set, each dead one has a reason."""
+        return self.messages == sum(self[1:5]) and self.dead == self.reasons
+
+
 class Reach(NamedTuple):
     """How far ahead an owner claims, in ticks, and how many messages at once."""
 
@@ -219,6 +235,7 @@ def bury(bucket: Bucket, call: OwnerCall) -> bool | None:
         if ends(bucket, copy):
             bucket.count_attempt(copy.id, call.maybe)
             bucket.set("dead", copy.id, True)
+            bucket.set("reasons", copy.id, True)
     return True
 
 
@@ -253,8 +270,37 @@ def unpark(bucket: Bucket, call: OwnerCall) -> tuple[int] | None:
     return (max(0, len(parked) - 1),)
 
 
+def count(bucket: Bucket, call: OwnerCall) -> Counted | None:
+    if not bucket.holds(call.token):
+        return None
+    sets = (bucket.messages, bucket.due, bucket.mirror, bucket.parked)
+    sizes = [sum(each is not None for each in found) for found in sets]
+    return Counted(*sizes, sum(bucket.dead), sum(bucket.reasons))
+
+
+def mend(bucket: Bucket, call: OwnerCall) -> tuple[int, int] | None:
+    """Messages in no set go to the dead set if they have a reason, else back to `due`: how many."""
+    if not bucket.holds(call.token) or bucket.lease is None:
+        return None
+    if bucket.rules.mends_first and bucket.claimed != bucket.lease[1]:
+        return None
+    due = dead = 0
+    for id, record in enumerate(bucket.messages):
+        if record is None or not bucket.is_orphan(id):
+            continue
+        bucket.note_maybe(id)
+        if bucket.reasons[id]:
+            bucket.set("dead", id, True)
+            dead += 1
+        else:
+            bucket.set("due", id, record.score)
+            due += 1
+        bucket.effects.append(Effect("mended", id, record.stamp, flag=bucket.maybe(id)))
+    return due, dead
+
+
 VERBS = {
     "acquire": acquire, "renew": renew, "release": release, "reclaim": reclaim, "fire": fire,
     "settle": settle, "settle_once": settle_once, "bury": bury, "park": park, "offer": offer,
-    "unpark": unpark,
+    "unpark": unpark, "count": count, "mend": mend,
 }  # fmt: skip

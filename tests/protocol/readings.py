@@ -10,7 +10,7 @@ from delaybridge.store.replies import ANSWERS
 from tests.protocol.bucket import Content, Record, Revocation
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
 from tests.protocol.consumer_verbs import Received
-from tests.protocol.owner_verbs import MISSED, Claimed, Fired
+from tests.protocol.owner_verbs import MISSED, Claimed, Counted, Fired
 from tests.protocol.units import (
     NAMES,
     head_of,
@@ -28,7 +28,7 @@ return {
   hash(2), zset(1), zset(3), zset(5), zset(6), hash(4), zset(10), zset(11),
   redis.call('GET', KEYS[8]),
   redis.call('HMGET', KEYS[9], 'turn', 'claimed', 'fired_score', 'fired_claim', 'look'),
-  redis.call('ZRANGE', KEYS[13], 0, -1),
+  redis.call('ZRANGE', KEYS[13], 0, -1), hash(7),
 }
 """
 """A script that reads a bucket; KEYS: `keys.BUCKET_KEYS`."""
@@ -49,6 +49,7 @@ def content_of(reply: Any, said: Content) -> Content:
         mirror=tuple(claim and int(float(claim)) for claim in mirror),
         parked=tuple(map(maybe_score_of, parked)),
         dead=tuple(at is not None for at in dead),
+        reasons=tuple(name.encode() in reply[11][::2] for name in NAMES[:ids]),
         attempts=tuple(text and tried_of(text) for text in tried),
         revoked=tuple(map(_revocation, revoked, said.revoked)),
         receipts=tuple(map(_receipt, tried)),
@@ -127,6 +128,10 @@ def _of_owner(call: OwnerCall, reply: Any, said: Any) -> Any:
             return (MISSED if reply == b"0" else maybe_score_of(reply),)
         case "reclaim":
             return tuple(reply[:3])
+        case "count":
+            return Counted(*reply[:6])
+        case "mend":
+            return tuple(reply[3:5])
         case "unpark":
             return (reply,)
         case "release":

@@ -125,6 +125,8 @@ class Replay:
             return self._script(command.name, command.keys, command.args)
         if event.verb == "lease_ends":
             return packed("DEL", bucket.key("lease"))
+        if event.verb.startswith("vanish "):
+            return packed("DEL", bucket.key(event.verb.removeprefix("vanish ")))
         source, target = (own, replica) if event.verb == "replica_lags" else (replica, own)
         return self._script("copy", [*target, *source])
 

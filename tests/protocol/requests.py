@@ -8,7 +8,7 @@ import msgspec
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import PULL, OnConflict, rank_of
-from delaybridge.store import pulling
+from delaybridge.store import orphans, pulling
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 from tests.protocol import consumer_verbs
@@ -85,6 +85,10 @@ def _of_owner(bucket: Bucket, call: OwnerCall, now_ms: int, reach: Reach) -> Red
     token = redis_token(call.token)
     if call.verb == "reclaim":
         return bucket.reclaim(token, TTL_MS, limit=1, now_ms=now_ms)
+    if call.verb == "count":
+        return orphans.count(bucket, (token, TTL_MS))
+    if call.verb == "mend":
+        return orphans.mend(bucket, (token, TTL_MS), orphans.FIRST, "mend", now_ms=now_ms)
     if call.verb == "unpark":
         return bucket.unpark(token, TTL_MS, limit=1)
     if call.verb == "fire":

@@ -35,6 +35,13 @@ class Rules:
     reclaims_all: bool = True  # nothing is claimed before reclaim has answered that none is left
     retakes: bool = True  # an owner that another node answers gives its session up
 
+    # a key that vanished
+    compares: bool = True  # the owner counts its bucket, and mends what is in no set
+    ends_first: bool = True  # the session that finds it ends; the next one mends, and then claims
+    mends_first: bool = True  # nothing is mended once the session has claimed something
+    revokes_orphans: bool = True  # a change of a message in no set writes a revocation
+    maybe_fired: bool = True  # such a message up to the watermark may have been delivered
+
     # claims
     have: bool = (
         True  # claim names the last claim received; after a lost answer the batch comes again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tests.protocol.bounds import Bounds, Order
 from tests.protocol.bucket import NEVER
@@ -29,6 +30,7 @@ def steps(state: State, world: World) -> Iterator[Step]:
     yield from consumers(state, bounds)
     yield from _lease(state, world)
     yield from _replica(state)
+    yield from _vanishing(state)
     if state.wake < NEVER:
         yield Step("the wake-up arrives", "reads", _wake_arrives, True)
         if state.left.wake:
@@ -103,6 +105,13 @@ def _replica(state: State) -> Iterator[Step]:
         yield Step("the replica lags from here", "fault", World.replica_lags)
     if state.past is not None:
         yield Step("the replica takes over", "fault", World.replica_takes_over)
+
+
+def _vanishing(state: State) -> Iterator[Step]:
+    """What a key said is gone; what it says from then on is true again."""
+    for key in ("due", "mirror", "parked", "dead") if state.left.vanish else ():
+        if any(getattr(state.content, key)):
+            yield Step(f"the key {key!r} vanishes", "fault", partial(World.vanishes, key=key))
 
 
 def _wake_arrives(world: World) -> None:

@@ -21,6 +21,7 @@ from tests.protocol.explorations import (
     LATE_ENDS,
     PULLED,
     SMALL,
+    VANISHING,
     WHOLE,
 )
 from tests.protocol.lua_mutants import LUA_MUTANTS, LuaMutant
@@ -43,7 +44,7 @@ Trace = tuple[list[Event], Reach]
 def bounds_of(number: int) -> Bounds:
     """Half of all traces have all verbs and faults."""
     if number % 2 == 0:
-        return {2: EVERYTHING_PULLED, 6: EVERYTHING_ONCE}.get(number % 8, EVERYTHING)
+        return {2: EVERYTHING_PULLED, 4: VANISHING, 6: EVERYTHING_ONCE}.get(number % 8, EVERYTHING)
     if number % 4 == 1:
         return {5: BURIED_LATE, 9: FIRED_LATE}.get(number % 16, LATE_ENDS)
     return PULLED if number % 8 == 3 else BOUNDS[number // 8 % len(BOUNDS)]

@@ -16,7 +16,7 @@ from tests.protocol.world import Event, State, World, start
 WEIGHTS: dict[str, float] = {
     "fault": 1, "twice": 2, "tick": 1, "release": 0.1, "renew": 1, "learns": 1, "lease": 2,
     "park": 2, "again": 6, "unpark": 6, "acquire": 8, "reclaim": 8, "reads": 8, "fire": 12,
-    "bury": 8, "settle_once": 8, "consumer": 8, "offer": 8,
+    "count": 2, "mend": 8, "bury": 8, "settle_once": 8, "consumer": 8, "offer": 8,
 }  # fmt: skip
 CLIENTS = 12  # all clients' calls together
 

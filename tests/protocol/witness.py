@@ -186,10 +186,18 @@ class Witness:
 
     # owners
 
-    def judge_owner(self, call: OwnerCall, answer: Any, before: Content, bucket: Bucket) -> None:
+    def judge_owner(
+        self,
+        call: OwnerCall,
+        answer: Any,
+        before: Content,
+        bucket: Bucket,
+        lost: tuple[int | None, ...],
+    ) -> None:
+        """lost: the claims that vanished, of messages that are in no set since then."""
         if call.verb == "fire" and answer is not None:
             for copy in call.copies:
-                if before.mirror[copy.id] == copy.claim:
+                if copy.claim in (before.mirror[copy.id], lost[copy.id]):
                     self.allowed = put(self.allowed, copy.id, copy.claim)
             if self.went_back:  # a fire also covers what its owner had put back in the lost time
                 self.allowed = tuple(

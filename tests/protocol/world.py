@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.protocol import client_verbs, consumer_verbs, owner_verbs
 from tests.protocol.bounds import Bounds, Faults, Order
-from tests.protocol.bucket import NEVER, Bucket, Content, Token, empty, put
+from tests.protocol.bucket import NEVER, Bucket, Content, Token, empty, is_orphan, put
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall, Target
 from tests.protocol.owner_verbs import Claimed, Fired
 from tests.protocol.witness import Fate, Witness
@@ -37,7 +37,7 @@ class Worker(NamedTuple):
     confirmed, failed: copies whose publish ended so; their end is not told yet. failed: with
     whether it may have arrived. aside: copies that were parked or put back, and the verb, whose
     reply was lost: told again before the next fire. look: the tick of the next claim. node: the
-    one whose answers it knows.
+    one whose answers it knows. mending: all is reclaimed; what is in no set is to be mended.
     """
 
     token: Token = NO_TOKEN
@@ -54,6 +54,7 @@ class Worker(NamedTuple):
     aside: tuple[tuple[Copy, str], ...] = ()
     look: int = 0
     node: int = 0
+    mending: bool = False
 
 
 class Past(NamedTuple):
@@ -62,10 +63,14 @@ class Past(NamedTuple):
     content: Content
     fates: tuple[Fate | None, ...]
     allowed: tuple[int | None, ...]
+    lost: tuple[int | None, ...]
 
 
 class State(NamedTuple):
-    """A world that stands still, to be compared and kept."""
+    """A world that stands still, to be compared and kept.
+
+    lost: of each message that is in no set, because a key has vanished: its claim, 0 without one.
+    """
 
     clock: int
     content: Content
@@ -80,6 +85,7 @@ class State(NamedTuple):
     owners: int
     node: int
     given: tuple[Given, ...]
+    lost: tuple[int | None, ...]
 
 
 class Event(NamedTuple):
@@ -100,7 +106,7 @@ class World:
 
     def __init__(self, state: State, bounds: Bounds, journal: list[Event] | None = None) -> None:
         (self.clock, content, self.workers, self.requests, fates, allowed, self.left, self.calls,
-         self.wake, self.past, self.owners, self.node, self.given) = state  # fmt: skip
+         self.wake, self.past, self.owners, self.node, self.given, self.lost) = state  # fmt: skip
         self.bounds, self.journal = bounds, journal
         self.bucket = Bucket(content, bounds.rules)
         self.witness = Witness(bounds, fates, allowed, went_back=self.node > 0)
@@ -112,7 +118,7 @@ class World:
         return State(
             self.clock, self.bucket.content, self.workers, self.requests, witness.fates,
             witness.allowed, self.left, self.calls, self.wake, self.past, self.owners, self.node,
-            self.given,
+            self.given, self.lost,
         )  # fmt: skip
 
     # calls
@@ -123,12 +129,13 @@ class World:
         bucket.effects, bucket.woken = [], None
         before = bucket.content
         answer = self._run(call)
+        lost, self.lost = self.lost, self._still_lost()
         if bucket.woken is not None and self.bounds.sleeps:
             self.wake = min(self.wake, bucket.woken // 2)
         if isinstance(call, ClientCall):
             witness.judge_client(call, answer, bucket.effects, self.clock, again=again)
         else:
-            witness.judge_owner(call, answer, before, bucket)
+            witness.judge_owner(call, answer, before, bucket, lost)
         self._note(call.verb, call, answer)
         return answer
 
@@ -146,6 +153,12 @@ class World:
         if self.journal is not None:
             content, woken = self.bucket.content, self.bucket.woken if call else None
             self.journal.append(Event(verb, call, self.clock, answer, content, woken))
+
+    def _still_lost(self) -> tuple[int | None, ...]:
+        return tuple(
+            claim if claim is not None and is_orphan(self.bucket, id) else None
+            for id, claim in enumerate(self.lost)
+        )
 
     def order(self, order: Order) -> ClientCall:
         """A client's call, with a stamp for each message."""
@@ -190,8 +203,19 @@ class World:
         self.bucket.lease = None
         self._note("lease_ends")
 
+    def vanishes(self, key: str) -> None:
+        """A key of the bucket is gone; nobody knows what may have been published of it."""
+        self.spend("vanish")
+        for id, entry in enumerate(getattr(self.bucket, key)):
+            if entry is not None and entry is not False:
+                self.lost = put(self.lost, id, entry if key == "mirror" else 0)
+                self.witness.change(self.bucket.record(id).stamp, unknown=True)
+                self.bucket.set(key, id, False if key == "dead" else None)
+        self._note(f"vanish {key}")
+
     def replica_lags(self) -> None:
-        self.past = Past(self.bucket.content, self.witness.fates, self.witness.allowed)
+        witness = self.witness
+        self.past = Past(self.bucket.content, witness.fates, witness.allowed, self.lost)
         self._note("replica_lags")
 
     def replica_takes_over(self) -> None:
@@ -199,7 +223,7 @@ class World:
         self.spend("rollback")
         self.bucket = Bucket(self.past.content, self.bounds.rules)
         self.witness.return_to(self.past.fates, self.past.allowed, self.past.content)
-        self.past = None
+        self.lost, self.past = self.past.lost, None
         self.node += 1
         # A worker goes from one master to the next and never back. What it sent to the old one may
         # still be there; what it sends to the new one is a call of its own, answered or not.
@@ -213,5 +237,6 @@ def start(bounds: Bounds) -> State:
     workers = tuple(Worker((name, 0), seen=seen) for name in names)
     allowed = (None,) * bounds.ids
     return State(
-        0, empty(bounds.ids), workers, (), (), allowed, bounds.faults, 0, NEVER, None, 0, 0, ()
-    )
+        0, empty(bounds.ids), workers, (), (), allowed, bounds.faults, 0, NEVER, None, 0, 0, (),
+        (None,) * bounds.ids,
+    )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import State
-from delaybridge.store import healing, pulling, recurring, registry
+from delaybridge.store import healing, orphans, pulling, recurring, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
@@ -40,6 +40,8 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "unpark": lambda n: BUCKET.unpark("w:1:1", 1000, ids=["id"] * n),
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
+    "count": lambda n: orphans.count(BUCKET, ("w:1:1", 1000)),
+    "mend": lambda n: orphans.mend(BUCKET, ("w:1:1", 1000), orphans.Place("messages")),
     "seal": lambda n: healing.seal(BUCKET, ("w:1:1", 1000), known=1),
     "restore": lambda n: healing.restore(BUCKET, healing.Standing(), [LACKING] * n),
     "drop": lambda n: healing.drop(BUCKET, ("w:1:1", 1000), [("id", b"1234")] * n),
