@@ -94,6 +94,7 @@ class Stages:
             options,
             lost=lambda *_: None,
             damaged=lambda *_: None,
+            retake=lambda *_: None,
             allow=self.stub,
         )
         _, lane = self.lanes.route("rabbitmq:orders/key", NOW_MS)

@@ -65,6 +65,21 @@ class BucketMended(Event, frozen=True, kw_only=True):
     bucket: int
 
 
+class OrphansMended(Event, frozen=True, kw_only=True):
+    """Keys of a bucket contradicted one another, and were mended before the first claim.
+
+    due, dead, parked: messages that were in no set, by where they are now; the parked ones wait for
+    an operator. bare: messages whose records are gone. other: other entries put right.
+    """
+
+    bucket: int
+    due: int
+    dead: int
+    parked: int
+    bare: int
+    other: int
+
+
 class FleetDamaged(Event, frozen=True, kw_only=True):
     """The list of workers is damaged. The worker keeps its buckets and takes any free one."""
 

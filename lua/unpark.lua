@@ -7,8 +7,9 @@
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  limit        messages, at most 1000
 -- ARGV[4+] ids          if there are none: the earliest
--- returns  false if the lease is lost; else how many are left
+-- returns  false if the lease is lost; else how many are left, without those for the operator
 -- cost     O(log n) per message
+local ORPHANED = '(4503599627370496' -- 2^52: from there on orphans, parked for the operator
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return false
 end
@@ -22,10 +23,10 @@ if #ARGV > 3 then
     end
   end
 else
-  local found = redis.call('ZRANGE', KEYS[2], 0, ARGV[3] - 1, 'WITHSCORES')
+  local found = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ORPHANED, 'WITHSCORES', 'LIMIT', 0, ARGV[3])
   for i = 1, #found, 2 do
     redis.call('ZADD', KEYS[3], found[i + 1], found[i])
     redis.call('ZREM', KEYS[2], found[i])
   end
 end
-return redis.call('ZCARD', KEYS[2])
+return redis.call('ZCOUNT', KEYS[2], '-inf', ORPHANED)

@@ -9,8 +9,10 @@ from typing import Any
 from delaybridge.message import State
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
+from delaybridge.store import orphans
 from delaybridge.store.bound import BoundSlice, bound
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.record import ORPHANED
 from delaybridge.store.replies import Reclaimed
 
 
@@ -20,7 +22,7 @@ class Inherited:
     Messages in the mirror go back to `due`. Parked ones are read in order, a slice at a time. Those
     whose lane would park them again stay, and are known from then on as if this session had parked
     them; all others go back. moved, fired: messages that were in the mirror;
-    destinations: the moved ones by lane.
+    destinations: the moved ones by lane. What was parked for an operator stays, unknown.
     """
 
     def __init__(self, session: Session) -> None:
@@ -35,13 +37,14 @@ class Inherited:
         """The next step. limit: parked messages to read."""
         bucket, owner = self.session.bucket, self.session.owner
         back = [bucket.unpark(*owner, ids=self._back)] if self._back else []
-        look = bound(bucket, State.PARKED, limit=limit, after=self._after)
-        return [bucket.reclaim(*owner), *back, look]
+        look = bound(bucket, State.PARKED, limit=limit, after=self._after, high=ORPHANED - 1)
+        return [bucket.reclaim(*owner), *back, look, orphans.count(bucket, owner)]
 
     def answered(self, answers: Sequence[Any], lanes: Lanes, now_ms: int) -> None:
         """The answers to `commands`."""
         reclaimed: Reclaimed = answers[0]
-        left: BoundSlice = answers[-1]
+        left: BoundSlice = answers[-2]
+        self.session.counts = answers[-1]
         self.moved += reclaimed.moved
         self.fired += reclaimed.fired
         for text, messages in reclaimed.destinations.items():

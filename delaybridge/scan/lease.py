@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
@@ -289,6 +289,13 @@ class Leases:
             self.damaged_buckets.add(session.bucket, error, session.token)
             self._changed.set()
 
+    def retake(self, session: Session, reason: str) -> None:
+        """End the session at once and give its lease back, so that a new one begins."""
+        if session.alive:
+            self._end(session)
+            self._emit(LeaseLost(bucket=session.bucket.number, reason=reason))
+            self._give_back(session.bucket.number, self._release(session))
+
     def _forget_stale(self) -> None:
         """End sessions without an answer for a whole ttl: their buckets may have other owners."""
         now_s = self._clock.monotonic()
@@ -299,19 +306,24 @@ class Leases:
     def _drain(self, session: Session) -> None:
         number = session.bucket.number
         if number not in self._draining and session.alive:
-            task = asyncio.create_task(self._drain_and_release(session))
-            self._draining[number] = task
-            task.add_done_callback(lambda _: self._draining.pop(number, None))
+            self._give_back(number, self._drain_and_release(session))
+
+    def _give_back(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self._draining[number] = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._draining.pop(number, None))
 
     async def _drain_and_release(self, session: Session) -> None:
         await self._holder.drain(session)
         if session.alive:
             self._end(session)
-            release = self._releasing[session.token] = session.bucket.release(session.token)
-            await insist(self._store, self._emit, [release])
-            del self._releasing[session.token]
+            await self._release(session)
             self._emit(LeaseReleased(bucket=session.bucket.number))
-            self._on_change()
+
+    async def _release(self, session: Session) -> None:
+        release = self._releasing[session.token] = session.bucket.release(session.token)
+        await insist(self._store, self._emit, [release])
+        del self._releasing[session.token]
+        self._on_change()
 
     def _end(self, session: Session) -> None:
         session.alive = False

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delaybridge.events import LeaseAcquired
-from delaybridge.scan.context import Context, LedgerSide
+from delaybridge.scan.context import Context
 from delaybridge.scan.inherited import Inherited
+from delaybridge.scan.mending import Mending
 from delaybridge.scan.session import Session
+from delaybridge.store.orphans import SOUND
 
 _IN_CALL = 500  # parked messages that one call reads: about two milliseconds of Redis
 _AT_ONCE = 2000  # parked messages that one pipeline reads; Redis does nothing else meanwhile
@@ -17,8 +19,8 @@ _AT_ONCE = 2000  # parked messages that one pipeline reads; Redis does nothing e
 class Reclaiming:
     """Reclaims everything for a new session before it claims."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, mending: Mending) -> None:
+        self._context, self._mending = context, mending
         self._begun: list[Session] = []
 
     def add(self, session: Session) -> None:
@@ -45,14 +47,18 @@ class Reclaiming:
         now_ms = self._context.clock.now_ms()
         for each in asked:
             each.answered(answers[each.session], self._context.lanes, now_ms)
-            ledger = self._context.ledger
-            if each.is_done and ledger is not None:
-                self._context.start(self._verify(each, ledger))
-            elif each.is_done:
+            if not each.is_done:
+                continue
+            if self._context.ledger is not None or each.session.counts.difference != SOUND:
+                self._context.start(self._verify(each))
+            else:
                 self._reclaimed(each)
 
-    async def _verify(self, done: Inherited, ledger: LedgerSide) -> None:
-        await ledger.verify(done.session)
+    async def _verify(self, done: Inherited) -> None:
+        """Begin once the bucket's keys agree with one another, and with the ledger."""
+        await self._mending.mend(done.session)
+        if self._context.ledger is not None and done.session.alive:
+            await self._context.ledger.verify(done.session)
         if done.session.alive:
             self._reclaimed(done)
 

@@ -30,6 +30,7 @@ from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import Context, LedgerSide, ScanOptions
 from delaybridge.scan.firing import Firing
 from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.mending import Mending, Retake
 from delaybridge.scan.publishing import Publishing
 from delaybridge.scan.reclaiming import Reclaiming
 from delaybridge.scan.session import Session
@@ -57,15 +58,17 @@ class Scanner:
         *,
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
+        retake: Retake,
         allow: Allow,
         last_here: LastHere = last_of,
         ledger: LedgerSide | None = None,
     ) -> None:
         """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
 
-        allow: makes the command that asks for messages of destinations with a rate. last_here:
-        the last of these sessions whose bucket is on the Redis node whose clock this is. ledger: if
-        there is one, no bucket is claimed before it agrees with it.
+        retake: called when a session is to end, and a new one to begin. allow: makes the command
+        that asks for messages of destinations with a rate. last_here: the last of these sessions
+        whose bucket is on the Redis node whose clock this is. ledger: if there is one, no bucket is
+        claimed before it agrees with it.
         """
         self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
         self._options = options
@@ -77,7 +80,8 @@ class Scanner:
             self._sessions, self.waiting, lanes, self._asking, clock, emit, options,
             start=self.start_step, ring=alarm.ring, ledger=ledger,
         )  # fmt: skip
-        self._reclaiming = Reclaiming(context)
+        self.mending = Mending(context, retake)
+        self._reclaiming = Reclaiming(context, self.mending)
         self.claiming = Claiming(context)
         self.telling = Telling(context, self.wake)
         self.publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)

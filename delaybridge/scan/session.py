@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from delaybridge.scan.exits import ExitReport, Exits
+from delaybridge.store.orphans import SOUND, Counts
 from delaybridge.store.replies import Fired
 from delaybridge.store.verbs import Bucket
 
@@ -25,7 +26,8 @@ class Session:
     copies: number claimed and not yet reported to the store as ended. calls: number under way.
     look_at_ms: when to claim next. next_score: no unclaimed message has a lower score. has_more:
     the last claim left messages that are due, or none was made yet. scanner: that works on it.
-    server: run id of the server under which the bucket agreed with the ledger.
+    server: run id of the server under which the bucket agreed with the ledger. counts: what its
+    keys said last; residue: their difference that no walk could mend.
     """
 
     scanner: Scanner
@@ -48,6 +50,7 @@ class Session:
         self.next_score = -inf
         self.has_more = True
         self.copies = self.calls = 0
+        self.counts, self.residue = Counts(), SOUND
         self.moved = asyncio.Event()  # set whenever `copies` or `calls` falls
         self.exits = Exits(bucket, self.owner)
 

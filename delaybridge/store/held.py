@@ -10,7 +10,7 @@ from delaybridge.errors import DecodeError, StoreError
 from delaybridge.message import PULL, State, destination_text
 from delaybridge.store.command import Each, Steps, grouped
 from delaybridge.store.destinations import PlaceCounts, touches
-from delaybridge.store.record import since_ms, split_record
+from delaybridge.store.record import ORPHANED, since_ms, split_record
 from delaybridge.store.replies import Row
 from delaybridge.store.rules import Rules, places_of
 from delaybridge.store.tally import Tally, tallies_of
@@ -112,7 +112,9 @@ def _is_held(row: Row, holding: AbstractSet[str], kinds: Mapping[str, str]) -> b
 
 
 def late_from_ms(row: Row) -> int | None:
-    """The time a waiting message is late from; None if it is unknown."""
+    """The time a waiting message is late from; None if unknown, or if it waits for an operator."""
+    if row.state is State.PARKED and row.score >= ORPHANED:
+        return None
     try:
         return since_ms(row.record)
     except DecodeError:

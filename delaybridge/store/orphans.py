@@ -27,13 +27,13 @@ TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphan
 class Counts(NamedTuple):
     """How many entries each key has. bare: entries of `dead` without a record."""
 
-    messages: int
-    due: int
-    mirror: int
-    parked: int
-    dead: int
-    reasons: int
-    bare: int
+    messages: int = 0
+    due: int = 0
+    mirror: int = 0
+    parked: int = 0
+    dead: int = 0
+    reasons: int = 0
+    bare: int = 0
 
     @property
     def listed(self) -> int:
@@ -41,15 +41,24 @@ class Counts(NamedTuple):
         return self.due + self.mirror + self.parked + self.dead - self.bare
 
     @property
-    def are_sound(self) -> bool:
-        """Whether each record can be in exactly one set, and each dead message has its reason."""
-        return self.messages == self.listed and self.reasons == self.dead
+    def difference(self) -> tuple[int, int]:
+        """Records in no set, and reasons of no dead message; both 0 if all keys can be right."""
+        return self.messages - self.listed, self.reasons - self.dead
+
+    @property
+    def pages(self) -> int:
+        """How many pages a walk has, about."""
+        walked = (self.messages, self.due, self.parked, self.dead, self.reasons)
+        return sum(1 + size // PAGE for size in walked)
 
     def __str__(self) -> str:
         told = f"{self.messages} records, {self.listed} in the sets"
         if self.reasons != self.dead:
             told += f"; {self.dead} dead, {self.reasons} reasons"
         return told
+
+
+SOUND = Counts().difference
 
 
 class Place(NamedTuple):

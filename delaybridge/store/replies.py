@@ -14,7 +14,15 @@ from typing import Any, Literal, NamedTuple
 from delaybridge.errors import ConfigError, StoreDamaged, printable
 from delaybridge.message import Answer, State
 from delaybridge.settings.namespace import check_buckets
-from delaybridge.store.record import MAX_SCORE, Failing, Tried, parse_failing, parse_tried, score_of
+from delaybridge.store.record import (
+    MAX_SCORE,
+    Failing,
+    Tried,
+    due_score,
+    parse_failing,
+    parse_tried,
+    score_of,
+)
 
 Held = Literal[True] | None
 """The answer of an owner's verb that has the same effect however often it runs."""
@@ -146,8 +154,8 @@ class Row(NamedTuple):
 
     @property
     def score_ms(self) -> int:
-        """The score as a time in ms; 0 if it is out of range."""
-        return int(self.score) if 0 <= self.score < MAX_SCORE else 0
+        """The score as a time in ms, of a parked orphan its due time; 0 if it is out of range."""
+        return int(due_score(self.score)) if 0 <= self.score < MAX_SCORE else 0
 
 
 class Fleet(NamedTuple):

@@ -17,7 +17,7 @@ from delaybridge.store.bound import BoundSlice, bound
 from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.conditions import Conditions
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.record import split_record
+from delaybridge.store.record import due_score, split_record
 from delaybridge.store.replies import Row
 from delaybridge.store.rules import place_of, places_of
 from delaybridge.store.stored import stored
@@ -118,7 +118,7 @@ class Walk:
         self._advance(after)
         is_timed = state in _BY_DUE_TIME
         return [
-            Selected(id, bucket.number, state, int(score) if is_timed else None)
+            Selected(id, bucket.number, state, int(due_score(score)) if is_timed else None)
             for id, score in found
         ]
 

@@ -40,6 +40,7 @@ from delaybridge.events import (
     LeaseAcquired,
     LeaseLost,
     LeaseReleased,
+    OrphansMended,
     Published,
     PublishFailed,
     Quarantined,
@@ -67,8 +68,8 @@ _MOST_LINES = 100  # of one summary; further groups are counted together as `(ot
 _DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
 _WARNINGS = (
     BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
-    Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, Quarantined, RecurringFailed,
-    Retried, ScannerFailed, SourceUnguarded, StoreSilent, StoreWentBack, Stuck,
+    Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, OrphansMended, Quarantined,
+    RecurringFailed, Retried, ScannerFailed, SourceUnguarded, StoreSilent, StoreWentBack, Stuck,
 )  # fmt: skip
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)

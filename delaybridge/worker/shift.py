@@ -36,6 +36,7 @@ from delaybridge.worker.service import Background, end, until
 
 _STUCK_MS = 10_000  # nothing fired for this long, with neither the store nor a broker to blame
 _TRIM_S = 60.0  # if the dead set has no bounds
+_COMPARE_S = 60.0
 _ASK_AGAIN_S = 0.2
 _WAKE = re.compile(r"([0-9]{1,5}) ([0-9]{1,16})")  # bucket, due_ms
 
@@ -106,6 +107,7 @@ class Shift:
         self.lanes.rules_changed(self._common.rules())
         self.scanner = scanner = self._build_scanner(self.lanes)
         work = [scanner.run(), self.leases.keep(scanner), self._watch(scanner), self._trim(scanner)]
+        work += [self._compare(scanner), self._look(scanner)]
         if self._channels:
             work.append(self._listen(scanner))
         self._tasks += map(background.start, work)
@@ -202,7 +204,7 @@ class Shift:
         )
         return Scanner(
             self._store, lanes, self.clock, self.alarm, self._common.emit, bounds,
-            lost=self.leases.lost, damaged=self.leases.damaged,
+            lost=self.leases.lost, damaged=self.leases.damaged, retake=self.leases.retake,
             allow=partial(registry.allow, s.namespace), last_here=self._last_here,
             ledger=self._common.ledger,
         )  # fmt: skip
@@ -223,6 +225,17 @@ class Shift:
         while True:
             await asyncio.sleep(lease.renew_ms / 1000)
             scanner.check_moving(max(lease.ttl_ms, _STUCK_MS))
+
+    async def _compare(self, scanner: Scanner) -> None:
+        """Compare the keys of each bucket with one another."""
+        while True:
+            await asyncio.sleep(_COMPARE_S)
+            await scanner.mending.compare()
+
+    async def _look(self, scanner: Scanner) -> None:
+        """Look at each bucket as a whole, slowly."""
+        while True:
+            await asyncio.sleep(await scanner.mending.look())
 
     async def _trim(self, scanner: Scanner) -> None:
         """Keep the dead set and `ready` within their bounds, a few messages at a time."""

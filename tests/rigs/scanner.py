@@ -193,6 +193,7 @@ class Rig:
             ScanOptions(**options),
             lost=self.lose,
             damaged=lambda session, error: self.lose(session, str(error)),
+            retake=self.lose,
             allow=lambda wanted: registry.allow(
                 rates_of or namespace, wanted, now_ms=self.store_ms
             ),

@@ -82,7 +82,8 @@ class Rig:
         )
         self.scanner = KeptSteps(
             self.stub, self.lanes, self.stub, self.stub, lambda _: None, ScanOptions(**options),
-            lost=lambda *_: None, damaged=lambda *_: None, allow=lambda _: None,
+            lost=lambda *_: None, damaged=lambda *_: None, retake=lambda *_: None,
+            allow=lambda _: None,
         )  # fmt: skip
         self.sessions = [new_session(number) for number in range(BUCKETS)]
         for session in self.sessions:

@@ -1,0 +1,123 @@
+"""Mending: the keys of a bucket are compared with one another, and what contradicts is put right.
+
+A key may vanish, or come back as it was long ago: a wrong DEL, a partial restore. Each record is in
+exactly one of the bucket's sets, so their sizes add up, and who counts them notices. What is in no
+set may be on this worker's wheel: the session ends first, and the next one mends before it claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from delaybridge.events import OrphansMended
+from delaybridge.scan.context import Context
+from delaybridge.scan.session import Session
+from delaybridge.store import orphans
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.orphans import Counts, Mended, Page, Place
+
+_MOST_AT_ONCE = 100  # orphans of one bucket, overdue by over an hour, that are published unasked
+_WALKS = 3  # of one session: a further key may vanish during the first
+_ROUND_S = 3600.0  # in which each bucket is looked at as a whole
+_LONGEST_S, _SHORTEST_S = 60.0, 0.02  # between two pages of it
+
+Retake = Callable[[Session, str], None]
+
+
+class Mending:
+    """Compares and mends the buckets of one scanner. retake: ends a session, for a new one."""
+
+    def __init__(self, context: Context, retake: Retake) -> None:
+        self._context, self._retake = context, retake
+        self._looks: dict[Session, Place] = {}  # the next page of each; the first is looked at next
+
+    async def compare(self) -> None:
+        """Count what each key of the buckets held says, and retake those that are unsound."""
+        asked = {s: [orphans.count(s.bucket, s.owner)] for s in self._sessions()}
+        for session, (counts,) in (await self._context.asking.ask(asked)).items():
+            session.counts = counts
+            if counts.difference != session.residue:
+                self._retake(session, f"its keys contradict one another: {counts}")
+
+    def _sessions(self) -> list[Session]:
+        return [s for s in self._context.sessions.values() if s.ready and not s.draining]
+
+    # a new session
+
+    async def mend(self, session: Session) -> None:
+        """Return when a new session's bucket is sound, or the session is over.
+
+        What no walk can mend is remembered: it is no reason to end the session again.
+        """
+        total, walks = Mended(), 0
+        while session.alive and session.counts.difference != session.residue:
+            if walks == _WALKS:
+                session.residue = session.counts.difference
+                break
+            walks += 1
+            total = total.plus(await self._walk(session))
+            await self._count(session)
+        if any(total):
+            self._context.emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
+
+    async def _count(self, session: Session) -> None:
+        counts: Counts | None = await self._ask(
+            session, orphans.count(session.bucket, session.owner)
+        )
+        session.counts = counts or session.counts
+
+    async def _walk(self, session: Session) -> Mended:
+        """Go through the bucket, and mend it page by page."""
+        how = "hold" if await self._overdue(session) > _MOST_AT_ONCE else "mend"
+        total, place = Mended(), orphans.FIRST
+        while (page := await self._page(session, place, how)) is not None:
+            total = total.plus(page.mended)
+            following = place.after(page.cursor)
+            if following is None:
+                break
+            place = following
+        return total
+
+    async def _overdue(self, session: Session) -> int:
+        """How many orphans are overdue by over an hour."""
+        overdue, place = 0, orphans.FIRST
+        while place.of == orphans.FIRST.of:
+            page = await self._page(session, place, "look")
+            if page is None:
+                break
+            overdue += page.overdue
+            place = place.after(page.cursor) or place
+        return overdue
+
+    async def _page(self, session: Session, place: Place, how: str) -> Page | None:
+        """None: the session is over."""
+        found: Page | None = await self._ask(
+            session, orphans.mend(session.bucket, session.owner, place, how)
+        )
+        return found
+
+    async def _ask(self, session: Session, command: RedisCommand[Any]) -> Any:
+        if not session.alive:
+            return None
+        answers = await self._context.asking.ask({session: [command]})
+        return answers[session][0] if session in answers else None
+
+    # equal losses hide from the counts
+
+    async def look(self) -> float:
+        """Look at one more page of a bucket held; returns the seconds until the next is due."""
+        sessions = self._sessions()
+        if not sessions:
+            return _LONGEST_S
+        known = {s: place for s, place in self._looks.items() if s in sessions}
+        self._looks = known | {s: orphans.FIRST for s in sessions if s not in known}
+        session = next(iter(self._looks))
+        place = self._looks.pop(session)
+        page = await self._page(session, place, "look")
+        if page is not None and page.found:
+            self._retake(session, f"its keys contradict one another: {page.found} in {place.of}")
+        elif page is not None:
+            self._looks[session] = place.after(page.cursor) or orphans.FIRST
+        pages = sum(session.counts.pages for session in sessions)
+        return min(_LONGEST_S, max(_SHORTEST_S, _ROUND_S / pages))
