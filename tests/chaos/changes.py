@@ -89,7 +89,11 @@ def block_loop(seconds: float) -> None:
 
 
 def look_each(seconds: float) -> None:
-    """Owners count what their buckets hold so often, and not each minute."""
+    """Workers compare the keys of their buckets so often, and read them ten times as slowly."""
+    from delaybridge.scan import mending
+    from delaybridge.worker import shift
+
+    shift._COMPARE_S, mending._ROUND_S = seconds, 10 * seconds
 
 
 # mutations
