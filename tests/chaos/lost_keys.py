@@ -73,7 +73,7 @@ ALONE = {
 _GONE = frozenset({"I1"})
 TOGETHER = {
     ("due", "messages"): Loss(UNKNOWN, "the delayed messages are gone without a trace", _GONE),
-    ("mirror", "messages"): Loss(
+    ("messages", "mirror"): Loss(
         UNKNOWN, "of what was in flight, what its worker has not sent yet is gone", _GONE
     ),
     ("messages", "parked"): Loss(UNKNOWN, "the parked messages are gone without a trace", _GONE),
@@ -86,7 +86,7 @@ TOGETHER = {
     ),
     ("parked", "ready"): Loss(MENDED, "pull topics: delayed, then offered again"),
 }  # fmt: skip
-"""Pairs of which more is lost than of either key alone; every other pair is as both alone."""
+"""Pairs, sorted, of which more is lost than of either key alone; every other is as both alone."""
 
 
 def rows_of(lost: Collection[str]) -> Iterator[Loss]:
