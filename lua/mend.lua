@@ -278,6 +278,11 @@ else
   entries(page[2])
 end
 
+if is_look and found > 0 then
+  redis.call('HSET', KEYS[9], 'suspect', '1')
+elseif not is_look and ARGV[4] == 'dead_reason' and tonumber(page[1]) == 0 then -- the last page
+  redis.call('HDEL', KEYS[9], 'suspect')
+end
 local mended = {due, dead, parked, unrecorded, others}
 if not is_look then
   redis.call('HSET', KEYS[9], 'bare', string.format('%.0f', bare))

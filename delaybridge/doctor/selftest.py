@@ -13,7 +13,7 @@ from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store import healing, keys, pulling, record, recurring, registry, verbs
+from delaybridge.store import healing, keys, orphans, pulling, record, recurring, registry, verbs
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.placement import at
@@ -75,6 +75,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     who = f"doctor:{secrets.token_hex(8)}"
     held: Acquired = yield bucket.acquire(who, _TTL_MS)
     token = held.token or ""
+    yield from _mended(bucket, token)
     yield _schedule(bucket)
     yield bucket.get(_ID)
     yield bucket.page(State.DELAYED, limit=1)
@@ -102,15 +103,26 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
     yield bucket.quarantine([(verbs.new_stamp(), _ID, b"", "doctor")])
     yield bucket.trim(token, _TTL_MS, keep=None, age_ms=None)
     yield bucket.discard(verbs.new_stamp(), _ID)
+    yield from _of_namespace(namespace, who)
+    yield recurring.fence(bucket, ["doctor"])
+    yield from _healed(bucket, token)
+    yield bucket.release(token)
+
+
+def _mended(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, None]:
+    """What a worker does that has just taken a bucket."""
+    yield orphans.count(bucket, (token, _TTL_MS))
+    yield orphans.mend(bucket, (token, _TTL_MS), orphans.FIRST, "mend")
+
+
+def _of_namespace(namespace: str, who: str) -> Generator[RedisCommand[Any], Any, None]:
+    """Those that have no bucket; all but the first for nothing."""
     yield registry.announce(namespace, who, who, 0)
-    yield registry.allow(namespace, [])  # this and the next for nothing: they have no bucket
+    yield registry.allow(namespace, [])
     yield registry.set_rule(namespace, who, b"", b"", limit=0)
     yield recurring.define(namespace, recurring.read_entry(who, b""), b"", b"", None)
     yield recurring.recur(namespace, 0)
     yield registry.record(namespace, who, who, 0, b"")
-    yield recurring.fence(bucket, ["doctor"])
-    yield from _healed(bucket, token)
-    yield bucket.release(token)
 
 
 def _healed(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, None]:

@@ -15,7 +15,7 @@ from delaybridge.scan.context import Context
 from delaybridge.scan.session import Session
 from delaybridge.store import orphans
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.orphans import Counts, Mended, Page, Place
+from delaybridge.store.orphans import KeySizes, Mended, WalkedPage, WalkPlace
 
 _MOST_AT_ONCE = 100  # orphans of one bucket, overdue by over an hour, that are published unasked
 _WALKS = 3  # of one session: a further key may vanish during the first
@@ -30,7 +30,7 @@ class Mending:
 
     def __init__(self, context: Context, retake: Retake) -> None:
         self._context, self._retake = context, retake
-        self._looks: dict[Session, Place] = {}  # the next page of each; the first is looked at next
+        self._looks: dict[Session, WalkPlace] = {}  # the next page of each, in turn
 
     async def compare(self) -> None:
         """Count what each key of the buckets held says, and retake those that are unsound."""
@@ -62,7 +62,7 @@ class Mending:
             self._context.emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
 
     async def _count(self, session: Session) -> None:
-        counts: Counts | None = await self._ask(
+        counts: KeySizes | None = await self._ask(
             session, orphans.count(session.bucket, session.owner)
         )
         session.counts = counts or session.counts
@@ -90,9 +90,9 @@ class Mending:
             place = place.after(page.cursor) or place
         return overdue
 
-    async def _page(self, session: Session, place: Place, how: str) -> Page | None:
+    async def _page(self, session: Session, place: WalkPlace, how: str) -> WalkedPage | None:
         """None: the session is over."""
-        found: Page | None = await self._ask(
+        found: WalkedPage | None = await self._ask(
             session, orphans.mend(session.bucket, session.owner, place, how)
         )
         return found

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from delaybridge.scan.exits import ExitReport, Exits
-from delaybridge.store.orphans import SOUND, Counts
+from delaybridge.store.orphans import SOUND, KeySizes
 from delaybridge.store.replies import Fired
 from delaybridge.store.verbs import Bucket
 
@@ -50,7 +50,7 @@ class Session:
         self.next_score = -inf
         self.has_more = True
         self.copies = self.calls = 0
-        self.counts, self.residue = Counts(), SOUND
+        self.counts, self.residue = KeySizes(), SOUND
         self.moved = asyncio.Event()  # set whenever `copies` or `calls` falls
         self.exits = Exits(bucket, self.owner)
 

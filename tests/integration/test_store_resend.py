@@ -17,7 +17,7 @@ import pytest
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import WAIT, Answer, OnConflict, State
-from delaybridge.store import keys, pulling, registry
+from delaybridge.store import keys, orphans, pulling, registry
 from delaybridge.store.bound import bound
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
@@ -126,6 +126,20 @@ def trim(world: World) -> RedisCommand[Any]:
     return owner.bucket.trim(owner.token, TTL_MS, keep=1, age_ms=None, now_ms=world.now_ms)
 
 
+def without_due(world: World) -> None:
+    scheduled(world)
+    world.redis.delete(world.bucket.key("due"))
+
+
+def counting(world: World) -> RedisCommand[Any]:
+    return orphans.count(world.bucket, (world.owner().token, TTL_MS))
+
+
+def mending(world: World) -> RedisCommand[Any]:
+    owner = world.owner().token, TTL_MS
+    return orphans.mend(world.bucket, owner, orphans.FIRST, "mend", now_ms=world.now_ms)
+
+
 def announce(world: World) -> RedisCommand[Any]:
     return registry.announce(world.namespace, "worker", "one", TTL_MS, b"{}", now_ms=world.now_ms)
 
@@ -196,6 +210,9 @@ CASES: dict[str, Case] = {
     "page_parked": by_owner(parked, lambda owner, _: bound(owner.bucket, State.PARKED, limit=1)),
     "bury": by_owner(fired, lambda owner, copies: owner.burying(*copies, maybe=True)),
     "reclaim": after(out_of_lease, lambda world: world.owner().reclaiming()),
+    "count": after(scheduled, counting),
+    "count_unsound": after(without_due, counting),
+    "mend": after(without_due, mending),
     "trim": trim,
     "announce": announce,
     "announce_leaving": announce_leaving,
@@ -233,6 +250,8 @@ def told(answer: Any) -> Any:
         return answer.left
     if isinstance(answer, Trimmed):
         return None
+    if isinstance(answer, orphans.WalkedPage):
+        return answer.cursor
     return answer._replace(now_us=0) if isinstance(answer, Fleet) else answer
 
 

@@ -41,7 +41,7 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "bury": lambda n: BUCKET.bury("w:1:1", 1000, [(ITEM, True, False, "why")] * n),
     "trim": lambda n: BUCKET.trim("w:1:1", 1000, keep=9, age_ms=None),
     "count": lambda n: orphans.count(BUCKET, ("w:1:1", 1000)),
-    "mend": lambda n: orphans.mend(BUCKET, ("w:1:1", 1000), orphans.Place("messages")),
+    "mend": lambda n: orphans.mend(BUCKET, ("w:1:1", 1000), orphans.WalkPlace("messages")),
     "seal": lambda n: healing.seal(BUCKET, ("w:1:1", 1000), known=1),
     "restore": lambda n: healing.restore(BUCKET, healing.Standing(), [LACKING] * n),
     "drop": lambda n: healing.drop(BUCKET, ("w:1:1", 1000), [("id", b"1234")] * n),

@@ -1,0 +1,245 @@
+"""A bucket that lost one of its keys: the owner notices, and mends it before it claims."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from delaybridge.events import OrphansMended
+from delaybridge.publish import CONFIRMED
+from delaybridge.store import orphans
+from delaybridge.store.keys import bucket_key
+from delaybridge.store.orphans import SOUND, KeySizes, Orphans
+from delaybridge.store.rules import Rule
+from tests.rigs.outcomes import UNROUTABLE
+from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, message
+
+FAR_MS = NOW_MS + 3_600_000
+LONG_MS = 2 * 3_600_000  # overdue by over an hour
+
+
+async def lose(rig: Rig, *names: str) -> None:
+    """These keys of the bucket vanish."""
+    await rig.store.redis.delete(*(bucket_key(rig.namespace, 0, name) for name in names))
+
+
+async def compare(rig: Rig) -> bool:
+    """The owner compares the keys; if they are unsound, the bucket is taken again."""
+    session = rig.sessions[0]
+    await rig.scanner.mending.compare()
+    if session.alive:
+        return True
+    await retake(rig)
+    return False
+
+
+async def retake(rig: Rig) -> None:
+    await rig.expire(0)
+    await rig.take(0, f"w:{len(rig.lost)}")
+    await rig.quiet()
+
+
+async def look(rig: Rig) -> bool:
+    """The owner looks at the whole bucket, page by page."""
+    session = rig.sessions[0]
+    for _ in range(2 * len(orphans.WALKED) + session.counts.pages):
+        await rig.scanner.mending.look()
+    return session.alive
+
+
+async def mended(rig: Rig) -> Orphans:
+    session = rig.sessions[0]
+    return orphans.orphans_of(*await rig.store.run_each(orphans.commands(session.bucket)))
+
+
+async def counts(rig: Rig) -> KeySizes:
+    session = rig.sessions[0]
+    found = await rig.store.run_one(orphans.count(session.bucket, session.owner))
+    assert found is not None
+    return found
+
+
+async def test_messages_come_at_their_time_though_due_vanished(lone: Rig) -> None:
+    due = {f"m{n:03}": SOON_MS + 5000 + n for n in range(250)}  # two pages
+    await lone.send(*(message(id, due_ms) for id, due_ms in due.items()))
+    await lose(lone, "due")
+    assert not await compare(lone)
+    await lone.live_until(SOON_MS + 6000)
+    assert {publish.id: publish.at_ms for publish in lone.memory.taken} == due
+    (event,) = (event for event in lone.events if isinstance(event, OrphansMended))
+    assert (event.due, event.dead, event.parked, event.bare, event.other) == (250, 0, 0, 0, 0)
+    found = await mended(lone)
+    assert (found.due, found.at_ms > 0, found.waiting) == (250, True, 0)
+    assert await compare(lone)
+
+
+async def test_nothing_comes_twice_from_a_wheel_though_the_mirror_vanished(lone: Rig) -> None:
+    await lone.claim(*(message(f"m{n}", SOON_MS) for n in range(20)))
+    assert len(await lone.raw("mirror")) == 20
+    await lose(lone, "mirror")
+    assert not await compare(lone)
+    await lone.live_until(SOON_MS)
+    assert sorted(lone.memory.ids) == sorted(f"m{n}" for n in range(20))
+
+
+async def test_what_was_with_the_broker_may_have_been_delivered(lone: Rig) -> None:
+    lone.memory.hold = True
+    await lone.claim(message("fired", SOON_MS), message("later", FAR_MS))
+    await lone.at(SOON_MS)
+    await lose(lone, "mirror", "due")
+    assert await lone.client.cancel("fired") == "cancelled_maybe_delivered"
+    assert await lone.client.cancel("later") == "cancelled"
+    await lone.claim(message("again", lone.now_ms))
+    await lose(lone, "mirror")
+    lone.memory.hold = False
+    assert not await compare(lone)
+    assert await lone.client.get("again") is None
+    assert lone.memory.ids.count("again") == 2, "at least once: nobody knows how the first ended"
+
+
+@pytest.mark.parametrize("change", ["cancel", "reschedule", "replace"])
+async def test_a_change_of_a_message_in_no_set_voids_its_copy(lone: Rig, change: str) -> None:
+    await lone.claim(message("x", SOON_MS), message("y", SOON_MS))
+    await lose(lone, "mirror")
+    if change == "cancel":
+        assert await lone.client.cancel("x") == "cancelled"
+    elif change == "reschedule":
+        assert await lone.client.reschedule("x", at=message("x", FAR_MS).at) == "rescheduled"
+    else:
+        other = message("x", FAR_MS, body=b"other")
+        receipt = await lone.client.schedule_message(other, on_conflict="replace")
+        assert receipt.answer == "replaced"
+    await lone.at(SOON_MS)
+    assert lone.memory.ids == ["y"]
+
+
+async def test_dead_messages_stay_dead_with_their_reasons(lone: Rig) -> None:
+    lone.memory.next_outcomes.extend([UNROUTABLE] * 3)
+    await lone.send(message("x", NOW_MS), message("y", FAR_MS))
+    await lone.live_until(NOW_MS + 60_000)
+    assert await lone.state("x") == "dead"
+    await lose(lone, "dead", "due")
+    assert not await compare(lone)
+    stored = await lone.client.get("x")
+    assert stored is not None
+    assert (stored.state.value, stored.reason) == ("dead", "unroutable: 312")
+    assert await lone.state("y") == "delayed"
+    await lose(lone, "dead_reason")
+    assert not await compare(lone)
+    stored = await lone.client.get("x")
+    assert stored is not None
+    assert (stored.state.value, stored.reason) == ("dead", "unknown: its reason was lost")
+    await lose(lone, "dead", "messages")
+    assert not await compare(lone)
+    assert (await counts(lone)).difference == SOUND
+
+
+async def test_records_that_are_gone_are_told_and_their_ids_can_be_scheduled_again(
+    lone: Rig,
+) -> None:
+    await lone.send(message("x", FAR_MS), message("y", FAR_MS))
+    await lose(lone, "messages")
+    assert not await compare(lone)
+    assert (await mended(lone)).bare == 2
+    assert (await counts(lone)).bare == 2
+    assert await compare(lone), "dead ones without a record are no contradiction"
+    await lone.send(message("x", FAR_MS))
+    assert await lone.state("x") == "delayed"
+    assert (await counts(lone)).bare == 1
+    await lone.client.discard("y")
+    assert (await counts(lone)).bare == 0
+    assert await compare(lone)
+    assert await look(lone)
+
+
+async def test_equal_losses_hide_from_the_counts_and_not_from_a_look(lone: Rig) -> None:
+    await lone.send(message("x", FAR_MS), message("y", FAR_MS))
+    redis = lone.store.redis
+    await redis.zrem(bucket_key(lone.namespace, 0, "due"), "x")
+    await redis.hdel(bucket_key(lone.namespace, 0, "messages"), "y")
+    assert await compare(lone)
+    assert not await look(lone)
+    await retake(lone)
+    assert [id for id, _ in await lone.raw("due")] == [b"x"]
+
+
+async def test_old_entries_beside_the_present_ones_are_dropped(lone: Rig) -> None:
+    await lone.send(message("moved", FAR_MS), message("parked", FAR_MS + 1))
+    redis, due = lone.store.redis, bucket_key(lone.namespace, 0, "due")
+    old = await redis.dump(due)
+    answer = await lone.client.reschedule("moved", at=message("moved", FAR_MS + 60_000).at)
+    assert answer == "rescheduled"
+    await redis.restore(due, 0, old, replace=True)
+    await redis.zadd(bucket_key(lone.namespace, 0, "parked"), {"parked": FAR_MS + 1})
+    assert not await compare(lone)
+    scores = {id: int(score) for id, score in await lone.raw("due")}
+    assert scores == {b"moved": FAR_MS + 60_000, b"parked": FAR_MS + 1}
+    assert await lone.raw("parked") == []
+
+
+# long overdue
+
+
+async def overdue(rig: Rig, many: int, **options: object) -> Sequence[str]:
+    """That many messages are two hours overdue, and in no set."""
+    since_ms = time.time_ns() // 1_000_000 - LONG_MS
+    ids = [f"{many}-{n:03}-{len(options)}" for n in range(many)]
+    await rig.steer({"memory": Rule(paused=True)})
+    await rig.schedule(*(message(id, NOW_MS, **options) for id in ids))
+    redis, messages = rig.store.redis, bucket_key(rig.namespace, 0, "messages")
+    for id in ids:  # they were accepted in time
+        record = await redis.hget(messages, id)
+        await redis.hset(messages, id, record[:1] + struct.pack(">d", since_ms) + record[9:])
+    await lose(rig, "due", "parked", "mirror")
+    return ids
+
+
+async def test_a_hundred_that_are_long_overdue_are_published(lone: Rig) -> None:
+    ids = await overdue(lone, 100)
+    assert not await compare(lone)
+    await lone.steer({})
+    await lone.live_until(NOW_MS + 1000)
+    assert sorted(lone.memory.ids) == sorted(ids)
+
+
+async def test_more_that_are_long_overdue_wait_for_the_operator(lone: Rig) -> None:
+    ids = await overdue(lone, 101)
+    assert not await compare(lone)
+    await lone.steer({})
+    found = await mended(lone)
+    assert (found.due, found.parked, found.waiting) == (0, 101, 101)
+    await retake(lone)
+    lone.scanner.wake_all()
+    await lone.live_until(NOW_MS + 1000)
+    assert lone.memory.ids == []
+    assert await compare(lone)
+    assert await look(lone)
+    for id in ids:
+        assert await lone.client.reschedule(id, at=message(id, lone.now_ms).at) == "rescheduled"
+    lone.scanner.wake_all()
+    await lone.live_until(NOW_MS + 2000)
+    assert sorted(lone.memory.ids) == sorted(ids)
+
+
+async def test_those_whose_time_to_live_is_over_are_dead(lone: Rig) -> None:
+    ids = await overdue(lone, 101, ttl="1h")
+    assert not await compare(lone)
+    await lone.steer({})
+    await lone.live_until(NOW_MS + 1000)
+    assert (await mended(lone)).parked == 0
+    reasons = [await lone.client.get(id) for id in ids]
+    assert {(each.reason or "").partition(":")[0] for each in reasons if each} == {"expired"}
+
+
+async def test_a_sound_bucket_stays_with_its_session(lone: Rig) -> None:
+    lone.memory.next_outcomes.extend([UNROUTABLE, CONFIRMED, UNROUTABLE, UNROUTABLE])
+    await lone.send(*(message(f"m{n}", NOW_MS + n) for n in range(30)))
+    await lone.send(message("b", NOW_MS, "b:q"), message("far", FAR_MS))
+    await lone.steer({"b": Rule(paused=True)})
+    for step in range(20):
+        await lone.at(NOW_MS + 200 * step)
+        assert await compare(lone)
+        assert await look(lone)
