@@ -38,7 +38,7 @@ COMMANDS = {
     "worker": ("fleet", "The running workers."),
     "bucket": ("fleet", "The buckets and who owns them."),
     "health": ("health", "Check that messages go out on time; exits with 0 or 1."),
-    "alarm": ("alarm", "Whether Redis came back with an older past, or empty."),
+    "alarm": ("alarm", "Whether Redis came back with an older past, empty or without some keys."),
     "doctor": ("doctor", "Check Redis, brokers, clock and workers; say what to change."),
     "ledger": ("ledger", "The ledger's database: make its tables, or bring them up to date."),
     "restore": ("ledger", "Bring messages of the ledger back that Redis lacks."),

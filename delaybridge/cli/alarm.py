@@ -1,8 +1,6 @@
-"""`delaybridge alarm`: Redis came back with an older past, or empty, and workers noticed it."""
+"""`delaybridge alarm`: Redis came back with an older past, empty or without some keys."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 
@@ -10,12 +8,12 @@ from delaybridge.cli.failure import Exit
 from delaybridge.cli.grammar import Group, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.doctor.finding import FAIL, OK
-from delaybridge.store import setbacks
+from delaybridge.store import alarms
 
 
 @click.group(cls=Group)
 def alarm() -> None:
-    """Whether Redis came back with an older past, or empty."""
+    """Whether Redis came back with an older past, empty or without some keys."""
 
 
 @alarm.command("show")
@@ -23,16 +21,9 @@ def alarm() -> None:
 def show(call: Invocation) -> int:
     """Show what workers noticed; exits with 1 if there is something."""
     with call.store() as store:
-        (found,) = store.run([setbacks.read(call.settings.namespace)])
-    if not found:
-        call.output.verdict({"alarm": None, "setbacks": []}, OK, "no alarm")
-        return Exit.DONE
-    data: dict[str, Any] = {
-        "alarm": setbacks.told(found),
-        "setbacks": [each._asdict() for each in found],
-    }
-    call.output.verdict(data, FAIL, setbacks.told(found))
-    return Exit.FAILED
+        found = store.complete(alarms.read(call.settings.namespace))
+    call.output.verdict(found.data, FAIL if found.text else OK, found.text or "no alarm")
+    return Exit.FAILED if found.text else Exit.DONE
 
 
 @alarm.command("clear")
@@ -40,5 +31,5 @@ def show(call: Invocation) -> int:
 def clear(call: Invocation) -> None:
     """Go on with what Redis has now: workers of a wiped namespace start again."""
     with call.store() as store:
-        (cleared,) = store.run([setbacks.clear(call.settings.namespace)])
-    call.output.result({"cleared": bool(cleared)}, "cleared" if cleared else "no alarm")
+        cleared = store.complete(alarms.clear(call.settings.namespace))
+    call.output.result({"cleared": cleared}, "cleared" if cleared else "no alarm")

@@ -15,6 +15,7 @@ from delaybridge.cli.grammar import DURATION, Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import rate_text, stdout_is_closed
 from delaybridge.doctor.checks import definitions_of
+from delaybridge.store import repairs
 from delaybridge.store.announcements import LedgerDrift
 from delaybridge.store.described import (
     moment,
@@ -266,6 +267,10 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
         yield "ledger", _ledger_fact(ledger)
     if found.setbacks:
         yield "alarm", told(found.setbacks)
+    if found.held_back:
+        yield "held back", f"{repairs.held(found.held_back)}; see: delaybridge doctor"
+    if found.mended:
+        yield "mended", repairs.told(found.mended)
     for one in [*found.all_damage[:1], *found.odd_rules[:1]]:
         yield "damaged", f"{one}; see: delaybridge doctor"
     late_ms = found.recurring_late_ms

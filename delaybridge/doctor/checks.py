@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.doctor.sources import ingest_faults
 from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.store import registry, setbacks
+from delaybridge.store import registry, repairs, setbacks
 from delaybridge.store.alerts import failing_text
 from delaybridge.times import roughly
 
@@ -24,6 +24,7 @@ _NAMED = 5  # failing definitions that are shown one by one
 # What a finding may be about: no reason to restart a worker, which knows the rules.
 RULES = "rules"
 STORE = "store"
+_CLEAR = "Once you know of it: delaybridge alarm clear"
 _EFFECTS = {  # of a failing part of the pulse
     "recurring": "recurring messages are not made",
     "series": "no rates are recorded",
@@ -62,6 +63,7 @@ def problems(
     yield from _failing_parts(found)
     yield from _ledger(found.ledger)
     yield from _alarm(found)
+    yield from _orphans(found)
 
 
 def _ledger(drift: LedgerDrift | None) -> Iterator[Finding]:
@@ -85,8 +87,17 @@ def _alarm(found: Stats) -> Iterator[Finding]:
     if found.setbacks:
         age_ms = found.now_ms - max(each.at_ms for each in found.setbacks)
         level = FAIL if age_ms < setbacks.FRESH_MS else WARN
-        remedy = "Once you know of it: delaybridge alarm clear"
-        yield Finding(level, STORE, setbacks.told(found.setbacks), remedy)
+        yield Finding(level, STORE, setbacks.told(found.setbacks), _CLEAR)
+
+
+def _orphans(found: Stats) -> Iterator[Finding]:
+    """Keys of buckets had lost messages, which were found; some may wait for the operator."""
+    if held := found.held_back:
+        yield Finding(FAIL, STORE, str(repairs.held(held)), f"Send them: {repairs.RELEASE}")
+    if mended := found.mended:
+        age_ms = found.now_ms - repairs.summed(mended).at_ms
+        level = FAIL if age_ms < setbacks.FRESH_MS else WARN
+        yield Finding(level, STORE, repairs.told(mended), _CLEAR)
 
 
 def _unseen(found: Stats) -> Iterator[Finding]:

@@ -199,6 +199,16 @@ METRICS = {
         "destination",
         "cause",
     ),
+    "orphans_found_messages": _gauge(
+        "Messages that were found in no set of their bucket, of those held here, until `delaybridge"
+        " alarm clear`. became: due (delayed again), dead, parked (held back), or bare: the body is"
+        " lost, and the rest is dead.",
+        "became",
+        alert="above 0: keys were lost in Redis",
+    ),
+    "orphans_waiting_messages": _gauge(
+        "Of those the ones that are held back until an operator decides.", alert="above 0"
+    ),
     "next_due_timestamp_seconds": _gauge(
         "When the next delayed message of the buckets held here is due; absent if there is none."
     ),

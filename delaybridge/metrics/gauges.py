@@ -10,8 +10,10 @@ from delaybridge.metrics.counts import MOST_DESTINATIONS, Key
 from delaybridge.metrics.reader import Reading
 from delaybridge.metrics.reports import ProcessReport
 from delaybridge.store.gauges import Gauges
+from delaybridge.store.repairs import summed
 
 _MOST_RETRYING = 200  # groups of a destination and a reason
+_ORPHANS = ("due", "dead", "parked", "bare")  # what they became
 _STATES = ("delayed", "in_flight", "parked", "dead")
 
 
@@ -43,6 +45,10 @@ def _of_messages(gauges: Gauges) -> Iterator[tuple[Key, float]]:
         yield (f"store_messages_{what}_total",), messages
     for state in _STATES:
         yield ("messages", state), sum(getattr(count, state) for count in gauges.held)
+    found = summed({count.bucket: count.orphans for count in gauges.held})
+    yield ("orphans_waiting_messages",), found.waiting
+    for became in _ORPHANS:
+        yield ("orphans_found_messages", became), getattr(found, became)
     due_ms = [count.next_due_ms for count in gauges.held if count.next_due_ms is not None]
     if due_ms:
         yield ("next_due_timestamp_seconds",), min(due_ms) / 1000

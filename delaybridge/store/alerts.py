@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from delaybridge.store import setbacks
+from delaybridge.store import repairs, setbacks
 from delaybridge.store.described import size_text, tally_text, unowned
 from delaybridge.store.destinations import Places
 from delaybridge.store.fullness import Fullness
@@ -71,6 +71,10 @@ def _severe(stats: Stats) -> Iterator[Alert]:
         yield Alert(SEVERE, "damaged: {what}", {"what": str(one)}, "destinations")
     if stats.setbacks:
         yield Alert(SEVERE, *setbacks.sentence(stats.setbacks))
+    if stats.held_back:
+        yield Alert(SEVERE, *repairs.held(stats.held_back))
+    if stats.mended:
+        yield Alert(SEVERE, *repairs.sentence(stats.mended))
     for each in stats.unseen:
         yield Alert(SEVERE, *each.sentence)
     if alone := unowned(stats.buckets):

@@ -66,6 +66,7 @@ def _counts_data(found: Stats) -> dict[str, object]:
         "buckets_unseen": sum(1 for each in found.buckets if each.unseen),
         "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
         "workers": len(found.workers),
+        "orphans": found.orphans._asdict(),
         "ledger": None if found.ledger is None else found.ledger._asdict(),
     }
 

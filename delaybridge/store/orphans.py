@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from delaybridge.errors import StoreError
 from delaybridge.store import replies
 from delaybridge.store.command import Arg, RedisCommand, plain
 from delaybridge.store.keys import SCRIPT_KEYS
@@ -18,8 +19,9 @@ from delaybridge.store.verbs import Bucket
 WALKED = ("messages", "due", "parked", "dead", "dead_reason")
 """The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""
 PAGE = 200  # entries, whose records are read: about half a millisecond of Redis
-_TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
-           "orphans_other")  # fmt: skip
+TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
+          "orphans_other")  # fmt: skip
+"""Fields of a bucket's marks: what was mended, for people."""
 
 
 class KeySizes(NamedTuple):
@@ -147,14 +149,15 @@ def mend(
 
 def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
     """The commands whose replies `orphans_of` reads."""
-    totals = plain("HMGET", bucket.key("marks"), *_TOTALS, parse=_read_totals)
+    totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)
     waiting = plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
     return [totals, waiting]
 
 
-def orphans_of(totals: Sequence[int], waiting: int) -> Orphans:
-    """What the replies to `commands` tell."""
-    return Orphans(*totals)._replace(waiting=waiting)
+def orphans_of(totals: Sequence[int] | StoreError, waiting: int | StoreError) -> Orphans:
+    """What the replies to `commands` tell; of a damaged key nothing."""
+    known = Orphans() if isinstance(totals, StoreError) else Orphans(*totals)
+    return known if isinstance(waiting, StoreError) else known._replace(waiting=waiting)
 
 
 def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:

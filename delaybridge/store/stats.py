@@ -7,12 +7,23 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
-from delaybridge.store import announcements, damage, recurring, registry, replies, rules, setbacks
+from delaybridge.store import (
+    announcements,
+    damage,
+    orphans,
+    recurring,
+    registry,
+    repairs,
+    replies,
+    rules,
+    setbacks,
+)
 from delaybridge.store.announcements import IngestInfo, LedgerDrift, WorkerInfo
 from delaybridge.store.command import RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.damage import Damage
 from delaybridge.store.held import WAITING, Paused, late_from_ms, paused_places, unheld
 from delaybridge.store.namespace import Namespace
+from delaybridge.store.orphans import Orphans
 from delaybridge.store.retrying import retrying_of
 from delaybridge.store.rules import NO_RULES, Rules
 from delaybridge.store.setbacks import Setback
@@ -33,6 +44,7 @@ class BucketStats(NamedTuple):
     damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
     messages deleted because there were too many or they were too old. node: the Redis server that
     has it, on a Cluster. unseen: why nothing is known of the bucket now; all counts are 0 then.
+    orphans: messages that were found in no set of the bucket, until somebody clears the alarm.
     """
 
     bucket: int
@@ -48,6 +60,7 @@ class BucketStats(NamedTuple):
     dead_dropped: int = 0
     node: str = ""
     unseen: str = ""
+    orphans: Orphans = Orphans()
 
 
 class Stats(NamedTuple):
@@ -91,6 +104,21 @@ class Stats(NamedTuple):
     def unseen(self) -> list[Unseen]:
         """The servers that do not answer, with their buckets."""
         return by_node((each.bucket, each.node, each.unseen) for each in self.buckets)
+
+    @property
+    def mended(self) -> dict[int, Orphans]:
+        """Bucket -> what its owners found when its keys contradicted one another, if they did."""
+        return {each.bucket: each.orphans for each in self.buckets if each.orphans.at_ms}
+
+    @property
+    def held_back(self) -> dict[int, Orphans]:
+        """The same of the buckets with orphans that wait for the operator."""
+        return {each.bucket: each.orphans for each in self.buckets if each.orphans.waiting}
+
+    @property
+    def orphans(self) -> Orphans:
+        """The same of all buckets."""
+        return repairs.summed(self.mended | self.held_back)
 
     @property
     def ledger(self) -> LedgerDrift | None:
@@ -198,7 +226,8 @@ def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[R
         plain("PTTL", bucket.key("lease"), parse=int),
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
-    return [*bucket.sizes(), *others, *(bucket.page(state, limit=1) for state in waiting)]
+    firsts = (bucket.page(state, limit=1) for state in waiting)
+    return [*bucket.sizes(), *others, *firsts, *orphans.commands(bucket)]
 
 
 def bucket_stats(
@@ -206,10 +235,11 @@ def bucket_stats(
 ) -> BucketStats:
     """The counts in the replies to `count_commands`. found: the bucket's damage."""
     # A damaged key is not counted, but listed as damage.
+    *replies, totals, waiting = replies
     counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
     delayed, in_flight, parked, dead, head, holder, left_ms, dropped, *firsts = counts
     rows = (row for page in firsts if page for row in page[0])
-    waiting = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
+    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
     return BucketStats(
         bucket=bucket.number,
         delayed=delayed or 0,
@@ -217,11 +247,12 @@ def bucket_stats(
         parked=parked or 0,
         dead=dead or 0,
         next_due_ms=None if head is None else int(head),
-        overdue_ms=max(0, now_ms - min(waiting, default=now_ms)),
+        overdue_ms=max(0, now_ms - min(late_ms, default=now_ms)),
         owner=holder,
         lease_ms=left_ms if holder is not None else None,
         damage=tuple(found),
         dead_dropped=dropped or 0,
+        orphans=orphans.orphans_of(totals, waiting),
     )
 
 

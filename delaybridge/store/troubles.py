@@ -13,6 +13,7 @@ _WORD = re.compile(r"ingress:\w+|[^:\n]+")
 LACKING = "no_broker"
 UNRECEIVED = "unreceived: no consumer has received it yet"
 LIMITED = "limited"
+ORPHANED = "orphaned"
 SLOW = "slow: its destination takes messages more slowly than they fall due"
 
 
@@ -90,9 +91,12 @@ def first_word(reason: str) -> str:
 
 
 def counted(failing: Iterable[Failing]) -> list[Retrying]:
-    """Failing messages grouped by destination and reason, the largest group first."""
+    """Failing messages grouped by destination and reason, the largest group first.
+
+    Without orphans that wait for the operator: these are told as such.
+    """
     found: dict[tuple[str, str], Retrying] = {}
-    for each in failing:
+    for each in (one for one in failing if first_word(one.error) != ORPHANED):
         group = each.destination, first_word(each.error)
         one = Retrying(*group, 1, each.since_ms, each.error)
         old = found.get(group)

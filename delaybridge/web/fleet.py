@@ -1,16 +1,13 @@
-"""The fleet: workers, ingest processes and buckets; and the alarm of a Redis that went back."""
+"""The fleet: workers, ingest processes and buckets; and the alarm."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from delaybridge.store import setbacks
+from delaybridge.store import alarms
 from delaybridge.store.announcements import IngestInfo, WorkerInfo
-from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
 from delaybridge.store.described import plain
+from delaybridge.store.orphans import Orphans
 from delaybridge.store.setbacks import Setback
 from delaybridge.store.stats import BucketStats
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
@@ -45,10 +42,11 @@ class AskedWorkers(msgspec.Struct):
 
 
 class AlarmAnswer(msgspec.Struct):
-    """alarm: what happened, in words; null if nothing did."""
+    """alarm: what happened, in words; null if nothing did. mended: by bucket."""
 
     alarm: str | None
     setbacks: list[object_of(Setback)]  # type: ignore[valid-type]
+    mended: dict[str, object_of(Orphans)]  # type: ignore[valid-type]
 
 
 class Cleared(msgspec.Struct):
@@ -88,24 +86,14 @@ async def buckets(call: Call) -> Reply:
 
 
 async def alarm(call: Call) -> Reply:
-    """Whether Redis came back with an older past, or empty."""
-    found = await call.site.client.run(_setbacks)
-    return Reply({"alarm": setbacks.told(found) if found else None, "setbacks": plain(found)})
+    """Whether Redis came back with an older past, empty or without some keys."""
+    found = await call.site.client.run(lambda calls: alarms.read(calls.namespace))
+    return Reply(found.data)
 
 
 async def clear_alarm(call: Call) -> Reply:
     """Go on with what Redis has now: workers of a wiped namespace start again."""
-    return Reply(Cleared(bool(await call.site.client.run(_clear))))
-
-
-def _setbacks(calls: Calls) -> Steps[list[Setback]]:
-    (found,) = yield [setbacks.read(calls.namespace)]
-    return list(found)
-
-
-def _clear(calls: Calls) -> Steps[Any]:
-    (cleared,) = yield [setbacks.clear(calls.namespace)]
-    return cleared
+    return Reply(Cleared(await call.site.client.run(lambda calls: alarms.clear(calls.namespace))))
 
 
 ENDPOINTS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ class Setup:
     ledger: bool = False
     other: bool = False
     workers: int = 2
+    buckets: int = 16
     lease_ms: int = 2000
     settings: Mapping[str, str] = field(default_factory=dict)  # of workers, as NAME: value
     load: Mapping[str, Any] = field(default_factory=dict)
@@ -56,5 +57,6 @@ class Cell:
     seconds: float = 0.0  # how long the load lasts, if this cell needs longer
     late_ms: int = 1000  # of destinations that no fault concerns
     cannot_hold: tuple[str, ...] = ()  # invariants that nobody could keep; said in `expects`
+    excuses: Callable[[str], Collection[str]] = lambda id: ()  # likewise, of one message
     cancels_delivered: bool = False  # see Terms
     not_run: str = ""

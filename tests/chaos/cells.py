@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.chaos import (
     cells_brokers,
     cells_clock,
+    cells_keys,
     cells_ledger,
     cells_not_run,
     cells_random,
@@ -19,6 +20,7 @@ _FILES = (
     cells_redis,
     cells_brokers,
     cells_clock,
+    cells_keys,
     cells_ledger,
     cells_sites,
     cells_random,

@@ -31,6 +31,8 @@ def _make(name: str) -> None:
         die_of(argument.encode())
     elif what == "block":
         block_loop(float(argument))
+    elif what == "look":
+        look_each(float(argument))
     else:
         MUTATIONS[name].change()
 
@@ -84,6 +86,14 @@ def block_loop(seconds: float) -> None:
         publish(self, now_ms)
 
     Lanes.publish = publishing  # type: ignore[method-assign]
+
+
+def look_each(seconds: float) -> None:
+    """Workers compare the keys of their buckets so often, and read them ten times as slowly."""
+    from delaybridge.scan import mending
+    from delaybridge.worker import shift
+
+    shift._COMPARE_S, mending._ROUND_S = seconds, 10 * seconds
 
 
 # mutations

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.chaos import lost_keys
 from tests.chaos.cells import CELLS
 from tests.chaos.changes import MUTATIONS
 from tests.chaos.checker import INVARIANTS
@@ -92,6 +93,7 @@ def write() -> None:
     sections = {
         "invariants": invariants_table(),
         "tried": what_is_tried(),
+        "lost": lost_keys.table(),
         "cells": cells_table(),
         "mutations": mutations_table(),
     }

@@ -125,6 +125,8 @@ def judged(site: Site) -> tuple[Found, dict[str, float], dict[str, Fate]]:
         faults=site.faults,
     )
     found = check(fates, dead, terms)
+    for name, what in found.items():
+        found[name] = [w for w in what if w not in fates or name not in cell.excuses(w)]
     found["I8"] = site.misplaced()
     known = [fate for fate in fates.values() if fate.accepted]
     figures = {

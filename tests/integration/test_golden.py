@@ -14,7 +14,9 @@ from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from delaybridge.store import keys, registry
-from delaybridge.store.setbacks import Setback, clear, note
+from delaybridge.store.alarms import clear
+from delaybridge.store.orphans import ORPHANED, TOTALS
+from delaybridge.store.setbacks import Setback, note
 from delaybridge.store.store import Store
 from delaybridge.store.verbs import Bucket
 from tests.rigs.bucket import Owner
@@ -25,6 +27,7 @@ from tests.rigs.golden import pages, replay
 Acts = dict[str, Callable[[], object]]
 TTL_MS = 36_000_000
 AT_MS = 2_051_222_400_000
+FOUND = (AT_MS, 1200, 3, 101, 4, 5)  # when, and what became of orphans
 OF_THE_SERVER = r"  (ok|WARN|FAIL) +(redis|clock|durability|rights): "
 SERVES = {"host": "h", "pid": 1, "version": "0.1.0", "paused": []}
 
@@ -88,7 +91,13 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
         "the series is text": lambda: make_text(keys.series(namespace)),
         "a definition is late": make_late,
         "the definitions are text": lambda: make_text(keys.recurring(namespace)),
-        "the alarm is cleared": lambda: store.run([clear(namespace)]),
+        "keys were lost": lambda: redis.hset(
+            keys.bucket_key(namespace, 3, "marks"), mapping=dict(zip(TOTALS, FOUND, strict=True))
+        ),
+        "messages are held back": lambda: redis.zadd(
+            keys.bucket_key(namespace, 5, "parked"), {"held": ORPHANED + 1.0}
+        ),
+        "the alarm is cleared": lambda: store.complete(clear(namespace)),
         "the namespace was wiped": lambda: store.run([note(namespace, Setback(AT_MS, "w"))]),
         "every bucket has an owner": own,
         "Redis went back": lambda: store.run([note(namespace, Setback(AT_MS, "w", 7, 8, 2, 1520))]),

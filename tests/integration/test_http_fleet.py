@@ -112,7 +112,7 @@ async def test_the_fleet_and_its_readiness(
         return bool((await http.get("/health/ready")).json() == {"status": "ok"})
 
     await until_async(is_ready, "it is ready")
-    assert (await http.get("/v1/alarm")).json() == {"alarm": None, "setbacks": []}
+    assert (await http.get("/v1/alarm")).json() == {"alarm": None, "setbacks": [], "mended": {}}
 
 
 async def test_definitions_there_and_back(http: httpx.AsyncClient) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.rigs.ingest import Entrance, MakeEntrance
-from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, described, reading
+from tests.rigs.ingest import Entrance
+from tests.rigs.ingest_rabbitmq import Exchanges, described
 
 
 async def test_without_a_delay_header_the_broker_passes_a_message_on_untouched(

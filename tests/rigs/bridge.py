@@ -47,12 +47,13 @@ class Bridge:
         lease_ttl_ms: int = 2000,
         settings: Mapping[str, str] | None = None,
         ledger: str | None = None,
+        buckets: int = 16,
     ) -> None:
         self.folder, self.redis_url, self.namespace, self.brokers = (
             *(folder, redis_url, namespace, dict(brokers)),
         )
         self.client = Client(
-            redis_url, namespace=namespace, brokers=brokers, timeout_s=PATIENCE_S,
+            redis_url, namespace=namespace, brokers=brokers, timeout_s=PATIENCE_S, buckets=buckets,
             ledger=ledger, durability="memory" if ledger is None else "ledger",
         )  # fmt: skip
         if ledger is not None:
@@ -60,6 +61,7 @@ class Bridge:
             settings = {**kept, **(settings or {})}
         self.environment = {
             **os.environ,
+            "DELAYBRIDGE_BUCKETS": str(buckets),
             "DELAYBRIDGE_LEASE__TTL_MS": str(lease_ttl_ms),
             # As long as a lease allows, since a busy machine keeps Redis from answering.
             "DELAYBRIDGE_LEASE__RENEW_MS": str(lease_ttl_ms // 5),

@@ -17,6 +17,7 @@ from delaybridge.store.damage import Damage
 from delaybridge.store.destinations import Place, Places
 from delaybridge.store.fullness import Fullness, fullest
 from delaybridge.store.held import Paused
+from delaybridge.store.orphans import Orphans
 from delaybridge.store.placement import ONE_SERVER
 from delaybridge.store.rules import Rule
 from delaybridge.store.setbacks import Setback
@@ -54,6 +55,7 @@ CLOCKS = [worker("w", pace=WorkerPace(ahead_ms=51)), worker("v", pace=WorkerPace
 TROUBLE = [Trouble("kafka:a", "refused", name) for name in ("w", "v")]
 OLD = [worker("w"), worker("v", version="0.0.9", ledger=LedgerDrift("refused"))]
 PAUSED = [Paused(f"kafka:{n}", NOW_MS - 7_500_000 if n else None, Tally(1234, n)) for n in range(5)]
+LOST = Orphans(NOW_MS, 1200, 3, 101, 4, 5)
 CASES = {
     "damage": (
         {"damage": (Damage("{ns}:0:due", "is a hash", "DEL it"),)},
@@ -75,6 +77,21 @@ CASES = {
         [
             "Redis went back to an older state in 1 buckets (bucket 3 at turn 4), 2 "
             "scheduled messages are missing, seen by w at 2027-01-15T08:00:00.000Z"
+        ],
+    ),
+    "keys were lost": (
+        {"buckets": [bucket(2, orphans=LOST), bucket(0), bucket(5, orphans=LOST)]},
+        [
+            "keys were lost in buckets 2, 5: 2,400 messages are delayed again, 6 are dead again, "
+            "202 were held back, 8 lost their body and are dead, 10 other entries were mended, at "
+            "2027-01-15T08:00:00.000Z"
+        ],
+    ),
+    "held back": (
+        {"buckets": [bucket(n, orphans=Orphans(waiting=101)) for n in range(12)]},
+        [
+            "1,212 messages of buckets 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … were found over an hour "
+            "late and are held back"
         ],
     ),
     "unseen": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from delaybridge.metrics.gauges import gauges_of
 from delaybridge.metrics.reader import Reading
 from delaybridge.metrics.reports import ProcessReport, ProcessReports
 from delaybridge.store.gauges import Gauges
+from delaybridge.store.orphans import Orphans
 from delaybridge.store.stats import BucketStats
 from delaybridge.store.tally import DestinationCounts, Tally
 from delaybridge.store.troubles import Retrying
@@ -49,7 +51,7 @@ def report(*heard: events.Event, **fields: object) -> ProcessReport:
     return ProcessReport(*counts.copy())._replace(**fields)  # type: ignore[arg-type]
 
 
-def bucket(number: int, **fields: int) -> BucketStats:
+def bucket(number: int, **fields: Any) -> BucketStats:
     counts = {"delayed": 0, "in_flight": 0, "parked": 0, "dead": 0, "overdue_ms": 0, **fields}
     return BucketStats(bucket=number, next_due_ms=NOW_MS, owner="w", lease_ms=1, **counts)
 
@@ -61,7 +63,10 @@ READING = Reading(
         accepted={"scheduled": 70, "cancelled": 4, "rescheduled": 0, "kicked": 3},
         buckets=16,
         unowned=[7],
-        held=[bucket(0, delayed=4, overdue_ms=10), bucket(1, delayed=5, dead=2, parked=1)],
+        held=[
+            bucket(0, delayed=4, overdue_ms=10, orphans=Orphans(NOW_MS, 3, 1, 101, 4, waiting=99)),
+            bucket(1, delayed=5, dead=2, parked=1, orphans=Orphans(NOW_MS, 4, 2)),
+        ],
         alone=[bucket(7, delayed=100, overdue_ms=2500)],
         horizon={"1m": 3, "1d": 9},
         retrying=[Retrying("a:q", "nack", 6, NOW_MS, "nack: 1")],
@@ -161,6 +166,11 @@ def test_values_of_redis_and_of_processes() -> None:
         ("messages", "delayed"): 9,
         ("messages", "dead"): 2,
         ("oldest_overdue_seconds",): 2.5,
+        ("orphans_found_messages", "due"): 7,
+        ("orphans_found_messages", "dead"): 3,
+        ("orphans_found_messages", "parked"): 101,
+        ("orphans_found_messages", "bare"): 4,
+        ("orphans_waiting_messages",): 99,
         ("next_due_timestamp_seconds",): NOW_MS / 1000,
         ("horizon_messages", "1d"): 9,
         ("buckets",): 16,

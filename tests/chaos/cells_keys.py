@@ -1,0 +1,135 @@
+"""Cells in which buckets lose some of their keys, each bucket others; see `lost_keys.py`."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations
+
+import redis
+
+from delaybridge.store import keys
+from tests.chaos.cell import Cell, Setup
+from tests.chaos.lost_keys import ALONE, excused
+from tests.chaos.site import WINDOW, Site
+from tests.rigs.bridge import rabbitmq_channel
+from tests.rigs.waiting import until
+
+LOOK_S = 2  # between two looks of a worker at a bucket; 60 s without the change
+SPARED = 2  # buckets that lose nothing, or more up to a power of two
+Lost = Mapping[int, Collection[str]]  # bucket -> keys
+
+
+def each_in_a_bucket(losses: Sequence[Collection[str]]) -> Lost:
+    return dict(enumerate(losses, start=SPARED))
+
+
+def random_halves(count: int) -> list[list[str]]:
+    return [random.sample([*ALONE], len(ALONE) // 2) for _ in range(count)]
+
+
+SINGLES = each_in_a_bucket([[key] for key in ALONE])
+PAIRS = each_in_a_bucket([*combinations(ALONE, 2)])
+HALVES = each_in_a_bucket(random_halves(30))
+
+
+def lose(lost: Lost) -> Callable[[Site], None]:
+    """Delete these keys of each bucket at once, when all states are there; then see it mended."""
+
+    def run(site: Site) -> None:
+        paused, _ = also_load(site)
+        site.load_until(lambda: has_all_states(site), "most buckets have some of each state")
+        with site.fault(after_s=2 * LOOK_S + site.lease_s):
+            to_find = {bucket for bucket, names in lost.items() if delete(site, bucket, names)}
+            site.notes.append(f"{len(lost)} buckets lost keys")
+            remedied: set[int] = set()
+            until(lambda: is_mended(site, remedied), lambda: str(site.misplaced()), interval_s=0.3)
+            site.finish_load()
+            until(lambda: is_mended(site, remedied), lambda: str(site.misplaced()), interval_s=0.3)
+            site.bridge.client.resume(paused.partition("/")[0])
+        told = site.bridge.client.stats().mended.keys()
+        site.expect("I8", f"it is told of {to_find - told}, too", to_find <= told)
+        alone = {bucket for bucket, names in lost.items() if [*names] == ["marks"]}
+        site.expect("I8", "a command mends lost marks", alone <= remedied)
+
+    return run
+
+
+def delete(site: Site, bucket: int, names: Collection[str]) -> bool:
+    """Whether that leaves messages in no set, without their records being lost."""
+    with site.direct.pipeline() as transaction:
+        for name in ("due", "parked"):
+            transaction.zcard(key_of(site, bucket, name))
+        transaction.delete(*(key_of(site, bucket, name) for name in names))
+        due, parked, _ = transaction.execute()
+    return "messages" not in names and bool(
+        (due and "due" in names) or (parked and "parked" in names)
+    )
+
+
+def is_mended(site: Site, remedied: set[int]) -> bool:
+    """Whether every message is in its place; runs the commands that stats show meanwhile."""
+    found = [(b.bucket, one) for b in site.bridge.client.stats().buckets for one in b.damage]
+    for bucket, one in found:
+        remedied.add(bucket)
+        with suppress(redis.ResponseError):
+            site.direct.execute_command(*shlex.split(one.remedy.partition("redis-cli ")[2]))
+    return not found and not site.misplaced()
+
+
+def also_load(site: Site) -> tuple[str, str]:
+    """Messages for a paused destination, and for one that takes none: they end in the dead set."""
+    name, client = site.namespace, site.bridge.client
+    paused = site.bridge.rabbitmq_queue(f"{name}-paused")
+    client.pause(paused.partition("/")[0])
+    with rabbitmq_channel(site.bridge.brokers["rabbitmq"]) as channel:
+        channel.exchange_declare(f"{name}-hopeless", "topic", durable=False, auto_delete=False)
+    hopeless = f"rabbitmq:{name}-hopeless/key"
+    client.retry_plan(hopeless.partition("/")[0], {"max_attempts": 1})
+    site.start_load(destinations=[paused, hopeless], seed=8, first_s=0.0, delay_s=2.0)
+    return paused, hopeless
+
+
+def has_all_states(site: Site) -> bool:
+    buckets = site.bridge.client.stats().buckets
+    counts = [[getattr(b, state) for b in buckets] for state in ("delayed", "parked", "dead")]
+    return all(sum(map(bool, each)) > len(buckets) / 2 for each in counts)
+
+
+def key_of(site: Site, bucket: int, name: str) -> str:
+    return keys.bucket_key(site.namespace, bucket, name)
+
+
+def cell(id: str, fault: str, expects: str, lost: Lost, **more: object) -> Cell:
+    buckets = 2 ** max(lost).bit_length()
+
+    def excuses(message: str) -> frozenset[str]:
+        return excused(lost.get(keys.bucket_of(message.encode(), buckets), ()))
+
+    return Cell(
+        id=id, component="Redis", fault=fault, expects=expects, run=lose(lost), excuses=excuses,
+        setup=Setup(
+            redis="own", buckets=buckets, change=f"look:{LOOK_S}",
+            settings={"PUBLISH__DEDUP_WINDOW_S": "600"}, load={"rate": 250.0, "first_s": 1.0},
+        ),
+        duplicates=4 * WINDOW, back_off_ms=10_000, **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+ROWS = "in each what the table of lost keys says; all other buckets go on"
+CELLS = [
+    cell(
+        "F75", f"{len(SINGLES)} buckets lose one key each, each another one, under load",
+        ROWS, SINGLES, is_test=True,
+    ),
+    cell(
+        "F75b", f"{len(PAIRS)} buckets lose two keys each, each another pair, under load",
+        ROWS, PAIRS, seconds=10.0,
+    ),
+    cell(
+        "F75c", f"{len(HALVES)} buckets lose a random half of their keys, under load",
+        ROWS, HALVES,
+    ),
+]  # fmt: skip

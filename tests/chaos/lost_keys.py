@@ -1,0 +1,114 @@
+"""What a bucket may lose with its keys, without a ledger: the rows of a table in docs/faults.md.
+
+A cell holds each row against a bridge: `excused` names the invariants that nobody could keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+MENDED, TOLD, UNKNOWN = "mended", "told", "cannot be known"
+
+
+class Loss(NamedTuple):
+    """verdict: MENDED, TOLD or UNKNOWN. excused: of the bucket's messages."""
+
+    verdict: str
+    what: str
+    excused: frozenset[str] = frozenset()
+
+
+_UNDONE = frozenset({"I3", "I4"})  # a cancel or a reschedule
+ALONE = {
+    "due": Loss(MENDED, "the delayed messages are found, and wait for their time again"),
+    "messages": Loss(
+        TOLD,
+        "the bodies are lost: each message that waits is put into the dead set (`payload_missing`) "
+        "when it is due; what is on its way to a broker still arrives",
+    ),
+    "mirror": Loss(
+        MENDED, "what was in flight is found and sent again: it may come twice, as after a crash"
+    ),
+    "attempts": Loss(
+        UNKNOWN,
+        "messages that failed get all their attempts again, counted from the time of their "
+        "back-off; `cancelled` may be answered for one that has arrived; receipts of pull topics "
+        "are refused, and those messages come again",
+        _UNDONE,
+    ),
+    "parked": Loss(MENDED, "the parked messages are found, and parked again if need be"),
+    "dead": Loss(
+        MENDED,
+        "the dead messages are found by their reasons, and are dead again, buried today; those "
+        "without a body are gone",
+    ),
+    "dead_reason": Loss(UNKNOWN, "the dead messages stay, without their reasons"),
+    "lease": Loss(MENDED, "as after a crash: what was in flight may come twice"),
+    "marks": Loss(
+        TOLD,
+        "the bucket waits until somebody runs the command that `doctor` shows. What was in flight "
+        "may come twice, and `cancelled` be answered meanwhile for a message that was sent",
+        _UNDONE,
+    ),
+    "revoked": Loss(
+        UNKNOWN,
+        "what was cancelled or rescheduled in the last two seconds before it was due may come "
+        "all the same, at its old time",
+        _UNDONE,
+    ),
+    "calls": Loss(
+        UNKNOWN, "a call that is sent again because its answer was lost may take effect twice"
+    ),
+    "sources": Loss(
+        UNKNOWN,
+        "Kafka records that are read again, and requests repeated under an `Idempotency-Key`, may "
+        "come again once they were delivered; plans of recurring messages begin again",
+    ),
+    "ready": Loss(MENDED, "the messages of pull topics are offered again"),
+    "delivered": Loss(UNKNOWN, "an id that is scheduled again within the window comes again"),
+}  # fmt: skip
+"""Of each key of a bucket."""
+_GONE = frozenset({"I1"})
+TOGETHER = {
+    ("due", "messages"): Loss(UNKNOWN, "the delayed messages are gone without a trace", _GONE),
+    ("messages", "mirror"): Loss(
+        UNKNOWN, "of what was in flight, what its worker has not sent yet is gone", _GONE
+    ),
+    ("messages", "parked"): Loss(UNKNOWN, "the parked messages are gone without a trace", _GONE),
+    ("dead", "messages"): Loss(UNKNOWN, "the dead messages are gone", _GONE),
+    ("dead", "dead_reason"): Loss(
+        UNKNOWN, "the dead messages count as delayed: they are tried again, and may arrive"
+    ),
+    ("lease", "marks"): Loss(
+        TOLD, "the next owner counts from 1; if something was in flight, `doctor` shows the command"
+    ),
+    ("parked", "ready"): Loss(MENDED, "pull topics: delayed, then offered again"),
+}  # fmt: skip
+"""Pairs, sorted, of which more is lost than of either key alone; every other is as both alone."""
+
+
+def rows_of(lost: Collection[str]) -> Iterator[Loss]:
+    """All rows of the table that concern a bucket that lost these keys."""
+    yield from (ALONE[key] for key in sorted(lost))
+    pairs = (TOGETHER.get(pair) for pair in combinations(sorted(lost), 2))
+    yield from filter(None, pairs)
+
+
+def excused(lost: Collection[str]) -> frozenset[str]:
+    """The invariants that nobody could keep for the messages of such a bucket."""
+    return frozenset().union(*(row.excused for row in rows_of(lost)))
+
+
+def table() -> str:
+    """The table, for docs/faults.md."""
+    lines = ["| lost | without a ledger | |", "|---|---|---|"]
+    lines += [f"| `{key}` | {row.verdict} | {row.what} |" for key, row in ALONE.items()]
+    for pair, row in TOGETHER.items():
+        lines.append(f"| `{pair[0]}` and `{pair[1]}` | {row.verdict} | {row.what} |")
+    lines += [
+        "| every other pair | | what is said of each of the two |",
+        "| a random half | | what is said of each of its keys and pairs |",
+    ]
+    return "\n".join(lines)
