@@ -6,6 +6,31 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "drop-ins: in flight is no error", "delaybridge/client/requests.py",
+        "    if receipt.answer is Answer.IN_FLIGHT:", "    if False:",
+        "a publish returns as if it were stored, and the message never comes",
+        "tests/integration/test_intercept_again.py -k with_pika",
+    ),
+    Mutant(
+        "confluent_kafka: in flight is stored", "delaybridge/intercept/kafka_outbox.py",
+        "    if receipt.answer is Answer.IN_FLIGHT:\n        text", "    if False:\n        text",
+        "on_delivery says that a message is stored which never comes",
+        "tests/integration/test_intercept_again.py -k on_delivery",
+    ),
+    Mutant(
+        "confluent_kafka: all wait", "delaybridge/intercept/kafka_outbox.py",
+        "receipts = client.schedule_accepted(calls, waits=False)",
+        "receipts = client.schedule_accepted(calls)",
+        "all messages of a producer wait for one whose id is in flight",
+        "tests/integration/test_intercept_again.py -k on_delivery",
+    ),
+    Mutant(
+        "outbox: in flight is done", "delaybridge/outbox/pump.py",
+        "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:", "elif False:",
+        "a row is deleted whose message was not stored",
+        "tests/integration/test_scheduled_again.py -k outbox",
+    ),
+    Mutant(
         "accept: a key at the limit", "delaybridge/accept/accept.py",
         "len(key) > limits.body_bytes", "len(key) >= limits.body_bytes",
         "a key of exactly limits.body_bytes is refused",

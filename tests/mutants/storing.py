@@ -6,6 +6,50 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "schedule: a fired message is pending", "lua/schedule.lua",
+        "policy ~= KNOWN_SOURCE and not is_held and is_fired(id, its_score)",
+        "policy == REPLACE and is_fired(id, its_score)",
+        "a consumer that schedules again what it received is told duplicate, and nothing comes",
+        "tests/integration/test_scheduled_again.py",
+    ),
+    Mutant(
+        "schedule: what a consumer has is pending", "lua/schedule.lua",
+        "    elseif is_held then", "    elseif false then",
+        "a consumer of a pull topic that schedules again what it has ends its chain",
+        "tests/integration/test_pull.py",
+    ),
+    Mutant(
+        "schedule: a late finish", "lua/schedule.lua",
+        "return tried and end_receipt(stamp, id, tried) or refuse(", "return refuse(",
+        "a late consumer ends a message that somebody was told to expect",
+        "tests/integration/test_pull.py",
+    ),
+    Mutant(
+        "schedule: in flight for good", "lua/schedule.lua",
+        "if past and past % 1 * 256 ~= IN_FLIGHT then", "if past then",
+        "with a ledger a call that waits is never stored",
+        "tests/integration/test_scheduled_again.py -k ledger",
+    ),
+    Mutant(
+        "scheduling: a batch that waits is sent again", "delaybridge/store/scheduling.py",
+        "self._try_again(outgoing, policy, outgoing.late,",
+        "self._try_again(outgoing, policy, range(len(outgoing)),",
+        "all messages of a batch are sent again for one that is in flight",
+        "tests/unit/test_scheduling.py",
+    ),
+    Mutant(
+        "batching: nobody waits", "delaybridge/client/batching.py",
+        "late = [] if is_last else sent.late", "late = []",
+        "a call of an AsyncClient is not stored, though its id is free a moment later",
+        "tests/integration/test_scheduled_again.py",
+    ),
+    Mutant(
+        "once: a request does not wait", "delaybridge/store/idempotency.py",
+        "if answer is not Answer.IN_FLIGHT or not (pause_s := patience.pause_s()):", "if True:",
+        "a request with a key is refused, though its id is free a moment later",
+        "tests/integration/test_scheduled_again.py -k http",
+    ),
+    Mutant(
         "sentinels: the oldest epoch", "delaybridge/store/sentinels.py",
         "latest = max(found, default=", "latest = min(found, default=",
         "writes go to a master that was replaced, and are lost",

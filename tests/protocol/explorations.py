@@ -166,8 +166,8 @@ VANISHING = replace(
 EVERYTHING_ONCE = replace(EVERYTHING, name="everything, at most once", once=True)
 EVERYTHING_PULLED = replace(EVERYTHING, name="everything, pull", pulls=True)
 PULLED = Bounds(
-    "received", (schedule(X, 0), schedule(Y, 3), reschedule(X, 2)), 60, ids=2, ends=6, lead=1,
-    pulls=True, faults=Faults(twice=8, lost=3),
+    "received", (schedule(X, 0), schedule(X, 0, "keep"), schedule(Y, 3), reschedule(X, 2)), 60,
+    ids=2, ends=6, lead=1, pulls=True, faults=Faults(twice=8, lost=3),
 )  # fmt: skip
 
 
