@@ -58,6 +58,11 @@ class GuardedPublisher:
         """The reason why this destination would refuse a message now."""
         return await self._made.check(destination)
 
+    async def limits(self) -> dict[str, int]:
+        """Its limits, if it tells any."""
+        asked = getattr(self._made, "limits", None)
+        return {} if asked is None else await asked()
+
     def describe(self) -> str:
         """One line for people."""
         return self._made.describe()

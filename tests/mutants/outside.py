@@ -156,6 +156,25 @@ MUTANTS = [
         "unconfirmed_messages_unknown -k redis",
     ),
     Mutant(
+        "link: a task dies alone", "delaybridge/publish/link.py",
+        "        task.add_done_callback(self._look_at)\n", "",
+        "after one error in a task its messages have no outcome, and their lane stands still",
+        "tests/unit/test_link.py",
+    ),
+    Mutant(
+        "link: what nothing knows any more", "delaybridge/publish/link.py",
+        "        loop.call_soon(self._owed.report, self._owed.left, outcome)\n", "",
+        "after one error in a call the rest of its batch has no outcome",
+        "tests/unit/test_link.py",
+    ),
+    Mutant(
+        "guarded: a task that died", "delaybridge/publish/guarded.py",
+        "            self._timer = loop.call_later(self._overdue_s, self._expire)\n",
+        "            pass\n",
+        "a third party's task that dies leaves its messages without an outcome",
+        "tests/unit/test_guarded.py",
+    ),
+    Mutant(
         "link: a broker that is back", "delaybridge/publish/link.py",
         "            self.unavailable = unavailable\n"
         "            self._on_change()\n",

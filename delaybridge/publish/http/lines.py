@@ -22,7 +22,7 @@ MOST_LINES = 256  # of one path each; paths beyond share a line, until others ha
 STALLED_S = 1.0  # a path with POSTs under way that has not answered for longer gets no more than
 
 
-class Standing(Enum):
+class LineState(Enum):
     """What is known of a line."""
 
     NEW = "new"  # no POST has ended yet
@@ -40,7 +40,7 @@ class PathLine:
     def __init__(self) -> None:
         self.ready: deque[Delivery] = deque()
         self.under_way = 0
-        self.standing = Standing.NEW
+        self.state = LineState.NEW
         self.answered_s = self.moved_s = -inf
         # A key is here while a message of it is ready or under way; the others of the key wait.
         self._behind: dict[tuple[str, bytes], deque[Delivery]] = {}
@@ -98,7 +98,7 @@ class Lines:
         self._sharing: Counter[str] = Counter()  # messages in the shared line
         self._idle: dict[str, None] = {}  # paths whose line may be given up, the oldest first
         self._waiting: dict[PathLine, None] = {}  # lines with ready messages, by turn
-        self._held = dict.fromkeys(Standing, 0)  # connections
+        self._held = dict.fromkeys(LineState, 0)  # connections
         self.under_way = 0
 
     @property
@@ -135,26 +135,26 @@ class Lines:
             best.moved_s = now_s
         best.under_way += 1
         self.under_way += 1
-        self._held[best.standing] += 1
+        self._held[best.state] += 1
         return best, delivery
 
     def answered(self, line: PathLine, now_s: float) -> None:
         """One of its POSTs was answered."""
         line.answered_s = line.moved_s = now_s
-        self._stands(line, Standing.PROVEN)
+        self._stands(line, LineState.PROVEN)
 
     def timed_out(self, line: PathLine, since_s: float) -> bool:
         """One of its POSTs was not answered. True: nor was any other of the path since it began."""
         is_silent = line.answered_s < since_s
         if is_silent:
-            self._stands(line, Standing.SILENT)
+            self._stands(line, LineState.SILENT)
         return is_silent or line is self._shared  # there, the answers may be to other paths
 
     def ended(self, line: PathLine, delivery: Delivery) -> None:
         """A POST has its outcome."""
         line.ended(delivery)
         self.under_way -= 1
-        self._held[line.standing] -= 1
+        self._held[line.state] -= 1
         self._left(line, [delivery])
 
     def take(self, line: PathLine, path: str) -> list[Delivery]:
@@ -208,10 +208,10 @@ class Lines:
         return True
 
     def _may_go(self, line: PathLine, now_s: float) -> bool:
-        if line.standing is Standing.SILENT:
-            return line.under_way == 0 and self._held[Standing.SILENT] < self._quarter
-        if line.standing is Standing.NEW:
-            unproven = self._held[Standing.NEW] + self._held[Standing.SILENT]
+        if line.state is LineState.SILENT:
+            return line.under_way == 0 and self._held[LineState.SILENT] < self._quarter
+        if line.state is LineState.NEW:
+            unproven = self._held[LineState.NEW] + self._held[LineState.SILENT]
             bound = self._half if line.under_way else self._three_quarters
             return line.under_way < self._quarter and unproven < bound
         return line.under_way < self._quarter or self._may_exceed(line, now_s)
@@ -220,12 +220,12 @@ class Lines:
         """Whether a line may have more than a quarter: it answers, and no other one waits."""
         if now_s - line.moved_s > STALLED_S:
             return False
-        return all(other is line or other.standing is Standing.SILENT for other in self._waiting)
+        return all(other is line or other.state is LineState.SILENT for other in self._waiting)
 
-    def _stands(self, line: PathLine, standing: Standing) -> None:
-        self._held[line.standing] -= line.under_way
-        line.standing = standing
-        self._held[standing] += line.under_way
+    def _stands(self, line: PathLine, state: LineState) -> None:
+        self._held[line.state] -= line.under_way
+        line.state = state
+        self._held[state] += line.under_way
 
 
 def path_of(delivery: Delivery) -> str:
