@@ -9,6 +9,7 @@
 -- KEYS[7]  dead_reason  hash
 -- KEYS[8]  attempts     hash
 -- KEYS[9]  marks        hash
+-- KEYS[10] ready        zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -18,7 +19,8 @@
 -- ARGV[7]  how          look; mend: orphans go back to due; or hold: those long overdue are parked
 -- returns  false if the lease is lost, or if something is to be mended though this session has claimed;
 --          else {next cursor or 0, contradictions found, orphans long overdue among these, mended:
---          orphans to due, to the dead set, parked, entries without a record buried, others}
+--          orphans to due, to the dead set, parked, entries without a record buried, others; then
+--          the destinations of pull topics that have a parked message which is not in `ready`}
 -- cost     O(log n) per entry, and the size of the records
 local LONG_MS = 3600000 -- overdue by this much
 local ORPHANED = 4503599627370496 -- 2^52, added to the score of one that is parked for the operator
@@ -198,10 +200,26 @@ local function messages(page)
   end
 end
 
+-- A message of a pull topic is parked until it is received, in the order of `ready`; or by a rule.
+local unoffered, is_told = {}, {}
+local function offered(id, score)
+  local record = redis.call('HGET', KEYS[2], id) or ''
+  local ok, _, text = pcall(cmsgpack.unpack_limit, record, 1, 14)
+  if ok and type(text) == 'string' and string.find(text, '^pull:') and tonumber(score) < ORPHANED
+    and not is_told[text]
+    and not redis.call('ZSCORE', KEYS[10], text .. '\0' .. struct.pack('>d', tonumber(score)) .. id) then
+    is_told[text] = true
+    unoffered[#unoffered + 1] = text
+  end
+end
+
 -- Entries of `due` or `parked` whose record is gone.
 local function entries(page)
   for i = 1, #page, 2 do
     local id = page[i]
+    if is_look and ARGV[4] == 'parked' then
+      offered(id, page[i + 1])
+    end
     if redis.call('HEXISTS', KEYS[2], id) == 0 then
       found = found + 1
       if not is_look then
@@ -295,4 +313,8 @@ if not is_look then
       'orphans_parked', totals[3], 'orphans_bare', totals[4], 'orphans_other', totals[5])
   end
 end
-return {tonumber(page[1]) == 0 and '0' or page[1], found, overdue, unpack(mended)}
+local answer = {tonumber(page[1]) == 0 and '0' or page[1], found, overdue, unpack(mended)}
+for _, destination in ipairs(unoffered) do
+  answer[#answer + 1] = destination
+end
+return answer

@@ -101,12 +101,16 @@ class Mended(NamedTuple):
 
 
 class WalkedPage(NamedTuple):
-    """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour."""
+    """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour.
+
+    unoffered: destinations of pull topics with a parked message that is not in `ready`.
+    """
 
     cursor: bytes
     found: int
     overdue: int
     mended: Mended
+    unoffered: tuple[str, ...] = ()
 
 
 class Orphans(NamedTuple):
@@ -168,11 +172,12 @@ def _read_counts(reply: Sequence[int] | None) -> KeySizes | None:
     return None if reply is None else KeySizes(*reply)
 
 
-def _read_page(reply: Sequence[int | bytes] | None) -> WalkedPage | None:
+def _read_page(reply: Sequence[Any] | None) -> WalkedPage | None:
     if reply is None:
         return None
-    cursor, found, overdue, *mended = reply
-    return WalkedPage(bytes(cursor), int(found), int(overdue), Mended(*map(int, mended)))
+    (cursor, found, overdue), mended = reply[:3], reply[3 : 3 + len(Mended._fields)]
+    unoffered = tuple(text.decode(errors="replace") for text in reply[3 + len(mended) :])
+    return WalkedPage(cursor, found, overdue, Mended(*mended), unoffered)
 
 
 def _read_totals(reply: Sequence[bytes | None]) -> list[int]:

@@ -11,11 +11,13 @@ import pytest
 from delaybridge.events import OrphansMended
 from delaybridge.publish import CONFIRMED
 from delaybridge.store import orphans
-from delaybridge.store.keys import bucket_key
+from delaybridge.store.keys import bucket_key, bucket_of
 from delaybridge.store.orphans import SOUND, KeySizes, Orphans
 from delaybridge.store.rules import Rule
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.outcomes import UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, message
+from tests.rigs.waiting import until_async
 
 FAR_MS = NOW_MS + 3_600_000
 LONG_MS = 2 * 3_600_000  # overdue by over an hour
@@ -243,3 +245,41 @@ async def test_a_sound_bucket_stays_with_its_session(lone: Rig) -> None:
         await lone.at(NOW_MS + 200 * step)
         assert await compare(lone)
         assert await look(lone)
+
+
+@pytest.mark.parametrize("vanished", [("due",), ("mirror",), ("due", "mirror")], ids=", ".join)
+async def test_a_worker_delivers_everything_though_keys_vanish_from_half_of_its_buckets(
+    crew: Crew, arrived: Arrived, monkeypatch: pytest.MonkeyPatch, vanished: Sequence[str]
+) -> None:
+    monkeypatch.setattr("delaybridge.worker.shift._COMPARE_S", 0.1)
+    crew.start(lease=CALM)
+    await crew.shared("w")
+    ids = await crew.schedule(200, seconds=0.5, first_s=0.5)
+    await crew.store.redis.delete(
+        *(bucket_key(crew.namespace, n, name) for n in range(0, BUCKETS, 2) for name in vanished)
+    )
+    await arrived.all(ids)
+    await crew.settled()
+    assert min(arrived.late_ms) >= 0
+    if vanished == ("due",):
+        assert any(isinstance(event, OrphansMended) for event in crew.events)
+
+
+async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order_vanished(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
+    crew.start(lease=CALM)
+    await crew.client.schedule("pull:t", b"x", delay=0, id="x")
+
+    async def is_offered() -> bool:
+        return (await crew.client.stats()).parked == 1
+
+    await until_async(is_offered, "offered")
+    number = bucket_of(b"x", BUCKETS)
+    await crew.store.redis.delete(bucket_key(crew.namespace, number, "ready"))
+
+    async def received() -> bool:
+        return bool(await crew.client.receive("t", ttr="30s"))
+
+    await until_async(received, "received")
