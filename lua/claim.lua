@@ -30,6 +30,12 @@ local last_claim, limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(
 if last_claim > claimed then
   return false -- the store lost writes that the owner knows of
 end
+local again = last_claim < claimed -- an answer was lost: give the same batch again, move nothing
+local lowest = again and redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+inf', 'WITHSCORES',
+  'LIMIT', 0, 1)[2]
+if lowest and tonumber(lowest) < claimed then
+  return false -- claimed by a session that lost marks have forgotten: the next one takes it back
+end
 local t = redis.call('TIME')
 local us = tonumber(ARGV[3]) and ARGV[3] * 1000 or t[1] * 1000000 + t[2]
 local now = math.floor(us / 1000)
@@ -44,7 +50,6 @@ if redis.call('EXISTS', KEYS[9]) == 1 then
 end
 
 local was_tried = redis.call('HLEN', KEYS[5]) > 0
-local again = last_claim < claimed -- an answer was lost: give the same batch again, move nothing
 local found
 if again then
   found = redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+inf')

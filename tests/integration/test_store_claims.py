@@ -34,6 +34,18 @@ def test_claims_take_messages_by_score_within_their_limits_and_return_the_next_s
     assert last is not None and not last.more and last.next_score == now + 60_000 + 255 / 256
 
 
+def test_a_session_that_began_without_the_marks_ends_once_they_are_repaired(
+    world: World, now: int
+) -> None:
+    world.claimed("m")
+    world.redis.delete(world.key("marks"), world.key("lease"))
+    owner = world.owner()
+    again = {"turn": 9, "claimed": 9, "fired_claim": 9, "fired_score": 2**53 - 1, "look": 0}
+    world.redis.hset(world.key("marks"), mapping=again)  # as `doctor` says
+    assert world.run(owner.claiming()) is None
+    assert [copy.id for copy in world.successor().claim()] == ["m"]
+
+
 def test_a_claim_ends_with_the_record_that_reaches_its_bytes(world: World, now: int) -> None:
     sizes = [13, *([113] * 6)]  # with the head; after the first, twelve more seem to fit
     for n, size in enumerate(sizes):
