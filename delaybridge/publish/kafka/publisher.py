@@ -237,7 +237,7 @@ class KafkaPublisher(LinkedPublisher):
         if client not in self._clients:
             return  # its deliveries have their outcomes already
         now_s = asyncio.get_running_loop().time()
-        self._failed(client, answers.failed, now_s)
+        self._judge(client, answers.failed, now_s)
         if answers.confirmed:
             client.is_down = False
             self._reports.add(answers.confirmed, CONFIRMED)
@@ -251,7 +251,7 @@ class KafkaPublisher(LinkedPublisher):
             del self._holding[topic]
             self._go_on(topic, now_s)
 
-    def _failed(self, client: KafkaClient, failures: Iterable[FailedRecord], now_s: float) -> None:
+    def _judge(self, client: KafkaClient, failures: Iterable[FailedRecord], now_s: float) -> None:
         refused: dict[TopicState, list[FailedRecord]] = {}
         for failure in failures:
             delivery, error, _ = failure
