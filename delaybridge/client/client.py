@@ -222,17 +222,15 @@ class Client(Many, Overview, Steers, Pulls):
         messages: Sequence[tuple[bytes, Accepted]],
         *,
         on_conflict: str = OnConflict.FAIL,
-        waits: bool = True,
     ) -> list[Receipt]:
         """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
 
         A stamp (`store.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
         is the same call, and safe to repeat: the answers are the same, and no message is stored
         twice, even if it was cancelled since. Only a call answered `in_flight` looks again.
-        waits: for a message of that id that is being delivered; else the answer is `in_flight`.
         """
-        calls, policy = self._requests.calls, policy_of(on_conflict)
-        return self._store.complete(calls.schedule(messages, policy, waits=waits))
+        calls = self._requests.calls
+        return self._store.complete(calls.schedule(messages, policy_of(on_conflict)))
 
     def run(self, call: Callable[[Calls], Steps[T]]) -> T:
         """For drop-in producers: run a call that this class does not have."""

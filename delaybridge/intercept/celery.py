@@ -33,10 +33,11 @@ from delaybridge.client import Client
 from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
-from delaybridge.message import Answer, Message, new_id
+from delaybridge.message import Answer, Message, OnConflict, new_id
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.keys import bucket_of
+from delaybridge.store.outgoing import Stamped
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored, stored
 from delaybridge.store.verbs import new_stamp
@@ -219,6 +220,11 @@ def _cancel(task_ids: Sequence[str], calls: Calls) -> Steps[dict[str, Stored]]:
     }
 
 
+def _at_once(message: Stamped, calls: Calls) -> Steps[list[Receipt]]:
+    """Schedule it without waiting for a copy that is being delivered."""
+    return calls.schedule([message], OnConflict.FAIL, waits=False)
+
+
 def _task_fields(message: Any) -> dict[str, Any]:
     """The part of a message that holds the task's id and ETA: its body (protocol 1) or headers."""
     fields: dict[str, Any] = message.body if isinstance(message.body, dict) else message.headers
@@ -268,7 +274,7 @@ class _TaskProducer(Producer):
         task_id = _task_fields(self._task)["id"]
         for id in (*_ids_of(task_id), self._last_id):
             accepted = client.accept(Message(**{**arguments, "id": id, "key": task_id}))
-            (receipt,) = client.schedule_accepted([(self._stamp, accepted)], waits=False)
+            (receipt,) = client.run(partial(_at_once, (self._stamp, accepted)))
             if receipt.answer not in _TAKEN:
                 break
         return receipt

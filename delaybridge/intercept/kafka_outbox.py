@@ -26,7 +26,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client import Client
 from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
-from delaybridge.message import Answer
+from delaybridge.message import Answer, OnConflict
 from delaybridge.store.durability import confirmed
 from delaybridge.store.scheduling import Patience, Receipt
 from delaybridge.store.verbs import new_stamp
@@ -169,8 +169,8 @@ class Outbox:
             if self._is_unconfirmed:  # sent again each time, they might be published each time
                 client.run(lambda calls: confirmed(calls.buckets))
                 self._is_unconfirmed = False
-            calls = [one.call(now_s) for one in self._in_flight]
-            receipts = client.schedule_accepted(calls, waits=False)
+            sent = [one.call(now_s) for one in self._in_flight]
+            receipts = client.run(lambda on: on.schedule(sent, OnConflict.FAIL, waits=False))
         except (StoreUnavailable, StoreFull) as exc:
             self._is_unconfirmed |= isinstance(exc, NotDurable)
             self._pause(exc)

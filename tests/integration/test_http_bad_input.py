@@ -9,6 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from delaybridge.store.scheduling import Patience
 from tests.rigs.api import api
 from tests.rigs.bad_input import (
     BROKERS,
@@ -204,8 +205,10 @@ async def test_b12_a_full_namespace_takes_no_more(redis_url: str, namespace: str
 
 
 async def test_h56_a_message_in_flight(
-    redis_url: str, namespace: str, owner_of: Callable[[str], Owner]
-) -> None:
+    redis_url: str, namespace: str, owner_of: Callable[[str], Owner],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Patience, "pause_s", lambda patience: 0.0)  # its time is over
     async with api(redis_url, namespace, brokers=BROKERS) as http:
         message = MESSAGE.replace("}", ', "id": "flies"}').replace("15m", "0s")
         assert (await post(http, message)).status_code == CREATED

@@ -13,12 +13,14 @@ import kombu
 import pika
 import pytest
 import redis
+from celery import Celery
 from confluent_kafka import KafkaError
 from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
 from delaybridge import AsyncClient, Client, MessageInFlight
 from delaybridge.intercept import aio_pika as delaying_aio_pika
 from delaybridge.intercept.aiokafka import AIOKafkaProducer
+from delaybridge.intercept.celery import install
 from delaybridge.intercept.confluent_kafka import Producer as KafkaProducer
 from delaybridge.intercept.kombu import Producer as KombuProducer
 from delaybridge.intercept.pika import delaying
@@ -108,6 +110,20 @@ async def test_a_publish_waits_for_the_old_delivery_and_after_the_time_out_it_ra
         with pytest.raises(MessageInFlight) as refused:
             await publish(0)
         assert (refused.value.code, refused.value.field) == ("in_flight", "id")
+
+
+def test_a_task_whose_copy_is_being_delivered_is_sent_twice_at_once(
+    servers: Servers, owner_of: OwnerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Patience, "pause_s", lambda patience: pytest.fail("it waits"))
+    with Client(**servers.redis) as client:
+        app = Celery(broker=servers.url("rabbitmq"))
+        install(app, client=client)
+        app.send_task("t", countdown=1, task_id="x", queue="q")
+        Delivering(owner_of("x"))
+        app.send_task("t", countdown=3600, task_id="x", queue="q")
+        assert client.get("x.1", key="x") is not None
+        app.close()
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         "confluent_kafka: all wait", "delaybridge/intercept/kafka_outbox.py",
-        "receipts = client.schedule_accepted(calls, waits=False)",
-        "receipts = client.schedule_accepted(calls)",
+        "on.schedule(sent, OnConflict.FAIL, waits=False)", "on.schedule(sent, OnConflict.FAIL)",
         "all messages of a producer wait for one whose id is in flight",
         "tests/integration/test_intercept_again.py -k on_delivery",
     ),
