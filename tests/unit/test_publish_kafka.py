@@ -55,6 +55,12 @@ class TestConfiguration:
         assert found["message.timeout.ms"] == 20_000
         assert found["linger.ms"] == 1
 
+    def test_the_producer_of_single_records_sends_none_twice(self) -> None:
+        made = configuration("kafka", "kafka://a?linger.ms=50", OPTIONS).with_single_records()
+        assert (made["batch.num.messages"], made["linger.ms"], made["acks"]) == (1, 0, "all")
+        # Not idempotent, so a record that is sent again could come twice.
+        assert (made["enable.idempotence"], made["message.send.max.retries"]) == (False, 0)
+
     def test_a_changed_password_file_is_read_again_and_an_unreadable_one_changes_nothing(
         self, tmp_path: Path
     ) -> None:

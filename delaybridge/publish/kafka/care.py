@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError
 from delaybridge.message import Delivery
 
 CARE_S = 600.0  # from the last refused batch; longer than the guilty wait for their next attempt
-ALONE = 100  # suspects at most that go each in its own request
+ALONE = 500  # suspects at most that go each in its own request
 PIECE_RECORDS = 1000
 PIECE_BYTES = 500_000  # librdkafka makes one batch of it, which has at most 1,000,000
 
@@ -99,9 +99,14 @@ class Care:
         return not self._sets
 
     @property
+    def has_suspects(self) -> bool:
+        """Whether the next piece is of suspects."""
+        return bool(self._sets) and self._sets[0].are_suspects
+
+    @property
     def is_for_one_by_one(self) -> bool:
         """Whether each record of the next piece should have its own request."""
-        return bool(self._sets) and self._sets[0].are_suspects and self._sets[0].count <= ALONE
+        return self.has_suspects and self._sets[0].count <= ALONE
 
     def put_back(self, judgement: Judgement, held: deque[Delivery], now_s: float) -> None:
         """Hold again those that may not be guilty, before all that have not been sent yet."""

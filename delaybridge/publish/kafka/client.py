@@ -40,9 +40,10 @@ class Answers:
 class KafkaClient:
     """One librdkafka producer and the thread that polls it.
 
-    `on_answers` and `on_error` are called on the loop. ready: set once the producer has its id,
-    without which no record is sent. disturbed_s: when a connection was last lost, by the loop's
-    clock. is_down: all brokers were lost, and none has confirmed a record since.
+    `on_answers` and `on_error` are called on the loop. needs_id: it is idempotent. ready: set once
+    it has its id, without which such a producer sends no record. disturbed_s: when a connection was
+    last lost, by the loop's clock. is_down: all brokers were lost, and none has confirmed a record
+    since.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class KafkaClient:
         on_error: Callable[[KafkaClient, KafkaError], None],
     ) -> None:
         self.ready = asyncio.Event()
+        self.needs_id: bool = settings["enable.idempotence"]
         self.disturbed_s = 0.0
         self.is_down = False
         self._loop = asyncio.get_running_loop()

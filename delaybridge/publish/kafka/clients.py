@@ -72,7 +72,8 @@ class KafkaClients:
         if topic.client is not None and topic.client in self and now_s < topic.settled_s:
             return topic.client
         if topic.care is not None:
-            single = self._single.open() if topic.care.is_for_one_by_one else None
+            single = self._single.open() if topic.care.has_suspects else None
+            single = single if topic.care.is_for_one_by_one else None
             return single or self._apart.open() or self._open_patient() or self.prompt
         patient = self.patient
         is_patient = patient is not None and topic.client is patient

@@ -64,8 +64,13 @@ class Configuration(dict[str, Any]):
         return self._with({"linger.ms": linger_ms})
 
     def with_single_records(self) -> Self:
-        """The same settings, with a request for each record."""
-        return self._with({"linger.ms": 0, "batch.num.messages": 1})
+        """The same settings, with a request for each record, and no record sent twice.
+
+        Without idempotence, since with it librdkafka waits for all its requests after each refusal.
+        Idempotence is for what librdkafka sends again by itself, and here that is nothing.
+        """
+        alone = {"linger.ms": 0, "batch.num.messages": 1}
+        return self._with({**alone, "enable.idempotence": False, "message.send.max.retries": 0})
 
     def _with(self, others: Mapping[str, Any]) -> Self:
         made = type(self)({**self, **others})

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from math import inf
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from delaybridge.publish.kafka.client import KafkaClient
 
@@ -22,7 +22,7 @@ class Spare:
         self.client: KafkaClient | None = None
         self._make = make
         self._opened_s = -inf
-        self._warm_up: asyncio.Task[KafkaError | None] | None = None
+        self._warm_up: asyncio.Task[None] | None = None
 
     def open(self) -> KafkaClient | None:
         """Make it if it is missing; returns it once it is ready."""
@@ -32,9 +32,7 @@ class Spare:
             # No thread is free, or a certificate is gone: the prompt one does without it.
             with contextlib.suppress(KafkaException, RuntimeError):
                 self.client = self._make()
-                # Without a question of ours, librdkafka first asks for its id after 500 ms.
-                asking = self.client.error_of_topic(None, ANSWER_TIMEOUT_S)
-                self._warm_up = asyncio.create_task(asking)
+                self._warm_up = asyncio.create_task(self._reach(self.client))
         return self.client if self.client is not None and self.client.ready.is_set() else None
 
     def take(self) -> KafkaClient | None:
@@ -43,3 +41,10 @@ class Spare:
             self._warm_up.cancel()
         client, self.client = self.client, None
         return client
+
+    @staticmethod
+    async def _reach(client: KafkaClient) -> None:
+        # Without a question of ours, librdkafka first asks for its id after 500 ms.
+        error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
+        if error is None and not client.needs_id:
+            client.ready.set()
