@@ -44,8 +44,7 @@ def ls(call: Invocation) -> None:
     """List destinations that have messages, a rule or trouble.
 
     A row counts the messages of narrower rows, too. If more than 2000 messages are in one state,
-    the numbers are estimates, and begin with ~. If messages are retried, the state is failing, and
-    a line says why.
+    the numbers are estimates, and begin with ~.
     """
     with call.client() as client:
         found = client.destinations()
@@ -60,9 +59,6 @@ def ls(call: Invocation) -> None:
         found.places, row, spare=("RULE", ">DEAD", ">IN FLIGHT", "NEXT DUE"), data=data
     ):
         call.note("no messages, no rules")
-    for place in found.places:
-        if place.failing and ":" in place.place:  # a broker's are those of its rows
-            call.note(f"{place.place}: failing: {place.failing}")
     _show_notes(call, found)
 
 
@@ -256,13 +252,13 @@ def _numbers(place: Place) -> dict[str, str]:
 
 
 def _state_text(place: Place) -> str:
-    """`paused`, `paused by rabbitmq`, `limited 500/s`, `trouble`, `failing`, `ok`."""
+    """`paused`, `paused by rabbitmq`, `limited 500/s`, `trouble`, `ok`."""
     if place.paused_by:
         by = place.paused_by[0]
         return "paused" if by == place.place else f"paused by {by}"
     rate = place.in_force.get("rate")
     limited = "" if rate is None else f"limited {_rate_text(rate[0])}"
-    return "trouble" if place.trouble else "failing" if place.failing else limited or "ok"
+    return "trouble" if place.trouble else limited or "ok"
 
 
 def _row(place: Place, now_ms: int) -> Row:
@@ -286,7 +282,6 @@ def _facts(place: Place, now_ms: int) -> Iterator[tuple[str, object]]:
     if paused:
         yield "paused since", moment_and_wait(paused[1], now_ms) or "unknown"
     yield "trouble", place.trouble
-    yield "failing", place.failing
     for name in _COUNTS:
         yield name.replace("_", " "), numbers[name]
     yield "next due", moment_and_wait(place.next_due_ms, now_ms)

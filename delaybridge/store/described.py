@@ -125,7 +125,6 @@ def place_data(place: Place, found: Places) -> dict[str, Any]:
         "paused_by": paused and paused[0],
         "paused_since": paused and moment(paused[1]),
         "trouble": place.trouble,
-        "failing": place.failing,
         "rule": rule_data(place.rule),
         "in_force": {name: {"value": value, "set_by": by} for name, (value, by) in in_force},
         "ignored_by": found.ignoring if place.levels else [],

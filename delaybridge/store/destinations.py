@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,13 +20,11 @@ from delaybridge.store import announcements, registry, rules
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
-from delaybridge.store.retrying import retrying_of
 from delaybridge.store.rules import Change, Rule, Rules, label_of, place_of, places_of
 from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
-from delaybridge.store.troubles import SLOW, Retrying, Trouble
-from delaybridge.times import roughly
+from delaybridge.store.troubles import SLOW, Trouble
 
-PAUSED, TROUBLE, FAILING, LIMITED, FLOWING = "paused", "trouble", "failing", "limited", "ok"
+PAUSED, TROUBLE, LIMITED, FLOWING = "paused", "trouble", "limited", "ok"
 
 
 class Place(NamedTuple):
@@ -35,8 +33,7 @@ class Place(NamedTuple):
     delayed, in_flight, parked, dead: its messages, also those of narrower places. next_due_ms: when
     the first delayed one is due, in epoch milliseconds; of those read, if they are estimates.
     levels: the rules in force, each with its place, from the broadest to its own. trouble: why
-    workers park its messages, None if they do not, or only because of a rule. failing: how many
-    of its messages are retried, for how long, and why, of the largest group; None: none is.
+    workers park its messages, None if they do not, or only because of a rule.
     """
 
     place: str
@@ -47,7 +44,6 @@ class Place(NamedTuple):
     next_due_ms: int | None
     levels: Sequence[tuple[str, Rule]]
     trouble: str | None
-    failing: str | None = None
 
     @property
     def rule(self) -> Rule:
@@ -62,13 +58,11 @@ class Place(NamedTuple):
 
     @property
     def state(self) -> str:
-        """`paused`, `trouble`, `failing`, `limited` or `ok`."""
+        """`paused`, `trouble`, `limited` or `ok`."""
         if self.paused_by:
             return PAUSED
         if self.trouble:
             return TROUBLE
-        if self.failing:
-            return FAILING
         return LIMITED if "rate" in self.in_force else FLOWING
 
     @property
@@ -128,7 +122,6 @@ class Controls(Namespace):
         info, expiries, stored, now_us = replies
         living = announcements.workers([info, expiries], now_us // 1000)
         known = announcements.obeyed(stored, living)
-        retrying, _ = yield from retrying_of(buckets)
         counts = PlaceCounts(self.kinds, by_state)
         listed = counts.largest()
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
@@ -136,12 +129,7 @@ class Controls(Namespace):
         names = [only] if only else sorted({*listed, *known.by_place, *troubled})
         return Places(
             now_us // 1000,
-            [
-                self._place(name, counts, known, troubles)._replace(
-                    failing=next(failing_at(name, retrying, self.kinds, now_us // 1000), None)
-                )
-                for name in names
-            ],
+            [self._place(name, counts, known, troubles) for name in names],
             len(counts.labels) - len(listed),
             known.odd,
             [each.name for each in living if not each.obeys_rules],
@@ -243,17 +231,6 @@ def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:
     if trouble.is_by_rule:
         return False
     return where in places_of(place, kinds) or place in places_of(where, kinds)
-
-
-def failing_at(
-    place: str, retrying: Iterable[Retrying], kinds: Mapping[str, str], now_ms: int
-) -> Iterator[str]:
-    """`6 messages for 5m: rejected: ...`, for each reason why messages of a place are retried."""
-    for each in retrying:
-        if place in places_of(each.destination, kinds):
-            noun = "message" if each.messages == 1 else "messages"
-            for_ = roughly(max(0, now_ms - each.since_ms))
-            yield f"{each.messages:,} {noun} for {for_}: {each.example}"
 
 
 def _why(trouble: Trouble, place: str) -> str:

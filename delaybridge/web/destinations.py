@@ -30,7 +30,6 @@ class PlaceState(msgspec.Struct):
     paused_by: str | None
     paused_since: str | None
     trouble: str | None
-    failing: str | None
     rule: dict[str, Any]
     in_force: dict[str, Any]
     ignored_by: list[str]

@@ -74,12 +74,6 @@ def test_a_failing_destination_is_named_with_its_reason_while_its_message_is_ret
     (data,) = run("--json", "stats").objects
     assert data["retrying"][0]["destination"] == no_stream
     assert "RETRYING" in run("stats").out
-    listed = run("destination", "ls")
-    assert "failing" in listed.out
-    assert f"{no_stream}: failing: 1 message for " in listed.err
-    assert "wrong_type: " in listed.err
-    (data,) = run("--json", "destination", "show", no_stream).objects
-    assert data["state"] == "failing"
     for code, limits in (
         (0, ("--max-overdue", "1h", "--max-retrying-age", "1d")),
         (1, ("--max-retrying-age", "0s")),
