@@ -13,7 +13,8 @@ from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain,
 from delaybridge.store.held import unheld
 from delaybridge.store.placement import ONE_SERVER, Placement, at
 from delaybridge.store.replies import Tallied
-from delaybridge.store.stats import BucketStats, bucket_stats, count_commands, retrying_of
+from delaybridge.store.retrying import retrying_of
+from delaybridge.store.stats import BucketStats, bucket_stats, count_commands
 from delaybridge.store.tally import DestinationCounts, by_destination, tallied
 from delaybridge.store.troubles import Retrying
 from delaybridge.store.unseen import why_unseen

@@ -9,18 +9,17 @@ from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.store import announcements, damage, recurring, registry, replies, rules, setbacks
 from delaybridge.store.announcements import IngestInfo, LedgerDrift, WorkerInfo
-from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain, store_wide_error
+from delaybridge.store.command import RedisCommand, Steps, grouped, plain, store_wide_error
 from delaybridge.store.damage import Damage
 from delaybridge.store.held import WAITING, Paused, late_from_ms, paused_places, unheld
 from delaybridge.store.namespace import Namespace
-from delaybridge.store.record import Failing
+from delaybridge.store.retrying import retrying_of
 from delaybridge.store.rules import NO_RULES, Rules
 from delaybridge.store.setbacks import Setback
-from delaybridge.store.troubles import Retrying, Trouble, counted
+from delaybridge.store.troubles import Retrying, Trouble
 from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
-_SAMPLE = 1000  # retried messages that are read of each bucket
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 
 
@@ -187,22 +186,6 @@ def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:
     return sums | {"next_due_ms": min(dues_ms, default=None), "overdue_ms": overdue_ms}
 
 
-def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]:
-    """Retried messages by destination and reason; and whether this is only a sample."""
-    replies = yield Each(_failing(bucket, _SAMPLE) for bucket in buckets)
-    answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
-    asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
-    # A worker of an older version leaves the error of a settled message behind.
-    tried = (yield [_tried(bucket, found) for bucket, found in asked]) if asked else []
-    failing = [
-        each
-        for (_, found), known in zip(asked, tried, strict=True)
-        for each, now in zip(found.values(), known, strict=True)
-        if now is not None
-    ]
-    return counted(failing), not all(whole for _, whole in answers)
-
-
 def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[RedisCommand[Any]]:
     """The commands whose replies `bucket_stats` reads, in this order.
 
@@ -216,17 +199,6 @@ def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[R
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
     return [*bucket.sizes(), *others, *(bucket.page(state, limit=1) for state in waiting)]
-
-
-def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:
-    """About `most` messages whose last publish failed; and whether these are all of them."""
-    asked = (0, "MATCH", "*\0", "COUNT", 2 * most)  # two fields each
-    return plain("HSCAN", bucket.key("attempts"), *asked, parse=replies.read_failing)
-
-
-def _tried(bucket: Bucket, ids: Iterable[bytes]) -> RedisCommand[list[bytes | None]]:
-    """The `attempts` entry of each id, None without one."""
-    return plain("HMGET", bucket.key("attempts"), *ids)
 
 
 def bucket_stats(
