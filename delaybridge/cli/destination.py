@@ -16,7 +16,13 @@ from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import Row, moment_and_wait
 from delaybridge.cli.targets import PENDING_STATES, Targets
-from delaybridge.store.described import error_of, place_data, rule_data, tally_text
+from delaybridge.store.described import (
+    error_of,
+    place_data,
+    retrying_text,
+    rule_data,
+    tally_text,
+)
 from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
@@ -252,12 +258,14 @@ def _numbers(place: Place) -> dict[str, str]:
 
 
 def _state_text(place: Place) -> str:
-    """`paused`, `paused by rabbitmq`, `limited 500/s`, `trouble`, `ok`."""
+    """`paused`, `paused by rabbitmq`, `trouble`, `retrying 12`, `limited 500/s`, `ok`."""
     if place.paused_by:
         by = place.paused_by[0]
         return "paused" if by == place.place else f"paused by {by}"
     rate = place.in_force.get("rate")
     limited = "" if rate is None else f"limited {_rate_text(rate[0])}"
+    if not place.trouble and place.retrying:
+        return f"retrying {sum(each.messages for each in place.retrying):,}"
     return "trouble" if place.trouble else limited or "ok"
 
 
@@ -282,6 +290,8 @@ def _facts(place: Place, now_ms: int) -> Iterator[tuple[str, object]]:
     if paused:
         yield "paused since", moment_and_wait(paused[1], now_ms) or "unknown"
     yield "trouble", place.trouble
+    for each in place.retrying:
+        yield "retrying", retrying_text(each, now_ms)
     for name in _COUNTS:
         yield name.replace("_", " "), numbers[name]
     yield "next due", moment_and_wait(place.next_due_ms, now_ms)

@@ -10,13 +10,14 @@ import click
 from delaybridge.cli.grammar import Command, option, pass_call
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import is_utf, moment_and_wait
-from delaybridge.store.described import moment, plain
+from delaybridge.store.described import moment, plain, retrying_text
 
 if TYPE_CHECKING:
     from delaybridge import Horizon
 
 _BAR_CELLS = 30
 _DAY_MS = 86_400_000
+_NAMED = 3  # failing destinations
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PLACE = "Only this destination, exchange (rabbitmq:orders) or broker; of many an estimate."
 
@@ -91,6 +92,8 @@ def _facts(found: Horizon, span: str, destination: str | None) -> Iterator[tuple
         )
     elif not (found.messages or found.later):
         yield "next due", "-"
+    for each in found.retrying[:_NAMED]:
+        yield "retrying", retrying_text(each, found.now_ms)
     apart = " (all destinations)" if destination else ""
     yield "in flight", f"{found.in_flight:,} claimed: due in seconds, or being delivered{apart}"
     yield "parked", f"{found.parked:,}{apart}" if found.parked else None

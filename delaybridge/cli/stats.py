@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -114,9 +115,9 @@ def _all(call: Invocation, client: Client) -> Exit:
     if found.paused:
         output.line()
         output.table(found.paused, lambda each: paused_row(each, found.now_ms))
-    if found.troubles:
+    for title, rows in _troubles(found):
         output.line()
-        output.table(found.troubles, _trouble_row)
+        output.table(rows, partial(_trouble_row, title))
     if found.ingests:
         output.line()
         show_sources(call, found)
@@ -298,5 +299,12 @@ def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[
         yield "failing", f"{name}: {error}"
 
 
-def _trouble_row(each: Trouble) -> dict[str, str]:
-    return {"PARKED": each.destination, "WORKER": each.worker, "REASON": each.reason}
+def _troubles(found: Stats) -> Iterator[tuple[str, list[Trouble]]]:
+    """Destinations whose messages are parked, and those that refuse them."""
+    for title, is_refusal in (("PARKED", False), ("REFUSED BY", True)):
+        if rows := [each for each in found.troubles if each.is_refusal == is_refusal]:
+            yield title, rows
+
+
+def _trouble_row(title: str, each: Trouble) -> dict[str, str]:
+    return {title: each.destination, "WORKER": each.worker, "REASON": each.reason}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import LedgerDrift
     from delaybridge.store.store import Store
+    from delaybridge.store.troubles import Trouble
 
 _PINGS = 5
 _NAMED = 5  # failing definitions that are shown one by one
@@ -41,9 +42,7 @@ def problems(
         what = f"the oldest waiting message is {roughly(found.overdue_ms)} overdue"
         what += f", over {roughly(max_overdue_ms)}"
         yield Finding(WARN, "lateness", what, "See: delaybridge bucket ls")
-    for trouble in (each for each in found.troubles if not each.is_by_rule):
-        what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
-        yield Finding(FAIL, "workers", what)
+    yield from (_troubled(each) for each in found.troubles if not each.is_by_rule)
     if alone:
         pending = found.delayed + found.in_flight
         what = f"{len(alone)} of {len(found.buckets)} buckets have no worker"
@@ -64,6 +63,15 @@ def problems(
     yield from _ledger(found.ledger)
     yield from _alarm(found)
     yield from _orphans(found)
+
+
+def _troubled(trouble: Trouble) -> Finding:
+    """Messages that are parked, or whose destination refuses them."""
+    if trouble.is_refusal:
+        what = f"{trouble.destination} {trouble.reason} ({trouble.worker})"
+        return Finding(WARN, "destinations", what, "See: delaybridge stats")
+    what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
+    return Finding(FAIL, "workers", what)
 
 
 def _ledger(drift: LedgerDrift | None) -> Iterator[Finding]:

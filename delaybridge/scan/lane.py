@@ -26,6 +26,14 @@ class Broker(NamedTuple):
     publisher: Publisher
 
 
+class Refusing(NamedTuple):
+    """Every publish has failed since `since_ms`; the last one at `last_ms`, for this reason."""
+
+    since_ms: int
+    last_ms: int
+    reason: str
+
+
 class Lane:
     """One destination's way out.
 
@@ -36,7 +44,7 @@ class Lane:
     broker was replaced, or some of its destinations got lanes of their own; its parked messages go
     back to `due` and are routed again. behind: the lanes that were left for this one; their fired
     messages go out first. family: the label of its exchange or topic. limit: its permits, None if
-    it has no rate.
+    it has no rate. refusing: None if the last publish was confirmed, or none was made yet.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class Lane:
         self.parked: dict[Session, Parked] = {}
         self.is_slow = self.is_left = False
         self.limit: Limit | None = None
+        self.refusing: Refusing | None = None
         self.follow(terms)
 
     def follow(self, terms: Terms) -> None:
@@ -65,6 +74,11 @@ class Lane:
         self.terms = terms
         if terms.rates != (() if self.limit is None else self.limit.places):
             self.limit = Limit(terms.rates) if terms.rates else None
+
+    def failed(self, now_ms: int, reason: str) -> None:
+        """A publish failed, and not because its broker is away."""
+        since_ms = now_ms if self.refusing is None else self.refusing.since_ms
+        self.refusing = Refusing(since_ms, now_ms, reason)
 
     @property
     def name(self) -> str:

@@ -30,6 +30,9 @@ from delaybridge.store.bound import BoundSlice
 from delaybridge.store.rules import Rules
 from delaybridge.store.troubles import other_kind
 
+_LEAST_REFUSED_MS = 1000  # a lane fails for longer: one message may fail among many
+_REFUSED_MS = 600_000  # then it is not known any more whether it would
+
 
 class Way(Enum):
     """The next step of a ripe copy."""
@@ -348,6 +351,15 @@ class Lanes:
             is_up = lane.publisher is None or lane.publisher.unavailable is None
             if lane.parked and is_up and not lane.terms.paused:
                 yield lane.label, lane.trouble[:ERROR_CHARS]
+
+    def refused(self, now_ms: int) -> Iterator[tuple[str, str]]:
+        """Lanes that have confirmed nothing of late, and refused something; and why."""
+        for lane in self.routing.lanes.values():
+            each = lane.refusing
+            if each is None or now_ms - each.last_ms > _REFUSED_MS:
+                continue
+            if now_ms - each.since_ms >= _LEAST_REFUSED_MS:
+                yield lane.label, each.reason
 
     def held(self) -> tuple[dict[tuple[str, str], int], float | None]:
         """See `Parking.held`."""

@@ -52,6 +52,7 @@ class Outcomes:
 
         took_ms: of each batch that is answered by now.
         """
+        lane.refusing = None
         if failpoints.ARE_SET:
             failpoints.reach("settle.before")
         settled: dict[Lot, list[str]] = {}
@@ -86,6 +87,8 @@ class Outcomes:
             if lane.circuit.fail(now_ms, outcome.reason):
                 self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
         label, reason = lane.label, outcome.reason
+        if outcome.fault is not Fault.BROKER:
+            lane.failed(now_ms, reason[:ERROR_CHARS])
         self._emit(PublishFailed(destination=label, messages=len(copies), reason=reason))
         maybe = outcome.verdict is Verdict.UNKNOWN
         for copy in copies:

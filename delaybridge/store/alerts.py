@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from delaybridge.store import repairs, setbacks
@@ -12,7 +12,7 @@ from delaybridge.store.fullness import Fullness
 from delaybridge.store.held import Paused
 from delaybridge.store.sentence import Sentence
 from delaybridge.store.stats import Stats
-from delaybridge.store.troubles import Retrying
+from delaybridge.store.troubles import Retrying, Trouble
 from delaybridge.times import roughly
 
 SEVERE, ERROR, WARNING = "severe", "error", "warning"  # the worst first
@@ -89,7 +89,7 @@ def _errors(stats: Stats) -> Iterator[Alert]:
     if stats.recurring_late_ms:
         late = {"late": roughly(stats.recurring_late_ms)}
         yield Alert(ERROR, "no recurring message was made for {late}", late, "recurring")
-    for (destination, reason), workers in _by_trouble(stats).items():
+    for (destination, reason), workers in _by_trouble(stats.troubles).items():
         told = {"destination": destination, "reason": reason}
         if len(workers) == 1:
             told["worker"] = workers[0]
@@ -105,6 +105,12 @@ def _errors(stats: Stats) -> Iterator[Alert]:
 def _warnings(stats: Stats) -> Iterator[Alert]:
     for retrying in stats.retrying:
         yield Alert(WARNING, *_failing(retrying, stats), ABOUT_ONE)
+    named = {retrying.destination for retrying in stats.retrying}
+    refusing = {each.destination: each.reason for each in stats.troubles if each.is_refusal}
+    for destination, reason in refusing.items():
+        if destination not in named:
+            why: dict[str, object] = {"destination": destination, "reason": reason}
+            yield Alert(WARNING, "{destination} {reason}", why, ABOUT_ONE)
     for each in stats.workers:
         if abs(ahead_ms := each.pace.ahead_ms or 0) > _SKEW_MS:
             told = {"worker": each.name, "ms": abs(ahead_ms)}
@@ -199,8 +205,10 @@ def _of_rules(places: Places) -> Iterator[Alert]:
         yield Alert(WARNING, "{worker} is too old to obey rules of destinations", old, _FLEET)
 
 
-def _by_trouble(stats: Stats) -> dict[tuple[str, str], list[str]]:
+def _by_trouble(troubles: Iterable[Trouble]) -> dict[tuple[str, str], list[str]]:
+    """Without destinations that refuse messages: those are retried, or dead."""
     found: dict[tuple[str, str], list[str]] = {}
-    for each in stats.troubles:
-        found.setdefault((each.destination, each.reason), []).append(each.worker)
+    for each in troubles:
+        if not each.is_refusal:
+            found.setdefault((each.destination, each.reason), []).append(each.worker)
     return found

@@ -207,7 +207,8 @@ def drift_of(living: Sequence[WorkerInfo]) -> LedgerDrift | None:
 def _said(of: Mapping[str, Any]) -> WorkerTroubles:
     paused = of.get("paused")
     texts = tuple(map(str, paused)) if isinstance(paused, list) else None
-    return WorkerTroubles(_texts(of, "brokers"), _texts(of, "parked") or {}, texts)
+    parked, refused = (_texts(of, field) or {} for field in ("parked", "refused"))
+    return WorkerTroubles(_texts(of, "brokers"), parked, texts, refused)
 
 
 def _process(of: Mapping[str, Any], name: str) -> dict[str, Any]:

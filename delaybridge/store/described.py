@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from delaybridge.store.series import Rates, Recent
     from delaybridge.store.stats import BucketStats, Stats
     from delaybridge.store.tally import Tally
+    from delaybridge.store.troubles import Retrying
 
 _COUNTS = ("delayed", "in_flight", "parked", "dead")
 
@@ -125,10 +126,19 @@ def place_data(place: Place, found: Places) -> dict[str, Any]:
         "paused_by": paused and paused[0],
         "paused_since": paused and moment(paused[1]),
         "trouble": place.trouble,
+        "retrying": plain(place.retrying),
         "rule": rule_data(place.rule),
         "in_force": {name: {"value": value, "set_by": by} for name, (value, by) in in_force},
         "ignored_by": found.ignoring if place.levels else [],
     }
+
+
+def retrying_text(each: Retrying, now_ms: int) -> str:
+    """`12 to rabbitmq:orders for 5m: unroutable: 312 NO_ROUTE`."""
+    from delaybridge.times import roughly
+
+    since = roughly(max(0, now_ms - each.since_ms))
+    return f"{each.messages:,} to {each.destination} for {since}: {each.example}"
 
 
 def rule_data(rule: Rule) -> dict[str, Any]:

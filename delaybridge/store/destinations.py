@@ -20,11 +20,12 @@ from delaybridge.store import announcements, registry, rules
 from delaybridge.store.command import Each, Steps, store_wide_error
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Tallied
+from delaybridge.store.retrying import retrying_of
 from delaybridge.store.rules import Change, Rule, Rules, label_of, place_of, places_of
 from delaybridge.store.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
-from delaybridge.store.troubles import SLOW, Trouble
+from delaybridge.store.troubles import SLOW, Retrying, Trouble
 
-PAUSED, TROUBLE, LIMITED, FLOWING = "paused", "trouble", "limited", "ok"
+PAUSED, TROUBLE, RETRYING, LIMITED, FLOWING = "paused", "trouble", "retrying", "limited", "ok"
 
 
 class Place(NamedTuple):
@@ -33,7 +34,8 @@ class Place(NamedTuple):
     delayed, in_flight, parked, dead: its messages, also those of narrower places. next_due_ms: when
     the first delayed one is due, in epoch milliseconds; of those read, if they are estimates.
     levels: the rules in force, each with its place, from the broadest to its own. trouble: why
-    workers park its messages, None if they do not, or only because of a rule.
+    workers park its messages, or why it refuses them; None if neither, or only because of a rule.
+    retrying: messages to it, or to its exchange or topic, whose last publish failed.
     """
 
     place: str
@@ -44,6 +46,7 @@ class Place(NamedTuple):
     next_due_ms: int | None
     levels: Sequence[tuple[str, Rule]]
     trouble: str | None
+    retrying: Sequence[Retrying] = ()
 
     @property
     def rule(self) -> Rule:
@@ -58,11 +61,13 @@ class Place(NamedTuple):
 
     @property
     def state(self) -> str:
-        """`paused`, `trouble`, `limited` or `ok`."""
+        """`paused`, `trouble`, `retrying`, `limited` or `ok`."""
         if self.paused_by:
             return PAUSED
         if self.trouble:
             return TROUBLE
+        if self.retrying:
+            return RETRYING
         return LIMITED if "rate" in self.in_force else FLOWING
 
     @property
@@ -114,6 +119,7 @@ class Controls(Namespace):
         only = None if only is None else place_of(only, self.kinds)
         buckets = yield from self.open()
         by_state = yield from tallied(buckets)
+        retrying, _ = yield from retrying_of(buckets)
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
         replies = yield Each([*fleet, self.clock()])
         everything = [reply for part in (*by_state, replies) for reply in part]
@@ -126,10 +132,11 @@ class Controls(Namespace):
         listed = counts.largest()
         troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
         troubled = (each.destination.removesuffix(":") for each in troubles)
-        names = [only] if only else sorted({*listed, *known.by_place, *troubled})
+        failing = (each.destination for each in retrying)
+        names = [only] if only else sorted({*listed, *known.by_place, *troubled, *failing})
         return Places(
             now_us // 1000,
-            [self._place(name, counts, known, troubles) for name in names],
+            [self._place(name, counts, known, troubles, retrying) for name in names],
             len(counts.labels) - len(listed),
             known.odd,
             [each.name for each in living if not each.obeys_rules],
@@ -137,7 +144,12 @@ class Controls(Namespace):
         )
 
     def _place(
-        self, place: str, counts: PlaceCounts, known: Rules, troubles: Sequence[Trouble]
+        self,
+        place: str,
+        counts: PlaceCounts,
+        known: Rules,
+        troubles: Sequence[Trouble],
+        retrying: Sequence[Retrying],
     ) -> Place:
         delayed, in_flight, parked, dead = counts.of(place)
         if not parked.messages:  # announced while the last ones went out, as after a pause
@@ -148,6 +160,7 @@ class Controls(Namespace):
             next_due_ms=counts.next_due_ms.get(place),
             levels=known.levels(*places_of(place, self.kinds)),
             trouble=next(why, None),
+            retrying=[each for each in retrying if overlaps(each.destination, place, self.kinds)],
         )  # fmt: skip
 
     def steer(self, place: str, change: Change) -> Steps[Rule]:
@@ -228,9 +241,12 @@ def within(place: str, kinds: Mapping[str, str]) -> Destination | None:
 def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:
     """Whether a trouble, and not a rule, stops messages of a place or of a part of it."""
     where = trouble.destination.removesuffix(":")
-    if trouble.is_by_rule:
-        return False
-    return where in places_of(place, kinds) or place in places_of(where, kinds)
+    return not trouble.is_by_rule and overlaps(where, place, kinds)
+
+
+def overlaps(a: str, b: str, kinds: Mapping[str, str]) -> bool:
+    """Whether one place covers the other."""
+    return a in places_of(b, kinds) or b in places_of(a, kinds)
 
 
 def _why(trouble: Trouble, place: str) -> str:

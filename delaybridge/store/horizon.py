@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
 from delaybridge.store.command import Each, RedisCommand, Steps, grouped, plain
+from delaybridge.store.destinations import overlaps
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.replies import Sample, read_first_score
+from delaybridge.store.retrying import retrying_of
 from delaybridge.store.rules import places_of
+from delaybridge.store.troubles import Retrying
 from delaybridge.store.verbs import Bucket
 
 _MAX_CELLS = 1000
@@ -45,7 +48,8 @@ class Horizon(NamedTuple):
     before and after. next_due_ms: when the first falls due; None if none does, or if unknown.
     busiest: the fullest sixtieth of the fullest cell; None if nothing falls due, or if unknown.
     in_flight, parked: of all destinations, and not counted above. A worker claims messages shortly
-    before they are due: they are in flight.
+    before they are due: they are in flight. retrying: messages that were due before, and whose last
+    publish failed; they are counted where they are tried again. About a thousand of each bucket.
     """
 
     now_ms: int
@@ -57,6 +61,7 @@ class Horizon(NamedTuple):
     busiest: Cell | None
     in_flight: int
     parked: int
+    retrying: Sequence[Retrying] = ()
 
     @property
     def is_estimated(self) -> bool:
@@ -76,7 +81,7 @@ class Outlook(Namespace):
     def horizon(
         self, span_ms: int, step_ms: int, destination: str | None, from_ms: int | None = None
     ) -> Steps[Horizon]:
-        """The cells of the coming `span_ms`. Takes three round trips.
+        """The cells of the coming `span_ms`. Takes four round trips, five if messages fail.
 
         from_ms: where they begin instead of now; `overdue` and `later` are then before and after.
 
@@ -88,6 +93,8 @@ class Outlook(Namespace):
         now_ms = yield from self.now_ms()
         starts = list(_starts(now_ms if from_ms is None else from_ms, span_ms, step_ms))
         found = (yield from self._counted(buckets, starts))._replace(now_ms=now_ms)
+        retrying, _ = yield from retrying_of(buckets)
+        found = found._replace(retrying=self._of(retrying, destination))
         if destination is not None:
             return (yield from self._estimated(found, destination))
         if found.fullest is None:
@@ -97,6 +104,12 @@ class Outlook(Namespace):
         sums = (sum(counts[at : at + size]) for at in range(0, len(counts), size))
         cells = map(Cell, *zip(*parts, strict=True), sums)
         return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
+
+    def _of(self, retrying: Sequence[Retrying], place: str | None) -> Sequence[Retrying]:
+        """Those of a place, or of its exchange or topic."""
+        if place is None:
+            return retrying
+        return [each for each in retrying if overlaps(each.destination, place, self.kinds)]
 
     def _counted(self, buckets: Sequence[Bucket], starts: list[int]) -> Steps[Horizon]:
         looks = yield from grouped([_look(bucket, starts) for bucket in buckets])

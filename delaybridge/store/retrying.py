@@ -1,4 +1,4 @@
-"""Messages whose last publish failed, and that are tried again."""
+"""Messages whose last publish failed, read from the store: by destination, with the reason."""
 
 from __future__ import annotations
 

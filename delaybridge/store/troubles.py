@@ -14,6 +14,7 @@ LACKING = "no_broker"
 UNRECEIVED = "unreceived: no consumer has received it yet"
 LIMITED = "limited"
 ORPHANED = "orphaned"
+REFUSES = "refuses"
 SLOW = "slow: its destination takes messages more slowly than they fall due"
 
 
@@ -32,7 +33,10 @@ class Retrying(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """A destination whose messages a worker parks (`NAME:` for a whole broker), and the reason."""
+    """A destination (`NAME:`: a whole broker) whose messages do not go out, and the reason.
+
+    The worker parks them, or the destination refuses each one.
+    """
 
     destination: str
     reason: str
@@ -43,6 +47,11 @@ class Trouble(NamedTuple):
         """Whether a rule of the destination is the reason."""
         return first_word(self.reason) == LIMITED
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the destination refuses them; they are tried again."""
+        return first_word(self.reason) == REFUSES
+
 
 class WorkerTroubles(NamedTuple):
     """The part of a worker's announcement about messages that do not go out.
@@ -50,11 +59,13 @@ class WorkerTroubles(NamedTuple):
     brokers: name of each broker -> why it is unavailable, None if it is available; None as a whole
     if the worker's version does not announce it. parked: lane -> why its messages are parked.
     paused: the places that it keeps paused; None if its version knows no rules of destinations.
+    refused: lane -> why its last messages failed, if none was confirmed since.
     """
 
     brokers: Mapping[str, str | None] | None = None
     parked: Mapping[str, str] = {}
     paused: tuple[str, ...] | None = None
+    refused: Mapping[str, str] = {}
 
     def why(self, destination: str) -> str:
         """Why a message to this destination is parked, as far as the worker has announced it."""
@@ -71,9 +82,14 @@ class WorkerTroubles(NamedTuple):
         return self.parked.get(other_kind(name), SLOW)
 
     def troubles(self, worker: str) -> list[Trouble]:
-        """The same as a list: whole brokers first, then destinations."""
+        """The same as a list: whole brokers first, then destinations, those that refuse last."""
         brokers = [(f"{name}:", why) for name, why in (self.brokers or {}).items() if why]
-        return [Trouble(*each, worker) for each in [*brokers, *self.parked.items()]]
+        refused = [
+            (label, f"{REFUSES}: {why}")
+            for label, why in self.refused.items()
+            if label not in self.parked
+        ]
+        return [Trouble(*each, worker) for each in [*brokers, *self.parked.items(), *refused]]
 
 
 def other_kind(broker: str) -> str:

@@ -15,7 +15,8 @@ from delaybridge.web.problems import Problem
 class PlaceState(msgspec.Struct):
     """What waits for a destination, its own rule, and what is in force from broader ones.
 
-    error: by how much the numbers may be wrong, if they are estimates.
+    error: by how much the numbers may be wrong, if they are estimates. retrying: messages whose
+    last publish failed, by destination and reason.
     """
 
     destination: str
@@ -30,6 +31,7 @@ class PlaceState(msgspec.Struct):
     paused_by: str | None
     paused_since: str | None
     trouble: str | None
+    retrying: list[dict[str, Any]]
     rule: dict[str, Any]
     in_force: dict[str, Any]
     ignored_by: list[str]

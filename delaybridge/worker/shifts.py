@@ -27,7 +27,7 @@ from delaybridge.store.verbs import Bucket
 from delaybridge.worker.service import Background
 from delaybridge.worker.shift import Shift
 
-_ANNOUNCED = 20  # destinations whose messages are parked
+_ANNOUNCED = 20  # destinations whose messages are parked, or that refuse them
 
 Make = Callable[[str, int], Shift]
 """Makes the shift of a node; how many nodes there are."""
@@ -205,12 +205,22 @@ class Shifts:
         return [s.bucket for s in self.sessions() if s.touched_s > since_s]
 
     def announced(self) -> dict[str, Any]:
-        """For the announcement: destinations that park their messages, and damaged buckets."""
+        """For the announcement: destinations that park or refuse messages, and damaged buckets."""
         parked = (each for lanes in self._lanes() for each in lanes.parked())
+        refused = (
+            each
+            for shift in self._all
+            if shift.lanes is not None
+            for each in shift.lanes.refused(shift.clock.now_ms())
+        )
         damaged: dict[str, str] = {}
         for shift in self._all:
             damaged |= shift.leases.damaged_buckets.announced()
-        return {"parked": dict(islice(parked, _ANNOUNCED)), "damaged": damaged}
+        return {
+            "parked": dict(islice(parked, _ANNOUNCED)),
+            "refused": dict(islice(refused, _ANNOUNCED)),
+            "damaged": damaged,
+        }
 
     def reported(self) -> dict[str, Any]:
         """For the worker's report: what brokers have not answered, what is held, what is late."""

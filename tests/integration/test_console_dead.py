@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -10,6 +11,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from delaybridge.store import registry
 from delaybridge.store.store import Store
 from tests.rigs.burials import buried
 from tests.rigs.crew import CALM, Crew
@@ -134,6 +136,23 @@ async def test_destinations_and_what_steers_them(http: httpx.AsyncClient) -> Non
     assert "paused by the rule of kafka since 20" in text
     assert "/v1/messages:export?destination=kafka%3At" in text
     assert (await http.get("/destinations/kafka%3A")).status_code == 422
+
+
+async def test_a_destination_that_refuses_messages_is_shown_as_trouble(
+    http: httpx.AsyncClient, store: Store, namespace: str
+) -> None:
+    refused = {"kafka:t": f"invalid_record: {HOSTILE}"}
+    about = json.dumps({"brokers": {}, "parked": {}, "paused": [], "refused": refused})
+    store.run([registry.announce(namespace, "w", "i", 60_000, about.encode())])
+    (place,) = (await http.get("/v1/destinations")).json()["items"]
+    told = f"refuses: invalid_record: {HOSTILE}"
+    assert (place["state"], place["trouble"]) == ("trouble", f"{told} (w)")
+    (row,) = rows((await http.get("/destinations")).text, "t-places")
+    assert row.startswith(f"kafka:t trouble {told} (w) ")
+    for path in ("/destinations/kafka%3At", "/brokers"):
+        text = (await http.get(path)).text
+        assert html.escape(told) in text and HOSTILE not in text
+    assert "refused</span> kafka:t" in (await http.get("/workers")).text
 
 
 async def test_brokers_tell_no_secret_and_what_workers_say(

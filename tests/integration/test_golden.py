@@ -76,6 +76,9 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
         "a worker parks messages": lambda: announce(
             "w", **SERVES, parked={"kafka:t": "unroutable: no such topic"}
         ),
+        "kafka:t refuses messages": lambda: announce(
+            "w", **SERVES, refused={"kafka:t": "invalid_record: no key"}
+        ),
         "ingest is kept out": lambda: read("403 ACCESS_REFUSED"),
         "ingest reads": lambda: read("reading"),
         "a rule is odd": lambda: redis.hset(rules, "kafka:odd", '{"rate": -1}'),

@@ -30,6 +30,18 @@ MUTANTS = [
         "tests/unit/test_lane_circuits.py",
     ),
     Mutant(
+        "lanes: a confirm ends no refusal", "delaybridge/scan/outcomes.py",
+        "        lane.refusing = None\n", "",
+        "a destination that takes messages again is said to refuse them",
+        "tests/unit/test_lanes.py",
+    ),
+    Mutant(
+        "lanes: one failure is a refusal", "delaybridge/scan/lanes.py",
+        "_LEAST_REFUSED_MS = 1000", "_LEAST_REFUSED_MS = 0",
+        "one bad message makes its exchange look as if it refused all",
+        "tests/unit/test_lanes.py",
+    ),
+    Mutant(
         "parking: a probe of five", "delaybridge/scan/parking.py",
         "_PROBES = 5", "_PROBES = 500",
         "a destination that fails gets hundreds of messages at each probe",

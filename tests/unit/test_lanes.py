@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from delaybridge.publish import CONFIRMED
+from dataclasses import replace
+
+import pytest
+
+from delaybridge.publish import CONFIRMED, Outcome
 from delaybridge.scan.lane import Broker
 from delaybridge.store.replies import Fired
 from tests.rigs.board import MAX_ATTEMPTS, NOW_MS, STALLED_MS, TABLE, WINDOW, Board, Recorder
 from tests.rigs.bucket_session import new_session
-from tests.rigs.outcomes import NACK
+from tests.rigs.outcomes import CONNECTION_LOST, NACK, UNROUTABLE
 
 PATIENCE_MS = 50
 
@@ -229,3 +233,25 @@ def test_messages_of_a_removed_broker_are_parked_until_it_is_back(board: Board) 
     assert board.recover() == ["m1"]
     board.come_back()
     assert board.pass_(board.copy()) == "go"
+
+
+# what refuses messages
+
+
+@pytest.mark.parametrize("outcome", [NACK, UNROUTABLE], ids=lambda one: one.reason)
+def test_a_lane_that_confirms_nothing_any_more_is_told_with_the_last_reason(
+    board: Board, outcome: Outcome
+) -> None:
+    for late_ms in (0, 900):
+        board.answer(board.send(1), replace(outcome, reason=f"{late_ms}"), NOW_MS + late_ms)
+    assert [*board.lanes.refused(NOW_MS + 900)] == [], "one message may fail among many"
+    assert [*board.lanes.refused(NOW_MS + 1000)] == [("a:q", "900")]
+    assert [*board.lanes.refused(NOW_MS + 900 + 600_001)] == [], "nobody knows any more"
+
+
+def test_a_lane_refuses_nothing_once_it_confirms_or_if_its_broker_is_away(board: Board) -> None:
+    failed, confirmed = board.send(2)
+    board.answer([failed], NACK)
+    board.answer([confirmed], CONFIRMED, NOW_MS + 500)
+    board.answer(board.send(1, "a:other"), CONNECTION_LOST)
+    assert [*board.lanes.refused(NOW_MS + 2000)] == []

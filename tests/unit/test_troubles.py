@@ -79,3 +79,10 @@ def test_the_troubles_of_a_worker_are_its_brokers_and_its_destinations() -> None
         Trouble("b:", "not_connected: refused", "w"),
         Trouble("a:orders", "access_refused: 403", "w"),
     ]
+
+
+def test_a_destination_that_refuses_messages_is_trouble_unless_its_messages_are_parked() -> None:
+    said = WorkerTroubles(parked={"a:q": "stalled"}, refused={"a:q": "nacked", "a:r": "nacked: 1"})
+    (parked, refusal) = said.troubles("w")
+    assert parked == Trouble("a:q", "stalled", "w") and not parked.is_refusal
+    assert refusal == Trouble("a:r", "refuses: nacked: 1", "w") and refusal.is_refusal

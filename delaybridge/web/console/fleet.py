@@ -29,6 +29,8 @@ def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
             yield Wrong("broker unavailable", broker, why)
     for place, why in worker.said.parked.items():
         yield Wrong("parked", place, why or "")
+    for place, why in worker.said.refused.items():
+        yield Wrong("refused", place, why or "")
     for place in worker.said.paused or ():
         yield Wrong("paused", place, "")
     if worker.ledger is not None and worker.ledger.silent:
