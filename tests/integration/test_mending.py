@@ -182,6 +182,22 @@ async def test_old_entries_beside_the_present_ones_are_dropped(lone: Rig) -> Non
     assert await lone.raw("parked") == []
 
 
+async def test_dead_ones_whose_record_was_gone_when_they_were_claimed_are_no_contradiction(
+    lone: Rig,
+) -> None:
+    await lone.schedule(message("x", NOW_MS), message("y", NOW_MS))
+    await lone.store.redis.hdel(bucket_key(lone.namespace, 0, "messages"), "x")
+    lone.scanner.wake_all()
+    await lone.at(NOW_MS + 1)
+    assert await lone.state("x") == "dead"
+    assert (await counts(lone)).bare == 1
+    assert await compare(lone)
+    session = lone.sessions[0]
+    await lone.store.run_one(session.bucket.trim(*session.owner, keep=0, age_ms=None))
+    assert (await counts(lone)).bare == 0
+    assert await compare(lone)
+
+
 # long overdue
 
 
@@ -224,6 +240,14 @@ async def test_more_that_are_long_overdue_wait_for_the_operator(lone: Rig) -> No
     lone.scanner.wake_all()
     await lone.live_until(NOW_MS + 2000)
     assert sorted(lone.memory.ids) == sorted(ids)
+
+
+async def test_what_waits_for_the_operator_stays_when_all_others_are_unparked(lone: Rig) -> None:
+    await overdue(lone, 101)
+    assert not await compare(lone)
+    session = lone.sessions[0]
+    assert await lone.store.run_one(session.bucket.unpark(*session.owner)) == 0
+    assert len(await lone.raw("parked")) == 101
 
 
 async def test_those_whose_time_to_live_is_over_are_dead(lone: Rig) -> None:

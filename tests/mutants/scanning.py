@@ -147,4 +147,32 @@ MUTANTS = [
         "201 destinations have totals of their own",
         "tests/unit/test_metrics.py tests/unit/test_counts.py",
     ),
+    Mutant(
+        "mending: the session goes on", "delaybridge/scan/mending.py",
+        "if counts.difference != session.residue:", "if False:",
+        "messages that are in no set never come",
+        "tests/integration/test_mending.py::test_messages_come_at_their_time_"
+        "though_due_vanished",
+    ),
+    Mutant(
+        "mending: a new session does not walk", "delaybridge/scan/reclaiming.py",
+        "or each.session.counts.difference != SOUND:", "or False:",
+        "a bucket is taken again each minute, and never mended",
+        "tests/integration/test_mending.py::test_messages_come_at_their_time_"
+        "though_due_vanished",
+    ),
+    Mutant(
+        "mending: a hundred are parked", "delaybridge/scan/mending.py",
+        "_MOST_AT_ONCE = 100 ", "_MOST_AT_ONCE = 99 ",
+        "an operator is asked about a handful of messages",
+        "tests/integration/test_mending.py::test_a_hundred_that_are_long_overdue_"
+        "are_published",
+    ),
+    Mutant(
+        "mending: nobody offers again", "delaybridge/scan/mending.py",
+        "elif page is not None and self._waits_in_vain(page):", "elif False:",
+        "messages of a pull topic whose order vanished are never received",
+        "tests/integration/test_mending.py::test_messages_of_a_pull_topic_can_be_"
+        "received_again_though_their_order_vanished",
+    ),
 ]  # fmt: skip

@@ -200,4 +200,32 @@ MUTANTS = [
         "tests/integration/test_series.py::test_the_rings_hold_what_was_sent_in_their_periods_"
         "and_no_more",
     ),
+    Mutant(
+        "claim: lost records are not counted", "lua/claim.lua",
+        "  redis.call('HSET', KEYS[8], 'bare', bare)\n", "",
+        "a bucket with a dead entry that has no record is taken again and walked through",
+        "tests/integration/test_mending.py::test_dead_ones_whose_record_was_"
+        "gone_when_they_were_claimed_are_no_contradiction",
+    ),
+    Mutant(
+        "mend: long overdue ones are published", "lua/mend.lua",
+        "elseif is_long and ARGV[7] == 'hold' then", "elseif false then",
+        "messages of long ago go out unasked, thousands at once",
+        "tests/integration/test_mending.py::test_more_that_are_long_overdue_wait_"
+        "for_the_operator",
+    ),
+    Mutant(
+        "unpark: parked orphans come back", "lua/unpark.lua",
+        "'-inf', ORPHANED, 'WITHSCORES'", "'-inf', '+inf', 'WITHSCORES'",
+        "messages that wait for an operator are published",
+        "tests/integration/test_mending.py::test_what_waits_for_the_operator_stays_"
+        "when_all_others_are_unparked",
+    ),
+    Mutant(
+        "count: a contradiction is forgotten", "lua/count.lua",
+        "  suspect = redis.call('HSET', KEYS[8], 'suspect', '1')\n", "",
+        "the next owner brings back what hides it, and does not walk",
+        "tests/integration/test_mending.py::test_old_entries_beside_the_present_"
+        "ones_are_dropped",
+    ),
 ]  # fmt: skip
