@@ -25,8 +25,8 @@ ALONE = {
     "due": Loss(MENDED, "the delayed messages are found, and wait for their time again"),
     "messages": Loss(
         TOLD,
-        "the bodies are lost: each message that waits is put into the dead set (`payload_missing`) "
-        "when it is due; what is on its way to a broker still arrives",
+        "the bodies are lost: each message that waited is found and put into the dead set "
+        "(`payload_missing`); what is on its way to a broker still arrives",
     ),
     "mirror": Loss(
         MENDED, "what was in flight is found and sent again: it may come twice, as after a crash"
@@ -41,15 +41,18 @@ ALONE = {
     "parked": Loss(MENDED, "the parked messages are found, and parked again if need be"),
     "dead": Loss(
         MENDED,
-        "the dead messages are found by their reasons, and are dead again, buried today; those "
-        "without a body are gone",
+        "the dead messages are found by their reasons, and are dead again, as if they were buried "
+        "now; those without a body are gone",
     ),
-    "dead_reason": Loss(UNKNOWN, "the dead messages stay, without their reasons"),
+    "dead_reason": Loss(
+        TOLD, "the dead messages stay; as their reason stands `unknown: its reason was lost`"
+    ),
     "lease": Loss(MENDED, "as after a crash: what was in flight may come twice"),
     "marks": Loss(
         TOLD,
         "the bucket waits until somebody runs the command that `doctor` shows. What was in flight "
-        "may come twice, and `cancelled` be answered meanwhile for a message that was sent",
+        "may come twice, and `cancelled` be answered meanwhile for a message that was sent; counts "
+        "of what was scheduled and mended begin anew",
         _UNDONE,
     ),
     "revoked": Loss(
@@ -66,7 +69,7 @@ ALONE = {
         "Kafka records that are read again, and requests repeated under an `Idempotency-Key`, may "
         "come again once they were delivered; plans of recurring messages begin again",
     ),
-    "ready": Loss(MENDED, "the messages of pull topics are offered again"),
+    "ready": Loss(MENDED, "the messages of pull topics are offered again, within an hour"),
     "delivered": Loss(UNKNOWN, "an id that is scheduled again within the window comes again"),
 }  # fmt: skip
 """Of each key of a bucket."""

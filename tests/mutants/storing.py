@@ -144,6 +144,25 @@ MUTANTS = [
         "tests/unit/test_agreement.py",
     ),
     Mutant(
+        "claim: what the marks forgot", "lua/claim.lua",
+        "if lowest and tonumber(lowest) < claimed then", "if false then",
+        "what was in flight when a bucket lost its marks and lease stays so",
+        "tests/integration/test_store_claims.py::test_a_session_that_began_without_the_marks_ends_"
+        "once_they_are_repaired",
+    ),
+    Mutant(
+        "alarm: lost keys stay", "delaybridge/store/alarms.py",
+        "(yield from repairs.clear(namespace)) or bool(cleared)", "bool(cleared)",
+        "lost keys are told for ever",
+        "tests/integration/test_mended.py",
+    ),
+    Mutant(
+        "stats: held back is failing", "delaybridge/store/troubles.py",
+        "if first_word(one.error) != ORPHANED", "if one.error",
+        "messages that wait for an operator count as failing publishes",
+        "tests/integration/test_mended.py",
+    ),
+    Mutant(
         "define: without the progress", "lua/define.lua",
         "if now ~= before or progress ~= ARGV[4] then", "if now ~= before then",
         "a worker that was slow repeats runs that another has made",
