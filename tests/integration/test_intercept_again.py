@@ -26,7 +26,7 @@ from delaybridge.intercept.kombu import Producer as KombuProducer
 from delaybridge.intercept.pika import delaying
 from delaybridge.store.scheduling import Patience
 from tests.rigs.bucket import Owner
-from tests.rigs.delivering import Delivering
+from tests.rigs.delivering import Delivering, script_calls
 from tests.rigs.kafka_site import Reports
 from tests.rigs.waiting import DEADLINE_S, quiet, until, until_async
 
@@ -159,13 +159,15 @@ def _are(kafka: KafkaProducer, reports: Reports, count: int) -> bool:
 
 
 def test_after_a_purge_of_what_waits_the_next_is_stored(
-    kafka: KafkaProducer, owner_of: OwnerOf
+    kafka: KafkaProducer, owner_of: OwnerOf, raw: redis.Redis
 ) -> None:
     reports, late = Reports(), Reports()
     kafka.produce("t", b"x", headers=ID, on_delivery=reports, delay=0)
     kafka.flush()
     Delivering(owner_of("x"))
+    before = script_calls(raw)
     kafka.produce("t", b"x", headers=ID, on_delivery=late, delay=0)
+    until(lambda: script_calls(raw) >= before + 3, "it waits")
 
     def is_purged() -> bool:  # it may be in flight now and then
         kafka.purge(in_flight=False)
