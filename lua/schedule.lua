@@ -159,10 +159,15 @@ if not all_new then
   local reach = ARGV[9]
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
+  local any_claimed, any_tried -- once a message of the same id is met
   local added, accepted = {}, 0
 
   local function score_of(record)
     return #record > 9 and struct.unpack('>d', record, 2) or 0
+  end
+
+  local function payload_of(record)
+    return string.sub(record, 14, string.byte(record) == BACKDATED and -9 or -1)
   end
 
   local function offset_of(i)
@@ -192,7 +197,6 @@ if not all_new then
 
   -- Whether the message was handed to the broker, or is about to be.
   local function is_fired(id, score)
-    flush() -- if a key is damaged, the messages accepted so far are not lost
     local claim = tonumber(redis.call('ZSCORE', mirror, id) or '')
     return claim and claim <= tonumber(fired[2] or -1) and score <= tonumber(fired[1] or -1)
   end
@@ -372,9 +376,14 @@ if not all_new then
 
   -- The answer to a call whose id has a message already.
   local function meet(stamp, id, old, entry, score, record)
-    local its_score, tried = score_of(old), given(id)
+    flush() -- if a key is damaged, the messages accepted so far are not lost
+    if any_claimed == nil then
+      any_claimed = redis.call('ZCARD', mirror) > 0
+      any_tried = redis.call('HLEN', attempts) > 0
+    end
+    local its_score, tried = score_of(old), any_tried and given(id)
     local is_held = tried and math.floor(its_score) > now and policy ~= KNOWN_SOURCE
-    if policy ~= KNOWN_SOURCE and not is_held and is_fired(id, its_score) then
+    if any_claimed and policy ~= KNOWN_SOURCE and not is_held and is_fired(id, its_score) then
       return refuse(stamp, id, IN_FLIGHT), its_score
     elseif is_foreign(old) then
       return FOREIGN, its_score
@@ -382,9 +391,8 @@ if not all_new then
       return replace(stamp, id, old, score, record, REPLACED)
     elseif is_held then
       return replace(stamp, id, old, score, record, CREATED)
-    end
-    local payload = string.sub(old, 14, string.byte(old) == BACKDATED and -9 or -1)
-    if policy ~= KEEP and policy ~= KNOWN_SOURCE and not is_same(payload, string.sub(entry, 5)) then
+    elseif policy ~= KEEP and policy ~= KNOWN_SOURCE
+      and not is_same(payload_of(old), string.sub(entry, 5)) then
       return refuse(stamp, id, CONFLICT), its_score
     end
     return tried and end_receipt(stamp, id, tried) or refuse(stamp, id, DUPLICATE), its_score

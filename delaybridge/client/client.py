@@ -145,7 +145,10 @@ class Client(Many, Overview, Steers, Pulls):
         """Store a message, to be published when it is due.
 
         Give either `delay` or `at`. If the outcome of a call is unknown, make it again with the
-        same id: had the first one taken effect, the answer is `duplicate`.
+        same id: had the first one taken effect, the answer is `duplicate` while its message waits.
+
+        While the message of that id is being delivered, the call waits until it is settled, at most
+        for `timeout_s`: a consumer may schedule again what it has just received.
 
         Args:
             destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
@@ -166,8 +169,8 @@ class Client(Many, Overview, Steers, Pulls):
 
         Returns:
             `created`, `duplicate` (the message was pending already, or was delivered within
-            `publish.dedup_window_s`; nothing changed), `replaced`, or `in_flight` (too late to
-            replace it).
+            `publish.dedup_window_s`; nothing changed), `replaced`, or `in_flight` (the message of
+            that id was still being delivered after `timeout_s`; nothing was stored).
 
         Raises:
             MessageError: an argument is wrong; `field` names it.

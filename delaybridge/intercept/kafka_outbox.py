@@ -147,7 +147,7 @@ class Outbox:
                 self._store(client)
 
     def _next_batch(self) -> bool:
-        """Wait for messages and put them in flight. False: closed and empty.
+        """Wait for messages and put them in flight; there may be none. False: closed and empty.
 
         Those whose id was in flight go with the next ones, or alone after a pause.
         """
@@ -160,7 +160,7 @@ class Outbox:
             while self._queue and len(self._in_flight) < BATCH_MESSAGES and size < BATCH_BYTES:
                 size += len(self._queue[0].accepted.payload)
                 self._in_flight.append(self._queue.popleft())
-            return bool(self._in_flight)
+            return bool(self._in_flight) or not self.is_closed
 
     def _store(self, client: Client) -> None:
         """One call for the messages in flight; they stay there if another call may succeed."""

@@ -26,9 +26,9 @@ from delaybridge.intercept.kombu import Producer as KombuProducer
 from delaybridge.intercept.pika import delaying
 from delaybridge.store.scheduling import Patience
 from tests.rigs.bucket import Owner
-from tests.rigs.delivering import Delivering
+from tests.rigs.delivering import Delivering, script_calls
 from tests.rigs.kafka_site import Reports
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import DEADLINE_S, quiet, until, until_async
 
 OwnerOf = Callable[[str], Owner]
 Publish = Callable[[Any], Awaitable[Any]]  # called with a delay
@@ -156,6 +156,30 @@ async def test_on_delivery_waits_and_the_others_of_its_batch_are_stored_meanwhil
 def _are(kafka: KafkaProducer, reports: Reports, count: int) -> bool:
     kafka.poll(0)
     return len(reports.all) == count
+
+
+def test_after_a_purge_of_what_waits_the_next_is_stored(
+    kafka: KafkaProducer, owner_of: OwnerOf, raw: redis.Redis
+) -> None:
+    reports, late = Reports(), Reports()
+    kafka.produce("t", b"x", headers=ID, on_delivery=reports, delay=0)
+    kafka.flush()
+    Delivering(owner_of("x"))
+    before = script_calls(raw)
+    kafka.produce("t", b"x", headers=ID, on_delivery=late, delay=0)
+    until(lambda: script_calls(raw) >= before + 3, "it waits")
+
+    def is_purged() -> bool:  # it may be in flight now and then
+        kafka.purge(in_flight=False)
+        kafka.poll(0)
+        return bool(late.all)
+
+    until(is_purged)
+    assert late.codes == [KafkaError._PURGE_QUEUE]
+    quiet(0.2)  # longer than any pause
+    kafka.produce("t", b"x", on_delivery=reports, delay="1h")
+    assert kafka.flush(DEADLINE_S) == 0
+    assert reports.codes == [None, None]
 
 
 def test_on_delivery_gets_an_error_after_the_time_out(

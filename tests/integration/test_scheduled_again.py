@@ -33,6 +33,7 @@ from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import TO, Maker, Threaded
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import PATIENCE_S, until, until_async
+from tests.servers.redis import ON_EVERY_REDIS
 
 OwnerOf = Callable[[str], Owner]
 BROKERS = {"rabbitmq": "amqp://127.0.0.1:1"}  # never connected
@@ -264,6 +265,7 @@ async def working(crew: Crew) -> AsyncIterator[Crew]:
     yield crew
 
 
+@ON_EVERY_REDIS
 async def test_a_chain_under_one_id_never_stops(working: Crew, arrived: Arrived) -> None:
     client, ids = working.client, [f"c{n}" for n in range(20)]
 
