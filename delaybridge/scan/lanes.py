@@ -356,7 +356,7 @@ class Lanes:
         """Lanes that have confirmed nothing of late, and refused something; and why."""
         for lane in self.routing.lanes.values():
             each = lane.refusing
-            if each is None or now_ms - each.last_ms > _REFUSED_MS:
+            if each is None or lane.terms.paused or now_ms - each.last_ms > _REFUSED_MS:
                 continue
             if now_ms - each.since_ms >= _LEAST_REFUSED_MS:
                 yield lane.label, each.reason

@@ -74,7 +74,8 @@ class Parking:
         return back
 
     def _set_bound(self) -> None:
-        self._bound = _ALL_KNOWN // max(1, sum([len(lane.parked) for lane in self.troubled]))
+        pairs = sum([len(lane.parked) for lane in self.troubled])
+        self._bound = max(1, _ALL_KNOWN // max(1, pairs))
 
     def _note(self, lane: Lane, session: Session, score: float, id: str) -> None:
         self.troubled[lane] = None
@@ -86,8 +87,12 @@ class Parking:
     def add_page(
         self, lane: Lane, parked: Parked, found: BoundSlice, route: Route, now_ms: int
     ) -> None:
-        """The next parked messages of the bucket: remember those of the lane."""
-        lanes = {to: route(to, now_ms)[1] for to in {to for _, _, to in found.messages}}
+        """The next parked messages of the bucket: remember those of the lane.
+
+        One whose record cannot be read any more goes back with them, and is buried.
+        """
+        names = {to for _, _, to in found.messages}
+        lanes = {to: route(to, now_ms)[1] if to else lane for to in names}
         ids = [(score, id.decode(errors="replace"), lanes[to]) for score, id, to in found.messages]
         ours = [(score, id) for score, id, of in ids if of is lane]
         parked.add_page(ours, ids[-1][:2] if found.more else None, self._bound)

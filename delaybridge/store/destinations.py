@@ -119,13 +119,13 @@ class Controls(Namespace):
         only = None if only is None else place_of(only, self.kinds)
         buckets = yield from self.open()
         by_state = yield from tallied(buckets)
-        retrying, _ = yield from retrying_of(buckets)
         fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
         replies = yield Each([*fleet, self.clock()])
         everything = [reply for part in (*by_state, replies) for reply in part]
         if (error := store_wide_error(everything)) is not None:
             raise error
         info, expiries, stored, now_us = replies
+        retrying, _ = yield from retrying_of(buckets)
         living = announcements.workers([info, expiries], now_us // 1000)
         known = announcements.obeyed(stored, living)
         counts = PlaceCounts(self.kinds, by_state)

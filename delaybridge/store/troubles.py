@@ -87,7 +87,7 @@ class WorkerTroubles(NamedTuple):
         refused = [
             (label, f"{REFUSES}: {why}")
             for label, why in self.refused.items()
-            if label not in self.parked
+            if why and label not in self.parked
         ]
         return [Trouble(*each, worker) for each in [*brokers, *self.parked.items(), *refused]]
 

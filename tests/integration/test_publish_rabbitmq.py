@@ -265,6 +265,24 @@ class TestConnection:
             arrived = await asyncio.to_thread(rig.read, to.address, 10 + len(again))
             assert len(arrived) == 10 + len(again)
 
+    async def test_each_message_ends_once_though_the_connection_is_lost_while_channels_open(
+        self, rig: RabbitMQRig
+    ) -> None:
+        to = await rig.new_destination()
+        async with rig.connected() as (publisher, sink):
+            many = [rig.delivery(rig.missing_destination()) for _ in range(300)]
+            publisher.publish(many)
+            await until_async(lambda: len(sink.outcomes) > 0, "some are refused")
+            rig.proxy.reset()
+            await sink.all_of(many)
+            assert sink.verdicts(many) == {Verdict.REFUSED}, "none of them was written"
+            assert sink.reasons(many) == {"exchange_missing", "connection_lost"}
+            await until_async(lambda: publisher.unavailable is None, "it connects again")
+            again = [rig.delivery(one.destination) for one in many[-5:]]
+            await sink.publish(again)
+            assert sink.reasons(again) == {"exchange_missing"}
+            await sink.confirm_again(rig, to)
+
     async def test_tls_verifies_the_broker(self, rig: RabbitMQRig) -> None:
         tls = rig.node.tls
         to = await rig.new_destination()

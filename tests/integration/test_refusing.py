@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from delaybridge import Client, Message
 from delaybridge.message import State
-from tests.rigs.bridge import rabbitmq_channel
+from tests.rigs.bridge import make_topic, rabbitmq_channel
 from tests.rigs.command_line import Run
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import until
+
+Start = Callable[[str], None]
 
 
 @pytest.fixture
@@ -30,24 +35,34 @@ def full(rabbitmq_url: str, namespace: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def worker(
-    redis_url: str,
-    rabbitmq_url: str,
-    namespace: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[None]:
-    """A worker whose retries wait for an hour."""
+def compacted(real_kafka_url: str, namespace: str) -> str:
+    """A topic that takes no record without a key."""
+    config = {"cleanup.policy": "compact"}
+    topic = NewTopic(namespace, 1, 1, config=config)
+    make_topic(AdminClient({"bootstrap.servers": urlsplit(real_kafka_url).netloc}), topic)
+    return f"kafka:{namespace}"
+
+
+@pytest.fixture
+def start(
+    redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
+    """Starts a worker for the broker of this URL, whose retries wait for an hour."""
     patient = {**PATIENT_PROCESS, "DELAYBRIDGE_LEASE__RENEW_MS": "200"}
     for name in ("BASE_MS", "MAX_MS"):
         patient[f"DELAYBRIDGE_RETRY__{name}"] = "3600000"
     for name, value in patient.items():
         monkeypatch.setenv(name, value)
-    flags = ["--redis", redis_url, "--namespace", namespace, "--broker", rabbitmq_url]
-    command = [sys.executable, "-m", "delaybridge", *flags, "scan", "--name", "w"]
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
-        yield
-        process.kill()
+    program = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
+    with ExitStack() as stack:
+
+        def start(url: str) -> None:
+            command = [*program, "--broker", url, "scan", "--name", "w"]
+            log = stack.enter_context((tmp_path / "log").open("wb"))
+            process = stack.enter_context(subprocess.Popen(command, stderr=log))
+            stack.callback(process.kill)
+
+        yield start
 
 
 def trouble_of(client: Client, destination: str) -> str:
@@ -55,10 +70,11 @@ def trouble_of(client: Client, destination: str) -> str:
 
 
 def test_a_full_queue_is_trouble_until_it_takes_messages_again(
-    caller: Client, run: Run, worker: None, full: str, rabbitmq_url: str, namespace: str
+    caller: Client, run: Run, start: Start, full: str, rabbitmq_url: str, namespace: str
 ) -> None:
+    start(rabbitmq_url)
     caller.schedule_many(Message(full, b"x", delay=0, retry={"max_attempts": 1}) for _ in range(3))
-    until(lambda: trouble_of(caller, full), "it is known to refuse messages")
+    until(lambda: "refuses" in trouble_of(caller, full), "it is known to refuse messages")
     why = "refuses: nacked: a queue did not take it, another one may have (w)"
     assert trouble_of(caller, full) == why
     assert len(caller.pending(state=State.DEAD).items) == 3
@@ -67,7 +83,7 @@ def test_a_full_queue_is_trouble_until_it_takes_messages_again(
     assert "REFUSED BY" in run("stats").out
 
     caller.schedule_many(Message(full, b"x", delay=0) for _ in range(3))
-    until(lambda: caller.stats().retrying, "they are tried again")
+    until(lambda: sum(each.messages for each in caller.stats().retrying) == 3, "all are retried")
     (row,) = run("--json", "destination", "ls").objects
     assert row["state"] == "trouble" and row["retrying"][0]["reason"] == "nacked"
     assert f"  3 to {full} for " in run("horizon", "--for", "2h", "--destination", full).out
@@ -80,3 +96,14 @@ def test_a_full_queue_is_trouble_until_it_takes_messages_again(
     (row,) = run("--json", "destination", "ls").objects
     assert row["state"] == "retrying" and row["trouble"] is None
     assert "retrying 3" in run("destination", "ls").out
+
+
+@pytest.mark.slow
+def test_a_topic_that_rejects_is_trouble(
+    caller: Client, run: Run, start: Start, compacted: str, real_kafka_url: str
+) -> None:
+    start(real_kafka_url)
+    caller.schedule_many(Message(compacted, b"x", delay=0) for _ in range(3))
+    until(lambda: "refuses" in trouble_of(caller, compacted), "it is known to refuse messages")
+    (row,) = run("--json", "destination", "ls").objects
+    assert row["state"] == "trouble" and "refuses: " in row["trouble"]

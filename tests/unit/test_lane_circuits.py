@@ -259,6 +259,35 @@ def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
     assert page.begin_page() == (end.score, end.id), "after the page, whoever's its last one was"
 
 
+def test_of_ever_so_many_lanes_and_buckets_each_lets_pages_be_read(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 1)
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 1)
+    parked(board)
+    board.a.unavailable = "not_connected"
+    for _ in range(3):
+        board.pass_(board.copy(session=new_session()))
+    board.a.unavailable = None
+    board.recover()
+    board.come_back()
+    board.recover()
+    assert board.lanes.parking.lacking is not None
+
+
+def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
+    parked(board)
+    board.recover()
+    (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
+    lane.parked[session].begin_page()
+    page = BoundSlice([(1.0, b"damaged", "")], more=True)
+    board.lanes.add_page(lane, lane.parked[session], page, NOW_MS)
+    assert board.recover() == ["damaged"]
+
+
 def test_a_circuit_is_probed_though_no_id_is_known(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:

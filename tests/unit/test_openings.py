@@ -78,7 +78,7 @@ async def settled() -> None:
 
 @patch.object(openings, "PACE_S", HOUR_S)
 async def test_few_channels_are_opened_at_once_however_many_are_needed(board: Board) -> None:
-    made = board.planned(range(3000))
+    made = board.planned(range(2000))
     await settled()
     assert len(board.begun) == AT_ONCE
     made[2].answered.set()
@@ -91,7 +91,7 @@ async def test_few_channels_are_opened_at_once_however_many_are_needed(board: Bo
 async def test_while_the_broker_takes_long_ever_more_are_opened_to_a_limit(
     board: Board,
 ) -> None:
-    board.planned(range(3000))
+    board.planned(range(2000))
     await board.begins(openings.AT_MOST)
     await settled()
     assert len(board.begun) == openings.AT_MOST

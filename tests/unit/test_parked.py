@@ -47,7 +47,7 @@ def park_and_bring_back(steps: list[float | None]) -> None:
     for score in steps:
         if score is not None and score not in scores:
             scores.add(score)
-            parked.add(score, copy(score).id)
+            parked.add(score, str(score))
         elif score is None:
             back = parked.take(HANDFUL)
             assert sorted(map(float, back)) == sorted(scores)[: len(back)]
@@ -68,7 +68,7 @@ def park_and_bring_back(steps: list[float | None]) -> None:
 def read_page(parked: Parked, scores: set[float], size: int = 4) -> None:
     """As the store would answer."""
     after, _ = parked.begin_page()
-    left = [(score, copy(score).id) for score in sorted(scores) if score > after]
+    left = [(score, str(score)) for score in sorted(scores) if score > after]
     parked.add_page(left[:size], left[size - 1] if len(left) > size else None, KNOWN)
 
 
@@ -85,12 +85,12 @@ def test_what_is_parked_while_a_page_is_read_is_neither_lost_nor_known_twice(
         monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
         parked = Parked()
         for score in sorted(before):
-            parked.add(float(score), copy(score).id)
+            parked.add(float(score), str(float(score)))
         after, _ = parked.begin_page()
         for score in meanwhile:
-            parked.add(float(score), copy(score).id)
+            parked.add(float(score), str(float(score)))
         stored = sorted({*before, *meanwhile[:seen]})
-        page = [(float(score), copy(score).id) for score in stored if score > after]
+        page = [(float(score), str(float(score))) for score in stored if score > after]
         parked.add_page(page, None, KNOWN)
         left = {float(score) for score in {*before, *meanwhile}}
         while left:
@@ -108,7 +108,7 @@ def test_a_page_that_comes_after_all_were_brought_back_is_ignored(
     monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
     parked = Parked()
     for score in range(2 * KNOWN):
-        parked.add(float(score), copy(score).id)
+        parked.add(float(score), str(float(score)))
     parked.begin_page()
     assert parked.take_all() is None
     parked.add_page([(9.0, "9.0")], None, KNOWN)
@@ -138,7 +138,7 @@ def test_a_copy_earlier_than_all_parked_ones_waits_only_while_they_come_back() -
 def test_all_parked_messages_are_named_if_all_are_known() -> None:
     parked = Parked()
     for score in (3.0, 1.0, 2.0):
-        parked.add(score, copy(score).id)
+        parked.add(score, str(score))
     back = parked.take_all()
     assert back is not None
     assert sorted(back) == ["1.0", "2.0", "3.0"]
