@@ -37,9 +37,14 @@ MUTANTS = [
     ),
     Mutant(
         "http: a new path has any number", "delaybridge/publish/http/lines.py",
-        "            return line.under_way < self._quarter and unproven < bound\n",
-        "            return True\n",
+        "            return doubtful < self._quarter\n", "            return True\n",
         "paths that hang have all connections of their host",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: slow paths have all", "delaybridge/publish/http/lines.py",
+        "is_only or doubtful < self._three_quarters", "is_only or True",
+        "a quick path waits for the answers to slow ones",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(

@@ -10,7 +10,7 @@ import pytest
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish.http import lines as lines_module
-from delaybridge.publish.http.lines import STALLED_S, Lines, PathLine, path_of
+from delaybridge.publish.http.lines import SLOW_S, Lines, PathLine, path_of
 
 CONNECTIONS, QUARTER = 64, 16
 Post = tuple[PathLine, Delivery]
@@ -42,13 +42,13 @@ class Host:
     def of(self, path: str) -> list[Post]:
         return [post for post in self.posts if path_of(post[1]) == path]
 
-    def answer(self, posts: Sequence[Post]) -> None:
+    def answer(self, posts: Sequence[Post], took_s: float = 0.01) -> None:
         for line, delivery in posts:
-            self.lines.answered(line, self.now_s)
+            self.lines.answered(line, self.now_s - took_s, self.now_s)
             self._end(line, delivery)
 
     def time_out(self, posts: Sequence[Post], since_s: float = 100.0) -> list[bool]:
-        found = [self.lines.timed_out(line, since_s) for line, _ in posts]
+        found = [self.lines.unanswered(line, since_s) for line, _ in posts]
         for post in posts:
             self._end(*post)
         return found
@@ -110,7 +110,7 @@ def test_before_its_first_answer_a_path_has_a_quarter(host: Host) -> None:
 def test_a_path_that_stopped_answering_gets_no_more_than_a_quarter(host: Host) -> None:
     host.prove("a")
     host.many(QUARTER, "a")
-    host.now_s += STALLED_S + 0.1
+    host.now_s += SLOW_S + 0.1
     host.many(100, "a")
     assert host.count() == {"a": QUARTER}
 
@@ -124,6 +124,27 @@ def test_beside_paths_that_hang_a_new_one_is_posted_to_at_once(host: Host, hangi
         host.answer(host.of("good")[:1])
         assert host.count()["good"] >= min(7, host.lines.under_way), "it keeps its share"
         host.many(1, "good")
+
+
+@pytest.mark.parametrize("slow", [1, 12, 40])
+def test_beside_slow_paths_a_quick_or_a_new_one_is_posted_to_at_once(host: Host, slow: int) -> None:
+    host.prove("quick")
+    paths = [f"slow-{number}" for number in range(slow)]
+    host.many(100, *paths)
+    for _ in range(20):
+        host.now_s += 9
+        host.answer(list(host.posts), took_s=9.0)
+    assert host.lines.under_way <= CONNECTIONS * 3 // 4
+    host.many(1, "quick", "new")
+    assert host.count()["quick"] == host.count()["new"] == 1
+
+
+def test_a_slow_path_that_is_the_only_one_has_every_connection(host: Host) -> None:
+    host.many(1000, "a")
+    for _ in range(3):
+        host.now_s += 9
+        host.answer(list(host.posts), took_s=9.0)
+    assert host.count() == {"a": CONNECTIONS}
 
 
 def test_a_free_connection_goes_to_the_path_that_has_the_fewest(host: Host) -> None:
