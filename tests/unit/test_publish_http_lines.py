@@ -16,9 +16,12 @@ CONNECTIONS, QUARTER = 64, 16
 Post = tuple[PathLine, Delivery]
 
 
-def message(path: str = "a", key: str | None = None, id: str = "m") -> Delivery:
+def message(
+    path: str = "a", key: str | None = None, id: str = "m", *, once: bool = False
+) -> Delivery:
     to = Destination("hook", "http", path)
-    return Delivery(id, Record(str(to), b"", key=key and key.encode()), to, 0, 1)  # type: ignore[arg-type]
+    of_key = None if key is None else key.encode()
+    return Delivery(id, Record(str(to), b"", key=of_key, at_most_once=once), to, 0, 1)
 
 
 class Host:
@@ -250,6 +253,20 @@ def test_what_is_taken_back_is_in_order_and_frees_its_keys(host: Host) -> None:
     assert "third" in [d.id for _, d in host.posts], "none of its key is under way any more"
 
 
+def test_what_may_be_delivered_once_at_most_is_not_taken_back(host: Host) -> None:
+    host.many(QUARTER, "a")
+    line = host.posts[0][0]
+    kinds = [False, True, False, True]
+    host.add(*(message("a", "k", f"{n}", once=once) for n, once in enumerate(kinds)))
+    assert [d.id for d in host.lines.take(line, "a")] == ["0", "2"]
+    order = []
+    while host.posts:
+        order += [d.id for _, d in host.posts[:1] if d.id != "m"]
+        host.answer(host.posts[:1])
+    assert order == ["1", "3"]
+    assert host.lines.is_idle
+
+
 # a bound
 
 
@@ -316,8 +333,8 @@ def test_whatever_happens_each_message_goes_once_and_keys_keep_their_order(
         assert host.lines.under_way == len(host.posts) <= host.lines._connections
 
     made = [
-        message(draw.choice(["a", "b", "c", "d", "c?x=1"]), draw.choice([None, "k", "l"]), f"{n}")
-        for n in range(200)
+        message(path, draw.choice([None, "k", "l"]), f"{n}", once=draw.random() < 0.1)
+        for n, path in enumerate(draw.choices(["a", "b", "c", "d", "c?x=1"], k=200))
     ]
     left = list(made)
     while left or host.posts or not host.lines.is_idle:

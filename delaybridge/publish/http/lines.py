@@ -15,7 +15,7 @@ these bounds, of which each keeps connections free for others:
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from math import inf
 
@@ -68,6 +68,10 @@ class PathLine:
     def ended(self, delivery: Delivery) -> None:
         """A POST has its outcome: the next message of its key may go."""
         self.under_way -= 1
+        self._go_on(delivery)
+
+    def _go_on(self, delivery: Delivery) -> None:
+        """This one is neither ready nor under way any more."""
         if (key := delivery.record.key) is not None:
             of_key = path_of(delivery), key
             if behind := self._behind[of_key]:
@@ -76,17 +80,22 @@ class PathLine:
                 del self._behind[of_key]
 
     def take(self, path: str | None) -> list[Delivery]:
-        """Remove and return the messages of a path (None: all) that are not under way, in order."""
-        ours = [one for one in self.ready if path in (None, path_of(one))]
-        self.ready = deque(one for one in self.ready if path not in (None, path_of(one)))
-        behind = [line for (of, _), line in self._behind.items() if path in (None, of)]
-        for one in ours:
-            if (key := one.record.key) is not None:
-                del self._behind[path_of(one), key]
-        for line in behind:
-            ours += line
-            line.clear()
-        return ours
+        """Remove and return the messages of a path (None: all) that are not under way, in order.
+
+        Those of a path stay if they may be delivered once at most: the store has them no more.
+        """
+
+        def may_go(one: Delivery) -> bool:
+            return path is None or (path == path_of(one) and not one.record.at_most_once)
+
+        was_ready, self.ready = _split(self.ready, may_go)
+        taken = [*was_ready]
+        for of_key, behind in self._behind.items():
+            ours, self._behind[of_key] = _split(behind, may_go)
+            taken += ours
+        for one in was_ready:
+            self._go_on(one)
+        return taken
 
 
 class Lines:
@@ -235,6 +244,13 @@ class Lines:
         self._held[line.state] -= line.under_way
         line.state = state
         self._held[state] += line.under_way
+
+
+def _split(
+    messages: deque[Delivery], which: Callable[[Delivery], bool]
+) -> tuple[list[Delivery], deque[Delivery]]:
+    """Those that are meant, and the others."""
+    return [one for one in messages if which(one)], deque(x for x in messages if not which(x))
 
 
 def path_of(delivery: Delivery) -> str:
