@@ -151,7 +151,6 @@ class HttpPublisher(LinkedPublisher):
             await self._session.close()
 
     def _abandon(self, reason: str) -> None:
-        self._change(reason)
         self._reports.add(self._lines.take_all(), broker_refusal(reason))
         for task in self._posts:
             task.cancel()
