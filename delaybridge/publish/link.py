@@ -138,7 +138,7 @@ class LinkedPublisher(ABC):
 
     @abstractmethod
     def _abandon(self, reason: str) -> None:
-        """Call `_change`, report deliveries without an outcome, drop the connection. Nothing waits.
+        """Report deliveries without an outcome, and drop the connection; `_change` was called.
 
         What may have been written is UNKNOWN, the rest is refused, both for this reason.
         """
@@ -202,11 +202,11 @@ class LinkedPublisher(ABC):
     def _failed(self, exc: BaseException) -> None:
         """Something raised that must not: end the session, and every delivery with it."""
         outcome = failure(self.name, exc)
+        self._change(outcome.reason)
         try:
             self._abandon(outcome.reason)
         except Exception as again:
             failure(self.name, again)
-            self._change(outcome.reason)
         # In a later turn, after what was reported just now: for those that nothing knows any more.
         loop = asyncio.get_running_loop()
         loop.call_soon(self._owed.report, self._owed.left, outcome)

@@ -87,18 +87,23 @@ async def test_after_503_what_waits_for_the_path_is_refused(rig: HttpRig) -> Non
 
 
 async def test_a_message_that_times_out_while_its_path_answers_others_stops_none_of_them(
-    rig: HttpRig,
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def never() -> str:
+        return "unreachable: told to"
+
     path = rig.node.make("poison", wait_s=3600, first=1)
     async with rig.connected(replace(rig.options, http=SOON)) as (publisher, sink):
         to = rig.destination(path)
         stuck = rig.delivery(to)
+        monkeypatch.setattr(publisher, "_probe", never)  # nor is the host in doubt
         publisher.publish([stuck])
         await until_async(lambda: rig.node.got(path), "it is posted")
         await sink.publish(rig.deliveries(to, 3))
         await sink.all_of([stuck])
         outcome = sink.outcomes[stuck]
         assert (outcome.verdict, outcome.fault) == (Verdict.UNKNOWN, Fault.MESSAGE)
+        await sink.confirm_again(rig, to)
         assert publisher.unavailable is None
 
 

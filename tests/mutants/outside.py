@@ -16,10 +16,8 @@ MUTANTS = [
     ),
     Mutant(
         "http: a key is free too early", "delaybridge/publish/http/lines.py",
-        "        for one in ours:\n            if (key := one.record.key) is not None:\n"
-        "                del self._behind[path_of(one), key]\n",
-        "        for one in ours:\n            if (key := one.record.key) is not None:\n"
-        "                self._behind.clear()\n",
+        "        for one in was_ready:\n            self._go_on(one)\n",
+        "        self._behind.clear()\n",
         "after a time-out two messages of one key are under way",
         "tests/unit/test_publish_http_lines.py",
     ),
@@ -37,9 +35,14 @@ MUTANTS = [
     ),
     Mutant(
         "http: a new path has any number", "delaybridge/publish/http/lines.py",
-        "            return line.under_way < self._quarter and unproven < bound\n",
-        "            return True\n",
+        "            return doubtful < self._quarter\n", "            return True\n",
         "paths that hang have all connections of their host",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: slow paths have all", "delaybridge/publish/http/lines.py",
+        "is_only or doubtful < self._three_quarters", "is_only or True",
+        "a quick path waits for the answers to slow ones",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
@@ -51,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "http: one slow message stops its path", "delaybridge/publish/http/publisher.py",
-        "return outcome if is_silent else replace(outcome, fault=Fault.MESSAGE)",
+        "return replace(outcome, fault=Fault.MESSAGE) if is_late and not is_silent else outcome",
         "return outcome",
         "each time that one message times out, all others of a healthy path wait",
         "tests/integration/test_publish_http_paths.py",

@@ -59,7 +59,6 @@ class KafkaRig(NetworkRig):
     missing_reason = "topic_missing"
     raising = (
         "delaybridge.publish.kafka.publisher:KafkaPublisher._ask_for",
-        "delaybridge.publish.kafka.client:KafkaClient.produce",
         "delaybridge.publish.kafka.client:KafkaClient._answer",
         "delaybridge.publish.kafka.topic:TopicState.confirmed",
     )

@@ -10,15 +10,18 @@ import pytest
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish.http import lines as lines_module
-from delaybridge.publish.http.lines import STALLED_S, Lines, PathLine, path_of
+from delaybridge.publish.http.lines import SLOW_S, Lines, PathLine, path_of
 
 CONNECTIONS, QUARTER = 64, 16
 Post = tuple[PathLine, Delivery]
 
 
-def message(path: str = "a", key: str | None = None, id: str = "m") -> Delivery:
+def message(
+    path: str = "a", key: str | None = None, id: str = "m", *, once: bool = False
+) -> Delivery:
     to = Destination("hook", "http", path)
-    return Delivery(id, Record(str(to), b"", key=key and key.encode()), to, 0, 1)  # type: ignore[arg-type]
+    of_key = None if key is None else key.encode()
+    return Delivery(id, Record(str(to), b"", key=of_key, at_most_once=once), to, 0, 1)
 
 
 class Host:
@@ -42,13 +45,13 @@ class Host:
     def of(self, path: str) -> list[Post]:
         return [post for post in self.posts if path_of(post[1]) == path]
 
-    def answer(self, posts: Sequence[Post]) -> None:
+    def answer(self, posts: Sequence[Post], took_s: float = 0.01) -> None:
         for line, delivery in posts:
-            self.lines.answered(line, self.now_s)
+            self.lines.answered(line, self.now_s - took_s, self.now_s)
             self._end(line, delivery)
 
     def time_out(self, posts: Sequence[Post], since_s: float = 100.0) -> list[bool]:
-        found = [self.lines.timed_out(line, since_s) for line, _ in posts]
+        found = [self.lines.unanswered(line, since_s) for line, _ in posts]
         for post in posts:
             self._end(*post)
         return found
@@ -110,7 +113,7 @@ def test_before_its_first_answer_a_path_has_a_quarter(host: Host) -> None:
 def test_a_path_that_stopped_answering_gets_no_more_than_a_quarter(host: Host) -> None:
     host.prove("a")
     host.many(QUARTER, "a")
-    host.now_s += STALLED_S + 0.1
+    host.now_s += SLOW_S + 0.1
     host.many(100, "a")
     assert host.count() == {"a": QUARTER}
 
@@ -124,6 +127,27 @@ def test_beside_paths_that_hang_a_new_one_is_posted_to_at_once(host: Host, hangi
         host.answer(host.of("good")[:1])
         assert host.count()["good"] >= min(7, host.lines.under_way), "it keeps its share"
         host.many(1, "good")
+
+
+@pytest.mark.parametrize("slow", [1, 12, 40])
+def test_beside_slow_paths_a_quick_or_a_new_one_is_posted_to_at_once(host: Host, slow: int) -> None:
+    host.prove("quick")
+    paths = [f"slow-{number}" for number in range(slow)]
+    host.many(100, *paths)
+    for _ in range(20):
+        host.now_s += 9
+        host.answer(list(host.posts), took_s=9.0)
+    assert host.lines.under_way <= CONNECTIONS * 3 // 4
+    host.many(1, "quick", "new")
+    assert host.count()["quick"] == host.count()["new"] == 1
+
+
+def test_a_slow_path_that_is_the_only_one_has_every_connection(host: Host) -> None:
+    host.many(1000, "a")
+    for _ in range(3):
+        host.now_s += 9
+        host.answer(list(host.posts), took_s=9.0)
+    assert host.count() == {"a": CONNECTIONS}
 
 
 def test_a_free_connection_goes_to_the_path_that_has_the_fewest(host: Host) -> None:
@@ -229,6 +253,20 @@ def test_what_is_taken_back_is_in_order_and_frees_its_keys(host: Host) -> None:
     assert "third" in [d.id for _, d in host.posts], "none of its key is under way any more"
 
 
+def test_what_may_be_delivered_once_at_most_is_not_taken_back(host: Host) -> None:
+    host.many(QUARTER, "a")
+    line = host.posts[0][0]
+    kinds = [False, True, False, True]
+    host.add(*(message("a", "k", f"{n}", once=once) for n, once in enumerate(kinds)))
+    assert [d.id for d in host.lines.take(line, "a")] == ["0", "2"]
+    order = []
+    while host.posts:
+        order += [d.id for _, d in host.posts[:1] if d.id != "m"]
+        host.answer(host.posts[:1])
+    assert order == ["1", "3"]
+    assert host.lines.is_idle
+
+
 # a bound
 
 
@@ -295,8 +333,8 @@ def test_whatever_happens_each_message_goes_once_and_keys_keep_their_order(
         assert host.lines.under_way == len(host.posts) <= host.lines._connections
 
     made = [
-        message(draw.choice(["a", "b", "c", "d", "c?x=1"]), draw.choice([None, "k", "l"]), f"{n}")
-        for n in range(200)
+        message(path, draw.choice([None, "k", "l"]), f"{n}", once=draw.random() < 0.1)
+        for n, path in enumerate(draw.choices(["a", "b", "c", "d", "c?x=1"], k=200))
     ]
     left = list(made)
     while left or host.posts or not host.lines.is_idle:

@@ -4,30 +4,34 @@ Each path has a line of its own. A free connection goes to the path that has the
 these bounds, of which each keeps connections free for others:
 
 - No path has more than a quarter while another one waits, nor before its first answer.
-- Paths that have not answered yet have half together, three quarters if each has one.
-- A path is silent once a POST timed out and nothing else was answered meanwhile. It has one
-  connection until it answers again, and all silent paths together have a quarter.
+- A path is silent once a POST ended without an answer, and nothing else was answered meanwhile. It
+  has one connection until it answers again, and all silent paths together have a quarter.
+- A path is slow if its last answer took more than a second. It gets one more only while all that
+  are not quick hold less than three quarters, unless there is no other path.
+- A new path gets its first one while they hold less than seven eighths, more while less than a
+  quarter.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from math import inf
 
 from delaybridge.message import Delivery
 
 MOST_LINES = 256  # of one path each; paths beyond share a line, until others have nothing to do
-STALLED_S = 1.0  # a path with POSTs under way that has not answered for longer gets no more than
+SLOW_S = 1.0  # an answer that takes longer is slow; a path without one for longer gets no more
 
 
 class LineState(Enum):
-    """What is known of a line."""
+    """What is known of a line, by the last POST that ended."""
 
-    NEW = "new"  # no POST has ended yet
-    PROVEN = "proven"  # the last one to end was answered, whatever the answer
-    SILENT = "silent"  # the last one timed out, and none was answered while it was under way
+    NEW = "new"  # none was answered yet
+    QUICK = "quick"  # it was answered soon, whatever the answer
+    SLOW = "slow"  # it was answered, but not soon
+    SILENT = "silent"  # it was not answered, nor was another one meanwhile
 
 
 class PathLine:
@@ -64,6 +68,10 @@ class PathLine:
     def ended(self, delivery: Delivery) -> None:
         """A POST has its outcome: the next message of its key may go."""
         self.under_way -= 1
+        self._go_on(delivery)
+
+    def _go_on(self, delivery: Delivery) -> None:
+        """This one is neither ready nor under way any more."""
         if (key := delivery.record.key) is not None:
             of_key = path_of(delivery), key
             if behind := self._behind[of_key]:
@@ -72,17 +80,22 @@ class PathLine:
                 del self._behind[of_key]
 
     def take(self, path: str | None) -> list[Delivery]:
-        """Remove and return the messages of a path (None: all) that are not under way, in order."""
-        ours = [one for one in self.ready if path in (None, path_of(one))]
-        self.ready = deque(one for one in self.ready if path not in (None, path_of(one)))
-        behind = [line for (of, _), line in self._behind.items() if path in (None, of)]
-        for one in ours:
-            if (key := one.record.key) is not None:
-                del self._behind[path_of(one), key]
-        for line in behind:
-            ours += line
-            line.clear()
-        return ours
+        """Remove and return the messages of a path (None: all) that are not under way, in order.
+
+        Those of a path stay if they may be delivered once at most: the store has them no more.
+        """
+
+        def may_go(one: Delivery) -> bool:
+            return path is None or (path == path_of(one) and not one.record.at_most_once)
+
+        was_ready, self.ready = _split(self.ready, may_go)
+        taken = [*was_ready]
+        for of_key, behind in self._behind.items():
+            ours, self._behind[of_key] = _split(behind, may_go)
+            taken += ours
+        for one in was_ready:
+            self._go_on(one)
+        return taken
 
 
 class Lines:
@@ -91,8 +104,8 @@ class Lines:
     def __init__(self, connections: int) -> None:
         self._connections = connections
         self._quarter = max(1, connections // 4)
-        self._half = max(1, connections // 2)
         self._three_quarters = max(1, connections - self._quarter)
+        self._seven_eighths = connections - connections // 8
         self._by_path: dict[str, PathLine] = {}
         self._shared = PathLine()
         self._sharing: Counter[str] = Counter()  # messages in the shared line
@@ -138,16 +151,16 @@ class Lines:
         self._held[best.state] += 1
         return best, delivery
 
-    def answered(self, line: PathLine, now_s: float) -> None:
-        """One of its POSTs was answered."""
+    def answered(self, line: PathLine, since_s: float, now_s: float) -> None:
+        """One of its POSTs, which began at `since_s`, was answered."""
         line.answered_s = line.moved_s = now_s
-        self._stands(line, LineState.PROVEN)
+        self._becomes(line, LineState.SLOW if now_s - since_s > SLOW_S else LineState.QUICK)
 
-    def timed_out(self, line: PathLine, since_s: float) -> bool:
-        """One of its POSTs was not answered. True: nor was any other of the path since it began."""
+    def unanswered(self, line: PathLine, since_s: float) -> bool:
+        """One of its POSTs was not. True: nor was any other of its path since it began."""
         is_silent = line.answered_s < since_s
         if is_silent:
-            self._stands(line, LineState.SILENT)
+            self._becomes(line, LineState.SILENT)
         return is_silent or line is self._shared  # there, the answers may be to other paths
 
     def ended(self, line: PathLine, delivery: Delivery) -> None:
@@ -208,24 +221,36 @@ class Lines:
         return True
 
     def _may_go(self, line: PathLine, now_s: float) -> bool:
+        doubtful = self.under_way - self._held[LineState.QUICK]
+        if line.under_way == 0 and line.state is LineState.NEW:
+            return doubtful < self._seven_eighths
         if line.state is LineState.SILENT:
-            return line.under_way == 0 and self._held[LineState.SILENT] < self._quarter
+            few = line.under_way == 0 and self._held[LineState.SILENT] < self._quarter
+            return few and doubtful < self._seven_eighths
         if line.state is LineState.NEW:
-            unproven = self._held[LineState.NEW] + self._held[LineState.SILENT]
-            bound = self._half if line.under_way else self._three_quarters
-            return line.under_way < self._quarter and unproven < bound
-        return line.under_way < self._quarter or self._may_exceed(line, now_s)
+            return doubtful < self._quarter
+        if line.under_way >= self._quarter and not self._may_exceed(line, now_s):
+            return False
+        is_only = len(self._by_path) == 1
+        return line.state is LineState.QUICK or is_only or doubtful < self._three_quarters
 
     def _may_exceed(self, line: PathLine, now_s: float) -> bool:
         """Whether a line may have more than a quarter: it answers, and no other one waits."""
-        if now_s - line.moved_s > STALLED_S:
+        if now_s - line.moved_s > SLOW_S:
             return False
         return all(other is line or other.state is LineState.SILENT for other in self._waiting)
 
-    def _stands(self, line: PathLine, state: LineState) -> None:
+    def _becomes(self, line: PathLine, state: LineState) -> None:
         self._held[line.state] -= line.under_way
         line.state = state
         self._held[state] += line.under_way
+
+
+def _split(
+    messages: deque[Delivery], which: Callable[[Delivery], bool]
+) -> tuple[list[Delivery], deque[Delivery]]:
+    """Those that are meant, and the others."""
+    return [one for one in messages if which(one)], deque(x for x in messages if not which(x))
 
 
 def path_of(delivery: Delivery) -> str:

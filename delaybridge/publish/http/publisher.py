@@ -151,7 +151,6 @@ class HttpPublisher(LinkedPublisher):
             await self._session.close()
 
     def _abandon(self, reason: str) -> None:
-        self._change(reason)
         self._reports.add(self._lines.take_all(), broker_refusal(reason))
         for task in self._posts:
             task.cancel()
@@ -214,7 +213,7 @@ class HttpPublisher(LinkedPublisher):
                 url, data=data, headers=headers, allow_redirects=False
             ) as answer:
                 status, retry_after = answer.status, answer.headers.get("Retry-After")
-                self._answered(line)
+                self._answered(line, began_s)
                 if not await _ended(answer):
                     answer.close()
         except Exception as exc:
@@ -222,19 +221,17 @@ class HttpPublisher(LinkedPublisher):
                 return self._unanswered(line, outcome_of_error(exc, self._limit_s), began_s)
         return outcome_of(status, retry_after)
 
-    def _answered(self, line: PathLine) -> None:
+    def _answered(self, line: PathLine, began_s: float) -> None:
         self._answered_s = asyncio.get_running_loop().time()
-        self._lines.answered(line, self._answered_s)
+        self._lines.answered(line, began_s, self._answered_s)
 
     def _unanswered(self, line: PathLine, outcome: Outcome, began_s: float) -> Outcome:
         """The outcome of a POST without an answer, in the light of the answers to others."""
-        if outcome.fault is not Fault.DESTINATION:
+        is_silent = self._lines.unanswered(line, began_s)
+        is_late = outcome.fault is Fault.DESTINATION
+        if not is_late or self._answered_s < began_s:
             self._is_doubted.set()
-            return outcome
-        if self._answered_s < began_s:
-            self._is_doubted.set()
-        is_silent = self._lines.timed_out(line, began_s)
-        return outcome if is_silent else replace(outcome, fault=Fault.MESSAGE)
+        return replace(outcome, fault=Fault.MESSAGE) if is_late and not is_silent else outcome
 
     def _headers(self, delivery: Delivery, body: bytes) -> list[tuple[str, str]]:
         ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
