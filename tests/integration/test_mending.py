@@ -348,3 +348,11 @@ async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order
         return bool(await crew.client.receive("t", ttr="30s"))
 
     await until_async(received, "received")
+
+
+async def test_each_bucket_is_looked_at_within_an_hour(lone: Rig) -> None:
+    session = lone.sessions[0]
+    for size in (0, 10_000, 10_000_000):
+        session.counts = KeySizes(messages=size, due=size)
+        wait_s = await lone.scanner.mending.look()
+        assert wait_s * session.counts.pages <= 3600 * 1.001
