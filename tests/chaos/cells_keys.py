@@ -36,15 +36,21 @@ PAIRS = each_in_a_bucket([*combinations(ALONE, 2)])
 HALVES = each_in_a_bucket(random_halves(30))
 
 
-def lose(lost: Lost) -> Callable[[Site], None]:
-    """Delete these keys of each bucket at once, when all states are there; then see it mended."""
+def lose(lost: Lost, *, kills: bool) -> Callable[[Site], None]:
+    """Delete these keys of each bucket at once, when all states are there; then see it mended.
+
+    kills: a worker is killed as soon as the first bucket is mended.
+    """
 
     def run(site: Site) -> None:
         paused, _ = also_load(site)
         site.load_until(lambda: has_all_states(site), "most buckets have some of each state")
         with site.fault(after_s=2 * LOOK_S + site.lease_s):
             to_find = {bucket for bucket, names in lost.items() if delete(site, bucket, names)}
-            site.notes.append(f"{len(lost)} buckets lost keys")
+            site.notes.append(f"lost: {dict(lost)}")
+            if kills:
+                until(lambda: site.bridge.client.stats().mended, "a bucket is mended")
+                site.kill_worker(site.bridge.workers[0])
             remedied: set[int] = set()
             until(lambda: is_mended(site, remedied), lambda: str(site.misplaced()), interval_s=0.3)
             site.finish_load()
@@ -103,14 +109,18 @@ def key_of(site: Site, bucket: int, name: str) -> str:
     return keys.bucket_key(site.namespace, bucket, name)
 
 
-def cell(id: str, fault: str, expects: str, lost: Lost, **more: object) -> Cell:
+ROWS = "in each what the table of lost keys says; all other buckets go on"
+
+
+def cell(id: str, fault: str, lost: Lost, *, kills: bool = False, **more: object) -> Cell:
     buckets = 2 ** max(lost).bit_length()
 
     def excuses(message: str) -> frozenset[str]:
         return excused(lost.get(keys.bucket_of(message.encode(), buckets), ()))
 
     return Cell(
-        id=id, component="Redis", fault=fault, expects=expects, run=lose(lost), excuses=excuses,
+        id=id, component="Redis", fault=fault, expects=ROWS, run=lose(lost, kills=kills),
+        excuses=excuses,
         setup=Setup(
             redis="own", buckets=buckets, change=f"look:{LOOK_S}",
             settings={"PUBLISH__DEDUP_WINDOW_S": "600"}, load={"rate": 250.0, "first_s": 1.0},
@@ -119,18 +129,19 @@ def cell(id: str, fault: str, expects: str, lost: Lost, **more: object) -> Cell:
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-ROWS = "in each what the table of lost keys says; all other buckets go on"
 CELLS = [
     cell(
         "F75", f"{len(SINGLES)} buckets lose one key each, each another one, under load",
-        ROWS, SINGLES, is_test=True,
+        SINGLES, is_test=True,
     ),
     cell(
         "F75b", f"{len(PAIRS)} buckets lose two keys each, each another pair, under load",
-        ROWS, PAIRS, seconds=10.0,
+        PAIRS, seconds=10.0,
     ),
     cell(
-        "F75c", f"{len(HALVES)} buckets lose a random half of their keys, under load",
-        ROWS, HALVES,
+        "F75c",
+        f"{len(HALVES)} buckets lose a random half of their keys, under load; a worker is killed "
+        "while they are mended",
+        HALVES, kills=True,
     ),
 ]  # fmt: skip
