@@ -20,7 +20,10 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local records, reasons = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[7])
 local due, mirror = redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4])
 local parked, dead = redis.call('ZCARD', KEYS[5]), redis.call('ZCARD', KEYS[6])
-local marks = redis.call('HMGET', KEYS[8], 'bare', 'suspect')
+local marks = redis.call('HMGET', KEYS[8], 'bare', 'suspect', 'claimed')
+if not marks[3] then
+  return redis.error_reply('ERR the marks are lost')
+end
 local bare, suspect = tonumber(marks[1] or '') or 0, marks[2] and 1 or 0
 -- What the next owner reclaims, or brings back, may make them add up, though it is not right.
 if suspect == 0 and (records ~= due + mirror + parked + dead - bare or reasons ~= dead) then

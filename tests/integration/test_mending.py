@@ -260,6 +260,47 @@ async def test_those_whose_time_to_live_is_over_are_dead(lone: Rig) -> None:
     assert {(each.reason or "").partition(":")[0] for each in reasons if each} == {"expired"}
 
 
+async def test_a_key_that_vanishes_during_the_walk_is_mended_by_the_same_session(lone: Rig) -> None:
+    lone.memory.next_outcomes.extend([UNROUTABLE] * 3)
+    await lone.send(message("dead", NOW_MS), message("x", FAR_MS))
+    await lone.live_until(NOW_MS + 60_000)
+    await lose(lone, "due")
+    await lone.scanner.mending.compare()
+    lone.store.hold("mend")
+    await retake(lone)
+    await lose(lone, "due", "dead")
+    lone.store.let_go("mend")
+    await lone.quiet()
+    assert [await lone.state(id) for id in ("dead", "x")] == ["dead", "delayed"]
+    assert await compare(lone)
+    assert len(lone.lost) == 1
+
+
+async def test_what_no_walk_can_mend_ends_one_session_and_no_further(lone: Rig) -> None:
+    await lone.send(message("x", SOON_MS))
+    future = {"nothing": 10**6}  # a claim that nobody will ever make
+    await lone.store.redis.zadd(bucket_key(lone.namespace, 0, "mirror"), future)
+    assert not await compare(lone)
+    assert await compare(lone)
+    await lone.live_until(SOON_MS)
+    assert lone.memory.ids == ["x"]
+
+
+async def test_a_worker_that_leaves_during_the_walk_gives_the_bucket_back(lone: Rig) -> None:
+    await lone.send(*(message(f"m{n:03}", FAR_MS) for n in range(500)))
+    await lose(lone, "due")
+    await lone.scanner.mending.compare()
+    lone.store.hold("mend")
+    await retake(lone)
+    session = lone.sessions[0]
+    leaving = lone.begin(lone.scanner.drain(session))
+    lone.store.let_go("mend")
+    await lone.until(leaving)
+    lone.lose(session, "released")
+    await retake(lone)
+    assert len(await lone.raw("due")) == 500
+
+
 async def test_a_sound_bucket_stays_with_its_session(lone: Rig) -> None:
     lone.memory.next_outcomes.extend([UNROUTABLE, CONFIRMED, UNROUTABLE, UNROUTABLE])
     await lone.send(*(message(f"m{n}", NOW_MS + n) for n in range(30)))
@@ -307,3 +348,11 @@ async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order
         return bool(await crew.client.receive("t", ttr="30s"))
 
     await until_async(received, "received")
+
+
+async def test_each_bucket_is_looked_at_within_an_hour(lone: Rig) -> None:
+    session = lone.sessions[0]
+    for size in (0, 10_000, 10_000_000):
+        session.counts = KeySizes(messages=size, due=size)
+        wait_s = await lone.scanner.mending.look()
+        assert wait_s * session.counts.pages <= 3600 * 1.001

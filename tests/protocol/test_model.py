@@ -29,7 +29,13 @@ LARGE = {"an owner's call twice, pause", "pull, an idle owner"}  # a third of th
         for name, each in SMALL.items()
     ],
 )
-@pytest.mark.slow_with("pause twice", "an idle owner*", "pull, a call twice")
+@pytest.mark.slow_with(
+    "pause twice",
+    "an idle owner*",
+    "pull, a call twice",
+    "a key vanishes, two ids",
+    "a key vanishes, buried",
+)
 def test_the_protocol_keeps_every_promise(bounds: Bounds) -> None:
     explored = explore(replace(bounds, calls=min(2, bounds.calls)))
     assert explored.violated == {}
