@@ -278,6 +278,18 @@ def wait_elsewhere() -> None:
     Assurance._replicated = lambda self, reply: None  # type: ignore[method-assign]
 
 
+def never_compare() -> None:
+    """The sizes of a bucket's keys always add up, and no page of it looks odd."""
+    from delaybridge.scan.mending import Mending
+    from delaybridge.store.orphans import SOUND, KeySizes
+
+    async def look(self: Any) -> float:
+        return 3600.0
+
+    KeySizes.difference = SOUND  # type: ignore[assignment, misc]
+    Mending.look = look  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Mutation:
     """what: the mistake. change: makes it. cells: those that must turn red, one is enough."""
@@ -324,6 +336,9 @@ MUTATIONS: dict[str, Mutation] = {
     "body-as-text": Mutation("a body is decoded and encoded again", body_as_text, ("F01",)),
     "wait-elsewhere": Mutation(
         "WAIT is asked on another connection than that of the write", wait_elsewhere, ("F14",)
+    ),
+    "keys-never-compared": Mutation(
+        "nobody compares the keys of a bucket with one another", never_compare, ("F75",)
     ),
     "ingest-acks-first": Mutation(
         "ingest acknowledges before the store has the message", ingest_acks_first, ("F59",)
