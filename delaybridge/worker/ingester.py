@@ -130,8 +130,8 @@ class Ingester(Service):
             ]
             try:
                 await until(asyncio.create_task(self.stopping.wait()), work)
-                stops = [i.stop(_STOPPING * s.scan.drain_timeout_s) for i in self._ingests.values()]
-                await asyncio.gather(*stops)
+                most_s = _STOPPING * self.settings.scan.drain_timeout_s
+                await asyncio.gather(*(each.stop(most_s) for each in self._ingests.values()))
             finally:
                 await end([*work, *self._keepers.values()])
                 await self._leave(self._store)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pika
 
 from delaybridge.message import Destination
 from tests.rigs import certificates
 from tests.rigs.broker import NetworkRig, Received
-from tests.rigs.waiting import until
+from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import LOOPBACK, accepts, free_port
 from tests.servers.rabbitmq import RabbitMQNode
 
@@ -57,6 +58,43 @@ class TlsNode(RabbitMQNode):
 def breakable_node() -> TlsNode:
     """The one private RabbitMQ of all tests of this process: who breaks it, repairs it."""
     return TlsNode()
+
+
+class ManagedNode(RabbitMQNode):
+    """A RabbitMQ with the management plugin."""
+
+    def __init__(self) -> None:
+        port = free_port()
+        self.management = f"http://{LOOPBACK}:{port}"
+        super().__init__(f"management.tcp.ip = {LOOPBACK}\nmanagement.tcp.port = {port}\n")
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+
+    def put(self, path: str, about: Mapping[str, Any]) -> None:
+        """Make something by its API, such as `policies/%2F/NAME`; sooner than `ctl` does."""
+        with httpx.Client(auth=("guest", "guest"), timeout=DEADLINE_S) as client:
+            client.put(f"{self.management}/api/{path}", json=about).raise_for_status()
+
+    def delete(self, path: str) -> None:
+        """Remove it again."""
+        with httpx.Client(auth=("guest", "guest"), timeout=DEADLINE_S) as client:
+            client.delete(f"{self.management}/api/{path}").raise_for_status()
+
+    @contextlib.contextmanager
+    def policy(self, pattern: str, **definition: Any) -> Iterator[None]:
+        """A policy of an operator, for every kind of queue and exchange."""
+        path = f"policies/%2F/{uuid.uuid4().hex}"
+        about = {"pattern": pattern, "definition": definition, "priority": 10}
+        self.put(path, {**about, "apply-to": "all"})
+        try:
+            yield
+        finally:
+            self.delete(path)
+
+
+@functools.cache
+def managed_node() -> ManagedNode:
+    """The one RabbitMQ with the management plugin of all tests of this process."""
+    return ManagedNode()
 
 
 class RabbitMQRig(NetworkRig):

@@ -115,8 +115,8 @@ class Management:
         try:
             return bytes(await asyncio.to_thread(ask))
         except HTTPError as exc:
-            reason = f"{self._url}: {exc.code} {printable(exc.reason)}"
-            raise ManagementError(reason, exc.code) from None
+            text = f"{self._url}: {exc.code} {printable(exc.reason)}"
+            raise ManagementError(text, exc.code) from None
         except (URLError, OSError, ValueError) as exc:
             reason = getattr(exc, "reason", exc)
             raise ManagementError(f"{self._url}: {printable(str(reason))}") from None
