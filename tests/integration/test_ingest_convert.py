@@ -138,18 +138,17 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
     delay = f"{namespace}.delay"
     await earlier(rabbit, delay)
     await rabbit.send(delay, messages(1))
-    drain = conversion._drain
+    drain, calls = conversion._drain, iter(("first", "dies"))
 
-    async def drain_once(*given: Any) -> None:
-        monkeypatch.setattr(conversion, "_drain", killed)
+    async def drained(*given: Any) -> None:
+        call = next(calls, "")
+        if call == "dies":
+            raise OSError("killed")
+        if not call:
+            await drain(*given)
 
-    async def killed(*given: Any) -> None:
-        raise OSError("killed")
-
-    with monkeypatch.context() as only_now:
-        only_now.setattr(conversion, "_drain", drain_once)
-        assert (await convert(delay)).code != 0
-    monkeypatch.setattr(conversion, "_drain", drain)
+    monkeypatch.setattr(conversion, "_drain", drained)
+    assert (await convert(delay)).code != 0
     done = await convert(delay)
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 1)
     entrance = make_entrance()
