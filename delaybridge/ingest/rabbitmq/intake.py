@@ -318,8 +318,7 @@ class Intake:
 
     def _fingerprint(self, message: RawMessage) -> int:
         try:
-            content = content_of(message, self._reader.queues)
-            return hash((message.routing_key, content, message.body))
+            return hash((*content_of(message, self._reader.queues), message.body))
         except DecodeError:
             return hash((message.header, message.body))
 

@@ -125,15 +125,19 @@ class Management:
         headers = {"Authorization": self._authorization()}
         request = Request(f"{self._url}/api/{path}", headers=headers)
 
-        def ask() -> Any:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                return answer.read(_MOST_BYTES)
+        def ask() -> bytes:
+            try:
+                with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                    return bytes(answer.read(_MOST_BYTES))
+            except HTTPError as exc:
+                if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
+                    return b""
+                raise
 
         try:
-            return json.loads(await asyncio.to_thread(ask))
+            answer = await asyncio.to_thread(ask)
+            return json.loads(answer) if answer else missing
         except HTTPError as exc:
-            if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
-                return missing
             raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
         except json.JSONDecodeError:
             raise self._is_another() from None
