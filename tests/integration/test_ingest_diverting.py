@@ -39,9 +39,10 @@ async def test_without_a_delay_header_the_broker_alone_passes_a_message_on_untou
     with pytest.raises(pika.exceptions.UnroutableError):
         await rabbit.publish(delay, "a.b")
     await rabbit.target(namespace)
-    await rabbit.send(delay, [("a.b", b"1", described(headers={"h": 1, "X-Delay": 5}))])
-    (raw,) = await rabbit.take_raw(namespace, 1)
-    assert (raw.routing_key, raw.headers) == ("a.b", {"h": 1, "X-Delay": 5})
+    await rabbit.publish(delay, "a.b", headers={"h": 1, "X-Delay": 5})
+    ((method, properties, _),) = await rabbit.take(namespace, 1)
+    assert (method.exchange, method.routing_key) == (delay, "a.b")
+    assert properties == pika.BasicProperties(headers={"h": 1, "X-Delay": 5})
     assert await rabbit.waiting(delay) == 0
 
 

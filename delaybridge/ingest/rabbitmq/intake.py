@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
 
+from pika.channel import Channel
 from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
@@ -140,19 +141,15 @@ class Intake:
         self._publisher = publisher
         channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
         self.waiting, self._refused = [], []
+        # Not awaited: messages of one queue may fill the window before the answer about the next.
+        asking = asyncio.create_task(self._ask_for(connection, opened, queues))
         try:
-            await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
-            for queue in queues:
-                await connection.call(
-                    opened, "basic_consume", queue=queue, on_message_callback=_never
-                )
-            self.counts.state = "reading"
-            self._emit(IngestStarted(source=str(self.route)))
             while not channel.ended.done():
                 await self._arrival(channel)
                 await self._take(channel)
             raise channel.ended.result()
         finally:
+            asking.cancel()
             channel.end(ConnectionError("stopped"))
             if self._storing is not None:
                 self._storing.cancel()
@@ -161,6 +158,18 @@ class Intake:
             self._remember(channel)
             if connection.is_open:
                 close_channel(opened)
+
+    async def _ask_for(
+        self, connection: IntakeConnection, opened: Channel, queues: Sequence[str]
+    ) -> None:
+        with contextlib.suppress(AMQPError):  # it has ended the channel
+            await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
+            for queue in queues:
+                await connection.call(
+                    opened, "basic_consume", queue=queue, on_message_callback=_never
+                )
+            self.counts.state = "reading"
+            self._emit(IngestStarted(source=str(self.route)))
 
     async def _arrival(self, channel: IntakeChannel) -> None:
         """Wait for a message, or until it is time to try again those for an id in flight."""
