@@ -145,6 +145,24 @@ MUTANTS = [
         "test_what_is_removed_by_hand_is_declared_and_bound_again",
     ),
     Mutant(
+        "ingest: a foreign binding is nobody's", "delaybridge/ingest/rabbitmq/watch.py",
+        "sorted(bound - {(\"queue\", route.source)})", "sorted(set())",
+        "a queue that takes messages away from their target is not told",
+        "tests/unit/test_ingest_watch.py",
+    ),
+    Mutant(
+        "ingest: another server's 404 is no binding", "delaybridge/ingest/rabbitmq/management.py",
+        "exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in", "_NOT_THERE not in",
+        "doctor says that all is well though it has asked another server",
+        "tests/unit/test_ingest_watch.py",
+    ),
+    Mutant(
+        "ingest: a changed state waits for the beat", "delaybridge/ingest/counts.py",
+        "        if list(before) != list(faults):\n            self.on_change()\n", "",
+        "a fault is red only with the next announcement, up to five minutes later",
+        "tests/unit/test_ingest_counts.py",
+    ),
+    Mutant(
         "ingest: a timestamp is early", "delaybridge/ingest/rabbitmq/messages.py",
         "value + _CUT_OFF if", "value if",
         "a message with an AMQP timestamp is up to a second early",

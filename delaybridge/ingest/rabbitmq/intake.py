@@ -130,8 +130,7 @@ class Intake:
         while True:
             await asyncio.sleep(_DECLARE_S)
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
-                fault = await repair(connection, self.route)
-                self.noticed("declared", [fault] if fault else ())
+                self.noticed("declared", await repair(connection, self.route))
 
     async def consume(
         self, connection: IntakeConnection, publisher: Publisher, *queues: str

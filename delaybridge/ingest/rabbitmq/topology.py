@@ -150,13 +150,13 @@ async def _insist(
         raise refusal
 
 
-async def repair(connection: IntakeConnection, route: Route) -> str:
-    """Declare and bind again while the queue is read. Returns what could not be done, or ''.
+async def repair(connection: IntakeConnection, route: Route) -> list[str]:
+    """Declare and bind again while the queue is read. Returns what could not be done first.
 
     After one step failed the others are tried: whatever the exchange is, its binding is needed.
     """
     found = [await _refusal(connection, route, *step) for step in declarations(route)]
-    return next((text_of(refusal) for refusal in found if refusal is not None), "")
+    return [text_of(refusal) for refusal in found if refusal is not None][:1]
 
 
 def text_of(refusal: Exception) -> str:
