@@ -88,7 +88,7 @@ def wrapped(text: str, width: int, indent: str) -> str:
     """
     room = max(width - len(indent), _TIGHT)
     lines = _lines(text, room)
-    if not all(any(each in line for line in lines) for each in _COMMAND.findall(text)):
+    if [each for line in lines for each in _COMMAND.findall(line)] != _COMMAND.findall(text):
         parts = re.split(f"({_COMMAND.pattern})", text)  # prose, command, prose, ...
         parted = [_lines(prose.strip(" ;"), room) for prose in parts[::2]]
         lines = parted[0]
