@@ -13,6 +13,7 @@ import pika
 import pytest
 
 from delaybridge import cli
+from delaybridge.cli.logs import TextFormatter
 from delaybridge.ingest.rabbitmq import intake, management, watch
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance
@@ -105,6 +106,7 @@ async def test_a_foreign_binding_takes_messages_away_and_is_red_with_the_unbind_
     namespace: str,
     check: Check,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     delay, wrong = await rabbit.target(namespace) + ".delay", f"{namespace}-{HOSTILE}"
     await rabbit.target(wrong)
@@ -119,6 +121,8 @@ async def test_a_foreign_binding_takes_messages_away_and_is_red_with_the_unbind_
 
     await rabbit.do(bind)
     text = await fault(entrance, delay, repr(wrong))
+    log = [TextFormatter().format(record) for record in caplog.records]
+    assert sum(line.endswith(text[text.index(" run: rabbitmqctl") :]) for line in log) == 1
     await rabbit.publish(delay, "k", b"taken")
     assert (await rabbit.take(wrong, 1))[0][2] == b"taken"
     for command in ("health", "doctor"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
@@ -29,6 +30,7 @@ from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, 
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
+from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
@@ -42,6 +44,7 @@ from delaybridge.message import MAX_PRIORITY, WAIT, Answer, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
+_log = logging.getLogger("delaybridge")
 _BATCH = 2000
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
 
@@ -92,7 +95,10 @@ class Intake:
     def noticed(self, kind: str, faults: Sequence[str]) -> None:
         """Show the faults of this kind, and no others, of an exchange that is read nevertheless."""
         for fault in self.counts.note(kind, faults):
-            self._emit(SourceUnguarded(source=str(self.route), reason=fault))
+            what, run, command = fault.partition(RUN)
+            self._emit(SourceUnguarded(source=str(self.route), reason=what))
+            if run:  # not as a field: its quotes would be escaped
+                _log.warning("run: %s", command)
 
     async def look(self, connection: IntakeConnection) -> None:
         """End the channel if another namespace took the exchange over."""
