@@ -103,6 +103,30 @@ async def test_an_earlier_form_is_refused_and_stops_no_other(
     await entrance.until_delayed(1)
 
 
+@pytest.mark.parametrize(("name", "type"), [("", "x-local-random"), (".expired", "topic")])
+async def test_what_may_hold_messages_of_others_is_neither_read_nor_converted(
+    name: str,
+    type: str,
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    convert: Convert,
+) -> None:
+    """As an exchange of the delayed-message plugin, whose messages would be lost with it."""
+    delay = f"{namespace}.delay"
+    await rabbit.do(lambda channel: channel.exchange_declare(delay + name, type, durable=True))
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+
+    async def is_refused() -> bool:
+        found = await source(entrance, delay)
+        return found is not None and "; delete it" in found.state
+
+    await entrance.until(is_refused, "refused")
+    refused = await convert(delay)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+
+
 async def test_a_converted_exchange_has_lost_no_message_and_no_binding(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, convert: Convert
 ) -> None:
@@ -140,12 +164,12 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
     await rabbit.send(delay, messages(1))
     drain, calls = conversion._drain, iter(("first", "dies"))
 
-    async def drained(*given: Any) -> None:
+    async def drained(*given: Any, **most: Any) -> None:
         call = next(calls, "")
         if call == "dies":
             raise OSError("killed")
         if not call:
-            await drain(*given)
+            await drain(*given, **most)
 
     monkeypatch.setattr(conversion, "_drain", drained)
     assert (await convert(delay)).code != 0
