@@ -5,6 +5,7 @@ Without a width nothing is cut or left out: scripts read the whole text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -15,6 +16,9 @@ _GAP = "  "
 _RIGHT = ">"
 # The least cells of a column of text: enough for an id or a time while columns can be left out.
 _ROOMY, _TIGHT = 26, 10
+_COMMAND = re.compile(
+    r"""(?<=: )(?:rabbitmqctl|delaybridge)(?: (?:[^\s;'"(]|'[^']*'|"[^"]*")+)+""", re.ASCII
+)
 
 
 def table(
@@ -78,10 +82,23 @@ def shortened(text: str, cells: int) -> str:
 
 
 def wrapped(text: str, width: int, indent: str) -> str:
-    """`text` in lines of at most `width` cells; all but the first are indented."""
+    """`text` in lines of at most `width` cells; all but the first are indented.
+
+    A command that needs more has a line of its own, so that it can be copied whole.
+    """
+    room = max(width - len(indent), _TIGHT)
+    lines = _lines(text, room)
+    if [each for line in lines for each in _COMMAND.findall(line)] != _COMMAND.findall(text):
+        parts = re.split(f"({_COMMAND.pattern})", text)  # prose, command, prose, ...
+        parted = [_lines(prose.strip(" ;"), room) for prose in parts[::2]]
+        lines = parted[0]
+        for command, prose in zip(parts[1::2], parted[1:], strict=True):
+            lines += [command, *prose]
+    return f"\n{indent}".join(line for line in lines if line)
+
+
+def _lines(text: str, room: int) -> list[str]:
     from rich.console import Console
     from rich.text import Text
 
-    room = max(width - len(indent), _TIGHT)
-    lines = Text(text).wrap(Console(width=room), room)
-    return f"\n{indent}".join(line.plain.rstrip() for line in lines)
+    return [line.plain.rstrip() for line in Text(text).wrap(Console(width=room), room)]

@@ -105,8 +105,8 @@ _ingest_options = options(
 )
 @option(
     "--convert X.delay",
-    "Only make this delay exchange of an earlier form anew, and its queue, and exit: what the queue "
-    "holds is read first, bindings into the exchange are kept. Repeat for several.",
+    "Make this delay exchange of an earlier form anew, and its queue, and exit. What the queue "
+    "holds is read first; bindings into the exchange are kept. Repeat for several.",
     multiple=True,
 )
 @_ingest_options

@@ -89,8 +89,11 @@ def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator
         if unseen:
             what = f"{route}: whether others are bound to {route.source}, and whether a policy "
             what += f"deletes its queues, cannot be seen: {unseen}"
-            remedy = "Set ingest.management. A binding needs `read` on the exchange: give that to "
-            remedy += f"nobody but ingest's user, whom this gives all it needs: {rights}"
+            remedy = (
+                "Set ingest.management. Or forbid bindings, which need `read` on the exchange: "
+            )
+            remedy += "give that to nobody but ingest, which has a user of its own, with these "
+            remedy += f"rights and no others: {rights}"
             yield Finding(WARN, "ingest", what, remedy)
         elif not faults:
             what = f"{route}: nothing else is bound to {route.source}, no policy deletes its queues"

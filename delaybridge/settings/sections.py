@@ -213,8 +213,7 @@ class IngestSettings(Section):
 
     exchanges: Texts = ()
     """RabbitMQ: the delay exchanges. X.delay delivers to X; NAME=TARGET for other names;
-    BROKER:NAME if several are configured; NAME;type=fanout (topic, headers, direct) for one
-    that does not exist yet."""
+    BROKER:NAME if several are configured."""
     topics: Texts = ("*.delay",)
     """Kafka: the delay topics, written the same way. * stands for any text."""
     destinations: Texts = ()
@@ -225,10 +224,9 @@ class IngestSettings(Section):
     to. Rules that allow more: SOURCE=DESTINATION, as orders.delay=rabbitmq:audit; * is any text."""
     management: ManagementUrls = ()
     """RabbitMQ: [BROKER=]URL of its management API. []: look on the broker's host, port 15672,
-    with TLS 15671; off: do not use it. It sets the policy of a direct delay exchange, and finds
-    queues that are bound to a delay exchange."""
+    with TLS 15671; off: do not use it. It finds what else is bound to a delay exchange."""
     prefetch: Annotated[int, whole(1, 65_535)] = 4000
-    """RabbitMQ: the most unacknowledged messages in memory, per exchange."""
+    """RabbitMQ: the most unacknowledged messages in memory, per queue; an exchange has two."""
     window_bytes: Annotated[int, whole(_KIB, 2**40)] = 32 * _MIB
     """The most bytes in memory per broker; at the limit nothing more is read from it."""
     group: Annotated[str, Field(min_length=1, max_length=249)] = "delaybridge"

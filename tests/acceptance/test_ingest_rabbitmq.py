@@ -108,7 +108,7 @@ class Site:
     def _asked(self, delay_ms: int, now_ms: int) -> dict[str, bytes]:
         draw, due_ms = self._random, struct.pack(">q", now_ms + delay_ms)
         if not delay_ms:
-            return draw.choice([{}, {"x-delay": b"I\0\0\0\0"}, {"x-delay": b"V"}])
+            return draw.choice([{"x-delay": b"I\0\0\0\0"}, {"x-delay": b"V"}])
         return draw.choice(
             [
                 {"x-delay": b"I" + struct.pack(">i", delay_ms)},

@@ -18,8 +18,7 @@ from tests.rigs.drawn import among, drawn
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_kafka import source as topic_source
-from tests.rigs.ingest_rabbitmq import AsBytes, Exchanges, reading
-from tests.rigs.ingest_rabbitmq import source as exchange_source
+from tests.rigs.ingest_rabbitmq import AsBytes, Exchanges, drained, reading
 from tests.rigs.waiting import DEADLINE_S
 
 GOOD = [b"good %d" % n for n in range(20)]
@@ -85,11 +84,7 @@ async def test_good_messages_among_any_others_at_a_delay_exchange_are_stored(
     sent = among(drawn(messages()), good)
     await rabbit.send(delay, sent)
 
-    async def all_read() -> bool:
-        found = await exchange_source(entrance, delay)
-        return found is not None and found.total >= len(sent)  # some may be read again
-
-    await entrance.until(all_read, f"{len(sent)} messages are read")
+    await drained(entrance, delay)
     assert await asyncio.to_thread(missing, rabbitmq_url, namespace) == set()
 
 

@@ -15,7 +15,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
 from delaybridge.ingest.rabbitmq import topology
-from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.settings.routes import Route
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
@@ -27,16 +26,17 @@ from tests.rigs.waiting import DEADLINE_S, until_async
 # declarations
 
 
-@pytest.mark.parametrize("type", ["topic", "fanout", "headers"])
-async def test_every_type_of_delay_exchange_delays(
+@pytest.mark.parametrize("type", ["topic", "direct"])
+async def test_the_target_may_be_of_any_type(
     type: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
 ) -> None:
-    await rabbit.target(namespace)
-    entrance = make_entrance(exchanges=[f"{namespace}.delay;type={type}"])
+    await rabbit.target(namespace, type)
+    await rabbit.do(lambda channel: channel.queue_bind(namespace, namespace, "k"))
+    entrance = make_entrance()
     entrance.ingest("rabbitmq")
     entrance.scan()
     await reading(entrance, f"{namespace}.delay")
-    sent = [("a.b", b"1", described(1)), ("", b"2", described()), ("c", b"3", described(0))]
+    sent = [("k", b"1", described(1)), ("k", b"2", described()), ("k", b"3", described(0))]
     await rabbit.send(f"{namespace}.delay", sent)
     found = await rabbit.take_raw(namespace, 3)
     assert {(raw.routing_key, raw.body) for raw in found} == {(key, body) for key, body, _ in sent}
@@ -52,83 +52,31 @@ async def all_read(entrance: Entrance, count: int) -> bool:
     return len(ingests) == count and all(s.state == "reading" for i in ingests for s in i.sources)
 
 
-@pytest.mark.parametrize("type", ["fanout", "headers", "quorum"])
-async def test_what_exists_in_another_form_is_used_unchanged(
-    type: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
-) -> None:
-    """An exchange of another type; an intake queue with another delivery limit."""
-    delay = f"{namespace}.delay"
-    earlier = {"x-queue-type": "quorum", "x-delivery-limit": -1}
-
-    def declare(channel: BlockingChannel) -> None:
-        if type == "quorum":
-            channel.queue_declare(delay, durable=True, arguments=earlier)
-        else:
-            channel.exchange_declare(delay, type, durable=True)
-
-    await rabbit.do(declare)
-    entrance = make_entrance()
-    entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    await rabbit.publish(delay, "k", headers={"x-delay": HOUR_MS})
-    await entrance.until(entrance.delayed, "stored")
-
-
-async def test_a_direct_exchange_with_another_alternate_exchange_stops_no_other(
-    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
-) -> None:
-    bad, good = f"{namespace}-bad.delay", f"{namespace}-good.delay"
-    other = {"alternate-exchange": "amq.fanout"}
-    await rabbit.do(
-        lambda channel: channel.exchange_declare(bad, "direct", durable=True, arguments=other)
-    )
-    entrance = make_entrance(exchanges=[bad, good])
-    task = entrance.ingest("rabbitmq")
-    await reading(entrance, good)
-
-    async def failure() -> str:
-        found = await source(entrance, bad)
-        return found.state if found and found.state != "starting" else ""
-
-    reason = await entrance.until(failure, "a failure that shows")
-    assert bad in reason
-    assert "exchange 'amq.fanout'" in reason
-    assert f"{bad}.intake" in reason
-    await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
-    await entrance.until(entrance.delayed, "stored")
-    # it recovers once the exchange is deleted
-    await rabbit.do(lambda channel: channel.exchange_delete(bad))
-    await reading(entrance, bad, good)
-    assert not task.done()
-
-
-async def test_an_exchange_deleted_while_it_is_looked_at_is_declared_as_asked_for(
+async def test_a_broker_that_does_not_know_the_binding_is_too_old(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    delay, type_of = f"{namespace}.delay", topology._type_of
-
-    async def looked_at(connection: IntakeConnection, route: Route) -> str:
-        found = await type_of(connection, route)
-        await rabbit.do(lambda channel: channel.exchange_delete(delay))
-        return found
-
-    monkeypatch.setattr(topology, "_type_of", looked_at)
-    await rabbit.do(lambda channel: channel.exchange_declare(delay, "direct", durable=True))
+    """As RabbitMQ before 3.10 answers."""
+    unknown = {"x-match": "any-with-y", "x-delay": None}
+    monkeypatch.setattr(topology, "binding_arguments", lambda *_: unknown)
     entrance = make_entrance()
     entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    await rabbit.do(lambda channel: channel.exchange_declare(delay, "topic", durable=True))
+
+    async def is_refused() -> bool:
+        found = await source(entrance, f"{namespace}.delay")
+        return found is not None and "RabbitMQ 3.10 or later is needed" in found.state
+
+    await entrance.until(is_refused, "refused")
 
 
 async def test_the_intake_queue_is_a_quorum_queue_without_delivery_limit(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:
     queue = f"{namespace}.delay"
-    assert await rabbit.is_durable_quorum(queue, **{"x-delivery-limit": 2**31 - 1})
-    assert not await rabbit.is_durable_quorum(queue)
+    route = Route("rabbitmq", "rabbitmq", queue, namespace)
+    assert await rabbit.is_durable_quorum(queue, **topology.queue_arguments(route))
     await open_entrance.stop_all()
 
     def return_often(channel: BlockingChannel) -> None:
@@ -238,7 +186,7 @@ async def test_delayed_messages_are_never_early_and_the_others_go_at_once_in_ord
     await rabbit.send(
         f"{namespace}.delay",
         [("k", b"%d" % delay, described(delay, headers=key)) for delay in delays]
-        + [("k", b"at once %d" % i, described(0 if i % 2 else None)) for i in range(100)],
+        + [("k", b"at once %d" % i, described(0 if i % 2 else -1)) for i in range(100)],
     )
     found = await rabbit.take_raw(namespace, 106)
     at_once = [raw.body for raw in found if raw.body.startswith(b"at once")]

@@ -14,6 +14,7 @@ from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import (
     HOUR_MS,
     Exchanges,
+    described,
     drained,
     handed_over,
     messages,
@@ -24,7 +25,7 @@ from tests.servers.process import free_port
 from tests.servers.rabbitmq import rabbitmq_url_of
 from tests.servers.redis import RedisServer
 
-HOUR = pika.BasicProperties(headers={"x-delay": HOUR_MS})
+HOUR, NOW = described(HOUR_MS), described(0)
 
 
 @pytest.fixture
@@ -277,7 +278,7 @@ async def test_immediate_messages_for_a_blocked_broker_are_stored(
     delay = f"{namespace}.delay"
     await rabbit.target(namespace)
     await stop_after_declaring(make_entrance(), delay)
-    await rabbit.send(delay, [("k", b"%d" % i, pika.BasicProperties()) for i in range(100)])
+    await rabbit.send(delay, [("k", b"%d" % i, NOW) for i in range(100)])
 
     entrance = make_entrance()
     await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.00000001")

@@ -218,7 +218,7 @@ async def test_after_a_failed_immediate_publish_cancel_says_whether_a_copy_may_e
     await reading(entrance, delay)
     if redelivered:
         await entrance.stop(task)
-    await rabbit.send(delay, [("k", b"1", described(message_id="id"))])
+    await rabbit.send(delay, [("k", b"1", described(0, message_id="id"))])
     if redelivered:
         await rabbit.do(
             lambda channel: channel.basic_reject(channel.basic_get(delay)[0].delivery_tag)
@@ -260,7 +260,7 @@ async def test_a_message_sent_again_after_its_cancel_is_a_new_one(
     """The same bytes twice: the second cancel and the second message take effect, too."""
     sent = ("k", b"1", described(HOUR_MS, message_id="m"))
     cancel = ("k", b"", described(headers={"delaybridge-cancel": True}, message_id="m"))
-    flag = ("k", b"the end", described())
+    flag = ("k", b"the end", described(0))
     for messages, left in (([sent, cancel, sent], 1), ([cancel, sent, cancel], 0)):
         await rabbit.send(f"{namespace}.delay", [*messages, flag])
         await rabbit.take_raw(namespace, 1)

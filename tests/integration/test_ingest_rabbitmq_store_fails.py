@@ -14,7 +14,14 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from tests.rigs.broker_rabbitmq import TlsNode, breakable_node
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ingest import MakeEntrance
-from tests.rigs.ingest_rabbitmq import Exchanges, drained, handed_over, messages, reading
+from tests.rigs.ingest_rabbitmq import (
+    Exchanges,
+    described,
+    drained,
+    handed_over,
+    messages,
+    reading,
+)
 from tests.servers.process import free_port
 from tests.servers.rabbitmq import rabbitmq_url_of
 from tests.servers.redis import RedisServer
@@ -125,7 +132,7 @@ async def test_a_window_smaller_than_a_message_lets_messages_through_one_by_one(
     )
     entrance.ingest("rabbitmq")
     await reading(entrance, delay)
-    now = pika.BasicProperties()
+    now = described(0)
     big = [(key, bytes(2**19), properties) for key, _, properties in messages(20)]
     await rabbit.send(delay, [*big, *[("k", bytes(2**19), now)] * 20])
     await entrance.until_stored(20)
@@ -162,7 +169,7 @@ async def test_over_tls_a_full_window_stops_reading_until_there_is_room(
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
     own_redis.pause()
-    at_once = [("k", os.urandom(1 + 700 * i), pika.BasicProperties()) for i in range(100)]
+    at_once = [("k", os.urandom(1 + 700 * i), described(0)) for i in range(100)]
     later = [(key, os.urandom(1 + 700 * i), p) for i, (key, _, p) in enumerate(messages(100))]
     await rabbit.send(
         delay, [message for both in zip(at_once, later, strict=True) for message in both]

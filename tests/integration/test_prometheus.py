@@ -76,7 +76,7 @@ class Site:
             process.close()
         self._stack.close()
         with rabbitmq_channel(self.rabbitmq_url) as channel:
-            for queue in (self.queue, self.delay_exchange):
+            for queue in (self.queue, self.delay_exchange, f"{self.delay_exchange}.expired"):
                 channel.queue_delete(queue)
             for exchange in (self.namespace, self.delay_exchange, f"{self.delay_exchange}.owner"):
                 channel.exchange_delete(exchange)

@@ -187,7 +187,7 @@ async def test_ingest_receives_and_settles_with_links_and_leaves_the_context(
     else:
         await reading(site.entrance, source)
         await site.rabbit.publish(source, "close", headers=headers, message_id="m")
-        await site.rabbit.publish(source, "close", headers={"traceparent": FOREIGN})
+        await site.rabbit.publish(source, "close", headers={"traceparent": FOREIGN, "x-delay": 0})
     count = 1 if kind == "kafka" else 2
     assert await site.contexts(kind, count) == [[FOREIGN]] * count
     for operation in ("receive", "settle"):

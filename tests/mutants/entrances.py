@@ -150,10 +150,41 @@ MUTANTS = [
         "tests/unit/test_ingest_handover.py",
     ),
     Mutant(
-        "ingest: a loop one turn early", "delaybridge/ingest/rabbitmq/messages.py",
-        "> MAX_LOOPS:", ">= MAX_LOOPS:",
-        "a message is quarantined that came back three times",
-        "tests/unit/test_ingest_rabbitmq.py",
+        "ingest: a header is not bound", "delaybridge/ingest/rabbitmq/topology.py",
+        '    "delaybridge-reschedule",\n', "",
+        "a reschedule goes to the consumer, as a message",
+        "tests/unit/test_ingest_topology.py",
+    ),
+    Mutant(
+        "ingest: an expiration is lost", "delaybridge/ingest/rabbitmq/deaths.py",
+        "content = with_expiration(content, given)", "pass",
+        "a message that expired while ingest was away never expires again",
+        "tests/unit/test_ingest_deaths.py",
+    ),
+    Mutant(
+        "ingest: a binding is made once", "delaybridge/ingest/rabbitmq/intake.py",
+        "self.noticed(\"declared\", await repair(connection, self.route))", "pass",
+        "a binding that was removed by hand is missed for good, and messages go undelayed",
+        "tests/integration/test_ingest_diverting.py::"
+        "test_what_is_removed_by_hand_is_declared_and_bound_again",
+    ),
+    Mutant(
+        "ingest: a foreign binding is nobody's", "delaybridge/ingest/rabbitmq/watch.py",
+        "sorted(bound - {(\"queue\", route.source)})", "sorted(set())",
+        "a queue that takes messages away from their target is not told",
+        "tests/unit/test_ingest_watch.py",
+    ),
+    Mutant(
+        "ingest: another server's 404 is no binding", "delaybridge/ingest/rabbitmq/management.py",
+        "exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in", "_NOT_THERE not in",
+        "doctor says that all is well though it has asked another server",
+        "tests/unit/test_ingest_watch.py",
+    ),
+    Mutant(
+        "ingest: a changed state waits for the beat", "delaybridge/ingest/counts.py",
+        "        if list(before) != list(faults):\n            self.on_change()\n", "",
+        "a fault is red only with the next announcement, up to five minutes later",
+        "tests/unit/test_ingest_counts.py",
     ),
     Mutant(
         "ingest: a timestamp is early", "delaybridge/ingest/rabbitmq/messages.py",

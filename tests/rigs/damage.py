@@ -187,6 +187,7 @@ def _kinds_of_the_fleet() -> list[Kind]:
         "nothing": b"0123456789abcdef{}",
         "other-types": b'0123456789abcdef{"host": 7, "pid": "x", "version": null, "sources": 3}',
         "odd-sources": b'0123456789abcdef{"sources": [3, {"source": 5, "total": "x", "new": 1}]}',
+        "odd-faults": b'0123456789abcdef{"sources": [{"faults": [3, "a"]}, {"faults": "x"}]}',
         "deep": b"0123456789abcdef" + b'{"a":' * 100_000,
         "huge-numbers": b'0123456789abcdef{"pid": 1e400, "started_ms": 99999999999999999999}',
     }

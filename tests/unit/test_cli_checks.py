@@ -83,7 +83,7 @@ def test_health(
 
 
 def ingesting(
-    state: str, *, age_ms: int = 100_000, name: str = "orders.delay", **counts: int
+    state: str, *, age_ms: int = 100_000, name: str = "orders.delay", **counts: Any
 ) -> Stats:
     source = SourceInfo(f"rabbitmq:{name}", "rabbitmq:orders", state, 9, 0, 0, None, 0.0, **counts)
     process = IngestInfo("i", "host", 1, "0", -age_ms, [source], 1000)
@@ -98,6 +98,7 @@ def ingesting(
         (ingesting("starting", age_ms=1000), "ok"),
         (ingesting("starting"), "FAIL"),
         (ingesting("403 ACCESS_REFUSED"), "FAIL"),
+        (ingesting("reading", faults=("queue 'q' is bound",)), "FAIL"),
         (stats(owners=["w"]), "WARN"),
         (ingesting("reading", name="pay.delay"), "WARN"),
     ],
@@ -115,6 +116,14 @@ def test_health_and_doctor_check_that_sources_are_read(
     listed = problems(found, Settings.load(), alone=(), max_overdue_ms=0)
     levels = {finding.level for finding in [*listed, *sources.reading(found)]}
     assert levels & {"FAIL", "WARN"} == {level} - {"ok"}
+
+
+def test_a_fault_that_several_processes_find_is_told_once_and_beside_the_state() -> None:
+    found = ingesting("reading", faults=("one", "two"))
+    twice = found._replace(ingests=found.ingests * 2)
+    told = [each.what for each in sources.ingest_faults(twice, Settings.load())]
+    assert told == ["rabbitmq:orders.delay: one", "rabbitmq:orders.delay: two"]
+    assert found.ingests[0].sources[0].condition == "reading; one; two"
 
 
 def test_doctor_names_the_changes_that_producers_should_make() -> None:

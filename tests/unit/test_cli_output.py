@@ -15,9 +15,8 @@ from delaybridge.cli.failure import Failure, failure_of
 from delaybridge.cli.grammar import cursor_of
 from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.logs import shown
-from delaybridge.errors import (
-    StoreError,
-)
+from delaybridge.errors import StoreError
+from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.message import Answer, State
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored
@@ -213,6 +212,23 @@ def test_a_verdict_is_wrapped_on_a_terminal(
     assert len(lines) == 2
     assert lines[1].startswith("      delayed")
     assert max(map(len, lines)) <= 50
+
+
+@pytest.mark.parametrize("width", [10, 50, 80, 400])
+@pytest.mark.parametrize(
+    "command",
+    [
+        remedies.unbind("/", "orders.delay", "queue", "it's; a (queue)"),
+        remedies.unbind("/", "orders.delay", "exchange", "wrong"),
+        "rabbitmqctl set_policy x '^x(\\.y)?$' '{\"a\": 1}' && rabbitmqctl set_operator_policy x",
+        "delaybridge ingest rabbitmq --convert orders.delay",
+    ],
+)
+def test_a_command_is_not_broken_by_a_terminal(command: str, width: int) -> None:
+    text = f"orders.delay: somebody did this; run: {command} (it said so); another; run: {command}"
+    lines = layout.wrapped(text, width, "      ").split("\n      ")
+    assert sum(line.count(command) for line in lines) == 2
+    assert all(line == command for line in lines if len(line) > width)
 
 
 @pytest.mark.parametrize(

@@ -65,3 +65,20 @@ def test_only_scheduled_messages_have_a_delay() -> None:
     only_cancelled = events.IngestStored(source="a:p.delay", destination="a:p", cancelled=1)
     counts(only_cancelled)
     assert ("requested_delay_seconds", "a:p") not in counts.histograms
+
+
+def test_a_change_of_state_or_faults_calls_back_and_nothing_else_does() -> None:
+    changes: list[str] = []
+    source = SourceCounts(source="a:q.delay", target="a:q", on_change=lambda: changes.append("!"))
+    source.state = "starting"
+    assert source.note("bindings", []) == []
+    assert not changes
+    source.state = "reading"
+    assert source.note("bindings", ["b", "c"]) == ["b", "c"]
+    assert source.note("target", ["t"]) == ["t"]
+    assert source.note("bindings", ["c", "d"]) == ["d"]
+    assert source.note("bindings", ("c", "d")) == []
+    assert (len(changes), source.faults) == (4, ["c", "d", "t"])
+    assert source.shown()["faults"] == ["c", "d", "t"]
+    source.note("bindings", ())
+    assert (len(changes), source.faults) == (5, ["t"])

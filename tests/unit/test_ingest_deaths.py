@@ -49,6 +49,12 @@ def test_a_death_in_the_intake_queue_leaves_no_trace_and_expiration_is_restored(
     assert decode_properties(*record.properties) == {**EVERY, "expiration": "100"}
 
 
+@pytest.mark.parametrize("key", ["the.key", "\u20ac"])
+def test_a_routing_key_that_a_policy_gave_to_dead_letters_is_undone(key: str) -> None:
+    entry = died(death("x.delay", **{"routing-keys": [key, "cc"]}))
+    assert record_of(entry).destination == f"rabbitmq:x/{key}"
+
+
 def test_deaths_in_other_queues_are_kept_to_the_byte() -> None:
     before, first = death("q", **{"original-expiration": "7"}), death("p")
     was = record_of(died(before, first, message_id="m"))

@@ -8,6 +8,7 @@ so that a conversion which is interrupted can be repeated.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, NamedTuple
 
 from delaybridge.errors import ConfigError
@@ -56,8 +57,9 @@ async def convert(
         if queue_is_earlier:
             await _check_unread(connection, route)
         await _hold_bindings(connection, route, await _bindings(management, route.source))
-        if queue_is_earlier:
-            await _drain(connection, intake, publisher)
+        if queue_is_earlier:  # what is there already is read before publishes get 404
+            waiting, _ = await _held_by(connection, route.source)
+            await _drain(connection, intake, publisher, most=waiting)
         for exchange in (route.source, interim_exchange(route)):
             await connection.call_alone("exchange_delete", exchange=exchange)
         if queue_is_earlier:
@@ -92,15 +94,19 @@ async def _held_by(connection: IntakeConnection, queue: str) -> tuple[int, int]:
     return int(answer.message_count), int(answer.consumer_count)
 
 
-async def _drain(connection: IntakeConnection, intake: Intake, publisher: Publisher) -> None:
-    """Read the old queue until it is empty, with nothing unacknowledged."""
-    queue = intake.route.source
-    while any(held := await _held_by(connection, queue)):
+async def _drain(
+    connection: IntakeConnection, intake: Intake, publisher: Publisher, most: float = math.inf
+) -> None:
+    """Read the old queue until it is empty, with nothing unacknowledged, or `most` are read."""
+    queue, last = intake.route.source, intake.counts.total + most
+    while any(held := await _held_by(connection, queue)) and intake.counts.total < last:
         if held[1]:  # this one's, of which the broker has not yet seen the end
             await asyncio.sleep(_AGAIN_S)
             continue
         reading = asyncio.create_task(intake.consume(connection, publisher, queue))
         while not reading.done() and ((await _held_by(connection, queue))[0] or intake.held):
+            if intake.counts.total >= last:
+                break
             await asyncio.sleep(_AGAIN_S)
         reading.cancel()
         await asyncio.wait([reading])

@@ -23,7 +23,7 @@ _ABOUT = frozenset(
     for what in ("exchange", "queue", "reason")
 )
 _SIZED = struct.Struct(">cI")
-_EXPIRATION = "original-expiration"
+_EXPIRATION, _KEYS = "original-expiration", "routing-keys"
 
 
 def expired(route: Route) -> str:
@@ -41,10 +41,12 @@ def has_died(table: bytes) -> bool:
     return _DEATHS in table
 
 
-def undone(content: ContentHeader, queues: Collection[str]) -> ContentHeader:
-    """The message as it was before it died in one of these queues; itself if it did not.
+def undone(
+    content: ContentHeader, key: bytes, queues: Collection[str]
+) -> tuple[ContentHeader, bytes]:
+    """Message and routing key as before it died in one of these queues; the same if it did not.
 
-    MessageError if the headers are broken.
+    A policy may give dead letters another routing key. MessageError if the headers are broken.
     """
     table = content.table
     spans = list(entries(table))
@@ -53,13 +55,19 @@ def undone(content: ContentHeader, queues: Collection[str]) -> ContentHeader:
     ]
     others = [death for death in deaths if death.about.get("queue") not in queues]
     if len(others) == len(deaths):
-        return content
+        return content, key
     kept = b"".join(_kept(name, table[start:end], others) for name, start, _, end in spans)
     for death in deaths:
-        given = death.about.get(_EXPIRATION)
-        if death not in others and given is not None:
+        if death in others:
+            continue
+        if (given := death.about.get(_EXPIRATION)) is not None:
             content = with_expiration(content, given)
-    return content._replace(table=kept)
+        match death.about.get(_KEYS):
+            case [str(first), *_]:
+                key = first.encode()
+            case [bytes(first), *_]:
+                key = first
+    return content._replace(table=kept), key
 
 
 def _deaths(value: bytes) -> Iterator[_Death]:

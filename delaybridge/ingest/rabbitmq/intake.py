@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
 
+from pika.channel import Channel
 from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
@@ -28,6 +30,7 @@ from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, 
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
+from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
@@ -41,6 +44,7 @@ from delaybridge.message import MAX_PRIORITY, Answer, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
+_log = logging.getLogger("delaybridge")
 _BATCH = 2000
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
 
@@ -91,7 +95,10 @@ class Intake:
     def noticed(self, kind: str, faults: Sequence[str]) -> None:
         """Show the faults of this kind, and no others, of an exchange that is read nevertheless."""
         for fault in self.counts.note(kind, faults):
-            self._emit(SourceUnguarded(source=str(self.route), reason=fault))
+            what, run, command = fault.partition(RUN)
+            self._emit(SourceUnguarded(source=str(self.route), reason=what))
+            if run:  # not as a field: its quotes would be escaped
+                _log.warning("run: %s", command)
 
     async def look(self, connection: IntakeConnection) -> None:
         """End the channel if another namespace took the exchange over."""
@@ -129,8 +136,7 @@ class Intake:
         while True:
             await asyncio.sleep(_DECLARE_S)
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
-                fault = await repair(connection, self.route)
-                self.noticed("declared", [fault] if fault else ())
+                self.noticed("declared", await repair(connection, self.route))
 
     async def consume(
         self, connection: IntakeConnection, publisher: Publisher, *queues: str
@@ -140,19 +146,15 @@ class Intake:
         self._publisher = publisher
         channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
         self.waiting, self._refused = [], []
+        # Not awaited: messages of one queue may fill the window before the answer about the next.
+        asking = asyncio.create_task(self._ask_for(connection, opened, queues))
         try:
-            await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
-            for queue in queues:
-                await connection.call(
-                    opened, "basic_consume", queue=queue, on_message_callback=_never
-                )
-            self.counts.state = "reading"
-            self._emit(IngestStarted(source=str(self.route)))
             while not channel.ended.done():
                 await self._arrival(channel)
                 await self._take(channel)
             raise channel.ended.result()
         finally:
+            asking.cancel()
             channel.end(ConnectionError("stopped"))
             if self._storing is not None:
                 self._storing.cancel()
@@ -161,6 +163,18 @@ class Intake:
             self._remember(channel)
             if connection.is_open:
                 close_channel(opened)
+
+    async def _ask_for(
+        self, connection: IntakeConnection, opened: Channel, queues: Sequence[str]
+    ) -> None:
+        with contextlib.suppress(AMQPError):  # it has ended the channel
+            await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
+            for queue in queues:
+                await connection.call(
+                    opened, "basic_consume", queue=queue, on_message_callback=_never
+                )
+            self.counts.state = "reading"
+            self._emit(IngestStarted(source=str(self.route)))
 
     async def _arrival(self, channel: IntakeChannel) -> None:
         """Wait for a message, or until it is time to try again those for an id in flight."""
@@ -320,8 +334,7 @@ class Intake:
 
     def _fingerprint(self, message: RawMessage) -> int:
         try:
-            content = content_of(message, self._reader.queues)
-            return hash((message.routing_key, content, message.body))
+            return hash((*content_of(message, self._reader.queues), message.body))
         except DecodeError:
             return hash((message.header, message.body))
 

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -125,18 +126,23 @@ class Management:
         headers = {"Authorization": self._authorization()}
         request = Request(f"{self._url}/api/{path}", headers=headers)
 
-        def ask() -> Any:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                return answer.read(_MOST_BYTES)
+        def ask() -> bytes | None:
+            try:
+                with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                    return bytes(answer.read(_MOST_BYTES))
+            except HTTPError as exc:
+                if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
+                    return None
+                raise
 
         try:
-            return json.loads(await asyncio.to_thread(ask))
+            answer = await asyncio.to_thread(ask)
         except HTTPError as exc:
-            if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
-                return missing
             raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
-        except json.JSONDecodeError:
-            raise self._is_another() from None
-        except (URLError, OSError, ValueError) as exc:
+        except (URLError, OSError, ValueError, HTTPException) as exc:
             reason = getattr(exc, "reason", exc)
             raise ManagementError(f"{self._url}: {printable(str(reason))}") from None
+        try:
+            return missing if answer is None else json.loads(answer)
+        except (ValueError, RecursionError):
+            raise self._is_another() from None

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from delaybridge.accept.accept import Accepted, check_body_size, check_id
 from delaybridge.accept.destination import parse_destination
@@ -66,17 +67,18 @@ class RawMessage(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-def content_of(message: RawMessage, queues: Collection[str]) -> ContentHeader:
-    """Properties and headers as the producer sent them; DecodeError if they are broken.
+def content_of(message: RawMessage, queues: Collection[str]) -> tuple[ContentHeader, bytes]:
+    """Properties, headers and routing key as the producer sent them; MessageError if broken.
 
     queues: where it may have been redelivered, or have expired, before it was read.
     """
-    content = split_content_header(message.header)
+    before = content = split_content_header(message.header)
+    key = message.routing_key
     if has_died(content.table):
-        before, content = content, undone(content, queues)
-        if content is not before:
-            return _uncounted(content)
-    return _uncounted(content) if message.redelivered else content
+        content, key = undone(content, key, queues)
+    if message.redelivered or content is not before:
+        content = _uncounted(content)
+    return content, key
 
 
 def _uncounted(content: ContentHeader) -> ContentHeader:
@@ -138,7 +140,9 @@ class MessageReader:
         """`read`, for messages of any form."""
         content = None
         try:
-            content = content_of(message, self.queues)
+            content, key = content_of(message, self.queues)
+            if key != message.routing_key:
+                message = replace(message, routing_key=key)
             return self._read(message, content, stamp, known_id)
         except MessageError as exc:
             return self.quarantine(message, content, stamp, reason_of(exc))
@@ -175,7 +179,8 @@ class MessageReader:
         payload = encode_record(planned(record, asked.retry))
         shard_key = id.encode() if key is None else key
         when = when_of(asked, self._limits)
-        if known and not message.redelivered:  # the second of these headers: more are to come
+        # The second of these headers: more are to come.
+        if known and not message.redelivered and not has_died(message.header):
             self._forms.learn(message.header, content._replace(table=table), asked, when)
         accepted = Accepted(id, shard_key, when, asked.rank, payload)
         return Schedule(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.settings.routes import Route
 
+RUN = "; run: "  # between a fault and its command
 _WINS = "1000000"  # of several policies that match, the one of the highest priority applies
 # A definition must not be empty. These say what the queues' arguments say.
 _NO_EFFECT = {"set_policy": {"overflow": "reject-publish"}}

@@ -47,6 +47,8 @@ _CURRENT_ALTERNATE = re.compile(
     rf"'{_ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
 )
 _TOO_OLD = re.compile("x-match|invalid arg")
+_CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
+_TYPES = ("topic", "fanout", "headers", "direct")  # of exchanges that hold no message themselves
 
 
 class EarlierForm(ConfigError):
@@ -150,13 +152,13 @@ async def _insist(
         raise refusal
 
 
-async def repair(connection: IntakeConnection, route: Route) -> str:
-    """Declare and bind again while the queue is read. Returns what could not be done, or ''.
+async def repair(connection: IntakeConnection, route: Route) -> list[str]:
+    """Declare and bind again while the queue is read. Returns what could not be done first.
 
     After one step failed the others are tried: whatever the exchange is, its binding is needed.
     """
     found = [await _refusal(connection, route, *step) for step in declarations(route)]
-    return next((text_of(refusal) for refusal in found if refusal is not None), "")
+    return [text_of(refusal) for refusal in found if refusal is not None][:1]
 
 
 def text_of(refusal: Exception) -> str:
@@ -209,6 +211,9 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
         return exc
     if _TOO_OLD.search(text):
         return ConfigError(f"{route}: RabbitMQ 3.10 or later is needed: {text}")
+    type = _CURRENT_TYPE.search(text)
+    if type is not None and type[1] not in _TYPES:
+        return ConfigError(f"{route}: the exchange exists with type {type[1]!r}; delete it")
     if expired(route) in arguments.values():
         return ConfigError(f"{route}: {expired(route)!r} is not delaybridge's; delete it ({text})")
     return EarlierForm(

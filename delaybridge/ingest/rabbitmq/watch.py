@@ -20,6 +20,7 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError, Policies
+from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
 
@@ -108,7 +109,7 @@ def _foreign(vhost: str, route: Route, bound: set[tuple[str, str]]) -> Iterator[
         yield (
             f"{kind} {name!r} is bound to {route.source!r}: it takes messages without a delay away "
             f"from {route.target!r}, and gets the delayed ones at once; bind it to "
-            f"{route.target!r}, and run: {remedies.unbind(vhost, route.source, kind, name)}"
+            f"{route.target!r}{RUN}{remedies.unbind(vhost, route.source, kind, name)}"
         )
     if len(others) > _NAMED:
         yield f"{len(others) - _NAMED} more queues or exchanges are bound to {route.source!r}"
@@ -129,4 +130,4 @@ def _policy(vhost: str, route: Route, queue: str, found: Policies) -> str:
         return ""
     names = " and ".join(repr(name) for name in found.names.values())
     line = remedies.shield(vhost, route, [*found.names])
-    return f"queue {queue!r}: RabbitMQ {', '.join(harms)} (policy {names}); run: {line}"
+    return f"queue {queue!r}: RabbitMQ {', '.join(harms)} (policy {names}){RUN}{line}"

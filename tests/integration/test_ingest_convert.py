@@ -1,0 +1,204 @@
+"""Delay exchanges and intake queues of an earlier form: refused, and converted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from delaybridge.ingest.rabbitmq import conversion
+from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
+from tests.rigs.command_line import Result, runner
+from tests.rigs.ingest import Entrance, MakeEntrance
+from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, described, messages, reading, source
+
+EARLIER_QUEUE = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
+Convert = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def node() -> ManagedNode:
+    return managed_node().start()
+
+
+@pytest.fixture
+def entrance_url(node: ManagedNode) -> str:
+    return node.url
+
+
+@pytest.fixture
+def convert(
+    node: ManagedNode,
+    redis_url: str,
+    namespace: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Convert:
+    """`delaybridge ingest rabbitmq --convert` for a namespace of four buckets."""
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
+    monkeypatch.setattr(conversion, "_ROUTED_S", 0.01)
+    flags = ["--json", "--redis", redis_url, "--namespace", namespace]
+    run = runner([*flags, "--broker", f"rabbitmq={node.url}"], capsys, monkeypatch)
+
+    async def call(delay: str, management: str = node.management) -> Result:
+        monkeypatch.setenv("DELAYBRIDGE_INGEST__MANAGEMENT", management)
+        words = ("ingest", "rabbitmq", "--convert", delay)
+        return await asyncio.to_thread(run, *words)
+
+    return call
+
+
+async def earlier(
+    rabbit: Exchanges, delay: str, type: str = "topic", *, queue: bool = True, **arguments: Any
+) -> None:
+    """An exchange as an earlier version declared it, its queue, and an exchange bound to it."""
+
+    def declare(channel: BlockingChannel) -> None:
+        channel.exchange_declare(delay, type, durable=True, arguments=arguments)
+        channel.exchange_declare(f"{delay}-first", "headers", durable=True)
+        match = {"x-match": "all", "h": 1}
+        channel.exchange_bind(delay, f"{delay}-first", "a.key", match)
+        if queue:
+            channel.queue_declare(delay, durable=True, arguments=EARLIER_QUEUE)
+            channel.queue_bind(delay, delay, "#")
+
+    await rabbit.do(declare)
+
+
+async def refusal(entrance: Entrance, delay: str) -> str:
+    async def is_refused() -> str:
+        found = await source(entrance, delay)
+        return found.state if found and "--convert" in found.state else ""
+
+    return str(await entrance.until(is_refused, "refused"))
+
+
+@pytest.mark.parametrize(
+    ("type", "queue", "arguments"),
+    [
+        ("topic", True, {}),
+        ("topic", False, {}),
+        ("headers", False, {}),
+        ("headers", False, {"alternate-exchange": "amq.fanout"}),
+    ],
+)
+async def test_an_earlier_form_is_refused_and_stops_no_other(
+    type: str,
+    queue: bool,
+    arguments: dict[str, Any],
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+) -> None:
+    bad, good = f"{namespace}-bad.delay", f"{namespace}-good.delay"
+    await earlier(rabbit, bad, type, queue=queue, **arguments)
+    entrance = make_entrance(exchanges=[bad, good])
+    entrance.ingest("rabbitmq")
+    await reading(entrance, good)
+    assert f"delaybridge ingest rabbitmq --convert {bad} " in await refusal(entrance, bad)
+    await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
+    await entrance.until_delayed(1)
+
+
+@pytest.mark.parametrize(("name", "type"), [("", "x-local-random"), (".expired", "topic")])
+async def test_what_may_hold_messages_of_others_is_neither_read_nor_converted(
+    name: str,
+    type: str,
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    convert: Convert,
+) -> None:
+    """As an exchange of the delayed-message plugin, whose messages would be lost with it."""
+    delay = f"{namespace}.delay"
+    await rabbit.do(lambda channel: channel.exchange_declare(delay + name, type, durable=True))
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+
+    async def is_refused() -> bool:
+        found = await source(entrance, delay)
+        return found is not None and "; delete it" in found.state
+
+    await entrance.until(is_refused, "refused")
+    refused = await convert(delay)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+
+
+async def test_a_converted_exchange_has_lost_no_message_and_no_binding(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, convert: Convert
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    await rabbit.send(delay, messages(300))
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await refusal(entrance, delay)
+    done = await convert(delay)
+    assert done.code == 0
+    about = {"was_earlier": True, "messages": 300, "bindings": 1}
+    assert done.objects == [{"source": f"rabbitmq:{delay}", **about}]
+    # the process that was refused reads it now
+    await reading(entrance, delay)
+    asked = {"x-delay": HOUR_MS, "h": 1}
+    await rabbit.send(f"{delay}-first", [("k", b"", described(headers=asked, message_id="new"))])
+    await entrance.until_stored(301)
+    again = await convert(delay)
+    assert again.objects[0] | {"source": ""} == {
+        "source": "", "was_earlier": False, "messages": 0, "bindings": 0,
+    }  # fmt: skip
+
+
+async def test_a_conversion_that_was_killed_can_be_repeated(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    convert: Convert,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once the exchange is gone, with its bindings."""
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    await rabbit.send(delay, messages(1))
+    drain, calls = conversion._drain, iter(("first", "dies"))
+
+    async def drained(*given: Any, **most: Any) -> None:
+        call = next(calls, "")
+        if call == "dies":
+            raise OSError("killed")
+        if not call:
+            await drain(*given, **most)
+
+    monkeypatch.setattr(conversion, "_drain", drained)
+    assert (await convert(delay)).code != 0
+    done = await convert(delay)
+    assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 1)
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    asked = {"x-delay": HOUR_MS, "h": 1}
+    await rabbit.send(f"{delay}-first", [("k", b"", described(headers=asked))])
+    await entrance.until_stored(2)
+
+
+async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen(
+    rabbit: Exchanges, namespace: str, convert: Convert
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    await rabbit.send(delay, messages(1))
+    refused = await convert(delay, management="http://127.0.0.1:1")
+    assert (refused.code, refused.error["code"]) == (2, "config")
+
+    def convert_beside(channel: BlockingChannel) -> Any:
+        channel.basic_consume(delay, lambda *_: None)
+        return asyncio.run(convert(delay))
+
+    refused = await rabbit.do(convert_beside)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    assert await rabbit.waiting(delay) == 1
+    done = await convert(delay, management="off")
+    assert done.code == 0, done.err
+    assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 0)

@@ -1,0 +1,170 @@
+"""What the management API shows of a delay exchange, and the commands that mend it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from delaybridge.ingest.rabbitmq import remedies
+from delaybridge.ingest.rabbitmq.management import Management, ManagementError
+from delaybridge.ingest.rabbitmq.watch import seen_by
+from delaybridge.publish import PublishOptions
+from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.settings.routes import Route
+
+ROUTE = Route("rabbitmq", "rabbitmq", "orders.delay", "orders")
+OWN = {"destination_type": "queue", "destination": "orders.delay"}
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A management API that gives the same answer each time to a path that ends like this."""
+
+    given: Mapping[str, tuple[int, Any]] = {}
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].rpartition("%2F/")[2]
+        status, answer = self.given.get(path, (404, {"error": "Object Not Found"}))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def api() -> Iterator[Management]:
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    parameters = parameters_of("rabbitmq", "amqp://guest:guest@127.0.0.1/%2F", PublishOptions())
+    yield Management(parameters, f"http://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def seen(api: Management, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[str]:
+    """given: what is bound, and the intake queue and that of expired messages."""
+    paths = {
+        "bound": "orders.delay/bindings/source", "intake": "orders.delay",
+        "expired": "orders.delay.expired",
+    }  # fmt: skip
+    answers = {
+        paths[name]: answer if isinstance(answer, tuple) else (200, answer)
+        for name, answer in given.items()
+    }
+    monkeypatch.setattr(Answers, "given", answers)
+    return await seen_by(api, ROUTE)
+
+
+def queue(**definition: Any) -> dict[str, Any]:
+    return {"policy": "all", "effective_policy_definition": definition}
+
+
+async def test_an_exchange_that_does_not_exist_yet_has_no_fault(
+    api: Management, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await seen(api, monkeypatch) == []
+    nothing = {"policy": None, "operator_policy": None, "effective_policy_definition": []}
+    assert await seen(api, monkeypatch, bound=[OWN, OWN], intake=nothing) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"intake": queue(expires=1)}, "expires"),
+        ({"expired": queue(expires=1)}, "expires"),
+        ({"intake": queue(overflow="drop-head")}, "overflow"),
+        ({"intake": queue(**{"dead-letter-strategy": "at-most-once"})}, "dead-letter-strategy"),
+        ({"expired": queue(**{"message-ttl": 1})}, "message-ttl"),
+        ({"intake": queue(**{"message-ttl": 1, "max-length": 1})}, ""),
+        ({"intake": queue(overflow="reject-publish", **{"alternate-exchange": "x"})}, ""),
+    ],
+)
+async def test_a_policy_is_told_if_the_arguments_of_the_queue_do_not_win(
+    api: Management, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], told: str
+) -> None:
+    faults = await seen(api, monkeypatch, **given)
+    assert len(faults) == bool(told)
+    assert all(told in fault and "set_policy" in fault for fault in faults)
+
+
+async def test_many_foreign_bindings_are_counted(
+    api: Management, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = [{"destination_type": "queue", "destination": f"q{n}"} for n in range(9)]
+    faults = await seen(api, monkeypatch, bound=[OWN, *bound, *bound])
+    assert [f"'q{n}'" in fault for n, fault in enumerate(faults)] == [True] * 5 + [False]
+    assert faults[-1] == "4 more queues or exchanges are bound to 'orders.delay'"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bound": (404, {"error": "not RabbitMQ"})},
+        {"bound": (200, b"")},
+        {"bound": (200, b"<html>")},
+        {"bound": (200, b"\xff")},
+        {"bound": (200, b"[" * 100_000)},
+        {"bound": (401, {})},
+        {"bound": (500, b"")},
+        {"bound": 7},
+        {"bound": {"error": 1}},
+        {"bound": [{"destination": "q"}]},
+        {"bound": [None]},
+        {"intake": [1]},
+        {"intake": "text"},
+        {"intake": {"effective_policy_definition": "text"}},
+        {"intake": {"effective_policy_definition": 7}},
+        {"expired": None},
+    ],
+)
+async def test_an_answer_that_makes_no_sense_shows_nothing(
+    api: Management, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    with pytest.raises(ManagementError, match=r"http://127\.0\.0\.1"):
+        await seen(api, monkeypatch, **given)
+
+
+async def test_a_port_that_speaks_no_http_shows_nothing(api: Management) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"AMQP\x00\x00\x09\x01\r\n\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        api._url = f"http://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ManagementError):
+            await seen_by(api, ROUTE)
+        thread.join()
+
+
+@pytest.mark.parametrize("vhost", ["/", "it's"])
+def test_a_command_is_for_its_vhost_and_has_every_name_in_quotes(vhost: str) -> None:
+    of = [] if vhost == "/" else ["-p", vhost]
+    odd = Route("rabbitmq", "rabbitmq", "a b'c.delay", "x|y")
+    commands = ["set_policy", "set_operator_policy"]
+    lines = [shlex.split(line) for line in remedies.shield(vhost, odd, commands).split(" && ")]
+    for line, command in zip(lines, commands, strict=True):
+        assert line[: 2 + len(of)] == ["rabbitmqctl", command, *of]
+        assert line[-2] == r"^a\ b'c\.delay(\.expired)?$"
+        assert json.loads(line[-1])
+    rights = shlex.split(remedies.rights(vhost, "u", [odd, ROUTE]))
+    own = r"^(a\ b'c\.delay|orders\.delay)"
+    assert rights == [
+        "rabbitmqctl", "set_permissions", *of, "u", own, rf"{own}|^(x\|y|orders)$", own,
+    ]  # fmt: skip
+    (*_, code) = shlex.split(remedies.unbind(vhost, "orders.delay", "queue", 'x">>'))
+    assert '<<"orders.delay">>' in code and "<<120,34,62,62>>" in code
