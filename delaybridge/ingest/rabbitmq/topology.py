@@ -10,10 +10,10 @@ has no room for, and what expires there is dead-lettered into a second queue tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from delaybridge.amqp.connection import close_code, reason_of
+from delaybridge.amqp.connection import close_channel, close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
@@ -49,6 +49,10 @@ _CURRENT_ALTERNATE = re.compile(
 _TOO_OLD = re.compile("x-match|invalid arg")
 _CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
 _TYPES = ("topic", "fanout", "headers", "direct")  # of exchanges that hold no message themselves
+
+
+Step = tuple[str, dict[str, Any]]
+"""A method of a channel, and its arguments."""
 
 
 class EarlierForm(ConfigError):
@@ -134,21 +138,19 @@ async def declare(connection: IntakeConnection, route: Route) -> None:
     EarlierForm if the exchange or the queue is of another form, ConfigError if the broker is too
     old or the user lacks a right; otherwise raises the error that closed the channel.
     """
-    for method, arguments in declarations(route):
-        await _insist(connection, route, method, arguments)
+    for steps in _steps(route):
+        await _insist(connection, route, *steps)
 
 
 async def declare_queues(connection: IntakeConnection, route: Route) -> None:
     """The same of the queues alone."""
-    for method, arguments in declarations(route):
-        if method == "queue_declare":
-            await _insist(connection, route, method, arguments)
+    for step in declarations(route):
+        if step[0] == "queue_declare":
+            await _insist(connection, route, step)
 
 
-async def _insist(
-    connection: IntakeConnection, route: Route, method: str, arguments: dict[str, Any]
-) -> None:
-    if (refusal := await _refusal(connection, route, method, arguments)) is not None:
+async def _insist(connection: IntakeConnection, route: Route, *steps: Step) -> None:
+    if (refusal := await _refusal(connection, route, *steps)) is not None:
         raise refusal
 
 
@@ -157,7 +159,11 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
 
     After one step failed the others are tried: whatever the exchange is, its binding is needed.
     """
-    found = [await _refusal(connection, route, *step) for step in declarations(route)]
+    found = []
+    for steps in _steps(route):
+        found.append(await _refusal(connection, route, *steps))
+        if found[-1] is not None and len(steps) > 1:
+            found.append(await _refusal(connection, route, steps[-1]))
     return [text_of(refusal) for refusal in found if refusal is not None][:1]
 
 
@@ -166,7 +172,20 @@ def text_of(refusal: Exception) -> str:
     return str(refusal) if isinstance(refusal, ConfigError) else reason_of(refusal)
 
 
-def declarations(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
+def _steps(route: Route) -> Iterator[Sequence[Step]]:
+    """The declarations; that of the delay exchange together with its binding.
+
+    Between the two a delayed message would reach the target at once.
+    """
+    together: list[Step] = []
+    for method, arguments in declarations(route):
+        together.append((method, arguments))
+        if method != "exchange_declare" or arguments["exchange"] != route.source:
+            yield together
+            together = []
+
+
+def declarations(route: Route) -> Iterator[Step]:
     """What to declare and to bind, in this order: a message always finds the next queue."""
     late, queue = expired(route), queue_arguments(route)
     yield "exchange_declare", {
@@ -186,16 +205,20 @@ def declarations(route: Route) -> Iterator[tuple[str, dict[str, Any]]]:
         }  # fmt: skip
 
 
-async def _refusal(
-    connection: IntakeConnection, route: Route, method: str, arguments: dict[str, Any]
-) -> Exception | None:
-    """Take one step; why the broker refused it, or None."""
+async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> Exception | None:
+    """Take steps, all sent at once; why the broker refused one, or None."""
+    *before, (method, arguments) = steps
+    channel = await connection.open_channel(lambda *_: None)
     try:
-        await connection.call_alone(method, **arguments)
+        for name, given in before:
+            getattr(channel, name)(**given)  # without a callback pika waits for no answer
+        await connection.call(channel, method, **arguments)
     except Exception as exc:
         if close_code(exc) is None:
             raise
         return _explained(route, arguments, exc)
+    finally:
+        close_channel(channel)
     return None
 
 
