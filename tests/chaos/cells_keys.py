@@ -51,7 +51,7 @@ def lose(lost: Lost, *, kills: bool) -> Callable[[Site], None]:
             if kills:
                 until(lambda: site.bridge.client.stats().mended, "a bucket is mended")
                 site.kill_worker(site.bridge.workers[0])
-            remedied: set[int] = set()
+            remedied: set[str] = set()
             with suppress(AssertionError):  # what is not mended breaks I8
                 until(lambda: is_mended(site, remedied), interval_s=0.3)
                 site.finish_load()
@@ -59,7 +59,7 @@ def lose(lost: Lost, *, kills: bool) -> Callable[[Site], None]:
             site.bridge.client.resume(paused.partition("/")[0])
         told = site.bridge.client.stats().mended.keys()
         site.expect("I8", f"it is told of {to_find - told}, too", to_find <= told)
-        alone = {bucket for bucket, names in lost.items() if [*names] == ["marks"]}
+        alone = {key_of(site, b, "marks") for b, names in lost.items() if [*names] == ["marks"]}
         site.expect("I8", "a command mends lost marks", alone <= remedied)
 
     return run
@@ -76,13 +76,15 @@ def delete(site: Site, bucket: int, names: Collection[str]) -> bool:
     return "messages" not in names and gone >= ENOUGH
 
 
-def is_mended(site: Site, remedied: set[int]) -> bool:
+def is_mended(site: Site, remedied: set[str]) -> bool:
     """Whether every message is in its place; runs the commands that stats show meanwhile."""
-    found = [(b.bucket, one) for b in site.bridge.client.stats().buckets for one in b.damage]
-    for bucket, one in found:
-        remedied.add(bucket)
-        with suppress(redis.ResponseError):
-            site.direct.execute_command(*shlex.split(one.remedy.partition("redis-cli ")[2]))
+    found = site.bridge.client.stats().all_damage
+    for one in found:
+        command = shlex.split(one.remedy.partition("redis-cli ")[2])
+        if command:
+            remedied.add(command[1])
+            with suppress(redis.ResponseError):
+                site.direct.execute_command(*command)
     return not found and not site.misplaced()
 
 
