@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from delaybridge.accept.instructions import INSTRUCTIONS
-from delaybridge.ingest.rabbitmq.topology import BOUND_HEADERS, FORMER_HEADERS, declarations
+from delaybridge.ingest.rabbitmq.topology import (
+    BOUND_HEADERS,
+    FORMER_HEADERS,
+    _steps,
+    declarations,
+)
 from delaybridge.settings.routes import Route
 
 
@@ -21,3 +26,12 @@ def test_each_declaration_finds_what_it_names() -> None:
             made.add(about["queue"] if method == "queue_declare" else f"/{about['exchange']}")
         else:
             assert {about["queue"], f"/{about['exchange']}"} <= made
+
+
+def test_the_delay_exchange_is_declared_in_one_go_with_its_binding() -> None:
+    route = Route("rabbitmq", "rabbitmq", "x.delay", "x")
+    (together,) = (steps for steps in _steps(route) if len(steps) > 1)
+    assert [(method, about["exchange"]) for method, about in together] == [
+        ("exchange_declare", "x.delay"),
+        ("queue_bind", "x.delay"),
+    ]
