@@ -6,7 +6,6 @@ from delaybridge.message import State
 from delaybridge.scan.context import Context
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.lane import Lane
-from delaybridge.scan.parked import Parked
 from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
 from delaybridge.store.bound import BoundSlice, bound
@@ -37,13 +36,12 @@ class Paging:
         self._context.lanes.parking.lacking = None
         self._is_under_way = True
         page = bound(session.bucket, State.PARKED, limit=_PAGE, after=parked.begin_page())
-        self._context.start(self._read(lane, session, parked, session.exits.take(), page))
+        self._context.start(self._read(lane, session, session.exits.take(), page))
 
     async def _read(
         self,
         lane: Lane,
         session: Session,
-        parked: Parked,
         report: ExitReport,
         page: RedisCommand[BoundSlice],
     ) -> None:
@@ -52,4 +50,4 @@ class Paging:
         self._telling.answered(answers, {session: report})
         if session in answers:
             found: BoundSlice = answers[session][-1]
-            self._context.lanes.add_page(lane, parked, found, self._context.clock.now_ms())
+            self._context.lanes.add_page(lane, session, found, self._context.clock.now_ms())

@@ -85,17 +85,22 @@ class Parking:
         parked.add(score, id, self._bound)
 
     def add_page(
-        self, lane: Lane, parked: Parked, found: BoundSlice, route: Route, now_ms: int
+        self, lane: Lane, session: Session, found: BoundSlice, route: Route, now_ms: int
     ) -> None:
         """The next parked messages of the bucket: remember those of the lane.
 
         One whose record cannot be read any more goes back with them, and is buried.
         """
+        parked = lane.parked.get(session)
+        if parked is None:
+            return
         names = {to for _, _, to in found.messages}
         lanes = {to: route(to, now_ms)[1] if to else lane for to in names}
         ids = [(score, id.decode(errors="replace"), lanes[to]) for score, id, to in found.messages]
         ours = [(score, id) for score, id, of in ids if of is lane]
         parked.add_page(ours, ids[-1][:2] if found.more else None, self._bound)
+        if parked.is_empty and not parked.is_returning:  # all others were cancelled
+            del lane.parked[session]
 
     def routes_changed(self, names: set[str]) -> None:
         """Messages of these brokers, exchanges or topics must be routed again."""
@@ -208,6 +213,7 @@ class Parking:
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
         """(lane, session) whose messages may come back -> how many, None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
+        self.lacking = None
         self._set_bound()
         for lane in [lane for lane in self.troubled if not lane.is_cut_off]:
             self._look_for_lack(lane)

@@ -253,7 +253,7 @@ def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
     left = [(copy.score, copy.id.encode(), "a:q") for copy in copies[10:15]]
     left.insert(2, (copies[12].score, b"another", "a:other"))
     left.append((end.score, end.id.encode(), "a:other"))
-    board.lanes.add_page(lane, page, BoundSlice(left, more=True), NOW_MS)
+    board.lanes.add_page(lane, session, BoundSlice(left, more=True), NOW_MS)
     board.session.next_score = NOW_MS  # claimed from
     assert board.recover() == ids(copies[10:15])
     assert page.begin_page() == (end.score, end.id), "after the page, whoever's its last one was"
@@ -275,6 +275,23 @@ def test_of_ever_so_many_lanes_and_buckets_each_lets_pages_be_read(
     assert board.lanes.parking.lacking is not None
 
 
+def test_if_all_that_was_not_known_is_cancelled_the_lane_is_free_again(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
+    parked(board)
+    board.recover()
+    board.come_back()
+    board.session.next_score = NOW_MS  # claimed from
+    board.recover()
+    (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
+    lane.parked[session].begin_page()
+    board.lanes.add_page(lane, session, BoundSlice([], more=False), NOW_MS)
+    board.recover()
+    assert not board.lanes.is_returning
+    assert board.pass_(board.copy()) == "go"
+
+
 def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +301,7 @@ def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
     (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
     lane.parked[session].begin_page()
     page = BoundSlice([(1.0, b"damaged", "")], more=True)
-    board.lanes.add_page(lane, lane.parked[session], page, NOW_MS)
+    board.lanes.add_page(lane, session, page, NOW_MS)
     assert board.recover() == ["damaged"]
 
 
@@ -297,7 +314,7 @@ def test_a_circuit_is_probed_though_no_id_is_known(
     (lane, session) = board.lanes.parking.lacking
     lane.parked[session].begin_page()
     left = [(copy.score, copy.id.encode(), "a:q")]
-    board.lanes.add_page(lane, lane.parked[session], BoundSlice(left, more=True), NOW_MS)
+    board.lanes.add_page(lane, session, BoundSlice(left, more=True), NOW_MS)
     assert board.recover(NOW_MS + FIRST_PROBE_MS) == [copy.id]
 
 
