@@ -216,7 +216,7 @@ MUTANTS = [
     ),
     Mutant(
         "unpark: parked orphans come back", "lua/unpark.lua",
-        "'-inf', ORPHANED, 'WITHSCORES'", "'-inf', '+inf', 'WITHSCORES'",
+        "'-inf', BELOW, 'WITHSCORES'", "'-inf', '+inf', 'WITHSCORES'",
         "messages that wait for an operator are published",
         "tests/integration/test_mending.py::test_what_waits_for_the_operator_stays_"
         "when_all_others_are_unparked",
