@@ -63,16 +63,10 @@ class Each(Sequence[RedisCommand[Any]]):
 
     A function stands for the command that it returns. It is called when the command is sent first,
     so that Redis works on one while the next is made, and never again: the same bytes are sent.
-    after_s: they are sent after this pause.
     """
 
-    def __init__(
-        self,
-        commands: Iterable[RedisCommand[Any] | Callable[[], RedisCommand[Any]]],
-        *,
-        after_s: float = 0.0,
-    ):
-        self._commands, self.after_s = list(commands), after_s
+    def __init__(self, commands: Iterable[RedisCommand[Any] | Callable[[], RedisCommand[Any]]]):
+        self._commands = list(commands)
 
     def __len__(self) -> int:
         return len(self._commands)

@@ -7,12 +7,7 @@ from typing import Protocol
 
 
 class Placement(Protocol):
-    """The servers of a store. A `Store` and an `AsyncStore` are one; it asks nobody.
-
-    timeout_s: the seconds in which a call is to have its answer.
-    """
-
-    timeout_s: float
+    """The servers of a store. A `Store` and an `AsyncStore` are one; it asks nobody."""
 
     def node_of(self, key: str) -> str:
         """The server that has a key, as `host:port`; empty unless this is a Redis Cluster."""
@@ -28,8 +23,6 @@ class Placement(Protocol):
 
 
 class _OneServer:
-    timeout_s = 0.0
-
     def node_of(self, key: str) -> str:
         return ""
 

@@ -167,12 +167,8 @@ class AsyncStore:
                 if isinstance(asked, Work):
                     asked = steps.send(await ledger_of(self.recorder).run_async(asked))
                     continue
-                if not isinstance(asked, Each):
-                    asked = steps.send(await self.run(asked))
-                    continue
-                if asked.after_s:
-                    await asyncio.sleep(asked.after_s)
-                asked = steps.send(await self.run_each(asked))
+                run = self.run_each if isinstance(asked, Each) else self.run
+                asked = steps.send(await run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
@@ -384,12 +380,8 @@ class Store:
                 if isinstance(asked, Work):
                     asked = steps.send(ledger_of(self.recorder).run(asked))
                     continue
-                if not isinstance(asked, Each):
-                    asked = steps.send(self.run(asked))
-                    continue
-                if asked.after_s:
-                    time.sleep(asked.after_s)
-                asked = steps.send(self.run_each(asked))
+                run = self.run_each if isinstance(asked, Each) else self.run
+                asked = steps.send(run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
