@@ -142,9 +142,10 @@ def _apply(fate: Fate, event: dict[str, Any]) -> None:
             fate.cancelled, fate.cancelled_us = event["say"], event["at_us"]
         case "cancel", "info":
             fate.cancelled = "?"
-        case "reschedule", "ok" if event["say"] == "rescheduled":
+        case "reschedule", "ok" if event["say"].startswith("rescheduled"):
             fate.dues.append(event["due"])
-            fate.moved.append((event["at_us"], event["due"]))
+            if event["say"] == "rescheduled":  # else an earlier copy may have been delivered
+                fate.moved.append((event["at_us"], event["due"]))
         case "reschedule", "info":
             fate.dues.append(event["due"])
 

@@ -88,5 +88,11 @@ def test_what_came_before_its_forgetful_cancel_breaks_nothing() -> None:
     assert check(fold([*scheduled(), CANCELLED], [came()]), set(), terms)["I3"]
 
 
+def test_what_was_moved_nearer_may_come_then_though_an_earlier_copy_may_have_come() -> None:
+    near = event("reschedule", "ok", say="rescheduled_maybe_delivered", due=DUE_MS - 3000)
+    early = came(-2999, due_ms=DUE_MS - 3000)
+    assert not check(fold([*scheduled(), near], [early]), set(), TERMS)["I2"]
+
+
 def test_mutations_name_cells_that_exist() -> None:
     assert {cell for each in MUTATIONS.values() for cell in each.cells} <= CELLS.keys()
