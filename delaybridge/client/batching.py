@@ -125,19 +125,25 @@ class Batching:
         while late:
             pause_s = patience.pause_s()
             await asyncio.sleep(pause_s)
-            late = await self._schedule(policy, late, is_last=not pause_s)
+            late = await self._schedule(policy, late, again=True, is_last=not pause_s)
 
     async def _schedule(
-        self, policy: OnConflict, waiting: list[_Waiting], *, is_last: bool = False
+        self,
+        policy: OnConflict,
+        waiting: list[_Waiting],
+        *,
+        again: bool = False,
+        is_last: bool = False,
     ) -> list[_Waiting]:
         """Make these calls, and answer their callers; returns those whose id is in flight.
 
-        is_last: they are answered, too.
+        again: they were made before. is_last: those in flight are answered, too.
         """
         sent = Outgoing([message for message, _ in waiting], self._calls.ids)
         late, answers = list[int](), list[Receipt | Exception | None]()
         try:
-            answers += await self._store.complete(self._calls.schedule_each(sent, policy))
+            steps = self._calls.schedule_each(sent, policy, again=again)
+            answers += await self._store.complete(steps)
             late = [] if is_last else sent.late
         except Exception as exc:  # raised in each caller
             answers += [exc] * len(waiting)

@@ -110,17 +110,23 @@ class Scheduling(Namespace):
         return receipt
 
     def schedule_each(
-        self, messages: Sequence[Draft | Accepted | Stamped] | Outgoing, policy: OnConflict
+        self,
+        messages: Sequence[Draft | Accepted | Stamped] | Outgoing,
+        policy: OnConflict,
+        *,
+        again: bool = False,
     ) -> Steps[list[Receipt | Exception]]:
         """The receipt of each message, or why the store refused its script call; waits for none.
 
         One script call per bucket and thousand messages, all in one pipeline. Each call is made
         while Redis works on those before. `Outgoing.late`: the places of those in flight.
+        again: they were sent before, and count against the quota already.
         """
         outgoing = messages if isinstance(messages, Outgoing) else Outgoing(messages, self.ids)
         found: list[Any] = [None] * len(outgoing)
         yield from self.open()
-        todo = yield from self._within_quota(outgoing, found)
+        places = range(len(outgoing))
+        todo = places if again else (yield from self._within_quota(outgoing, found))
         yield from self._try_again(outgoing, policy, todo, found)
         return found
 

@@ -20,7 +20,7 @@ import redis
 from sqlalchemy import create_engine
 
 from delaybridge import AsyncClient, Client, Message, OnConflict, outbox
-from delaybridge.message import Answer, Delivery
+from delaybridge.message import Answer, Delivery, Limits
 from delaybridge.outbox.database import OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.store.scheduling import Patience
@@ -29,7 +29,7 @@ from tests.rigs.api import api
 from tests.rigs.bucket import Owner
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
-from tests.rigs.delivering import Delivering
+from tests.rigs.delivering import Delivering, script_calls
 from tests.rigs.flavours import TO, Maker, Threaded
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import PATIENCE_S, until, until_async
@@ -93,6 +93,19 @@ async def test_callers_of_the_same_tick_do_not_wait_for_one_that_waits(
         assert await asyncio.gather(*others) == [CREATED] * 2
         assert not late.done()
         assert await old.settle_once_asked(raw, late) == CREATED
+
+
+async def test_a_call_that_waits_counts_once_against_a_limit(
+    redis_url: str, namespace: str, owner_of: OwnerOf, raw: redis.Redis
+) -> None:
+    limits = Limits(pending_messages=8)
+    async with AsyncClient(redis_url, namespace=namespace, limits=limits) as client:
+        await delivering(client, owner_of)
+        before = script_calls(raw)
+        late = asyncio.ensure_future(client.schedule(TO, b"", delay="1h", id="x"))
+        await until_async(lambda: script_calls(raw) >= before + 9, "it asks again and again")
+        assert await client.schedule(TO, b"", delay="1h", id="y") == CREATED
+        late.cancel()
 
 
 async def test_a_closing_client_waits_for_what_waits(
