@@ -104,7 +104,7 @@ end
 -- It may have been in the mirror, and fired; the error has a field of its own, as `retry` writes it.
 local function note(id, record, score, tried, is_parked)
   local count, maybe, rest = string.match(tried, '^(%d+):(%d)(:.*)$')
-  if score <= fired_score then
+  if score <= fired_score or (tried ~= '' and not maybe) then -- also if it cannot be read
     maybe = '1'
   end
   if is_parked or maybe == '1' then

@@ -87,7 +87,7 @@ LUA_MUTANTS = [
     LuaMutant("orphans lose their time", "mend", "'%.17g', score)", "'%.17g', score + 1000)"),
     LuaMutant("dead orphans live again", "mend",
               "reason and reason ~= 'payload_missing' or not score", "not score"),
-    LuaMutant("a fire that vanished is forgotten", "mend", "if score <= fired_score", "if false"),
+    LuaMutant("a fire that vanished is forgotten", "mend", "if score <= fired_score or", "if"),
     LuaMutant("cancel revokes no orphan", "cancel", "redis.call('ZREM', KEYS[6], id) == 0",
               "false"),
     LuaMutant("cancel says no maybe of an orphan", "cancel", "<= fired_score and", "< 0 and"),
