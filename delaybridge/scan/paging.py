@@ -10,6 +10,7 @@ from delaybridge.scan.session import Session
 from delaybridge.scan.telling import Telling
 from delaybridge.store.bound import BoundSlice, bound
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.record import ORPHANED
 
 _PAGE = 1000  # parked messages that are read at once: about five milliseconds of Redis
 
@@ -35,7 +36,10 @@ class Paging:
             return
         self._context.lanes.parking.lacking = None
         self._is_under_way = True
-        page = bound(session.bucket, State.PARKED, limit=_PAGE, after=parked.begin_page())
+        page = bound(
+            session.bucket, State.PARKED,
+            limit=_PAGE, after=parked.begin_page(), high=ORPHANED - 1,
+        )  # fmt: skip
         self._context.start(self._read(lane, session, session.exits.take(), page))
 
     async def _read(
