@@ -235,7 +235,7 @@ local function entries(page)
   end
 end
 
--- Dead ones without a record are counted anew, and a lost reason is replaced.
+-- Dead ones without a record are counted again, and a lost reason is replaced.
 local function dead_ones(page)
   if ARGV[5] == '0' and not is_look then
     bare = 0

@@ -105,7 +105,7 @@ _ingest_options = options(
 )
 @option(
     "--convert X.delay",
-    "Make this delay exchange of an earlier form anew, and its queue, and exit. What the queue "
+    "Replace this delay exchange of an earlier form, and its queue, and exit. What the queue "
     "holds is read first; bindings into the exchange are kept. Repeat for several.",
     multiple=True,
 )
@@ -126,7 +126,7 @@ def rabbitmq(
 
 
 def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[str, ...]]) -> None:
-    """Make delay exchanges of an earlier form anew."""
+    """Replace delay exchanges of an earlier form."""
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
     from delaybridge.cli.logs import configure
     from delaybridge.settings.routes import parse_routes
@@ -141,7 +141,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     configure(as_json=call.output.json, verbose=call.verbose)
     for route, done in convert(settings, routes):
         what = (
-            f"made anew; read from its queue: {done.messages}; bindings kept: {done.bindings}"
+            f"replaced; read from its queue: {done.messages}; bindings kept: {done.bindings}"
             if done.was_earlier else "of today's form already"
         )  # fmt: skip
         call.output.result({"source": str(route), **done._asdict()}, f"{route}: {what}")

@@ -92,7 +92,7 @@ def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator
             remedy = (
                 "Set ingest.management. Or forbid bindings, which need `read` on the exchange: "
             )
-            remedy += "give that to nobody but ingest, which has a user of its own, with these "
+            remedy += "give that to ingest alone, as a user of its own, with these "
             remedy += f"rights and no others: {rights}"
             yield Finding(WARN, "ingest", what, remedy)
         elif not faults:

@@ -32,7 +32,7 @@ class SourceCounts:
     almost like an instruction. refused: cancels and reschedules of messages that go where
     the source may not send. without_id: messages that may come twice if RabbitMQ delivers them
     again. lag: messages waiting at the broker, None if unknown. rate: messages per second.
-    on_change: called when state or faults have changed, which nobody should learn late.
+    on_change: called when state or faults have changed, to be announced at once.
     """
 
     source: str

@@ -44,7 +44,7 @@ class BucketStats(NamedTuple):
     damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
     messages deleted because there were too many or they were too old. node: the Redis server that
     has it, on a Cluster. unseen: why nothing is known of the bucket now; all counts are 0 then.
-    orphans: messages that were found in no set of the bucket, until somebody clears the alarm.
+    orphans: messages that were found in no set of the bucket, until an operator clears the alarm.
     """
 
     bucket: int

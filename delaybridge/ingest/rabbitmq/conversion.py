@@ -1,4 +1,4 @@
-"""Makes a delay exchange of an earlier form anew, and its intake queue, and loses no message.
+"""Replaces a delay exchange of an earlier form, and its intake queue, and loses no message.
 
 The exchange is deleted first: whoever publishes then gets 404, and the old queue gets nothing more.
 What it holds is read as always. The bindings into the exchange are meanwhile those of another one,
@@ -32,7 +32,7 @@ class Converted(NamedTuple):
 
 
 def holding_exchange(route: Route) -> str:
-    """Has the bindings into the delay exchange while that is made anew."""
+    """Has the bindings into the delay exchange while that is replaced."""
     return f"{route.source}.moving"
 
 

@@ -254,5 +254,5 @@ def _split(
 
 
 def path_of(delivery: Delivery) -> str:
-    """The path of its address: queries may be without number."""
+    """The path of its address, without the query: queries are unbounded."""
     return delivery.destination.address.partition("?")[0]
