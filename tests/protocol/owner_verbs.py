@@ -115,6 +115,8 @@ def claim(bucket: Bucket, call: OwnerCall, now: int, reach: Reach) -> Claimed | 
         return None
     if call.have < bucket.claimed and rules.have:  # an answer was lost: the same batch again
         again = [(k, id) for id, k in enumerate(bucket.mirror) if k is not None and k > call.have]
+        if any(claim < bucket.claimed for claim, _ in again):
+            return None  # two claims are unknown to it: marks were lost, or this call is an old one
         ids = [id for _, id in sorted(again)]
     else:
         ids = _move_ripe(bucket, now, reach)

@@ -40,7 +40,7 @@ def died(*deaths: dict[str, Any], **properties: Any) -> Any:
     return read(delivered(headers, **properties))
 
 
-def test_a_death_in_the_intake_queue_leaves_no_trace_and_expiration_is_restored() -> None:
+def test_a_death_in_the_intake_queue_leaves_no_trace_and_expiration_is_restored() -> None:  # A30
     late = death("x.delay.expired")
     entry = died(late, death("x.delay", **{"original-expiration": "100"}), **EVERY)
     assert isinstance(entry, Schedule)
