@@ -50,9 +50,9 @@ ALONE = {
     "lease": Loss(MENDED, "as after a crash: what was in flight may come twice"),
     "marks": Loss(
         TOLD,
-        "the bucket waits until an operator runs the command that `doctor` shows. What was in flight "
-        "may come twice, and `cancelled` be answered meanwhile for a message that was sent; counts "
-        "of what was scheduled and mended begin again at 0",
+        "the bucket waits until an operator runs the command that `doctor` shows. What was in "
+        "flight may come twice, and `cancelled` be answered meanwhile for a message that was sent; "
+        "counts of what was scheduled and mended begin again at 0",
         _UNDONE,
     ),
     "revoked": Loss(
