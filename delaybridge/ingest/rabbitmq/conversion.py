@@ -49,7 +49,7 @@ async def convert(
     ConfigError before anything is changed: another namespace has it, other processes read the old
     queue, or the bindings cannot be listed.
     """
-    route, before = intake.route, intake.counts.total
+    route, read = intake.route, 0
     await claim(connection, route, intake.owner)
     queue_is_earlier = await _is_earlier(declare_queues(connection, route))
     was_earlier = queue_is_earlier or await _is_earlier(declare(connection, route))
@@ -59,16 +59,16 @@ async def convert(
         await _hold_bindings(connection, route, await _bindings(management, route.source))
         if queue_is_earlier:  # what is there already is read before publishes get 404
             waiting, _ = await _held_by(connection, route.source)
-            await _drain(connection, intake, publisher, most=waiting)
+            read = await _drain(connection, intake, publisher, most=waiting)
         for exchange in (route.source, interim_exchange(route)):
             await connection.call_alone("exchange_delete", exchange=exchange)
         if queue_is_earlier:
             await asyncio.sleep(_ROUTED_S)
-            await _drain(connection, intake, publisher)
+            read += await _drain(connection, intake, publisher)
             await connection.call_alone("queue_delete", queue=route.source)
         await declare(connection, route)
     kept = await _give_back_bindings(connection, route, management)
-    return Converted(was_earlier, intake.counts.total - before, kept)
+    return Converted(was_earlier, read, kept)
 
 
 async def _is_earlier(declaring: Any) -> bool:
@@ -96,22 +96,34 @@ async def _held_by(connection: IntakeConnection, queue: str) -> tuple[int, int]:
 
 async def _drain(
     connection: IntakeConnection, intake: Intake, publisher: Publisher, most: float = math.inf
-) -> None:
-    """Read the old queue until it is empty, with nothing unacknowledged, or `most` are read."""
-    queue, last = intake.route.source, intake.counts.total + most
-    while any(held := await _held_by(connection, queue)) and intake.counts.total < last:
+) -> int:
+    """Read the old queue until it is empty, with nothing unacknowledged, or `most` are read.
+
+    Returns how many were read.
+    """
+    queue, read = intake.route.source, 0
+    while any(held := await _held_by(connection, queue)) and read < most:
         if held[1]:  # this one's, of which the broker has not yet seen the end
             await asyncio.sleep(_AGAIN_S)
             continue
+        before = read - intake.counts.total
         reading = asyncio.create_task(intake.consume(connection, publisher, queue))
         while not reading.done() and ((await _held_by(connection, queue))[0] or intake.held):
-            if intake.counts.total >= last:
+            if before + _settled(intake) >= most:
                 break
             await asyncio.sleep(_AGAIN_S)
+        read = before + _settled(intake)  # what is held will be delivered again
         reading.cancel()
         await asyncio.wait([reading])
         if not reading.cancelled():
             reading.result()  # raises what ended it
+    return read
+
+
+def _settled(intake: Intake) -> int:
+    """Messages read and acknowledged."""
+    in_hand = 0 if intake.channel is None else intake.channel.in_hand
+    return intake.counts.total - in_hand
 
 
 async def _bindings(management: Management, exchange: str) -> list[Binding]:
