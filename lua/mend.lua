@@ -170,13 +170,15 @@ local function place(id, record, of)
       others = others - 1
       orphan(id, record)
     end
-  elseif of[3] then
-    redis.call('ZREM', KEYS[3], id)
-    redis.call('ZREM', KEYS[5], id)
+  elseif of[3] then -- what died left the other sets with it: the id was scheduled again
+    forget_dead(id)
+    if of[1] then
+      redis.call('ZREM', KEYS[5], id)
+    end
   elseif of[2] then
     redis.call('ZREM', KEYS[5], id)
   end
-  if of[1] and score and (is_stale or not of[3]) then
+  if of[1] and score then
     redis.call('ZADD', KEYS[3], string.format('%.17g', score), id)
   end
 end
@@ -245,6 +247,7 @@ local function dead_ones(page)
     local is_bare = redis.call('HEXISTS', KEYS[2], id) == 0
     if is_bare and not is_look then
       bare = bare + 1
+      redis.call('HSET', KEYS[7], id, 'payload_missing') -- so that `schedule` knows it
     end
     if redis.call('HEXISTS', KEYS[7], id) == 0 then
       found = found + 1

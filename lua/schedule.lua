@@ -395,7 +395,8 @@ if not all_new then
       and not is_same(payload_of(old), string.sub(entry, 5)) then
       return refuse(stamp, id, CONFLICT), its_score
     end
-    return tried and end_receipt(stamp, id, tried) or refuse(stamp, id, DUPLICATE), its_score
+    local ends = tried and policy ~= KNOWN_SOURCE
+    return ends and end_receipt(stamp, id, tried) or refuse(stamp, id, DUPLICATE), its_score
   end
 
   -- Accept one message. entry: its stamp and payload; front, back: what its record has around them.

@@ -11,6 +11,7 @@ from delaybridge.publish import Fault, Outcome, Publisher, Report, Verdict
 from delaybridge.publish.link import UNCONFIRMED
 from delaybridge.publish.owed import Owed, failure
 
+CLOSE_S = 1.0  # beyond what it was given; then it is left
 OVERDUE = 1.5  # confirm time-outs: by then the publisher should have said so itself
 
 
@@ -71,7 +72,8 @@ class GuardedPublisher:
         """Close it; what it does not report by then is unknown."""
         outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED, Fault.BROKER)
         try:
-            await self._made.close(timeout_s)
+            async with asyncio.timeout(timeout_s + CLOSE_S):
+                await self._made.close(timeout_s)
         except Exception as exc:
             outcome = failure(self.name, exc)
         self._owed.report(self._owed.left, outcome)

@@ -7,6 +7,7 @@ set may be on this worker's wheel: the session ends first, and the next one mend
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from delaybridge.store.orphans import KeySizes, Mended, WalkedPage, WalkPlace
 _MOST_AT_ONCE = 100  # orphans of one bucket, overdue by over an hour, that are published unasked
 _WALKS = 3  # of one session: a further key may vanish during the first
 _ROUND_S = 3600.0  # in which each bucket is looked at as a whole
+_FIRST_PAGE, _SLOW_S = 25, 0.02  # entries; for one page
 _LONGEST_S, _SHORTEST_S = 60.0, 0.02  # between two pages of it
 
 Retake = Callable[[Session, str], None]
@@ -31,6 +33,7 @@ class Mending:
     def __init__(self, context: Context, retake: Retake) -> None:
         self._context, self._retake = context, retake
         self._looks: dict[Session, WalkPlace] = {}  # the next page of each, in turn
+        self._limit = _FIRST_PAGE
 
     async def compare(self) -> None:
         """Count what each key of the buckets held says, and retake those that are unsound."""
@@ -80,8 +83,10 @@ class Mending:
         return total
 
     async def _overdue(self, session: Session) -> int:
-        """How many orphans are overdue by over an hour."""
-        overdue, place = 0, orphans.FIRST
+        """How many orphans are overdue by over an hour, or parked as such."""
+        place = orphans.FIRST
+        # Those that an interrupted walk has parked already are of the same loss.
+        overdue = await self._ask(session, orphans.waiting(session.bucket)) or 0
         while place.of == orphans.FIRST.of:
             page = await self._page(session, place, "look")
             if page is None:
@@ -92,9 +97,13 @@ class Mending:
 
     async def _page(self, session: Session, place: WalkPlace, how: str) -> WalkedPage | None:
         """None: the session is over."""
-        found: WalkedPage | None = await self._ask(
-            session, orphans.mend(session.bucket, session.owner, place, how)
-        )
+        now_s = asyncio.get_running_loop().time
+        began_s, page = now_s(), orphans.mend(
+            session.bucket, session.owner, place, how, limit=self._limit
+        )  # fmt: skip
+        found: WalkedPage | None = await self._ask(session, page)
+        is_slow = now_s() - began_s > _SLOW_S  # records may be large: Redis is busy with a page
+        self._limit = max(1, self._limit // 2) if is_slow else min(orphans.PAGE, 2 * self._limit)
         return found
 
     async def _ask(self, session: Session, command: RedisCommand[Any]) -> Any:
@@ -121,7 +130,7 @@ class Mending:
             self._retake(session, "messages of pull topics are not in `ready`")
         elif page is not None:
             self._looks[session] = place.after(page.cursor) or orphans.FIRST
-        pages = sum(session.counts.pages for session in sessions)
+        pages = sum(session.counts.pages for session in sessions) * orphans.PAGE / self._limit
         return min(_LONGEST_S, max(_SHORTEST_S, _ROUND_S / pages))
 
     def _waits_in_vain(self, page: WalkedPage) -> bool:

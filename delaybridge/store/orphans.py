@@ -154,8 +154,12 @@ def mend(
 def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
     """The commands whose replies `orphans_of` reads."""
     totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)
-    waiting = plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
-    return [totals, waiting]
+    return [totals, waiting(bucket)]
+
+
+def waiting(bucket: Bucket) -> RedisCommand[int]:
+    """How many parked orphans wait for an operator."""
+    return plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
 
 
 def orphans_of(totals: Sequence[int] | StoreError, waiting: int | StoreError) -> Orphans:

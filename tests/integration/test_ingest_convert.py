@@ -171,15 +171,16 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
         return 0 if call else await drain(*given, **most)
 
     monkeypatch.setattr(conversion, "_drain", drained)
+    asked = {"x-delay": HOUR_MS, "h": 1}
     assert (await convert(delay)).code != 0
+    await rabbit.send(f"{delay}-first", [("k", b"meanwhile", described(headers=asked))])
     done = await convert(delay)
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 1)
     entrance = make_entrance()
     entrance.ingest("rabbitmq")
     await reading(entrance, delay)
-    asked = {"x-delay": HOUR_MS, "h": 1}
     await rabbit.send(f"{delay}-first", [("k", b"", described(headers=asked))])
-    await entrance.until_stored(2)
+    await entrance.until_stored(3)
 
 
 async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen(

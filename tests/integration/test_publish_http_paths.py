@@ -55,6 +55,18 @@ async def test_paths_that_hang_hold_up_no_other_of_their_host(rig: HttpRig) -> N
         assert not sink.outcomes.keys() & set(stuck)
 
 
+async def test_paths_whose_answers_never_end_leave_connections_to_others(rig: HttpRig) -> None:
+    endless = {"bytes": 2 * 65536, "drip_s": 3600}
+    dripping = [rig.node.make(f"drips-{number}", **endless) for number in range(12)]
+    async with rig.connected() as (publisher, sink):
+        sent = [one for path in dripping for one in rig.deliveries(rig.destination(path), 20)]
+        publisher.publish(sent)
+        await until_async(lambda: len(sink.outcomes) > 12, "some answers are given up")
+        assert publisher._lines.under_way <= 48
+        await sink.publish(good := rig.deliveries(rig.destination(rig.node.make("good")), 1))
+        assert sink.verdicts(good) == {Verdict.CONFIRMED}
+
+
 async def test_after_a_time_out_what_waits_for_the_path_is_refused_and_holds_no_connection(
     rig: HttpRig,
 ) -> None:

@@ -12,7 +12,7 @@ from delaybridge.amqp.header import encode_table
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from delaybridge.publish.rabbitmq import exchange
+from delaybridge.publish.rabbitmq import exchange, openings
 from tests.rigs.broker_rabbitmq import MAX_MESSAGE_BYTES, RabbitMQRig
 from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK
@@ -143,6 +143,37 @@ class TestRefusals:
             assert sum(one in sink.outcomes for one in again) < 100
             await sink.all_of(again)
             assert sink.reasons(again) == {"exchange_missing"}
+
+
+class TestChannels:
+    async def test_a_channel_that_is_opened_again_counts_its_confirms_from_one(
+        self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(openings, "MAX_CHANNELS", 3)
+        first = await rig.new_destination()
+        others = [await rig.new_destination() for _ in range(4)]
+        full = f"full-{uuid.uuid4().hex}"
+        with rig.channel() as channel:
+            arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+            channel.queue_declare(full, durable=True, arguments=arguments)
+            channel.queue_bind(full, first.address, full)
+        rejecting = first._replace(routing_key=full)
+        async with rig.connected() as (publisher, sink):
+            for to in [rejecting, *[first] * 4, *others]:
+                await sink.publish([rig.delivery(to)])
+            rejected = [rig.delivery(rejecting) for _ in range(5)]
+            good = [rig.delivery(first) for _ in range(20)]
+            await sink.publish([*rejected, *good])
+            assert sink.reasons(rejected) == {"nacked"}
+            assert sink.verdicts(good) == {Verdict.CONFIRMED}
+
+    async def test_few_channels_are_shared_by_many_exchanges(self, rig: RabbitMQRig) -> None:
+        exchanges = [await rig.new_destination() for _ in range(9)]
+        async with rig.connected(url=f"{rig.url()}?channel_max=8") as (publisher, sink):
+            sent = [rig.delivery(to) for _ in range(2) for to in exchanges]
+            for one in sent:
+                await sink.publish([one])
+            assert sink.verdicts(sent) == {Verdict.CONFIRMED}
 
 
 class TestRights:

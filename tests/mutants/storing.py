@@ -20,7 +20,7 @@ MUTANTS = [
     ),
     Mutant(
         "schedule: a late finish", "lua/schedule.lua",
-        "return tried and end_receipt(stamp, id, tried) or refuse(", "return refuse(",
+        "return ends and end_receipt(stamp, id, tried) or refuse(", "return refuse(",
         "a late consumer ends a message that somebody was told to expect",
         "tests/integration/test_pull.py",
     ),

@@ -38,6 +38,8 @@ class Careless(MemoryPublisher):
     async def close(self, timeout_s: float) -> None:
         if self.raises == "close":
             raise RuntimeError("told to")
+        if self.raises == "never closes":
+            await asyncio.Event().wait()
 
 
 def guarded(sink: Sink, timeout_s: float = 3600.0) -> tuple[GuardedPublisher, Careless]:
@@ -80,8 +82,11 @@ async def test_what_it_never_reports_is_unknown_in_time_and_a_late_report_is_not
     await made.close(0)
 
 
-@pytest.mark.parametrize("raises", ["close", None])
-async def test_when_it_is_closed_all_have_outcomes(raises: str | None) -> None:
+@pytest.mark.parametrize("raises", ["close", "never closes", None])
+async def test_when_it_is_closed_all_have_outcomes(
+    raises: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.publish.guarded.CLOSE_S", 0.01)
     made, inner = guarded(sink := Sink())
     made.publish(sent := deliveries(3))
     inner.raises = raises

@@ -63,7 +63,16 @@ def test_deaths_in_other_queues_are_kept_to_the_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "deaths", ["x.delay", None, ["x.delay"] * 9, [{"queue": 5}], [{"queue": "x.delay", "count": 9}]]
+    "deaths",
+    [
+        "x.delay",
+        None,
+        ["x.delay"] * 9,
+        [{"queue": 5}],
+        [{"queue": "x.delay", "count": 9}],
+        [{"queue": [1]}],
+        {"queue": {"a": 1}},
+    ],
 )
 def test_a_producer_s_own_x_death_stops_nothing(deaths: Any) -> None:
     assert isinstance(read(delivered({"x-delay": 5, "x-death": deaths})), Schedule)

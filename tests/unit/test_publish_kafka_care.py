@@ -84,6 +84,12 @@ class TestJudgement:
         (found,) = judged(failed([BAD, BAD]), alone=True)
         assert len(found.guilty) == 2
 
+    def test_a_batch_that_is_too_large_is_not_judged_by_another_one(self) -> None:
+        large = failed([TOO_LARGE] * 3)
+        named, sized = judged([*failed([BAD, OTHER]), *large])
+        assert (len(named.guilty), len(named.innocent)) == (1, 1)
+        assert sized.suspects == large
+
     def test_each_partition_has_its_own_batch(self) -> None:
         named, unnamed = judged([*failed([OTHER, BAD], 1), *failed([BAD, BAD], 2)])
         assert (len(named.guilty), len(named.innocent)) == (1, 1)

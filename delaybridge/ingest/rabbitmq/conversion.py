@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Binding, Management, ManagementError
 from delaybridge.ingest.rabbitmq.topology import EarlierForm, claim, declare, declare_queues
@@ -60,6 +61,10 @@ async def convert(
         if queue_is_earlier:  # what is there already is read before publishes get 404
             waiting, _ = await _held_by(connection, route.source)
             read = await _drain(connection, intake, publisher, most=waiting)
+        # What comes by a bound exchange until the new one is bound waits in today's other queue.
+        await connection.call_alone(
+            "queue_bind", queue=expired(route), exchange=holding_exchange(route), routing_key=""
+        )
         for exchange in (route.source, interim_exchange(route)):
             await connection.call_alone("exchange_delete", exchange=exchange)
         if queue_is_earlier:

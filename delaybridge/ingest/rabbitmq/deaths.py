@@ -53,7 +53,7 @@ def undone(
     deaths = [
         death for name, _, at, end in spans if name == _DEATHS for death in _deaths(table[at:end])
     ]
-    others = [death for death in deaths if death.about.get("queue") not in queues]
+    others = [death for death in deaths if not _was_in(queues, death)]
     if len(others) == len(deaths):
         return content, key
     kept = b"".join(_kept(name, table[start:end], others) for name, start, _, end in spans)
@@ -68,6 +68,11 @@ def undone(
             case [bytes(first), *_]:
                 key = first
     return content._replace(table=kept), key
+
+
+def _was_in(queues: Collection[str], death: _Death) -> bool:
+    queue = death.about.get("queue")
+    return isinstance(queue, str) and queue in queues
 
 
 def _deaths(value: bytes) -> Iterator[_Death]:

@@ -46,6 +46,7 @@ from delaybridge.store.verbs import new_stamp
 
 _log = logging.getLogger("delaybridge")
 _BATCH = 2000
+_RETURNED_S = 60.0  # in which what a lost channel held is delivered again, however late the queue
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
 
 
@@ -72,6 +73,7 @@ class Intake:
         self._refused: list[HeldMessage] = []  # that could not be published at once
         # Stamp and id of messages held when a channel ended, by content: they are delivered again.
         self._lost: defaultdict[int, list[tuple[bytes, str]]] = defaultdict(list)
+        self._lost_s = 0.0  # when the last channel ended
         self.channel: IntakeChannel | None = None
         self._storing: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -319,6 +321,7 @@ class Intake:
     def _remember(self, channel: IntakeChannel) -> None:
         for held in channel.held.values():
             self._lost[self._fingerprint(held.message)].append((held.stamp, held.id))
+        self._lost_s = asyncio.get_running_loop().time()
 
     def _recall(self, message: RawMessage) -> tuple[bytes, str | None]:
         """Stamp and id that the message had before.
@@ -327,10 +330,17 @@ class Intake:
         id would become one. A returned message may have expired before it is delivered again.
         """
         if not message.redelivered and not has_died(message.header):
-            self._lost.clear()  # returned messages are delivered before new ones
+            # Each queue delivers returned messages before new ones, but the other one may be late.
+            if asyncio.get_running_loop().time() > self._lost_s + _RETURNED_S:
+                self._lost.clear()
             return new_stamp(), None
-        had = self._lost.get(self._fingerprint(message))
-        return had.pop(0) if had else (new_stamp(), None)
+        had = self._lost.get(fingerprint := self._fingerprint(message))
+        if not had:
+            return new_stamp(), None
+        known = had.pop(0)
+        if not had:
+            del self._lost[fingerprint]
+        return known
 
     def _fingerprint(self, message: RawMessage) -> int:
         try:

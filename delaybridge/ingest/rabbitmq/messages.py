@@ -5,6 +5,7 @@ Only headers addressed to delaybridge are decoded, and of the properties only `m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -27,7 +28,7 @@ from delaybridge.accept.instructions import (
 from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
-from delaybridge.ingest.entries import Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.entries import INGRESS, Change, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms
 from delaybridge.ingest.reach import AllowList
@@ -45,6 +46,7 @@ from delaybridge.message import (
 )
 from delaybridge.settings.routes import Route
 
+_log = logging.getLogger("delaybridge")
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
 _RESERVED = RESERVED_PREFIX.encode()
 _ID = ID.encode()
@@ -146,6 +148,13 @@ class MessageReader:
             return self._read(message, content, stamp, known_id)
         except MessageError as exc:
             return self.quarantine(message, content, stamp, reason_of(exc))
+        except Exception as exc:  # whatever a message holds, the others are read
+            _log.error(
+                "%s: reading a message raised %s", self.route, type(exc).__name__, exc_info=exc
+            )
+            return self.quarantine(
+                message, None, stamp, f"{INGRESS}undecodable {type(exc).__name__}"
+            )
 
     def quarantine(
         self, message: RawMessage, content: ContentHeader | None, stamp: bytes, reason: str

@@ -54,6 +54,8 @@ _TYPES = ("topic", "fanout", "headers", "direct")  # of exchanges that hold no m
 Step = tuple[str, dict[str, Any]]
 """A method of a channel, and its arguments."""
 
+DELIVERY_LIMIT = 2**31 - 1  # the highest
+
 
 class EarlierForm(ConfigError):
     """The exchange or its intake queue is of another form than today's."""
@@ -70,7 +72,7 @@ def queue_arguments(route: Route) -> dict[str, Any]:
         "x-queue-type": "quorum",
         # A message is returned often if ingest is restarted often, not because it is bad.
         # Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops messages returned once.
-        "x-delivery-limit": 2**31 - 1,
+        "x-delivery-limit": DELIVERY_LIMIT,
         "x-overflow": "reject-publish",
         "x-dead-letter-exchange": expired(route),
         "x-dead-letter-strategy": "at-least-once",

@@ -21,6 +21,7 @@ from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError, Policies
 from delaybridge.ingest.rabbitmq.remedies import RUN
+from delaybridge.ingest.rabbitmq.topology import DELIVERY_LIMIT
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
 
@@ -126,6 +127,9 @@ def _policy(vhost: str, route: Route, queue: str, found: Policies) -> str:
         harms.append("may lose what expires in it: dead-letter-strategy")
     if queue == expired(route) and "message-ttl" in asked:
         harms.append("hides messages that expire in it again: message-ttl")
+    limit = asked.get("delivery-limit")
+    if queue == expired(route) and isinstance(limit, int) and 0 <= limit < DELIVERY_LIMIT:
+        harms.append("hides messages that are returned often: delivery-limit")
     if not harms:
         return ""
     names = " and ".join(repr(name) for name in found.names.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import ssl
 import time
@@ -34,7 +35,7 @@ try:
     from delaybridge.publish.http.outcomes import outcome_of, outcome_of_error, reason_of
 except ImportError:
     raise ConfigError('a broker of kind http needs: pip install "delaybridge[http]"') from None
-from delaybridge.publish.http.lines import Lines, PathLine, path_of
+from delaybridge.publish.http.lines import SLOW_S, Lines, PathLine, path_of
 from delaybridge.publish.http.signature import secrets_of, signatures
 
 _ANSWER_BYTES = 64 * 1024  # that are read; the connection of a longer one is closed
@@ -213,12 +214,12 @@ class HttpPublisher(LinkedPublisher):
                 url, data=data, headers=headers, allow_redirects=False
             ) as answer:
                 status, retry_after = answer.status, answer.headers.get("Retry-After")
-                self._answered(line, began_s)
                 if not await _ended(answer):
                     answer.close()
         except Exception as exc:
             if not status:
                 return self._unanswered(line, outcome_of_error(exc, self._limit_s), began_s)
+        self._answered(line, began_s)  # once its connection is free: a long body is slow, too
         return outcome_of(status, retry_after)
 
     def _answered(self, line: PathLine, began_s: float) -> None:
@@ -262,16 +263,19 @@ class HttpPublisher(LinkedPublisher):
 
 
 async def _ended(answer: aiohttp.ClientResponse) -> bool:
-    """Whether the answer ended within the bytes that are read; its content is dropped."""
+    """Whether the answer ended soon, within the bytes that are read; its content is dropped."""
     left = _ANSWER_BYTES
-    while not answer.content.at_eof():
-        part = await answer.content.readany()
-        left -= len(part)
-        if left < 0:
-            return False
-        if not part:
-            break
-    return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SLOW_S):
+            while not answer.content.at_eof():
+                part = await answer.content.readany()
+                left -= len(part)
+                if left < 0:
+                    return False
+                if not part:
+                    break
+            return True
+    return False
 
 
 def _trusting(name: str, authority: str) -> ssl.SSLContext:

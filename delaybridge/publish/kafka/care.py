@@ -50,15 +50,18 @@ class Judgement(NamedTuple):
 
 
 def judged(failures: Sequence[FailedRecord], *, alone: bool = False) -> list[Judgement]:
-    """A judgement for each partition. alone: each record had its own request.
+    """A judgement for each partition, and for what was too large there.
+
+    alone: each record had its own request.
 
     librdkafka reports all records of a batch together. Whoever is alone is guilty.
     """
     if alone:
         return [Judgement(guilty=failures)]
-    batches: dict[int | None, list[FailedRecord]] = {}
-    for failure in failures:
-        batches.setdefault(failure.partition, []).append(failure)
+    batches: dict[tuple[int | None, bool], list[FailedRecord]] = {}
+    for failure in failures:  # a batch that is too large blames no record of another one
+        is_large = failure.error.code() in TOO_LARGE
+        batches.setdefault((failure.partition, is_large), []).append(failure)
     return [_judgement(batch) for batch in batches.values()]
 
 

@@ -233,6 +233,11 @@ class ExchangeLine:
         self._end(outcome)
         self.be_careful()
 
+    def channel_opened(self) -> None:
+        """A new channel, whose tags count from 1; on the one before, all were settled."""
+        self._unconfirmed = Unconfirmed()
+        self._is_alone = False
+
     def refuse_waiting(self, outcome: Outcome) -> None:
         """End deliveries that were never written in `outcome`."""
         waiting, self._waiting = self._waiting, deque()

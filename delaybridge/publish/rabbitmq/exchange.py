@@ -153,6 +153,7 @@ class ExchangeChannel:
     def _opened(self, connection: WireConnection, channel: Channel) -> None:
         number = int(channel.channel_number)
         self._channel, self.was_refused = channel, False
+        self.line.channel_opened()
         self._openings.open[self] = None
         self._encoder = Encoder(number, connection.params.frame_max, self._login)
         self.proved_s = asyncio.get_running_loop().time()

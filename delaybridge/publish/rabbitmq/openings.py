@@ -43,11 +43,13 @@ class Opener(Protocol):
 class Openings:
     """The exchanges of one publisher whose channel is open, is being opened, or is to be opened.
 
-    open: those that have a channel; they enter and leave it by themselves.
+    open: those that have a channel; they enter and leave it by themselves. most: how many may have
+    one, if the connection allows fewer than MAX_CHANNELS.
     """
 
     def __init__(self, spawn: Spawn) -> None:
         self.open: dict[Opener, None] = {}
+        self.most = MAX_CHANNELS
         self._spawn = spawn
         self._waiting: tuple[dict[Opener, None], dict[Opener, None]] = {}, {}  # the refused last
         self._under_way: dict[Opener, asyncio.Task[None]] = {}
@@ -73,7 +75,7 @@ class Openings:
 
     def _start(self, at_once: int = AT_ONCE) -> None:
         while len(self._under_way) < at_once and any(self._waiting):
-            if len(self.open) + len(self._under_way) >= MAX_CHANNELS:
+            if len(self.open) + len(self._under_way) >= min(self.most, MAX_CHANNELS):
                 self._release()
             exchange = self._next()
             self._under_way[exchange] = self._spawn(self._open(exchange))
@@ -105,5 +107,5 @@ class Openings:
     def _release(self) -> None:
         """Close the idle channels that have had no confirm for longest."""
         idle = sorted((each for each in self.open if each.is_idle), key=attrgetter("proved_s"))
-        for exchange in idle[: MAX_CHANNELS // 10]:
+        for exchange in idle[: max(1, min(self.most, MAX_CHANNELS) // 10)]:
             exchange.release()

@@ -26,7 +26,7 @@ from delaybridge.publish import Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher
 from delaybridge.publish.rabbitmq.channel import refusal
 from delaybridge.publish.rabbitmq.exchange import ExchangeChannel
-from delaybridge.publish.rabbitmq.openings import Openings
+from delaybridge.publish.rabbitmq.openings import AT_ONCE, Openings
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 
 MAX_EXCHANGES = 2000  # remembered though they have no channel and nothing to do
@@ -104,6 +104,8 @@ class RabbitMQPublisher(LinkedPublisher):
         connection.add_on_connection_blocked_callback(self._blocked)
         connection.add_on_connection_unblocked_callback(self._unblocked)
         self._connection = connection
+        # Those that are closing, and questions, need some, too.
+        self._openings.most = max(1, int(connection.params.channel_max) - AT_ONCE - 1)
         self._opened()
 
     async def _until_lost(self, connection: WireConnection) -> None:
