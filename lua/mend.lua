@@ -144,7 +144,13 @@ local function orphan(id, record)
   end
 end
 
+-- Failed attempts are of the message that is gone, not of the next one of this id.
+local function forget_attempts(id)
+  redis.call('HDEL', KEYS[8], id, id .. '\0')
+end
+
 local function forget_dead(id)
+  forget_attempts(id)
   redis.call('ZREM', KEYS[6], id)
   redis.call('HDEL', KEYS[7], id)
 end
@@ -231,6 +237,7 @@ local function entries(page)
           bare = bare + 1
         end
         bury(id, 'payload_missing')
+        forget_attempts(id)
         unrecorded = unrecorded + 1
       end
     end
@@ -248,6 +255,7 @@ local function dead_ones(page)
     if is_bare and not is_look then
       bare = bare + 1
       redis.call('HSET', KEYS[7], id, 'payload_missing') -- so that `schedule` knows it
+      forget_attempts(id)
     end
     if redis.call('HEXISTS', KEYS[7], id) == 0 then
       found = found + 1

@@ -201,7 +201,12 @@ async def test_dead_ones_whose_record_was_gone_when_they_were_claimed_are_no_con
 # long overdue
 
 
-async def overdue(rig: Rig, many: int, **options: object) -> Sequence[str]:
+GONE = ("due", "parked", "mirror")
+
+
+async def overdue(
+    rig: Rig, many: int, gone: Sequence[str] = GONE, **options: object
+) -> Sequence[str]:
     """That many messages are two hours overdue, and in no set."""
     since_ms = time.time_ns() // 1_000_000 - LONG_MS
     ids = [f"{many}-{n:03}-{len(options)}" for n in range(many)]
@@ -211,7 +216,7 @@ async def overdue(rig: Rig, many: int, **options: object) -> Sequence[str]:
     for id in ids:  # they were accepted in time
         record = await redis.hget(messages, id)
         await redis.hset(messages, id, record[:1] + struct.pack(">d", since_ms) + record[9:])
-    await lose(rig, "due", "parked", "mirror")
+    await lose(rig, *gone)
     return ids
 
 
@@ -242,6 +247,15 @@ async def test_more_that_are_long_overdue_wait_for_the_operator(lone: Rig) -> No
     assert sorted(lone.memory.ids) == sorted(ids)
 
 
+async def test_what_waits_already_counts_when_a_walk_is_made_again(lone: Rig) -> None:
+    await overdue(lone, 101)
+    assert not await compare(lone)
+    await overdue(lone, 50, gone=["due"])
+    assert not await compare(lone)
+    found = await mended(lone)
+    assert (found.due, found.parked, found.waiting) == (0, 151, 151)
+
+
 async def test_what_waits_for_the_operator_stays_when_all_others_are_unparked(lone: Rig) -> None:
     ids = await overdue(lone, 101)
     assert not await compare(lone)
@@ -259,6 +273,25 @@ async def test_those_whose_time_to_live_is_over_are_dead(lone: Rig) -> None:
     assert (await mended(lone)).parked == 0
     reasons = [await lone.client.get(id) for id in ids]
     assert {(each.reason or "").partition(":")[0] for each in reasons if each} == {"expired"}
+
+
+@pytest.mark.parametrize("walked", [True, False])
+async def test_an_id_whose_dead_message_vanished_may_be_scheduled_again(
+    walked: bool, lone: Rig
+) -> None:
+    lone.memory.next_outcomes.extend([UNROUTABLE] * 3)
+    await lone.send(message("x", NOW_MS))
+    await lone.live_until(NOW_MS + 60_000)
+    assert len(await lone.raw("dead")) == 1
+    lone.memory.taken.clear()
+    await lose(lone, "messages")
+    if walked:
+        assert not await compare(lone)
+    await lone.send(message("x", FAR_MS))
+    if await compare(lone) and not await look(lone):
+        await retake(lone)
+    await lone.live_until(FAR_MS)
+    assert lone.memory.ids == ["x"]
 
 
 async def test_a_key_that_vanishes_during_the_walk_is_mended_by_the_same_session(lone: Rig) -> None:
