@@ -98,9 +98,8 @@ class Mending:
     async def _page(self, session: Session, place: WalkPlace, how: str) -> WalkedPage | None:
         """None: the session is over."""
         now_s = asyncio.get_running_loop().time
-        began_s, page = now_s(), orphans.mend(
-            session.bucket, session.owner, place, how, limit=self._limit
-        )  # fmt: skip
+        began_s = now_s()
+        page = orphans.mend(session.bucket, session.owner, place, how, limit=self._limit)
         found: WalkedPage | None = await self._ask(session, page)
         is_slow = now_s() - began_s > _SLOW_S  # records may be large: Redis is busy with a page
         self._limit = max(1, self._limit // 2) if is_slow else min(orphans.PAGE, 2 * self._limit)
