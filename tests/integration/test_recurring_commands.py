@@ -77,7 +77,8 @@ def test_times_to_wait_are_told_by_the_clock_of_redis(
         assert re.search(r"  in (1h|59m\d+s)\b", run(*words).out)
     run("recurring", "add", "often", "kafka:t", "x", "--every", "1s")
     for words in (("recurring", "ls"), ("recurring", "show", "often")):
-        assert re.search(r"  in \d+ms|  in 1s", run(*words).out)
+        # Beside a burning neighbour it may be late already; by another clock it would be minutes.
+        assert re.search(r"  (in )?\d+(\.\d)?m?s( ago)?\b", run(*words).out)
 
 
 def test_a_definition_with_a_plan_is_kept_shown_and_exported(run: Run, caller: Client) -> None:

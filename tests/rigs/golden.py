@@ -30,14 +30,14 @@ from tests.rigs.command_line import Result, Run
 SECRET = "S3CR3T-CANARY"  # the password in pages; no command prints it
 # Nothing was done: it may run again.
 _UNCHANGED = (Exit.REFUSED, Exit.NOT_FOUND, Exit.CONFLICT, Exit.UNREACHABLE)
-_DURATION = r"\d+(\.\d+)?(ms|s|m|h|d)(\d+(s|m|h|d))*"
+DURATION = r"\d+(\.\d+)?(ms|s|m|h|d)(\d+(s|m|h|d))*"
 # What differs from run to run. Times in 2035 are a page's own.
 _VARIABLE = [
     (r"20(?!35)\d\d-\d\d-\d\dT[\d:]+\.\d+Z", "TIME"),
     (r"\b[A-Z][a-z]{2} 20(?!35)\d\d-\d\d-\d\d \d\d:\d\d", "DAY"),
-    (rf"(?<!-)\bin {_DURATION}(?=[ :,;.]|$)|\b{_DURATION} ago\b", "WAIT"),
-    (rf"(?<!-)\bfor {_DURATION}(?=[ :,;.]|$)", "for WAIT"),
-    (rf"\b{_DURATION} (old|overdue)\b", r"WAIT \5"),
+    (rf"(?<!-)\bin {DURATION}(?=[ :,;.]|$)|\b{DURATION} ago\b", "WAIT"),
+    (rf"(?<!-)\bfor {DURATION}(?=[ :,;.]|$)", "for WAIT"),
+    (rf"\b{DURATION} (old|overdue)\b", r"WAIT \5"),
     (r"\b\d{5}d(\d+h)?\b", "DAYS"),
     (r"127\.0\.0\.1:(?!1\b)\d+", "127.0.0.1:PORT"),
     (r"\b[0-9a-v]{26}\b", "ID"),
