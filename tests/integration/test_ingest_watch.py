@@ -251,6 +251,32 @@ async def test_a_changed_alternate_exchange_is_red_until_the_command_shown_has_r
     assert (await rabbit.take(namespace, 1))[0][2] == b"passed on"
 
 
+async def test_an_exchange_whose_binding_vanished_with_the_delay_exchange_is_named(
+    make_managed: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    delay, other = await rabbit.target(namespace) + ".delay", f"{namespace}-other"
+    await rabbit.target(other)
+    entrance = make_managed()
+    seen: list[Any] = []
+    ask = management.Management.bindings_into
+
+    async def asked(api: management.Management, exchange: str) -> Any:
+        seen[:] = await ask(api, exchange)
+        return list(seen)
+
+    monkeypatch.setattr(management.Management, "bindings_into", asked)
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.do(lambda channel: channel.exchange_bind(delay, other))
+    await entrance.until(lambda: seen, "seen bound")
+    await rabbit.do(lambda channel: channel.exchange_delete(delay))
+    await entrance.until(lambda: f"exchange '{other}' is not bound" in caplog.text, "told")
+
+
 def user(node: ManagedNode, name: str, *rights: str) -> str:
     """The URL of a user with these rights to configure, write and read."""
     node.put(f"users/{name}", {"password": "secret", "tags": "management"})

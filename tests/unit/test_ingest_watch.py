@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import socket
@@ -12,12 +13,16 @@ from typing import Any
 
 import pytest
 
-from delaybridge.ingest.rabbitmq import remedies
+from delaybridge.ingest.rabbitmq import management, remedies
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
-from delaybridge.ingest.rabbitmq.watch import seen_by
+from delaybridge.ingest.rabbitmq.watch import seen_by, surveyed
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
+from delaybridge.settings.settings import Settings
+from delaybridge.worker.ingester import options_of, routes_of
+from tests.rigs.waiting import DEADLINE_S
+from tests.servers.process import LOOPBACK
 
 ROUTE = Route("rabbitmq", "rabbitmq", "orders.delay", "orders")
 OWN = {"destination_type": "queue", "destination": "orders.delay"}
@@ -168,3 +173,28 @@ def test_a_command_is_for_its_vhost_and_has_every_name_in_quotes(vhost: str) -> 
     ]  # fmt: skip
     (*_, code) = shlex.split(remedies.unbind(vhost, "orders.delay", "queue", 'x">>'))
     assert '<<"orders.delay">>' in code and "<<120,34,62,62>>" in code
+
+
+async def test_an_api_is_asked_about_all_sources_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers once it was asked about each: a silent one costs one time-out."""
+    monkeypatch.setattr(management, "_TIMEOUT_S", DEADLINE_S)
+    sources, asked, all_asked = 24, set[str](), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        asked.add(path)
+        if len(asked) == sources:
+            all_asked.set()
+        await all_asked.wait()
+        body = "[]" if "bindings" in path else "{}"
+        writer.write(f"HTTP/1.0 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, LOOPBACK, 0) as server:
+        url = f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
+        ingest = {"exchanges": [f"x{n}.delay" for n in range(sources)], "management": [url]}
+        given = {"brokers": {"rabbitmq": "amqp://127.0.0.1"}, "ingest": ingest}
+        settings = Settings.load(overrides=given)
+        looks = await surveyed(options_of(settings, routes_of(settings)).values())
+    assert [look.unseen for look in looks] == [""] * sources

@@ -98,9 +98,13 @@ class Intake:
         """Show the faults of this kind, and no others, of an exchange that is read nevertheless."""
         for fault in self.counts.note(kind, faults):
             what, run, command = fault.partition(RUN)
-            self._emit(SourceUnguarded(source=str(self.route), reason=what))
+            self.warn(what)
             if run:  # not as a field: its quotes would be escaped
                 _log.warning("run: %s", command)
+
+    def warn(self, reason: str) -> None:
+        """Log what is missing of an exchange that is read nevertheless."""
+        self._emit(SourceUnguarded(source=str(self.route), reason=reason))
 
     async def look(self, connection: IntakeConnection) -> None:
         """End the channel if another namespace took the exchange over."""
@@ -124,7 +128,7 @@ class Intake:
         """
         unguarded = await claim(connection, self.route, self.owner)
         if unguarded:
-            self._emit(SourceUnguarded(source=str(self.route), reason=unguarded))
+            self.warn(unguarded)
         await declare(connection, self.route)
         self.noticed("declared", ())
         keeping = asyncio.create_task(self._keep_declared(connection))

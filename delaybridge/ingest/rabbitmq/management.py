@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from pika.connection import Parameters
 from delaybridge.errors import printable
 
 _TIMEOUT_S = 3.0
+# Not those of asyncio: an API that is silent about many sources would hold up name resolution.
+_THREADS = ThreadPoolExecutor(32, "management")
 _MOST_BYTES = 4 * 2**20
 _NOT_THERE = b'"Object Not Found"'  # not the 404 of another server
 OFF = "off"
@@ -136,7 +139,7 @@ class Management:
                 raise
 
         try:
-            answer = await asyncio.to_thread(ask)
+            answer = await asyncio.get_running_loop().run_in_executor(_THREADS, ask)
         except HTTPError as exc:
             raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
         except (URLError, OSError, ValueError, HTTPException) as exc:

@@ -39,18 +39,34 @@ async def watch(
 
     What was found stays until a look shows that it is over: no answer says nothing.
     """
+    bound: dict[Intake, set[str]] = {}
     while True:
         # At the same time: an API that answers late delays no look by more than its time-out.
-        await asyncio.gather(*(_look(connection, management, intake) for intake in intakes))
+        await asyncio.gather(*(_look(connection, management, intake, bound) for intake in intakes))
         await asyncio.sleep(EVERY_S)
 
 
-async def _look(connection: IntakeConnection, management: Management, intake: Intake) -> None:
+async def _look(
+    connection: IntakeConnection,
+    management: Management,
+    intake: Intake,
+    bound: dict[Intake, set[str]],
+) -> None:
+    """bound: the exchanges that the look before saw bound to the delay exchange."""
     with contextlib.suppress(AMQPError, OSError):  # the connection is lost, and that is told
         async with asyncio.timeout(_ANSWER_S):
             intake.noticed("target", await _missing(connection, intake.route))
     with contextlib.suppress(ManagementError):  # `doctor` says so
         intake.noticed("management", await seen_by(management, intake.route))
+        source = intake.route.source
+        into = {each.source for each in await management.bindings_into(source)}
+        for lost in sorted(bound.get(intake, set()) - into):
+            # Only told: the user of ingest may not bind it, and it may have been meant.
+            intake.warn(
+                f"exchange {lost!r} is not bound to {source!r} any more, so RabbitMQ may drop what "
+                f"is published to it; bind it again, unless it was removed on purpose"
+            )
+        bound[intake] = into
 
 
 async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
@@ -80,17 +96,20 @@ class Survey(NamedTuple):
 
 async def surveyed(options: Iterable[IngestOptions]) -> list[Survey]:
     """What the management API shows of every source, once."""
-    found = []
+    looks = []
     for each in options:
         parameters = parameters_of(each.broker, each.url, each.publish)
         management = Management.of(each.broker, parameters, each.settings.management)
         rights = remedies.rights(management.vhost, management.user, each.routes)
-        for route in each.routes:
-            try:
-                found.append(Survey(route, await seen_by(management, route)))
-            except ManagementError as exc:
-                found.append(Survey(route, [], str(exc), rights))
-    return found
+        looks += [_survey(management, route, rights) for route in each.routes]
+    return await asyncio.gather(*looks)  # at the same time: a silent API costs one time-out
+
+
+async def _survey(management: Management, route: Route, rights: str) -> Survey:
+    try:
+        return Survey(route, await seen_by(management, route))
+    except ManagementError as exc:
+        return Survey(route, [], str(exc), rights)
 
 
 async def seen_by(management: Management, route: Route) -> list[str]:
