@@ -19,8 +19,9 @@
 -- ARGV[7]  how          look; mend: orphans go back to due; or hold: those long overdue are parked
 -- returns  false if the lease is lost, or if something is to be mended though this session has claimed;
 --          else {next cursor or 0, contradictions found, orphans long overdue among these, mended:
---          orphans to due, to the dead set, parked, entries without a record buried, others; then
---          the destinations of pull topics that have a parked message which is not in `ready`}
+--          orphans to due, to the dead set, parked, entries without a record buried, others; bytes
+--          read; then the destinations of pull topics that have a parked message which is not in
+--          `ready`}
 -- cost     O(log n) per entry, and the size of the records
 local LONG_MS = 3600000 -- overdue by this much
 local ORPHANED = 4503599627370496 -- 2^52, added to the score of one that is parked for the operator
@@ -40,7 +41,7 @@ local now = tonumber(ARGV[3]) or t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local now_text, fired_score = string.format('%.0f', now), tonumber(marks[2] or -1)
 local bare = tonumber(marks[3] or '') or 0
-local found, overdue, due, dead, parked, unrecorded, others = 0, 0, 0, 0, 0, 0, 0
+local found, overdue, due, dead, parked, unrecorded, others, size = 0, 0, 0, 0, 0, 0, 0, 0
 
 local function score_of(record)
   local score = #record >= 13 and string.find(record, '^[\1\2]') and struct.unpack('>d', record, 2)
@@ -212,6 +213,7 @@ end
 local unoffered, is_told = {}, {}
 local function offered(id, score)
   local record = redis.call('HGET', KEYS[2], id) or ''
+  size = size + #record
   local ok, _, text = pcall(cmsgpack.unpack_limit, record, 1, 14)
   if ok and type(text) == 'string' and string.find(text, '^pull:') and tonumber(score) < ORPHANED
     and not is_told[text]
@@ -324,6 +326,10 @@ if not is_look then
       'orphans_parked', totals[3], 'orphans_bare', totals[4], 'orphans_other', totals[5])
   end
 end
+for _, text in ipairs(page[2]) do
+  size = size + #text
+end
+mended[#mended + 1] = size
 local answer = {tonumber(page[1]) == 0 and '0' or page[1], found, overdue, unpack(mended)}
 for _, destination in ipairs(unoffered) do
   answer[#answer + 1] = destination

@@ -7,7 +7,6 @@ set may be on this worker's wheel: the session ends first, and the next one mend
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,6 @@ from delaybridge.store.orphans import KeySizes, Mended, WalkedPage, WalkPlace
 _MOST_AT_ONCE = 100  # orphans of one bucket, overdue by over an hour, that are published unasked
 _WALKS = 3  # of one session: a further key may vanish during the first
 _ROUND_S = 3600.0  # in which each bucket is looked at as a whole
-_FIRST_PAGE, _SLOW_S = 25, 0.02  # entries; for one page
 _LONGEST_S, _SHORTEST_S = 60.0, 0.02  # between two pages of it
 
 Retake = Callable[[Session, str], None]
@@ -33,7 +31,6 @@ class Mending:
     def __init__(self, context: Context, retake: Retake) -> None:
         self._context, self._retake = context, retake
         self._looks: dict[Session, WalkPlace] = {}  # the next page of each, in turn
-        self._limit = _FIRST_PAGE
 
     async def compare(self) -> None:
         """Count what each key of the buckets held says, and retake those that are unsound."""
@@ -76,7 +73,7 @@ class Mending:
         total, place = Mended(), orphans.FIRST
         while (page := await self._page(session, place, how)) is not None:
             total = total.plus(page.mended)
-            following = place.after(page.cursor)
+            following = place.after(page)
             if following is None:
                 break
             place = following
@@ -92,18 +89,14 @@ class Mending:
             if page is None:
                 break
             overdue += page.overdue
-            place = place.after(page.cursor) or place
+            place = place.after(page) or place
         return overdue
 
     async def _page(self, session: Session, place: WalkPlace, how: str) -> WalkedPage | None:
         """None: the session is over."""
-        now_s = asyncio.get_running_loop().time
-        began_s = now_s()
-        page = orphans.mend(session.bucket, session.owner, place, how, limit=self._limit)
-        found: WalkedPage | None = await self._ask(session, page)
-        is_slow = now_s() - began_s > _SLOW_S  # records may be large: Redis is busy with a page
-        self._limit = max(1, self._limit // 2) if is_slow else min(orphans.PAGE, 2 * self._limit)
-        return found
+        asked = orphans.mend(session.bucket, session.owner, place, how)
+        page: WalkedPage | None = await self._ask(session, asked)
+        return page
 
     async def _ask(self, session: Session, command: RedisCommand[Any]) -> Any:
         if not session.alive:
@@ -128,8 +121,8 @@ class Mending:
         elif page is not None and self._waits_in_vain(page):
             self._retake(session, "messages of pull topics are not in `ready`")
         elif page is not None:
-            self._looks[session] = place.after(page.cursor) or orphans.FIRST
-        pages = sum(session.counts.pages for session in sessions) * orphans.PAGE / self._limit
+            self._looks[session] = place.after(page) or orphans.FIRST
+        pages = max(1, sum(s.counts.pages(at.limit) for s, at in self._looks.items()))
         return min(_LONGEST_S, max(_SHORTEST_S, _ROUND_S / pages))
 
     def _waits_in_vain(self, page: WalkedPage) -> bool:

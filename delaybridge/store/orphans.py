@@ -19,6 +19,8 @@ from delaybridge.store.verbs import Bucket
 WALKED = ("messages", "due", "parked", "dead", "dead_reason")
 """The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""
 PAGE = 200  # entries at most; records of 1 KB take about two milliseconds of Redis
+_FEW = 10  # entries of the first page of a key: their size is not known yet
+_PAGE_BYTES = 2**20
 TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
           "orphans_other")  # fmt: skip
 """Fields of a bucket's marks: what was mended, for people."""
@@ -49,11 +51,10 @@ class KeySizes(NamedTuple):
         """Records in no set, reasons of no dead message, suspect; all 0: nothing is wrong."""
         return self.messages - self.listed, self.reasons - self.dead, self.suspect
 
-    @property
-    def pages(self) -> int:
-        """How many pages a walk has, about."""
+    def pages(self, limit: int = PAGE) -> int:
+        """How many pages a walk has, about. limit: entries of a page."""
         walked = (self.messages, self.due, self.parked, self.dead, self.reasons)
-        return sum(1 + size // PAGE for size in walked)
+        return sum(1 + size // limit for size in walked)
 
     def __str__(self) -> str:
         told = f"{self.messages} records, {self.listed} in the sets"
@@ -66,15 +67,20 @@ SOUND = KeySizes().difference
 
 
 class WalkPlace(NamedTuple):
-    """Where a walk is. of: one of WALKED."""
+    """Where a walk is. of: one of WALKED. limit: entries of the next page, about."""
 
     of: str
     cursor: bytes = b"0"
+    limit: int = _FEW
 
-    def after(self, cursor: bytes) -> WalkPlace | None:
-        """The place of the next page; None after the last. cursor: as the last page answered."""
-        if cursor != b"0":
-            return WalkPlace(self.of, cursor)
+    def after(self, page: WalkedPage) -> WalkPlace | None:
+        """The place of the next page; None after the last. page: the last one.
+
+        Its size is judged, not its time, which also tells of others that use Redis.
+        """
+        if page.cursor != b"0":
+            fitting = self.limit * _PAGE_BYTES // max(1, page.size)
+            return WalkPlace(self.of, page.cursor, max(1, min(fitting, 2 * self.limit, PAGE)))
         following = WALKED[WALKED.index(self.of) + 1 :]
         return WalkPlace(following[0]) if following else None
 
@@ -103,13 +109,15 @@ class Mended(NamedTuple):
 class WalkedPage(NamedTuple):
     """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour.
 
-    unoffered: destinations of pull topics with a parked message that is not in `ready`.
+    size: bytes that were read. unoffered: destinations of pull topics with a parked message that is
+    not in `ready`.
     """
 
     cursor: bytes
     found: int
     overdue: int
     mended: Mended
+    size: int
     unoffered: tuple[str, ...] = ()
 
 
@@ -139,7 +147,6 @@ def mend(
     place: WalkPlace,
     how: str = "look",
     *,
-    limit: int = PAGE,
     now_ms: int | None = None,
 ) -> RedisCommand[WalkedPage | None]:
     """Look at a page of the bucket. how: `look`, `mend`, or `hold`: park what is long overdue.
@@ -147,7 +154,7 @@ def mend(
     Nothing is mended once the session has claimed something: the lease then counts as lost.
     """
     now: Arg = "" if now_ms is None else now_ms
-    args = (*owner, now, *place, limit, how)
+    args = (*owner, now, *place, how)
     return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
 
 
@@ -179,9 +186,9 @@ def _read_counts(reply: Sequence[int] | None) -> KeySizes | None:
 def _read_page(reply: Sequence[Any] | None) -> WalkedPage | None:
     if reply is None:
         return None
-    (cursor, found, overdue), mended = reply[:3], reply[3 : 3 + len(Mended._fields)]
-    unoffered = tuple(text.decode(errors="replace") for text in reply[3 + len(mended) :])
-    return WalkedPage(cursor, found, overdue, Mended(*mended), unoffered)
+    cursor, found, overdue, *mended, size = reply[: 4 + len(Mended._fields)]
+    unoffered = tuple(text.decode(errors="replace") for text in reply[4 + len(mended) :])
+    return WalkedPage(cursor, found, overdue, Mended(*mended), size, unoffered)
 
 
 def _read_totals(reply: Sequence[bytes | None]) -> list[int]:

@@ -33,10 +33,8 @@ def lost(caller: Client, store: Store, redis_url: str, namespace: str) -> World:
             world.schedule(f"m{number}", world.now_ms + 1, payload=payload)
         world.now_ms += LONG_MS
         world.redis.delete(world.key("due"))
-        owner = world.owner()
-        world.run(
-            orphans.mend(owner.bucket, (owner.token, TTL_MS), orphans.FIRST, "hold", limit=500)
-        )
+        owner, everything = world.owner(), orphans.FIRST._replace(limit=500)
+        world.run(orphans.mend(owner.bucket, (owner.token, TTL_MS), everything, "hold"))
         yield world
 
 

@@ -12,56 +12,16 @@ from delaybridge.events import OrphansMended
 from delaybridge.publish import CONFIRMED
 from delaybridge.store import orphans
 from delaybridge.store.keys import bucket_key, bucket_of
-from delaybridge.store.orphans import SOUND, KeySizes, Orphans
+from delaybridge.store.orphans import SOUND, KeySizes
 from delaybridge.store.rules import Rule
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
+from tests.rigs.mending import compare, counts, look, lose, mended, retake
 from tests.rigs.outcomes import UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, message
 from tests.rigs.waiting import until_async
 
 FAR_MS = NOW_MS + 3_600_000
 LONG_MS = 2 * 3_600_000  # overdue by over an hour
-
-
-async def lose(rig: Rig, *names: str) -> None:
-    """These keys of the bucket vanish."""
-    await rig.store.redis.delete(*(bucket_key(rig.namespace, 0, name) for name in names))
-
-
-async def compare(rig: Rig) -> bool:
-    """The owner compares the keys; if they are unsound, the bucket is taken again."""
-    session = rig.sessions[0]
-    await rig.scanner.mending.compare()
-    if session.alive:
-        return True
-    await retake(rig)
-    return False
-
-
-async def retake(rig: Rig) -> None:
-    await rig.expire(0)
-    await rig.take(0, f"w:{len(rig.lost)}")
-    await rig.quiet()
-
-
-async def look(rig: Rig) -> bool:
-    """The owner looks at the whole bucket, page by page."""
-    session = rig.sessions[0]
-    for _ in range(2 * len(orphans.WALKED) + session.counts.pages):
-        await rig.scanner.mending.look()
-    return session.alive
-
-
-async def mended(rig: Rig) -> Orphans:
-    session = rig.sessions[0]
-    return orphans.orphans_of(*await rig.store.run_each(orphans.commands(session.bucket)))
-
-
-async def counts(rig: Rig) -> KeySizes:
-    session = rig.sessions[0]
-    found = await rig.store.run_one(orphans.count(session.bucket, session.owner))
-    assert found is not None
-    return found
 
 
 async def test_messages_come_at_their_time_though_due_vanished(lone: Rig) -> None:
@@ -335,6 +295,24 @@ async def test_a_worker_that_leaves_during_the_walk_gives_the_bucket_back(lone: 
     assert len(await lone.raw("due")) == 500
 
 
+@pytest.mark.parametrize("of", ["messages", "parked"])
+async def test_a_page_after_large_records_is_smaller(lone: Rig, of: str) -> None:
+    await lone.steer({"memory": Rule(paused=True)})
+    many, size = orphans.FIRST.limit, 250_000
+    await lone.claim(*(message(f"m{n}", NOW_MS, body=b"x" * size) for n in range(many)))
+    session, place = lone.sessions[0], orphans.WalkPlace(of)
+    page = await lone.store.run_one(orphans.mend(session.bucket, session.owner, place))
+    assert page is not None
+    assert page.size > many * size
+    following = place.after(page._replace(cursor=b"1"))
+    assert following is not None
+    assert following.limit == 2**20 // size
+    for _ in range(10):
+        following = following.after(page._replace(cursor=b"1", size=1000))
+        assert following is not None
+    assert following.limit == orphans.PAGE
+
+
 async def test_a_sound_bucket_stays_with_its_session(lone: Rig) -> None:
     lone.memory.next_outcomes.extend([UNROUTABLE, CONFIRMED, UNROUTABLE, UNROUTABLE])
     await lone.send(*(message(f"m{n}", NOW_MS + n) for n in range(30)))
@@ -389,4 +367,4 @@ async def test_each_bucket_is_looked_at_within_an_hour(lone: Rig) -> None:
     for size in (0, 10_000, 10_000_000):
         session.counts = KeySizes(messages=size, due=size)
         wait_s = await lone.scanner.mending.look()
-        assert wait_s * session.counts.pages <= 3600 * 1.001
+        assert wait_s * session.counts.pages() <= 3600 * 1.001
