@@ -258,11 +258,16 @@ def _addressed(payload: bytes) -> _Addressed:
 def span_scores(
     state: State, span_ms: tuple[int | None, int | None]
 ) -> tuple[float | None, float | None]:
-    """The scores of a span of due times; None, None for a state not ordered by due time."""
+    """The scores of a span of due times; None, None for a state not ordered by due time.
+
+    Parked ones have no upper bound: orphans follow all others, whenever they were due.
+    """
     if state not in _BY_DUE_TIME:
         return None, None
     low, high = span_ms
-    return low, None if high is None else high + MAX_PRIORITY / 256
+    if high is None or state is State.PARKED:
+        return low, None
+    return low, high + MAX_PRIORITY / 256
 
 
 def within(due_ms: int, span_ms: tuple[int | None, int | None]) -> bool:

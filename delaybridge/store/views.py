@@ -19,7 +19,7 @@ from delaybridge.store.replies import Row
 from delaybridge.store.rules import Rules, place_of, places_of
 from delaybridge.store.selection import span_scores, within
 from delaybridge.store.stored import Stored, stored
-from delaybridge.store.troubles import WorkerTroubles
+from delaybridge.store.troubles import ORPHANED, WorkerTroubles, first_word
 from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
@@ -72,16 +72,17 @@ class Views(Namespace):
         """One page, merged from all buckets by (score, id).
 
         partial: without buckets whose server does not answer, instead of StoreUnavailable. With
-        conditions a page may have fewer messages than `limit`, or none, and still a cursor: it ends
-        when about 20,000 records were looked at.
+        conditions, or a last due time of others than delayed ones, a page may have fewer messages
+        than `limit`, or none, and still a cursor: it ends when about 20,000 records were looked at.
         """
         if conditions.place is not None:
             conditions = replace(conditions, place=place_of(conditions.place, self.kinds))
         buckets: Sequence[Bucket] = yield from self.open()
         unseen: list[Unseen] = []
-        read, most = 0, LOOKED if conditions.are_any else sys.maxsize
         # Of each bucket more than its share, which is rarely too little: the rest follows then.
         each, span = max(_LEAST, 2 * limit // len(buckets)), span_scores(state, span_ms)
+        is_bounded = (span[1] is None) == (span_ms[1] is None)
+        read, most = 0, LOOKED if conditions.are_any or not is_bounded else sys.maxsize
         items: list[Stored] = []
         is_full, more = False, True
         while more and not is_full and len(items) < limit and read < most:
@@ -152,7 +153,7 @@ class Views(Namespace):
         return [bucket for bucket, _ in seen], [page for _, page in seen], lost
 
     def _with_reasons(self, items: list[Stored]) -> Steps[list[Stored]]:
-        """The same items; parked ones with the reason that their bucket's worker announced."""
+        """The same items; parked ones with the reason, as their bucket's worker announced it."""
         numbers = sorted({item.bucket for item in items if item.state is State.PARKED})
         if not numbers:
             return items
@@ -171,12 +172,17 @@ class Views(Namespace):
             holder = holder_of[item.bucket]
             obeys = holder in troubles and troubles[holder].paused is not None
             paused = _why_paused(places_of(item.destination, self.kinds), known) if obeys else ""
-            return paused or _why_parked(item.destination, holder, troubles)
+            return _why_held(item) or paused or _why_parked(item.destination, holder, troubles)
 
         return [
             replace(item, reason=why(item)) if item.state is State.PARKED else item
             for item in items
         ]
+
+
+def _why_held(item: Stored) -> str:
+    error = item.last_error or ""
+    return error if first_word(error) == ORPHANED else ""
 
 
 def _why_paused(places: Iterable[str], known: Rules) -> str:

@@ -10,6 +10,7 @@ import pytest
 from delaybridge import Client
 from delaybridge.message import Record, encode_record
 from delaybridge.store import keys, orphans
+from delaybridge.store.described import moment
 from delaybridge.store.orphans import TOTALS
 from delaybridge.store.setbacks import FRESH_MS
 from delaybridge.store.store import Store
@@ -56,6 +57,28 @@ def test_the_command_that_doctor_shows_sends_what_is_held_back(
     assert run("--json", "health", "--max-overdue", "9h").objects[0]["faults"] == [
         "15 of 16 buckets have no worker"
     ]
+
+
+HELD_BACK = ("--state", "parked", "--reason", "orphaned")
+
+
+def test_what_is_held_back_is_listed_by_its_due_time_and_says_why(lost: World, run: Run) -> None:
+    ended, now = (moment(lost.now_ms - ago_ms) for ago_ms in (LONG_MS, 0))
+    found = run("--json", "message", "ls", *HELD_BACK, "--due-to", now, "--limit", "200").objects
+    assert len(found) == HELD
+    assert {each["reason"].partition(":")[0] for each in found} == {"orphaned"}
+    none = run("message", "ls", "--state", "parked", "--due-to", ended)
+    assert none.err == "no parked messages\n"
+    (shown,) = run("--json", "message", "show", "m0", "--key", KEY.decode()).objects
+    assert shown["reason"] == "orphaned: it was in no set, and long overdue: publish or cancel it"
+
+
+@pytest.mark.parametrize("verb", ["publish-now", "cancel", "reschedule --by +1h"])
+def test_what_is_held_back_is_found_by_its_due_time(verb: str, lost: World, run: Run) -> None:
+    asked = ("message", *verb.split(), *HELD_BACK, "--yes", "--due-to")
+    assert run(*asked, moment(lost.now_ms - LONG_MS)).err == "no message matches\n"
+    assert run(*asked, moment(lost.now_ms)).code == 0
+    assert lost.redis.zcard(lost.key("parked")) == 0
 
 
 @pytest.mark.parametrize(("age_ms", "is_fault"), [(0, True), (FRESH_MS + 60_000, False)])

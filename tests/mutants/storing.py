@@ -272,4 +272,10 @@ MUTANTS = [
         "tests/integration/test_mending.py::test_old_entries_beside_the_present_"
         "ones_are_dropped",
     ),
+    Mutant(
+        "selection: orphans are due later", "delaybridge/store/selection.py",
+        "if high is None or state is State.PARKED:", "if high is None:",
+        "messages that are held back are not found by their due time",
+        "tests/integration/test_mended.py",
+    ),
 ]  # fmt: skip
