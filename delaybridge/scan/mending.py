@@ -46,12 +46,12 @@ class Mending:
     # a new session
 
     async def mend(self, session: Session) -> None:
-        """Return when a new session's bucket is sound, or the session is over.
+        """Return when a new session's bucket is sound, or the session is over, or draining.
 
         What no walk can mend is remembered: it is no reason to end the session again.
         """
         total, walks = Mended(), 0
-        while session.alive and session.counts.difference != session.residue:
+        while session.stays and session.counts.difference != session.residue:
             if walks == _WALKS:
                 session.residue = session.counts.difference
                 break
@@ -93,13 +93,13 @@ class Mending:
         return overdue
 
     async def _page(self, session: Session, place: WalkPlace, how: str) -> WalkedPage | None:
-        """None: the session is over."""
+        """None: the session is over, or draining."""
         asked = orphans.mend(session.bucket, session.owner, place, how)
         page: WalkedPage | None = await self._ask(session, asked)
         return page
 
     async def _ask(self, session: Session, command: RedisCommand[Any]) -> Any:
-        if not session.alive:
+        if not session.stays:
             return None
         answers = await self._context.asking.ask({session: [command]})
         return answers[session][0] if session in answers else None

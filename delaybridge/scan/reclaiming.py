@@ -57,9 +57,9 @@ class Reclaiming:
     async def _verify(self, done: Inherited) -> None:
         """Begin once the bucket's keys agree with one another, and with the ledger."""
         await self._mending.mend(done.session)
-        if self._context.ledger is not None and done.session.alive:
+        if self._context.ledger is not None and done.session.stays:
             await self._context.ledger.verify(done.session)
-        if done.session.alive:
+        if done.session.stays:
             self._reclaimed(done)
 
     def _reclaimed(self, done: Inherited) -> None:

@@ -68,6 +68,11 @@ class Session:
         return self.exits.draining
 
     @property
+    def stays(self) -> bool:
+        """Whether its lease is held, and is not to be given up."""
+        return self.alive and not self.exits.draining
+
+    @property
     def may_claim(self) -> bool:
         """Whether claims may be made."""
         exits = self.exits

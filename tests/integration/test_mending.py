@@ -286,10 +286,11 @@ async def test_a_worker_that_leaves_during_the_walk_gives_the_bucket_back(lone: 
     await lone.scanner.mending.compare()
     lone.store.hold("mend")
     await retake(lone)
-    session = lone.sessions[0]
+    session, lone.store.sent = lone.sessions[0], []
     leaving = lone.begin(lone.scanner.drain(session))
     lone.store.let_go("mend")
     await lone.until(leaving)
+    assert not {"mend", "claim"} & {*lone.store.sent}, "it waits for one page, not for the walk"
     lone.lose(session, "released")
     await retake(lone)
     assert len(await lone.raw("due")) == 500

@@ -199,4 +199,11 @@ MUTANTS = [
         "tests/integration/test_mending.py::test_messages_of_a_pull_topic_can_be_"
         "received_again_though_their_order_vanished",
     ),
+    Mutant(
+        "mending: a walk goes on", "delaybridge/scan/mending.py",
+        "if not session.stays:", "if not session.alive:",
+        "a worker that stops waits until its whole bucket was walked through",
+        "tests/integration/test_mending.py::test_a_worker_that_leaves_during_the_walk_"
+        "gives_the_bucket_back",
+    ),
 ]  # fmt: skip
