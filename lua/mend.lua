@@ -10,6 +10,7 @@
 -- KEYS[8]  attempts     hash
 -- KEYS[9]  marks        hash
 -- KEYS[10] ready        zset
+-- KEYS[11] calls        zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -23,7 +24,9 @@
 --          read; then the destinations of pull topics that have a parked message which is not in
 --          `ready`}
 -- cost     O(log n) per entry, and the size of the records
+local CREATED, CANCELLED = 1, 6
 local LONG_MS = 3600000 -- overdue by this much
+local LEAD_MS = 1000 -- fire_lead_ms at most: what is used up or expired is buried before it is due again
 local ORPHANED = 4503599627370496 -- 2^52, added to the score of one that is parked for the operator
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
@@ -84,17 +87,23 @@ local function behind(text, at)
   return at
 end
 
--- Whether the time to live is over; it is the seventh item, and counts from the due time first asked for.
-local function is_expired(record, score, tried)
-  local ok, ttl = pcall(function()
+-- An item of the record that is a number or a boolean; nil if it is nil, or cannot be read.
+local function item(record, number)
+  local ok, value = pcall(function()
     local payload, at = string.sub(record, 14), 2
-    for _ = 1, 6 do
+    for _ = 2, number do
       at = behind(payload, at)
     end
     return string.byte(payload, at) ~= 0xc0 and select(2, cmsgpack.unpack_one(payload, at - 1)) or nil
   end)
+  return ok and value or nil
+end
+
+-- Whether the time to live is over; it counts from the due time first asked for.
+local function is_expired(record, score, tried)
+  local ttl = item(record, 7)
   local first = tonumber(string.match(tried, '^%d+:%d:(%d+)') or '') or math.floor(score)
-  return ok and type(ttl) == 'number' and now > first + ttl
+  return type(ttl) == 'number' and now > first + ttl
 end
 
 local function bury(id, reason)
@@ -120,8 +129,29 @@ local function note(id, record, score, tried, is_parked)
   end
 end
 
+-- Whether a call has ended this message: then the record came back. One that is delivered at most once
+-- is settled before it is published.
+local function has_ended(id, record)
+  local past = redis.call('ZSCORE', KEYS[11], string.sub(record, 10, 13) .. id)
+  local answer = past and past % 1 * 256
+  return answer == CANCELLED or answer == CREATED and item(record, 8) == true
+end
+
+-- Failed attempts are of the message that is gone, not of the next one of this id.
+local function forget_attempts(id)
+  redis.call('HDEL', KEYS[8], id, id .. '\0')
+end
+
 -- A record that is in no set.
 local function orphan(id, record)
+  if has_ended(id, record) then
+    if not is_look then
+      redis.call('HDEL', KEYS[2], id)
+      forget_attempts(id)
+      others = others + 1
+    end
+    return
+  end
   local reason, score = redis.call('HGET', KEYS[7], id), score_of(record)
   local is_dead = reason and reason ~= 'payload_missing' or not score
   local tried = redis.call('HGET', KEYS[8], id) or ''
@@ -145,15 +175,22 @@ local function orphan(id, record)
   end
 end
 
--- Failed attempts are of the message that is gone, not of the next one of this id.
-local function forget_attempts(id)
-  redis.call('HDEL', KEYS[8], id, id .. '\0')
-end
-
+-- It was kicked, or the id was scheduled again. As in `kick`, what may have arrived stays so.
 local function forget_dead(id)
-  forget_attempts(id)
+  local tried = redis.call('HGET', KEYS[8], id)
   redis.call('ZREM', KEYS[6], id)
   redis.call('HDEL', KEYS[7], id)
+  forget_attempts(id)
+  if tried and string.match(tried, ':(%d)') ~= '0' then
+    redis.call('HSET', KEYS[8], id, '0:1:')
+  end
+end
+
+-- Two times of one message: nobody knows which is the old one, and it must not come early.
+local function delay(id, record, score, listed)
+  local later = listed < ORPHANED and math.max(score, listed) or score
+  redis.call('HSET', KEYS[2], id, struct.pack('>Bd', string.byte(record), later) .. string.sub(record, 10))
+  redis.call('ZADD', KEYS[3], string.format('%.17g', later), id)
 end
 
 -- A record that is in several sets, or at another score than its own. of: its score in due, parked, dead.
@@ -162,6 +199,9 @@ local function place(id, record, of)
   local is_stale = reason == 'payload_missing' -- there was another message of this id
   local is_double = (of[1] and of[2]) or (of[3] and (of[1] or of[2]))
   local is_moved = of[1] and score and tonumber(of[1]) ~= score
+  -- What is scheduled or kicked after a death is due later than that.
+  local is_dead = of[3] and not is_stale
+    and (not score or of[3] + LEAD_MS >= math.floor(late_from(record, score)))
   if not (is_double or is_moved or is_stale) then
     return
   end
@@ -177,16 +217,18 @@ local function place(id, record, of)
       others = others - 1
       orphan(id, record)
     end
-  elseif of[3] then -- what died left the other sets with it: the id was scheduled again
+  elseif is_dead then
+    redis.call('ZREM', KEYS[3], id)
+    redis.call('ZREM', KEYS[5], id)
+    return
+  elseif of[3] then
     forget_dead(id)
-    if of[1] then
-      redis.call('ZREM', KEYS[5], id)
-    end
-  elseif of[2] then
+  end
+  if of[1] then
     redis.call('ZREM', KEYS[5], id)
   end
-  if of[1] and score then
-    redis.call('ZADD', KEYS[3], string.format('%.17g', score), id)
+  if is_moved then
+    delay(id, record, score, tonumber(of[1]) or 0)
   end
 end
 

@@ -72,7 +72,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "count": ("lease", "messages", "due", "mirror", "parked", "dead", "dead_reason", "marks"),
     "mend": (
         "lease", "messages", "due", "mirror", "parked", "dead", "dead_reason", "attempts", "marks",
-        "ready",
+        "ready", "calls",
     ),
     "seal": ("lease", "marks", "gone"),
     "drop": ("lease", "messages", "due", "parked", "dead", "dead_reason", "attempts"),

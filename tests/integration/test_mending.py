@@ -128,20 +128,6 @@ async def test_equal_losses_hide_from_the_counts_and_not_from_a_look(lone: Rig) 
     assert [id for id, _ in await lone.raw("due")] == [b"x"]
 
 
-async def test_old_entries_beside_the_present_ones_are_dropped(lone: Rig) -> None:
-    await lone.send(message("moved", FAR_MS), message("parked", FAR_MS + 1))
-    redis, due = lone.store.redis, bucket_key(lone.namespace, 0, "due")
-    old = await redis.dump(due)
-    answer = await lone.client.reschedule("moved", at=message("moved", FAR_MS + 60_000).at)
-    assert answer == "rescheduled"
-    await redis.restore(due, 0, old, replace=True)
-    await redis.zadd(bucket_key(lone.namespace, 0, "parked"), {"parked": FAR_MS + 1})
-    assert not await compare(lone)
-    scores = {id: int(score) for id, score in await lone.raw("due")}
-    assert scores == {b"moved": FAR_MS + 60_000, b"parked": FAR_MS + 1}
-    assert await lone.raw("parked") == []
-
-
 async def test_dead_ones_whose_record_was_gone_when_they_were_claimed_are_no_contradiction(
     lone: Rig,
 ) -> None:

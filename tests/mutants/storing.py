@@ -269,8 +269,28 @@ MUTANTS = [
         "count: a contradiction is forgotten", "lua/count.lua",
         "  suspect = redis.call('HSET', KEYS[8], 'suspect', '1')\n", "",
         "the next owner brings back what hides it, and does not walk",
-        "tests/integration/test_mending.py::test_old_entries_beside_the_present_"
+        "tests/integration/test_mending_old_keys.py::test_old_entries_beside_the_present_"
         "ones_are_dropped",
+    ),
+    Mutant(
+        "mend: the earlier of two times", "lua/mend.lua",
+        "math.max(score, listed) or score", "math.min(score, listed) or score",
+        "a message that was moved comes early after an old copy of its bucket's records",
+        "tests/integration/test_mending_old_keys.py::test_of_two_due_times_the_later_one_counts",
+    ),
+    Mutant(
+        "mend: the dead live again", "lua/mend.lua",
+        "(not score or of[3] + LEAD_MS >=", "(not score or 0 >",
+        "dead messages are published after an old copy of `due`",
+        "tests/integration/test_mending_old_keys.py::test_what_died_is_not_published_again_"
+        "though_due_is_old",
+    ),
+    Mutant(
+        "mend: the cancelled come back", "lua/mend.lua",
+        "return answer == CANCELLED or", "return",
+        "a message goes out after `cancelled`",
+        "tests/integration/test_mending_old_keys.py::test_what_was_cancelled_does_not_come_"
+        "though_messages_is_old",
     ),
     Mutant(
         "selection: orphans are due later", "delaybridge/store/selection.py",
