@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event, make_url, text
@@ -72,14 +73,15 @@ class OutboxTable:
         with self._engine.begin() as connection:
             rows.create_table(connection)
 
-    def has_any(self) -> bool:
-        """Whether a row waits that was committed. Cheap, and locks nothing."""
+    def has_any(self, after: int = 0) -> bool:
+        """Whether a row after this one waits that was committed. Cheap, and locks nothing."""
+        named = {**self._named, "after": after}
         with self._looking.connect() as connection:
-            return connection.execute(text(table.ANY), self._named).first() is not None
+            return connection.execute(text(table.ANY), named).first() is not None
 
     @contextmanager
     def batch(self) -> Iterator[OutboxBatch | None]:
-        """The first rows, in a transaction that is committed at the end; rolled back by an error.
+        """Rows in a transaction that is committed at the end; rolled back by an error.
 
         None if another pump has a batch of this namespace under way.
         """
@@ -89,13 +91,14 @@ class OutboxTable:
                 yield None
                 return
             try:
-                yield OutboxBatch(connection, self._taken(connection))
+                yield OutboxBatch(connection, partial(self._taken, connection))
                 connection.commit()
             finally:
                 self._unlock(connection)
 
-    def _taken(self, connection: Connection) -> list[OutboxCall]:
-        found = connection.execute(text(table.TAKE[self.dialect]), self._named)
+    def _taken(self, connection: Connection, after: int) -> list[OutboxCall]:
+        named = {**self._named, "after": after}
+        found = connection.execute(text(table.TAKE[self.dialect]), named)
         return [_call(row) for row in found]
 
     def _unlock(self, connection: Connection) -> None:
@@ -125,10 +128,10 @@ class OutboxTable:
 
 
 class OutboxBatch:
-    """The rows of a transaction under way."""
+    """The rows of a transaction under way. page: takes the first ones after a number."""
 
-    def __init__(self, connection: Connection, calls: Sequence[OutboxCall]) -> None:
-        self.calls, self._connection = calls, connection
+    def __init__(self, connection: Connection, page: Callable[[int], Sequence[OutboxCall]]) -> None:
+        self.page, self._connection = page, connection
 
     def finish(self, done: Iterable[int], refused: Mapping[int, str]) -> None:
         """Delete rows, and write down why others were refused; both by their numbers."""

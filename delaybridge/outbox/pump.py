@@ -15,7 +15,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.client.client import Client
 from delaybridge.errors import ConfigError, StoreError, StoreWiped
 from delaybridge.message import Answer, OnConflict
-from delaybridge.outbox.database import OutboxCall, OutboxTable
+from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
 from delaybridge.store.scheduling import Receipt
 
@@ -23,7 +23,7 @@ Say = Callable[..., None]  # called with a level, an event's name and its fields
 Outcome = Receipt | Answer | Exception
 _RETRY_S = (0.1, 2.0)  # pause after a failure: first, longest
 _STEADY_S = 10.0
-_LATE_S = 0.02  # until a row is tried again whose id is in flight
+_LATE_S = (0.02, 1.0)  # until rows are tried again whose ids are in flight: first, longest
 _HEARD_POLL_S = 1.0  # while a listener tells of new rows
 
 
@@ -37,7 +37,8 @@ class Pump:
     A transaction has at most one call for each id. So a call that is sent again is never later
     than another one for its id. One pump works at a time; further ones take over when it ends.
 
-    A row whose id is in flight stays until that message is settled; others go on.
+    A row whose id is in flight stays until that message is settled; others go on. However many
+    stay, those behind them are looked at in the same transaction.
 
     If Redis or the database fails, it says so once, and tries again until stopped. is_told: while
     it returns True, somebody calls `look` when rows were committed.
@@ -57,6 +58,8 @@ class Pump:
         self._bell, self._stopping = threading.Event(), threading.Event()
         self._silent: set[str] = set()  # what has failed, and was said
         self._is_late = False  # a row stays, since the message of its id is being delivered
+        self._late = Backoff(*_LATE_S)
+        self._last = 0  # number of the last row that was looked at
 
     def look(self) -> None:
         """Look for rows now. From any thread."""
@@ -72,24 +75,33 @@ class Pump:
         backoff = Backoff(*_RETRY_S, _STEADY_S)
         began_s = time.monotonic()
         while not self._stopping.is_set():
-            self._bell.clear()
             try:
                 is_more = self._look()
+                self._succeed()
+                if not is_more:
+                    self._wait()
+                self._bell.clear()
             except (ConfigError, StoreWiped):
                 raise
             except (StoreError, SQLAlchemyError) as exc:
                 self._fail("store_silent" if isinstance(exc, StoreError) else "outbox_silent", exc)
                 self._stopping.wait(backoff.next_s(time.monotonic() - began_s))
                 began_s = time.monotonic()
-                continue
-            self._succeed()
-            if self._is_late:
-                self._stopping.wait(_LATE_S)
-            elif not is_more:
-                self._bell.wait(_HEARD_POLL_S if self._is_told() else self._poll_s)
+
+    def _wait(self) -> None:
+        """Until it is time to look again, or the bell rings."""
+        poll_s = _HEARD_POLL_S if self._is_told() else self._poll_s
+        if not self._is_late:
+            self._bell.wait(poll_s)
+            return
+        until_s = time.monotonic() + self._late.next_s()
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._bell.wait(min(left_s, poll_s)) or self._rows.has_any(self._last):
+                return
 
     def _look(self) -> bool:
         """Move what is there; whether there may be more to do at once."""
+        self._is_late = False
         if "store_silent" in self._silent:
             self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
         return self._rows.has_any() and self._batch()
@@ -100,30 +112,48 @@ class Pump:
         StoreError: of some calls Redis gave no answer, or refused them; they stay, the others are
         done.
         """
-        failure: Exception | None = None
-        self._is_late = False
+        moved = _Moved()
         with self._rows.batch() as batch:
             if batch is None:  # another pump does it
                 return False
-            calls = _first_of_each_id(batch.calls)
-            done, refused = list[int](), dict[int, str]()
-            for call, outcome in self._sent(calls):
-                if isinstance(outcome, Exception):
-                    failure = failure or outcome
-                elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
-                    self._is_late = True
-                elif outcome == Answer.CONFLICT:
-                    refused[call.number] = "conflict: the id is pending with other content"
-                else:
-                    done.append(call.number)
-            batch.finish(done, refused)
-        for number, reason in refused.items():
+            is_more = self._pages(batch, moved)
+            batch.finish(moved.done, moved.refused)
+        for number, reason in moved.refused.items():
             self._say(logging.WARNING, "outbox_refused", number=number, reason=reason)
-        if done:
-            self._say(logging.DEBUG, "outbox_moved", n=len(done))
-        if failure is not None:
-            raise failure
-        return len(batch.calls) == MOST_ROWS or len(calls) < len(batch.calls)
+        if moved.done:
+            self._say(logging.DEBUG, "outbox_moved", n=len(moved.done))
+        if moved.failure is not None:
+            raise moved.failure
+        return is_more
+
+    def _pages(self, batch: OutboxBatch, moved: _Moved) -> bool:
+        """Move a page, and the next ones too while rows stay whose ids are in flight.
+
+        Returns whether there may be more to do at once.
+        """
+        self._last, seen, is_full, is_more = 0, set[str](), True, False
+        while is_full and moved.failure is None and moved.count <= MOST_ROWS // 2:
+            page = batch.page(self._last)
+            calls = _first_of_each_id(page, seen)
+            self._move(calls, moved)
+            is_full, is_more = len(page) == MOST_ROWS, is_more or len(calls) < len(page)
+            if not self._is_late:
+                break
+            self._last = page[-1].number if page else self._last
+        if moved.count:
+            self._late = Backoff(*_LATE_S)
+        return moved.count > 0 and (is_full or is_more)
+
+    def _move(self, calls: Iterable[OutboxCall], moved: _Moved) -> None:
+        for call, outcome in self._sent(calls):
+            if isinstance(outcome, Exception):
+                moved.failure = moved.failure or outcome
+            elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
+                self._is_late = True
+            elif outcome == Answer.CONFLICT:
+                moved.refused[call.number] = "conflict: the id is pending with other content"
+            else:
+                moved.done.append(call.number)
 
     def _sent(self, calls: Iterable[OutboxCall]) -> Iterable[tuple[OutboxCall, Outcome]]:
         """Each call with its outcome. Their ids differ, so their order does not matter."""
@@ -169,13 +199,27 @@ class Pump:
         self._silent.clear()
 
 
-def _first_of_each_id(calls: Iterable[OutboxCall]) -> list[OutboxCall]:
+class _Moved:
+    """What became of the rows of a transaction, by their numbers. failure: the first."""
+
+    def __init__(self) -> None:
+        self.done, self.refused = list[int](), dict[int, str]()
+        self.failure: Exception | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.done) + len(self.refused)
+
+
+def _first_of_each_id(calls: Iterable[OutboxCall], seen: set[str]) -> list[OutboxCall]:
     """The calls whose order does not matter; the others wait for the next transaction.
 
     Two for one id in one transaction, sent again after a crash, would undo each other: a cancel
-    would hit the message that was scheduled after it.
+    would hit the message that was scheduled after it. seen: the ids so far; grows.
     """
     first: dict[str, OutboxCall] = {}
     for call in calls:
-        first.setdefault(call.id, call)
+        if call.id not in seen:
+            first.setdefault(call.id, call)
+    seen.update(first)
     return list(first.values())

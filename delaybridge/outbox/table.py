@@ -57,7 +57,9 @@ INSERT = (
 )
 
 # Of the pump. Rows with an error are kept, and not tried again.
-_WAITING = "FROM delaybridge_outbox WHERE namespace = :namespace AND error IS NULL"
+_WAITING = (
+    "FROM delaybridge_outbox WHERE namespace = :namespace AND error IS NULL AND number > :after"
+)
 ANY = f"SELECT 1 {_WAITING} LIMIT 1"
 # On MySQL a locking read would wait for rows that an application has inserted and not committed.
 _LOCKING = {POSTGRESQL: " FOR UPDATE SKIP LOCKED", MYSQL: " FOR UPDATE SKIP LOCKED", SQLITE: ""}

@@ -27,7 +27,13 @@ MUTANTS = [
         "outbox: in flight is done", "delaybridge/outbox/pump.py",
         "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:", "elif False:",
         "a row is deleted whose message was not stored",
-        "tests/integration/test_scheduled_again.py -k outbox",
+        "tests/integration/test_outbox_again.py",
+    ),
+    Mutant(
+        "outbox: one page", "delaybridge/outbox/pump.py",
+        "            if not self._is_late:\n                break", "            break",
+        "a thousand rows whose ids are in flight hold up all others",
+        "tests/integration/test_outbox_again.py",
     ),
     Mutant(
         "accept: a key at the limit", "delaybridge/accept/accept.py",

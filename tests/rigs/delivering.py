@@ -18,7 +18,7 @@ class Delivering:
     """All messages of a bucket that are due, handed to the broker."""
 
     def __init__(self, owner: Owner) -> None:
-        self.owner, copies = owner, owner.claim()
+        self.owner, copies = owner, owner.claim(limit=2000)
         owner.fire(max(copy.score for copy in copies))
         self._copies = copies
 
