@@ -29,7 +29,7 @@ from delaybridge.store import registry, replies, tiers
 from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
-from delaybridge.store.tiering import delivered_lately, promote_named, separate
+from delaybridge.store.tiering import for_redis, promote_named, separate
 from delaybridge.store.told import STAMP_BYTES, marks_of, named, rows_of
 from delaybridge.store.verbs import new_stamp
 
@@ -125,7 +125,7 @@ class Recording:
                 hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
                 self._rows[i] = tiers.with_tiers(command, own, hot_until_ms)
         asked = [(self._asked[i], rows) for i, rows in self._rows.items()]
-        self._heat((yield from delivered_lately(asked)))
+        self._heat((yield from for_redis(asked)))
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
             return

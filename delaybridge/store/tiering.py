@@ -6,7 +6,7 @@ These steps are part of a recording: the errors of their commands are answers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.ledger.work import Work
 from delaybridge.store import registry
 from delaybridge.store.command import LedgerSteps, RedisCommand, plain
+from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.promotion import promote
 from delaybridge.store.tiers import NOW, POLICY, REPLACE
-from delaybridge.store.told import marks_of
+from delaybridge.store.told import STAMP_BYTES
 from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
@@ -76,38 +77,50 @@ def promote_named(
         yield from _raising(promote(bucket, cold, own, tier=tier))
 
 
-def delivered_lately(asked: _Asked) -> LedgerSteps[Set[RowName]]:
-    """The cold ones among these rows whose ids were delivered within the dedup window.
+def for_redis(asked: _Asked) -> LedgerSteps[Set[RowName]]:
+    """The cold ones among these rows that Redis is to answer for.
 
-    Redis is to answer for them.
+    Either the id was delivered within the dedup window, or Redis has a note of the call: it was
+    refused or undone before. While the note is there, nobody brings the message into Redis.
     """
-    cold = _to_look_up(asked)
+    found = [(command, [row for row in rows if row.tier == COLD]) for command, rows in asked]
+    cold = [each for each in found if each[1] and each[0].name == "schedule"]
     if not cold:
         return set()
-    windows = yield [plain("HGET", marks_of(command), "dedup_ms") for command, _ in cold]
-    open_ = [each for each, window in zip(cold, windows, strict=True) if window is not None]
-    looked: list[tuple[LedgerRow, int, RedisCommand[Any]]] = [
-        (row, int(command.args[NOW]), plain("ZSCORE", command.keys[-1], row.id))
-        for command, rows in open_
-        for row in rows
+    marks = iter((yield [look for command, _ in cold for look in _marks(command)]))
+    looked = [
+        look for command, rows in cold for look in _looks(command, rows, next(marks), next(marks))
     ]
-    until_ms = (yield [look for *_, look in looked]) if looked else []
-    ends = zip(looked, until_ms, strict=True)
-    return {row.name for (row, now_ms, _), until in ends if _is_later(until, now_ms)}
+    scores = (yield [look for *_, look in looked]) if looked else []
+    each = zip(looked, scores, strict=True)
+    return {name for (name, after, _), score in each if _is_later(score, after)}
 
 
-def _to_look_up(asked: _Asked) -> list[tuple[RedisCommand[Any], list[LedgerRow]]]:
-    """The commands that have cold rows, with these; not those that replace what was."""
-    found = [
-        (command, [row for row in rows if row.tier == COLD])
-        for command, rows in asked
-        if command.name == "schedule" and int(command.args[POLICY]) != REPLACE
-    ]
-    return [each for each in found if each[1]]
+def _marks(command: RedisCommand[Any]) -> Iterator[RedisCommand[Any]]:
+    key = _keys(command)
+    yield plain("HGET", key["marks"], "dedup_ms")
+    yield plain("ZCARD", key["calls"])
 
 
-def _is_later(until_ms: Any, now_ms: int) -> bool:
-    return isinstance(until_ms, Exception) or float(until_ms or 0) > now_ms
+def _looks(
+    command: RedisCommand[Any], rows: Sequence[LedgerRow], window: Any, notes: Any
+) -> Iterator[tuple[RowName, int, RedisCommand[Any]]]:
+    """What is asked of each row; window, notes: the answers to `_marks`."""
+    key, now_ms = _keys(command), int(command.args[NOW])
+    for row in rows:
+        if window is not None and int(command.args[POLICY]) != REPLACE:
+            yield row.name, now_ms, plain("ZSCORE", key["delivered"], row.id)
+        if notes:
+            call = row.stamp.to_bytes(STAMP_BYTES, "big") + row.id.encode()
+            yield row.name, 0, plain("ZSCORE", key["calls"], call)
+
+
+def _keys(command: RedisCommand[Any]) -> dict[str, str]:
+    return dict(zip(SCRIPT_KEYS["schedule"], command.keys, strict=True))
+
+
+def _is_later(score: Any, after: int) -> bool:
+    return isinstance(score, Exception) or float(score or 0) > after
 
 
 def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[None]:

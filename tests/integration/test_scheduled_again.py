@@ -9,20 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import redis
-from sqlalchemy import create_engine
 
-from delaybridge import AsyncClient, Client, Message, OnConflict, outbox
+from delaybridge import AsyncClient, Message, OnConflict
 from delaybridge.message import Answer, Delivery, Limits
-from delaybridge.outbox.database import OutboxTable
-from delaybridge.outbox.pump import Pump
 from delaybridge.store.scheduling import Patience
 from delaybridge.store.verbs import new_stamp
 from tests.rigs.api import api
@@ -32,7 +28,7 @@ from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.delivering import Delivering, script_calls
 from tests.rigs.flavours import TO, Maker, Threaded
 from tests.rigs.ledgers import LedgerProbe, made
-from tests.rigs.waiting import PATIENCE_S, until, until_async
+from tests.rigs.waiting import until_async
 from tests.servers.redis import ON_EVERY_REDIS
 
 OwnerOf = Callable[[str], Owner]
@@ -350,30 +346,31 @@ async def test_with_a_ledger_a_call_that_was_in_flight_once_is_not_refused_for_g
         assert probe.states() == {"delayed": 2}, "that of the old one was told to nobody"
 
 
-def test_a_row_of_the_outbox_stays_while_its_id_is_being_delivered(
-    redis_url: str, namespace: str, owner_of: OwnerOf, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path / 'app.db'}"
-    engine, box = create_engine(url), outbox.Outbox(namespace=namespace)
-    with (
-        closing(OutboxTable(url, namespace, timeout_s=PATIENCE_S)) as table,
-        Client(redis_url, namespace=namespace) as client,
-    ):
-        table.create()
-        pump = Pump(table, client, lambda *_, **__: None, poll_s=3600.0)
-        client.schedule(TO, b"old", delay=0, id="x")
-        old = Delivering(owner_of("x"))
-        with engine.begin() as connection:
-            for id in ("x", "other"):
-                box.schedule(connection, Message(TO, b"new", delay="1h", id=id))
-        with ThreadPoolExecutor(1) as thread:
-            running = thread.submit(pump.run)
-            until(lambda: table.counted().rows == 1 or running.done(), "one is left")
-            assert client.get("other") is not None
+@pytest.mark.parametrize("pending", [False, True])
+async def test_with_a_ledger_a_cold_call_that_redis_has_refused_is_asked_again(
+    redis_url: str, namespace: str, owner_of: OwnerOf, probe: LedgerProbe, raw: redis.Redis,
+    pending: bool,
+) -> None:  # fmt: skip
+    """While the note is there nobody brings it into Redis: `created` would be no promise."""
+    kept = {"durability": "ledger", "ledger": probe.url, "hot_window_s": 10.0}
+    async with AsyncClient(redis_url, namespace=namespace, **kept) as client:  # type: ignore[arg-type]
+        accepted = client.accept(Message(TO, b"new", delay="1h", id="x"))
+        call, refused = [(new_stamp(), accepted)], Answer.CONFLICT if pending else IN_FLIGHT
+
+        async def again() -> list[Any]:
+            found = await client.run(lambda on: on.schedule(call, OnConflict.FAIL, waits=False))
+            return [*found]
+
+        await client.schedule(TO, b"old", delay="1h" if pending else 0, id="x")
+        world = owner_of("x").world
+        raw.hset(world.key("marks"), "generation", 1)
+        old = None if pending else Delivering(owner_of("x"))
+        assert await again() == [refused]
+        if old is not None:
             old.settle()
-            until(lambda: table.counted().rows == 0 or running.done(), "it goes, without a poll")
-            pump.stop()
-            running.result()
-        found = client.get("x")
-        assert found is not None and found.body == b"new"
-    engine.dispose()
+        else:
+            assert await client.cancel("x") == Answer.CANCELLED
+        probe.ask("UPDATE message SET state = 'published', tier = 0")  # the ledger is told
+        assert await again() == [refused if pending else CREATED]
+        assert raw.hexists(world.key("messages"), "x") != pending
+        assert (raw.zcard(world.key("calls")) > 0) == pending

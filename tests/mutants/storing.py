@@ -31,6 +31,12 @@ MUTANTS = [
         "tests/integration/test_scheduled_again.py -k ledger",
     ),
     Mutant(
+        "tiers: a cold call that was refused", "delaybridge/store/tiering.py",
+        "        if notes:", "        if False:",
+        "with a ledger a call that waited is created, and its message never comes",
+        "tests/integration/test_scheduled_again.py -k ledger",
+    ),
+    Mutant(
         "scheduling: a batch that waits is sent again", "delaybridge/store/scheduling.py",
         "self._try_again(outgoing, policy, outgoing.late,",
         "self._try_again(outgoing, policy, range(len(outgoing)),",

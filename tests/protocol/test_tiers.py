@@ -14,6 +14,7 @@ MUTANTS = {
     "cold_until_there": ("cold, hot", 2),
     "gone_checked": ("both cold", 3),
     "refused_kept": ("both cold", 3),
+    "refused_asked": ("both cold", 1),
     "first_only": ("both cold", 2),
     "only_arrived": ("both cold", 1),
     "ended_by_stamp": ("both cold", 4),
@@ -21,9 +22,11 @@ MUTANTS = {
 }
 
 
+@pytest.mark.parametrize("fired", [False, True])
 @pytest.mark.parametrize("name", CALLS)
-def test_nothing_is_broken(name: str) -> None:
-    states, broken = explore_tiers(TierModel(TierRules(), cold=CALLS[name], promotions=2))
+def test_nothing_is_broken(name: str, fired: bool) -> None:
+    model = TierModel(TierRules(), cold=CALLS[name], promotions=2, fired=fired)
+    states, broken = explore_tiers(model)
     assert broken == {}
     assert states > 500
 
@@ -36,6 +39,6 @@ def test_every_rule_has_a_mutant() -> None:
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     name, promise = MUTANTS[rule]
     rules = TierRules(**{rule: False})
-    model = TierModel(rules, cold=CALLS[name], promotions=2)
+    model = TierModel(rules, cold=CALLS[name], promotions=2, fired=rule == "refused_asked")
     _, broken = explore_tiers(model, until=promise)
     assert promise in {int(what[0]) for what in broken}

@@ -29,6 +29,7 @@ class TierRules(NamedTuple):
     cold_until_there: bool = True  # a row is cold until Redis has its message
     gone_checked: bool = True  # what was cancelled is not brought
     refused_kept: bool = True  # nor is what Redis has refused: it keeps that, too
+    refused_asked: bool = True  # a call that Redis refused before is not cold: Redis answers again
     first_only: bool = True  # of several calls, only the first that is live is brought
     only_arrived: bool = True  # a row that was not brought stays cold
     ended_by_stamp: bool = True  # a cancel ends the row of the message that it removed, no other
@@ -46,15 +47,18 @@ class Task(NamedTuple):
 class TierState(NamedTuple):
     """Everything. rows: of the calls 1 and 2; order: in which they were committed.
 
-    has: the call whose message is in Redis. undone: calls that were cancelled or refused, as Redis
-    has them. answers: of the calls 1 and 2, and of the cancel. late: both calls were answered when
-    the cancel began.
+    has: the call whose message is in Redis. fired: an older message of the id is being delivered.
+    undone: calls that were cancelled or refused, as Redis has them; met: those of them that met the
+    older message. They are made again. answers: of the calls 1 and 2, and of the cancel. late: both
+    calls were answered when the cancel began.
     """
 
     rows: tuple[str, str] = ("", "")
     order: tuple[Stamp, ...] = ()
     has: Stamp = 0
+    fired: bool = False
     undone: frozenset[Stamp] = frozenset()
+    met: frozenset[Stamp] = frozenset()
     calls: tuple[Task | None, Task | None] = (Task("first"), Task("first"))
     cancel: Task | None = Task("redis")
     promoter: Task | None = Task("read")
@@ -67,10 +71,16 @@ changed, task_with = TierState._replace, Task._replace
 
 
 class TierModel:
-    """The steps from a state. cold: whether the calls are due late. promotions: how many."""
+    """The steps from a state. cold: whether the calls are due late. promotions: how many.
 
-    def __init__(self, rules: TierRules, *, cold: tuple[bool, bool], promotions: int) -> None:
+    fired: in the beginning an older message of the id is being delivered.
+    """
+
+    def __init__(
+        self, rules: TierRules, *, cold: tuple[bool, bool], promotions: int, fired: bool = False
+    ) -> None:
         self.rules, self.cold, self.promotions = rules, cold, promotions
+        self.fired = fired
 
     def steps(self, now: TierState) -> Iterator[TierState]:
         for n in (0, 1):
@@ -78,6 +88,8 @@ class TierModel:
                 yield self._call(now, n, task)
                 if task.at == "first":  # or it is never made
                     yield _doing(now, n, None)
+        if now.fired:
+            yield changed(now, fired=False)
         if now.cancel is not None:
             yield self._cancel(now, now.cancel)
         if now.promoter is not None and now.promotions < self.promotions:
@@ -105,16 +117,18 @@ class TierModel:
                 return self._ask_redis(now, n)
             case _:  # nothing was stored: withdraw
                 row = "" if now.rows[n] in (COLD, HOT) else now.rows[n]
-                return _doing(_row(now, mine, row), n, None)
+                after = Task("first") if task.at == "again" else None
+                return _doing(_row(now, mine, row), n, after)
 
     def _with_row(self, now: TierState, n: int) -> TierState:
-        now = _row(now, n + 1, COLD if self.cold[n] else HOT)
-        return changed(now, order=(*now.order, n + 1))
+        is_asked = self.rules.refused_asked and n + 1 in now.undone
+        now = _row(now, n + 1, COLD if self.cold[n] and not is_asked else HOT)
+        return changed(now, order=(*(each for each in now.order if each != n + 1), n + 1))
 
     def _look(self, now: TierState, n: int, found: str) -> TierState:
         """found: the other call's row."""
         mine, other = n + 1, 2 - n
-        if now.rows[n] == COLD and found not in (COLD, HOT):
+        if now.rows[n] == COLD and found not in (COLD, HOT) and not now.fired:
             return _doing(_answer(now, n, "created"), n, None)
         if now.rows[n] == COLD:
             now = _row(now, mine, HOT)
@@ -124,6 +138,11 @@ class TierModel:
 
     def _ask_redis(self, now: TierState, n: int) -> TierState:
         mine = n + 1
+        if now.fired:
+            now = changed(now, undone=now.undone | {mine}, met=now.met | {mine})
+            return _doing(now, n, Task("again"))
+        if mine in now.met:
+            now = changed(now, undone=now.undone - {mine}, met=now.met - {mine})
         if mine in now.undone:
             return _doing(_answer(now, n, "cancelled"), n, None)
         if now.has in (0, mine):
@@ -159,7 +178,7 @@ class TierModel:
     def _brought(self, now: TierState, task: Task) -> TierState:
         for stamp in task.read:
             is_gone = self.rules.gone_checked and stamp in now.undone
-            if not (now.has or is_gone):
+            if not (now.has or now.fired or is_gone):
                 now = changed(now, has=stamp)
         return now
 
@@ -167,6 +186,8 @@ class TierModel:
 
     def _cancel(self, now: TierState, task: Task) -> TierState:
         match task.at:
+            case "redis" | "rows" if now.fired:
+                return changed(_answer(now, 2, "in_flight"), cancel=None)
             case "redis":
                 now = changed(now, late=all(call is None for call in now.calls))
                 if now.has:
@@ -257,7 +278,8 @@ def explore_tiers(model: TierModel, until: int = 0) -> tuple[int, dict[str, Tier
 
     until: the number of a promise; once it is broken, the other states are left out.
     """
-    todo, seen = deque([TierState()]), {TierState()}
+    first = TierState(fired=model.fired)
+    todo, seen = deque([first]), {first}
     broken: dict[str, TierState] = {}
     while todo:
         now = todo.popleft()
