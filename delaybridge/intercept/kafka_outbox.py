@@ -49,9 +49,11 @@ class Outbox:
         self._changed = threading.Condition()
         self._queue: deque[Waiting] = deque()
         self._in_flight: deque[Waiting] = deque()  # the messages of the current call
+        self._late: dict[str, deque[Waiting]] = {}  # by id, those whose id is in flight
+        self._late_at_s = 0.0  # when the first of each id is tried again
         self._reports: deque[Report] = deque()
-        self._bytes = 0  # of all three
-        self._late, self._pause_s = 0, 0.0  # messages at the queue's front whose id is in flight
+        self._bytes = 0  # of all four
+        self._unstored = 0  # messages in the first three
         self._is_forked = self._is_purging = False
         self._is_unconfirmed = False  # the last call was NotDurable
         self.is_closed = False
@@ -89,8 +91,9 @@ class Outbox:
                 ).start()
                 self.is_unused = False
             self._bytes += size
+            self._unstored += 1
             self._queue.append(Waiting(accepted, new_stamp(), time.monotonic(), produced))
-            if len(self._queue) == self._late + 1:
+            if len(self._queue) == 1:
                 self._changed.notify_all()
 
     def take_report(self) -> Report | None:
@@ -110,7 +113,8 @@ class Outbox:
     def purge(self, *, in_queue: bool, in_flight: bool) -> None:
         """Give up messages not sent yet, and those in flight if their call fails."""
         with self._changed:
-            self._late = 0 if in_queue else self._late
+            if in_queue:
+                self._queue_late()
             while in_queue and self._queue:
                 self._report(self._queue.popleft(), KafkaError(KafkaError._PURGE_QUEUE))
             self._is_purging = bool(in_flight and self._in_flight)
@@ -132,35 +136,47 @@ class Outbox:
         """Drop all in a forked child: the parent stores it, and the thread exists only there."""
         self._changed = threading.Condition()
         self._queue, self._in_flight, self._reports = deque(), deque(), deque()
-        self._late = 0
+        self._late, self._unstored = {}, 0
         self.is_closed = self._is_forked = True
-
-    @property
-    def _unstored(self) -> int:
-        return len(self._queue) + len(self._in_flight)
 
     # these run on the thread
 
     def _run(self, client: Client) -> None:
-        while self._next_batch():
+        while self._next_batch(client.timeout_s):
             while self._in_flight:
                 self._store(client)
 
-    def _next_batch(self) -> bool:
+    def _next_batch(self, timeout_s: float) -> bool:
         """Wait for messages and put them in flight; there may be none. False: closed and empty.
 
-        Those whose id was in flight go with the next ones, or alone after a pause.
+        After a pause the first of each id that was in flight, up to half a batch; the others of
+        these ids wait behind it.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: len(self._queue) > self._late or (self.is_closed and not self._late),
-                self._pause_s if self._late else None,
+                lambda: self._queue or (self.is_closed and not self._late),
+                self._late_at_s - time.monotonic() if self._late else None,
             )
-            self._late = size = 0
+            size = 0
+            for of_id in self._late.values() if self._late_at_s <= time.monotonic() else ():
+                if 2 * len(self._in_flight) >= BATCH_MESSAGES or 2 * size >= BATCH_BYTES:
+                    break
+                self._in_flight.append(of_id.popleft())
+                size += len(self._in_flight[-1].accepted.payload)
             while self._queue and len(self._in_flight) < BATCH_MESSAGES and size < BATCH_BYTES:
-                size += len(self._queue[0].accepted.payload)
-                self._in_flight.append(self._queue.popleft())
-            return bool(self._in_flight) or not self.is_closed
+                one = self._queue.popleft()
+                if (behind := self._late.get(one.accepted.id)) is not None:
+                    behind.append(one._replace(patience=one.patience or Patience(timeout_s)))
+                    continue
+                self._in_flight.append(one)
+                size += len(one.accepted.payload)
+            return bool(self._unstored) or not self.is_closed
+
+    def _queue_late(self) -> None:
+        """Late messages go to the queue's front. They are tried again, and may come back."""
+        for of_id in reversed(self._late.values()):
+            self._queue.extendleft(reversed(of_id))
+        self._late.clear()
 
     def _store(self, client: Client) -> None:
         """One call for the messages in flight; they stay there if another call may succeed."""
@@ -180,8 +196,8 @@ class Outbox:
             self._take(receipts, client.timeout_s)
 
     def _take(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
-        """Report the messages in flight; those whose id is in flight wait in front of the queue."""
-        late, self._pause_s = list[Waiting](), PAUSE_S
+        """Report the messages in flight; those whose id is in flight are tried again."""
+        late, next_s = list[Waiting](), PAUSE_S
         with self._changed:
             for receipt in receipts:
                 one = self._in_flight.popleft()
@@ -189,11 +205,16 @@ class Outbox:
                     patience = one.patience or Patience(timeout_s)
                     if pause_s := patience.pause_s():
                         late.append(one._replace(patience=patience))
-                        self._pause_s = min(self._pause_s, pause_s)
+                        next_s = min(next_s, pause_s)
                         continue
                 self._report(one, _error_of(receipt))
-            self._queue.extendleft(reversed(late))
-            self._late, self._is_purging = len(late), False
+            for one in reversed(late):
+                of_id = self._late.pop(one.accepted.id, None) or deque[Waiting]()
+                of_id.appendleft(one)
+                self._late[one.accepted.id] = of_id  # after all others
+            if late:
+                self._late_at_s = time.monotonic() + next_s
+            self._is_purging = False
             self._changed.notify_all()
 
     def _pause(self, exc: Exception) -> None:
@@ -206,6 +227,7 @@ class Outbox:
             text = f"not stored within {timeout_s:g} s, as far as is known: {exc}"
             late = KafkaError(KafkaError._MSG_TIMED_OUT, text)
             oldest_s = time.monotonic() - timeout_s
+            self._queue_late()
             for waiting in (self._in_flight, self._queue):
                 while waiting and waiting[0].since_s <= oldest_s:
                     self._report(waiting.popleft(), late)
@@ -220,7 +242,12 @@ class Outbox:
             self._changed.notify_all()
 
     def _report(self, one: Waiting, error: KafkaError | None) -> None:
-        """Keep a report if the producer has asked for it; otherwise log an error."""
+        """Keep a report if the producer has asked for it; otherwise log an error.
+
+        What waited behind it goes on, before all others.
+        """
+        self._unstored -= 1
+        self._queue.extendleft(reversed(self._late.pop(one.accepted.id, ())))
         produced = one.produced
         if produced.callback is not None and (error is not None or not produced.only_error):
             self._reports.append(Report(one, error, time.monotonic()))

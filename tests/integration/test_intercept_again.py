@@ -19,6 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
 from delaybridge import AsyncClient, Client, MessageInFlight
 from delaybridge.intercept import aio_pika as delaying_aio_pika
+from delaybridge.intercept import kafka_outbox
 from delaybridge.intercept.aiokafka import AIOKafkaProducer
 from delaybridge.intercept.celery import install
 from delaybridge.intercept.confluent_kafka import Producer as KafkaProducer
@@ -129,7 +130,7 @@ def test_a_task_whose_copy_is_being_delivered_is_sent_twice_at_once(
 @pytest.fixture
 def kafka(redis_url: str, namespace: str) -> Any:
     """A producer of confluent_kafka whose broker does not matter."""
-    client = Client(redis_url, namespace=namespace)
+    client = Client(redis_url, namespace=namespace, buckets=1)
     with KafkaProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, client=client) as made:
         yield made
     client.close()
@@ -156,6 +157,29 @@ async def test_on_delivery_waits_and_the_others_of_its_batch_are_stored_meanwhil
 def _are(kafka: KafkaProducer, reports: Reports, count: int) -> bool:
     kafka.poll(0)
     return len(reports.all) == count
+
+
+async def test_many_that_wait_leave_room_for_others_and_their_ids_stay_in_order(
+    kafka: KafkaProducer, owner_of: OwnerOf, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_outbox, "BATCH_MESSAGES", 4)
+    reports, late = Reports(), Reports()
+    ids = [{"delaybridge-id": f"x{n}"} for n in range(9)]
+    for id in ids:
+        kafka.produce("t", b"old", headers=id, delay=0)
+    kafka.flush()
+    old = Delivering(owner_of("x0"))
+    for body in (b"new", b"later"):
+        for id in ids:
+            kafka.produce("t", body, headers=id, on_delivery=late, delay="1h")
+    kafka.produce("t", b"x", on_delivery=reports, delay="1h")
+    await until_async(partial(_are, kafka, reports, 1), "it is stored")
+    assert (late.all, len(kafka)) == ([], 18)
+    await old.settle_once_asked(raw, asyncio.to_thread(kafka.flush))
+    assert late.codes.count(None) == 9
+    stored = [message.value() for error, message in late.all if error is None]
+    assert stored == [b"new"] * 9
+    assert len(kafka) == 0
 
 
 def test_after_a_purge_of_what_waits_the_next_is_stored(

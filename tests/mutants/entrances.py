@@ -24,6 +24,13 @@ MUTANTS = [
         "tests/integration/test_intercept_again.py -k on_delivery",
     ),
     Mutant(
+        "confluent_kafka: one of an id that waits", "delaybridge/intercept/kafka_outbox.py",
+        "if (behind := self._late.get(one.accepted.id)) is not None:",
+        'if (behind := self._late.get("")) is not None:',
+        "a message overtakes an earlier one of its id that waits",
+        "tests/integration/test_intercept_again.py -k many_that_wait",
+    ),
+    Mutant(
         "outbox: in flight is done", "delaybridge/outbox/pump.py",
         "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:", "elif False:",
         "a row is deleted whose message was not stored",
