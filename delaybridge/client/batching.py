@@ -125,7 +125,9 @@ class Batching:
         while late:
             pause_s = patience.pause_s()
             await asyncio.sleep(pause_s)
-            late = await self._schedule(policy, late, again=True, is_last=not pause_s)
+            late = [each for each in late if not each[1].done()]  # the others were cancelled
+            if late:
+                late = await self._schedule(policy, late, again=True, is_last=not pause_s)
 
     async def _schedule(
         self,
@@ -152,7 +154,7 @@ class Batching:
         for (_, future), answer in zip(waiting, answers, strict=True):
             if answer is not None and not future.done():  # else its caller was cancelled
                 future.set_result(answer)
-        return [(sent[place], waiting[place][1]) for place in late if not waiting[place][1].done()]
+        return [(sent[place], waiting[place][1]) for place in late]
 
     async def _complete_together(self, asked: list[tuple[Steps[Any], asyncio.Future[Any]]]) -> None:
         try:

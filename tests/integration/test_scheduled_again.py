@@ -130,6 +130,22 @@ async def test_a_caller_that_is_cancelled_while_it_waits_stores_nothing_more(
             await late
 
 
+async def test_a_caller_that_is_cancelled_in_the_pause_between_two_tries_stores_nothing(
+    redis_url: str, namespace: str, owner_of: OwnerOf, raw: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pausing = asyncio.Event()
+    monkeypatch.setattr(Patience, "pause_s", lambda patience: (pausing.set(), 0.05)[1])
+    async with AsyncClient(redis_url, namespace=namespace) as client:
+        old = await delivering(client, owner_of)
+        late = asyncio.ensure_future(client.schedule(TO, b"", delay="1h", id="x"))
+        await pausing.wait()
+        late.cancel()
+        old.settle()
+    # Closing has waited for whatever was under way.
+    assert raw.exists(old.owner.world.key("messages")) == 0
+
+
 async def test_after_the_time_out_the_answer_is_in_flight_and_nothing_is_stored(
     make: Maker, redis_url: str, namespace: str, owner_of: OwnerOf
 ) -> None:
