@@ -64,7 +64,7 @@ class Parked:
     def add(self, score: float, id: str, bound: int = _KNOWN) -> None:
         """Park one more. Beyond the bound only the earliest ids are kept."""
         one = score, id
-        if one < self._last or (self.is_whole and len(self._known) < min(bound, _KNOWN)):
+        if one <= self._last or (self.is_whole and len(self._known) < min(bound, _KNOWN)):
             heapq.heappush(self._known, one)
             self._last = max(self._last, one)
         else:

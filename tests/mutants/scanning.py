@@ -24,6 +24,12 @@ MUTANTS = [
         "tests/unit/test_parked.py",
     ),
     Mutant(
+        "parked: the last known one is parked again", "delaybridge/scan/parked.py",
+        "if one <= self._last or", "if one < self._last or",
+        "a message that is parked again while others return is forgotten",
+        "tests/unit/test_parked.py",
+    ),
+    Mutant(
         "parking: no page is read", "delaybridge/scan/parking.py",
         "                self.lacking = lane, session\n", "                pass\n",
         "of more than 50,000 parked messages the others wait for ever",

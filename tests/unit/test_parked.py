@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.rigs.bucket_session import new_session
 
 SESSION = new_session()
 KNOWN = 8
-HANDFUL = 3
+Parkable = tuple[float, str]  # score and id
 
 
 def copy(score: float) -> Copy:
@@ -29,77 +30,87 @@ def copy(score: float) -> Copy:
     return Copy(Lot(SESSION, 11), str(score), score, Tried(), Record("a:q", b""), destination, lane)
 
 
-STEPS = st.integers(0, 60).map(lambda drawn: None if drawn < 6 else float(drawn))
+class OneLane:
+    """Its parked messages, those of them that are known, and what happens to them at random.
+
+    stored: `parked` in the store; some of it is `leaving`, for `due`. gone: what was there, and may
+    be parked again.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.known, self.bound = Parked(), self.random.randint(1, 8)
+        self.stored: set[Parkable] = set()
+        self.leaving: set[Parkable] = set()
+        self.gone: list[Parkable] = []
+        self.parked = 0
+        self.after: Parkable | None = None  # a page is on its way
+        self.page: tuple[list[Parkable], Parkable | None] | None = None
+
+    def live(self, steps: int) -> None:
+        acts = [self.park, self.park, self.park_again, self.take, self.leave]
+        acts += [self.ask, self.read, self.answer]
+        for _ in range(steps):
+            self.random.choice(acts)()
+            assert not self.known.is_empty or self.stored == self.leaving
+
+    def drain(self) -> None:
+        for _ in range(self.parked):
+            for act in (self.ask, self.read, self.answer, self.take, self.leave):
+                act()
+
+    def park(self) -> None:
+        self.parked += 1
+        self.add((float(self.random.randint(0, 60)), f"m{self.parked}"))
+
+    def park_again(self) -> None:
+        if self.gone:
+            self.add(self.gone.pop(self.random.randrange(len(self.gone))))
+
+    def add(self, one: Parkable) -> None:
+        self.stored.add(one)
+        self.known.add(*one, self.bound)
+        assert self.known.is_before(copy(min(self.stored - self.leaving)[0] + 0.5))
+
+    def take(self) -> None:
+        there = sorted(self.stored - self.leaving)
+        most = self.random.choice([None, 1, 2, 3])
+        ids = self.known.take(most)
+        assert sorted(ids) == sorted(id for _, id in there[: len(ids)]), "the earliest, once"
+        self.leaving.update(there[: len(ids)])
+        if self.known.is_empty:
+            self.leave()  # it does not know any more that these were taken
+
+    def leave(self) -> None:
+        self.stored -= self.leaving
+        self.gone += sorted(self.leaving)
+        self.leaving.clear()
+
+    def ask(self) -> None:
+        if self.after is None and self.known.lacks_page(self.bound):
+            self.after = self.known.begin_page()
+
+    def read(self) -> None:
+        if self.after is not None and self.page is None:
+            left = sorted(one for one in self.stored if one > self.after)
+            page = left[: self.random.randint(1, 5)]
+            self.page = page, page[-1] if page != left else None
+
+    def answer(self) -> None:
+        if self.page is not None:
+            self.known.add_page(*self.page, self.bound)
+            self.after = self.page = None
 
 
-@given(st.lists(STEPS, min_size=10, max_size=60))
-def test_the_earliest_come_back_first_however_many_are_not_remembered(
-    steps: list[float | None],
+@given(st.integers())
+def test_the_earliest_come_back_first_and_none_is_forgotten_however_few_are_known(
+    seed: int,
 ) -> None:
-    """A step: the score of a message to park, or None: a few come back."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
-        park_and_bring_back(steps)
-
-
-def park_and_bring_back(steps: list[float | None]) -> None:
-    parked, scores = Parked(), set[float]()
-    for score in steps:
-        if score is not None and score not in scores:
-            scores.add(score)
-            parked.add(score, str(score))
-        elif score is None:
-            back = parked.take(HANDFUL)
-            assert sorted(map(float, back)) == sorted(scores)[: len(back)]
-            assert len(back) == HANDFUL or not len(parked)
-            scores -= {*map(float, back)}
-        assert parked.is_empty == (not scores)
-        if scores:
-            assert parked.is_before(copy(min(scores) + 0.5))
-    while not parked.is_empty:
-        if not len(parked):
-            read_page(parked, scores)
-        back = parked.take(HANDFUL)
-        assert sorted(map(float, back)) == sorted(scores)[: len(back)]
-        scores -= {*map(float, back)}
-    assert not scores
-
-
-def read_page(parked: Parked, scores: set[float], size: int = 4) -> None:
-    """As the store would answer."""
-    after, _ = parked.begin_page()
-    left = [(score, str(score)) for score in sorted(scores) if score > after]
-    parked.add_page(left[:size], left[size - 1] if len(left) > size else None, KNOWN)
-
-
-@given(
-    st.sets(st.integers(0, 60), min_size=KNOWN + 1, max_size=40),
-    st.lists(st.integers(61, 120), max_size=30, unique=True),
-    st.integers(0, 40),
-)
-def test_what_is_parked_while_a_page_is_read_is_neither_lost_nor_known_twice(
-    before: set[int], meanwhile: list[int], seen: int
-) -> None:
-    """seen: how many of those parked meanwhile the store had when it read the page."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
-        parked = Parked()
-        for score in sorted(before):
-            parked.add(float(score), str(float(score)))
-        after, _ = parked.begin_page()
-        for score in meanwhile:
-            parked.add(float(score), str(float(score)))
-        stored = sorted({*before, *meanwhile[:seen]})
-        page = [(float(score), str(float(score))) for score in stored if score > after]
-        parked.add_page(page, None, KNOWN)
-        left = {float(score) for score in {*before, *meanwhile}}
-        while left:
-            if not len(parked):
-                read_page(parked, left)
-            for id in parked.take(1):
-                assert float(id) == min(left)
-                left.remove(float(id))
-        assert parked.is_empty
+    lane = OneLane(seed)
+    lane.live(400)
+    lane.drain()
+    assert lane.known.is_empty
+    assert not lane.stored
 
 
 def test_a_page_that_comes_after_all_were_brought_back_is_ignored(
