@@ -18,7 +18,7 @@ from delaybridge.scan.lane import Broker, Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.limit import Limit
 from delaybridge.scan.outcomes import ERROR_CHARS, Outcomes, by_lane
-from delaybridge.scan.parking import Parking
+from delaybridge.scan.parking import NextPage, Parking
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.routing import Routing
 from delaybridge.scan.session import Session
@@ -318,9 +318,9 @@ class Lanes:
         """See `Parking.inherit`."""
         return self.parking.inherit(session, left, self.route, now_ms)
 
-    def add_page(self, lane: Lane, session: Session, found: BoundSlice, now_ms: int) -> None:
+    def add_page(self, page: NextPage, found: BoundSlice, now_ms: int) -> None:
         """See `Parking.add_page`."""
-        self.parking.add_page(lane, session, found, self.route, now_ms)
+        self.parking.add_page(page, found, self.route, now_ms)
 
     # reports
 

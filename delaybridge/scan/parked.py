@@ -107,13 +107,16 @@ class Parked:
     def add_page(
         self, ours: Iterable[tuple[float, str]], end: tuple[float, str] | None, bound: int
     ) -> None:
-        """These were parked when the page was read. end: its last message; None: no more follow."""
+        """These were parked when the page was read; it may begin before what is not known.
+
+        end: its last message; None: no more follow.
+        """
         if self._meanwhile is None:
             return  # all were brought back since
         meanwhile, self._meanwhile = self._meanwhile, None
-        page = {*ours}
+        page = {one for one in ours if one > self._last}
         self.is_whole = end is None
-        self._last = max([self._last, *page] if end is None else [end])
+        self._last = max([self._last, *page] if end is None else [self._last, end])
         for one in page:
             heapq.heappush(self._known, one)
         for one in meanwhile:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import NamedTuple
 
 from delaybridge.message import Destination
 from delaybridge.scan.copy import Copy
@@ -27,17 +28,28 @@ Remove = Callable[[Callable[[Copy], bool]], list[Copy]]
 Route = Callable[[str, int], tuple[Destination, Lane]]
 
 
+class NextPage(NamedTuple):
+    """Parked messages of a session that are to be read, after this one.
+
+    lanes: they lack ids. What the first of them knows ends earliest: the page begins there.
+    """
+
+    session: Session
+    lanes: Sequence[Lane]
+    after: tuple[float, str]
+
+
 class Parking:
     """Parks copies, and brings messages back.
 
-    troubled: lanes whose circuit is open, or that have parked messages. lacking: a lane and session
-    of which more ids are to be read.
+    troubled: lanes whose circuit is open, or that have parked messages. lacking: session -> lanes
+    that are to know more ids of it; the session that has waited longest comes first.
     """
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self.troubled: dict[Lane, None] = {}
-        self.lacking: tuple[Lane, Session] | None = None
+        self.lacking: dict[Session, dict[Lane, None]] = {}
         self._returning: list[tuple[Lane, Session]] = []
         self._bound = _ALL_KNOWN  # ids to be remembered of one lane and session
         self._changed: set[str] = set()  # brokers, families: their messages must be routed again
@@ -84,23 +96,37 @@ class Parking:
             parked = lane.parked[session] = Parked()
         parked.add(score, id, self._bound)
 
-    def add_page(
-        self, lane: Lane, session: Session, found: BoundSlice, route: Route, now_ms: int
-    ) -> None:
-        """The next parked messages of the bucket: remember those of the lane.
+    def begin_page(self) -> NextPage | None:
+        """The next page to be read, of the bucket whose turn it is; None if none is lacking.
 
-        One whose record cannot be read any more goes back with them, and is buried.
+        All that was parked before must be in the store by then: what is parked later is noted.
         """
-        parked = lane.parked.get(session)
-        if parked is None:
-            return
+        for session in [s for s in self.lacking if not s.exits.is_parking]:
+            lanes = [lane for lane in self.lacking.pop(session) if self._lacks_page(lane, session)]
+            if lanes:
+                afters = {lane: lane.parked[session].begin_page() for lane in lanes}
+                lanes.sort(key=afters.__getitem__)
+                return NextPage(session, lanes, afters[lanes[0]])
+        return None
+
+    def add_page(self, page: NextPage, found: BoundSlice, route: Route, now_ms: int) -> None:
+        """The page that was read: each of its lanes remembers its own messages.
+
+        One whose record cannot be read any more goes back with the first lane's, and is buried.
+        """
         names = {to for _, _, to in found.messages}
-        lanes = {to: route(to, now_ms)[1] if to else lane for to in names}
-        ids = [(score, id.decode(errors="replace"), lanes[to]) for score, id, to in found.messages]
-        ours = [(score, id) for score, id, of in ids if of is lane]
-        parked.add_page(ours, ids[-1][:2] if found.more else None, self._bound)
-        if parked.is_empty and not parked.is_returning:  # all others were cancelled
-            del lane.parked[session]
+        routed = {to: route(to, now_ms)[1] if to else page.lanes[0] for to in names}
+        ours: dict[Lane, list[tuple[float, str]]] = {lane: [] for lane in routed.values()}
+        ids = [(score, id.decode(errors="replace")) for score, id, _ in found.messages]
+        for one, (_, _, to) in zip(ids, found.messages, strict=True):
+            ours[routed[to]].append(one)
+        for lane in page.lanes:
+            parked = lane.parked.get(page.session)
+            if parked is None:
+                continue
+            parked.add_page(ours.get(lane, ()), ids[-1] if found.more else None, self._bound)
+            if parked.is_empty and not parked.is_returning:  # all others were cancelled
+                del lane.parked[page.session]
 
     def routes_changed(self, names: set[str]) -> None:
         """Messages of these brokers, exchanges or topics must be routed again."""
@@ -195,6 +221,7 @@ class Parking:
         """Forget the session's parked messages: the bucket's next session brings them back."""
         for lane in self.troubled:
             lane.parked.pop(session, None)
+        self.lacking.pop(session, None)
         self._returning = [way for way in self._returning if way[1] is not session]
 
     def _empty_left(self, remove: Remove) -> None:
@@ -213,7 +240,6 @@ class Parking:
     def _ways(self, now_ms: int) -> dict[tuple[Lane, Session], int | None]:
         """(lane, session) whose messages may come back -> how many, None: all."""
         ways: dict[tuple[Lane, Session], int | None] = {}
-        self.lacking = None
         self._set_bound()
         for lane in [lane for lane in self.troubled if not lane.is_cut_off]:
             self._look_for_lack(lane)
@@ -235,9 +261,14 @@ class Parking:
         return ways
 
     def _look_for_lack(self, lane: Lane) -> None:
-        for session, parked in lane.returnable.items():
-            if parked.lacks_page(self._bound):
-                self.lacking = lane, session
+        for session in lane.returnable:
+            if self._lacks_page(lane, session):
+                self.lacking.setdefault(session, {})[lane] = None
+
+    def _lacks_page(self, lane: Lane, session: Session) -> bool:
+        parked = lane.parked.get(session)
+        lacks = parked is not None and parked.lacks_page(self._bound)
+        return lacks and not (session.draining or lane.is_cut_off)
 
     def _probes(self, lane: Lane, now_ms: int) -> int:
         """How many messages may probe the lane's circuit now; with a rate, each needs a permit."""

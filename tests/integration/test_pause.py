@@ -171,6 +171,27 @@ async def test_of_many_paused_messages_that_are_not_remembered_no_more_return_th
         assert [publish.at_ms for publish in rig.other.taken] == [soon_ms]
 
 
+async def test_a_page_of_parked_messages_is_read_for_all_their_destinations(
+    rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 100)
+    monkeypatch.setattr("delaybridge.scan.paging._PAGE", 100)
+    async with rig_of(buckets=1) as rig:
+        await rig.steer({"rabbit": PAUSED})
+        ids = [f"m{n:04}" for n in range(1000)]
+        places = [f"rabbit:exchange{n % 20}/q" for n in range(1000)]
+        both = enumerate(zip(ids, places, strict=True))
+        await rig.claim(*(message(id, SOON_MS + n, place) for n, (id, place) in both))
+        await rig.live_until(SOON_MS + 2000)
+        rig.store.sent.clear()
+        await rig.steer({})
+        await rig.live_until(rig.now_ms + 1000)
+        assert sorted(rig.rabbit.ids) == ids
+        for n in range(20):
+            assert [id for id in rig.rabbit.ids if int(id[1:]) % 20 == n] == ids[n::20]
+        assert rig.store.sent.count("page") < 20, "one for each destination would be 200"
+
+
 async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
     rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

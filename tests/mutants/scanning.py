@@ -31,9 +31,28 @@ MUTANTS = [
     ),
     Mutant(
         "parking: no page is read", "delaybridge/scan/parking.py",
-        "                self.lacking = lane, session\n", "                pass\n",
+        "                self.lacking.setdefault(session, {})[lane] = None\n",
+        "                pass\n",
         "of more than 50,000 parked messages the others wait for ever",
-        "tests/unit/test_lane_circuits.py",
+        "tests/unit/test_lane_pages.py",
+    ),
+    Mutant(
+        "parking: a page for one lane", "delaybridge/scan/parking.py",
+        "if self._lacks_page(lane, session)]", "if self._lacks_page(lane, session)][:1]",
+        "after an outage with hundreds of destinations the last messages come minutes later",
+        "tests/unit/test_lane_pages.py",
+    ),
+    Mutant(
+        "parking: no turns", "delaybridge/scan/parking.py",
+        "[s for s in self.lacking if", "[s for s in reversed(self.lacking) if",
+        "the messages of one bucket come back only after all those of another",
+        "tests/unit/test_lane_pages.py",
+    ),
+    Mutant(
+        "parked: what a page has before what is not known", "delaybridge/scan/parked.py",
+        "page = {one for one in ours if one > self._last}", "page = {*ours}",
+        "messages that came back already are brought back once more",
+        "tests/unit/test_parked.py",
     ),
     Mutant(
         "lanes: a confirm ends no refusal", "delaybridge/scan/outcomes.py",

@@ -12,6 +12,7 @@ from delaybridge.publish import Outcome
 from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lane import Broker
 from delaybridge.scan.lanes import Lanes, Way
+from delaybridge.scan.parking import NextPage
 from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
 from delaybridge.store.record import Tried
@@ -103,6 +104,20 @@ class Board:
 
     def answer(self, copies: Sequence[Copy], outcome: Outcome, now_ms: int = NOW_MS) -> None:
         self.lanes.outcome(copies, outcome, now_ms)
+
+    def parked(self, count: int = 20) -> list[Copy]:
+        """Copies that were parked while their broker was unavailable; now it is back."""
+        self.a.unavailable = "not_connected"
+        copies = [self.copy() for _ in range(count)]
+        assert {self.pass_(copy) for copy in copies} == {"leave"}
+        self.a.unavailable = None
+        return copies
+
+    def next_page(self) -> NextPage:
+        """The page of parked messages that is read now; there must be one."""
+        page = self.lanes.parking.begin_page()
+        assert page is not None, "no page is asked for"
+        return page
 
     def recover(self, now_ms: int = NOW_MS, session: Session | None = None) -> list[str]:
         """The ids that the next call brings back to due; [""] for all of them."""

@@ -20,15 +20,6 @@ PROBES = 5
 # coming back in order
 
 
-def parked(board: Board, count: int = 20) -> list[Copy]:
-    """Copies that were parked while their broker was unavailable; now it is back."""
-    board.a.unavailable = "not_connected"
-    copies = [board.copy() for _ in range(count)]
-    assert {board.pass_(copy) for copy in copies} == {"leave"}
-    board.a.unavailable = None
-    return copies
-
-
 def ids(copies: Sequence[Copy]) -> list[str]:
     return [copy.id for copy in copies]
 
@@ -37,7 +28,7 @@ def test_copies_later_than_the_parked_ones_of_their_lane_and_bucket_are_parked_b
     board: Board,
 ) -> None:
     earlier = board.copy()
-    parked(board)
+    board.parked()
     assert board.pass_(board.copy()) == "leave"
     assert board.pass_(earlier) == "go"
     assert board.pass_(board.copy("a:other")) == "go", "another lane"
@@ -47,7 +38,7 @@ def test_copies_later_than_the_parked_ones_of_their_lane_and_bucket_are_parked_b
 def test_copies_on_the_wheel_go_back_with_the_parked_ones_so_that_one_claim_finds_them_in_order(
     board: Board,
 ) -> None:
-    copies = parked(board)
+    copies = board.parked()
     waiting, *others = board.copy(), board.copy("a:other"), board.copy("b:q")
     others.append(board.copy(session=new_session()))
     board.wheel = [waiting, *others]
@@ -59,7 +50,7 @@ def test_copies_on_the_wheel_go_back_with_the_parked_ones_so_that_one_claim_find
 def test_every_new_copy_is_parked_until_all_messages_are_back_in_due_and_none_after(
     board: Board,
 ) -> None:
-    copies = parked(board)
+    copies = board.parked()
     assert board.recover() == ids(copies)
     late = board.copy()
     assert board.pass_(late) == "leave"
@@ -73,7 +64,7 @@ def test_every_new_copy_is_parked_until_all_messages_are_back_in_due_and_none_af
 
 
 def test_if_a_broker_fails_again_its_returned_messages_are_parked_again(board: Board) -> None:
-    copies = parked(board)
+    copies = board.parked()
     board.recover()
     board.a.unavailable = "not_connected"
     board.come_back()
@@ -85,7 +76,7 @@ def test_if_a_broker_fails_again_its_returned_messages_are_parked_again(board: B
 
 
 def test_each_lane_of_a_bucket_brings_its_messages_back_when_it_can(board: Board) -> None:
-    mine = parked(board, 3)
+    mine = board.parked(3)
     board.b.unavailable = "not_connected"
     other = board.copy("b:q")
     board.pass_(other)
@@ -203,7 +194,7 @@ def test_a_copy_that_ends_after_its_session_was_lost_is_not_brought_back_here(bo
 
 
 def test_a_session_lost_while_its_parked_messages_come_back_is_forgotten(board: Board) -> None:
-    parked(board)
+    board.parked()
     board.recover()
     lost, board.session = board.session, new_session()
     lost.alive = False
@@ -240,81 +231,14 @@ def test_a_draining_session_does_not_stop_others_from_bringing_back_messages_bit
     assert back == [copy.id for copy in ours]
 
 
-def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
-    copies = parked(board)
-    assert board.recover() == ids(copies[:10])
-    board.come_back()
-    (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
-    page, end = lane.parked[session], board.copy("a:other")
-    assert page.begin_page() == (copies[9].score, copies[9].id)
-    left = [(copy.score, copy.id.encode(), "a:q") for copy in copies[10:15]]
-    left.insert(2, (copies[12].score, b"another", "a:other"))
-    left.append((end.score, end.id.encode(), "a:other"))
-    board.lanes.add_page(lane, session, BoundSlice(left, more=True), NOW_MS)
-    board.session.next_score = NOW_MS  # claimed from
-    assert board.recover() == ids(copies[10:15])
-    assert page.begin_page() == (end.score, end.id), "after the page, whoever's its last one was"
-
-
-def test_of_ever_so_many_lanes_and_buckets_each_lets_pages_be_read(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 1)
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 1)
-    parked(board)
-    board.a.unavailable = "not_connected"
-    for _ in range(3):
-        board.pass_(board.copy(session=new_session()))
-    board.a.unavailable = None
-    board.recover()
-    board.come_back()
-    board.recover()
-    assert board.lanes.parking.lacking is not None
-
-
-def test_if_all_that_was_not_known_is_cancelled_the_lane_is_free_again(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
-    parked(board)
-    board.recover()
-    board.come_back()
-    board.session.next_score = NOW_MS  # claimed from
-    board.recover()
-    (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
-    lane.parked[session].begin_page()
-    board.lanes.add_page(lane, session, BoundSlice([], more=False), NOW_MS)
-    board.recover()
-    assert not board.lanes.is_returning
-    assert board.pass_(board.copy()) == "go"
-
-
-def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
-    parked(board)
-    board.recover()
-    (lane, session) = board.lanes.parking.lacking or pytest.fail("no page is asked for")
-    lane.parked[session].begin_page()
-    page = BoundSlice([(1.0, b"damaged", "")], more=True)
-    board.lanes.add_page(lane, session, page, NOW_MS)
-    assert board.recover() == ["damaged"]
-
-
 def test_a_circuit_is_probed_though_no_id_is_known(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
     (copy, *_) = opened(board)
-    assert board.recover() == [] and board.lanes.parking.lacking is not None
-    (lane, session) = board.lanes.parking.lacking
-    lane.parked[session].begin_page()
+    assert board.recover() == []
     left = [(copy.score, copy.id.encode(), "a:q")]
-    board.lanes.add_page(lane, session, BoundSlice(left, more=True), NOW_MS)
+    board.lanes.add_page(board.next_page(), BoundSlice(left, more=True), NOW_MS)
     assert board.recover(NOW_MS + FIRST_PROBE_MS) == [copy.id]
 
 
@@ -322,7 +246,7 @@ def test_of_too_many_to_remember_all_come_back_if_their_routes_change(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
-    parked(board)
+    board.parked()
     board.lanes.brokers_changed({"a"})
     assert board.recover() == [""], "the earliest, until none is left"
     board.session.unparked(1)

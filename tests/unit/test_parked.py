@@ -34,7 +34,7 @@ class OneLane:
     """Its parked messages, those of them that are known, and what happens to them at random.
 
     stored: `parked` in the store; some of it is `leaving`, for `due`. gone: what was there, and may
-    be parked again.
+    be parked again. A page may begin earlier than it must, for the sake of another lane.
     """
 
     def __init__(self, seed: int) -> None:
@@ -88,7 +88,8 @@ class OneLane:
 
     def ask(self) -> None:
         if self.after is None and self.known.lacks_page(self.bound):
-            self.after = self.known.begin_page()
+            score, id = self.known.begin_page()
+            self.after = score - self.random.choice([0, 0, 5, 20]), id
 
     def read(self) -> None:
         if self.after is not None and self.page is None:
