@@ -111,6 +111,12 @@ MUTANTS = [
         "tests/unit/test_publish_kafka_topic.py",
     ),
     Mutant(
+        "kafka: a topic stays with single records", "delaybridge/publish/kafka/clients.py",
+        "client in self and client is not self.single", "client in self",
+        "a lost connection charges hundreds of innocent records a failed attempt",
+        "tests/unit/test_publish_kafka_topic.py",
+    ),
+    Mutant(
         "kafka: innocents are charged", "delaybridge/publish/kafka/publisher.py",
         "if is_proof and error.code() in OF_A_BATCH:", "if False:",
         "each record of a refused batch is charged a failed attempt",

@@ -69,8 +69,11 @@ class KafkaClients:
 
     def best_for(self, topic: TopicState, now_s: float) -> KafkaClient | None:
         """The producer that should have what this topic holds; the one it has if that must stay."""
-        if topic.client is not None and topic.client in self and now_s < topic.settled_s:
-            return topic.client
+        client = topic.client
+        # A lost connection charges all that the single one has in flight: no topic stays there.
+        may_stay = client is not None and client in self and client is not self.single
+        if may_stay and now_s < topic.settled_s:
+            return client
         if topic.care is not None:
             single = self._single.open() if topic.care.has_suspects else None
             single = single if topic.care.is_for_one_by_one else None
