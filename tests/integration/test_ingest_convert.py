@@ -127,6 +127,23 @@ async def test_what_may_hold_messages_of_others_is_neither_read_nor_converted(
     assert (refused.code, refused.error["code"]) == (2, "config")
 
 
+@pytest.mark.parametrize("more", ["", "n" * 190])  # RabbitMQ cuts its answer off: no type is in it
+async def test_an_exchange_that_may_hold_messages_is_kept_whatever_its_queue_is(
+    more: str, rabbit: Exchanges, namespace: str, convert: Convert
+) -> None:
+    delay = f"{namespace}{more}.delay"
+
+    def declare(channel: BlockingChannel) -> None:
+        channel.exchange_declare(delay, "x-local-random", durable=True)
+        channel.queue_declare(delay, durable=True)
+
+    await rabbit.do(declare)
+    refused = await convert(delay)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    assert ("'x-local-random'" in refused.error["message"]) == (not more)
+    await rabbit.do(declare)  # both are as they were
+
+
 async def test_a_converted_exchange_has_lost_no_message_and_no_binding(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, convert: Convert
 ) -> None:

@@ -16,7 +16,13 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Binding, Management, ManagementError
-from delaybridge.ingest.rabbitmq.topology import EarlierForm, claim, declare, declare_queues
+from delaybridge.ingest.rabbitmq.topology import (
+    EarlierForm,
+    claim,
+    declare,
+    declare_exchange,
+    declare_queues,
+)
 from delaybridge.publish import Publisher
 from delaybridge.settings.routes import Route
 
@@ -47,13 +53,15 @@ async def convert(
 ) -> Converted:
     """Give a delay exchange and its intake queue today's form. Safe to repeat.
 
-    ConfigError before anything is changed: another namespace has it, other processes read the old
-    queue, or the bindings cannot be listed.
+    ConfigError before anything is changed: another namespace has it, the exchange may hold
+    messages, other processes read the old queue, or the bindings cannot be listed.
     """
     route, read = intake.route, 0
     await claim(connection, route, intake.owner)
     queue_is_earlier = await _is_earlier(declare_queues(connection, route))
-    was_earlier = queue_is_earlier or await _is_earlier(declare(connection, route))
+    # Whatever the queue is: ConfigError if the exchange is of a type that may hold messages.
+    exchange_is_earlier = await _is_earlier(declare_exchange(connection, route))
+    was_earlier = queue_is_earlier or exchange_is_earlier
     if was_earlier:
         if queue_is_earlier:
             await _check_unread(connection, route)
@@ -71,7 +79,7 @@ async def convert(
             await asyncio.sleep(_ROUTED_S)
             read += await _drain(connection, intake, publisher)
             await connection.call_alone("queue_delete", queue=route.source)
-        await declare(connection, route)
+    await declare(connection, route)
     kept = await _give_back_bindings(connection, route, management)
     return Converted(was_earlier, read, kept)
 

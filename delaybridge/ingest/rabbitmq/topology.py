@@ -47,7 +47,8 @@ _CURRENT_ALTERNATE = re.compile(
     rf"'{_ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
 )
 _TOO_OLD = re.compile("x-match|invalid arg")
-_CURRENT_TYPE = re.compile(r"'type' for exchange .* but current is '([^']*)'")
+# Cut off if the exchange's name is long; the type of a plugin is in two pairs of quotes.
+_CURRENT_TYPE = re.compile(r"'type' for exchange(?:.* but current is '+([^']*)')?")
 _TYPES = ("topic", "fanout", "headers", "direct")  # of exchanges that hold no message themselves
 
 
@@ -151,6 +152,11 @@ async def declare_queues(connection: IntakeConnection, route: Route) -> None:
             await _insist(connection, route, step)
 
 
+async def declare_exchange(connection: IntakeConnection, route: Route) -> None:
+    """The same of the delay exchange alone, with its binding; the queue may be of another form."""
+    await _insist(connection, route, *_of_exchange(route))
+
+
 async def _insist(connection: IntakeConnection, route: Route, *steps: Step) -> None:
     if (refusal := await _refusal(connection, route, *steps)) is not None:
         raise refusal
@@ -207,6 +213,11 @@ def declarations(route: Route) -> Iterator[Step]:
         }  # fmt: skip
 
 
+def _of_exchange(route: Route) -> list[Step]:
+    """The declarations of the delay exchange and of its binding."""
+    return [step for step in declarations(route) if step[1].get("exchange") == route.source]
+
+
 async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> Exception | None:
     """Take steps, all sent at once; why the broker refused one, or None."""
     *before, (method, arguments) = steps
@@ -238,7 +249,10 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
         return ConfigError(f"{route}: RabbitMQ 3.10 or later is needed: {text}")
     type = _CURRENT_TYPE.search(text)
     if type is not None and type[1] not in _TYPES:
-        return ConfigError(f"{route}: the exchange exists with type {type[1]!r}; delete it")
+        what = f"type {type[1]!r}" if type[1] else "another type"
+        return ConfigError(
+            f"{route}: the exchange exists with {what}; delete it, once it holds no message"
+        )
     if expired(route) in arguments.values():
         return ConfigError(f"{route}: {expired(route)!r} is not delaybridge's; delete it ({text})")
     return EarlierForm(
