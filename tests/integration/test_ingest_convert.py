@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from delaybridge.amqp.connection import close_connection, open_connection
 from delaybridge.ingest.rabbitmq import conversion
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.topology import unbind
+from delaybridge.publish import PublishOptions
+from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.settings.routes import Route
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.command_line import Result, runner
 from tests.rigs.ingest import Entrance, MakeEntrance
@@ -219,3 +225,16 @@ async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen
     done = await convert(delay, management="off")
     assert done.code == 0, done.err
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 0)
+
+
+async def test_nothing_is_unbound_from_an_exchange_of_another_form(
+    rabbit: Exchanges, node: ManagedNode, namespace: str
+) -> None:
+    """It may have no other binding."""
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    parameters = parameters_of("rabbitmq", node.url, PublishOptions())
+    connection = await open_connection(parameters, lambda *of: IntakeConnection(*of, 2**20))
+    await unbind(connection, Route("rabbitmq", "rabbitmq", delay, namespace), [("#", {})])
+    await close_connection(connection)
+    await rabbit.send(delay, messages(1))  # fails if it is not routed

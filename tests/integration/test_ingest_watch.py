@@ -15,6 +15,7 @@ import pytest
 from delaybridge import cli
 from delaybridge.cli.logs import TextFormatter
 from delaybridge.ingest.rabbitmq import intake, management, watch
+from delaybridge.ingest.rabbitmq.topology import binding_arguments
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
@@ -139,6 +140,43 @@ async def test_a_foreign_binding_takes_messages_away_and_is_red_with_the_unbind_
     assert f"nothing else is bound to {delay}" in out
     await rabbit.publish(delay, "k", b"passed on")
     assert (await rabbit.take(namespace, 1))[0][2] == b"passed on"
+
+
+async def test_a_second_binding_to_the_intake_queue_is_removed_and_a_missing_one_is_red(
+    make_managed: MakeEntrance,
+    rabbit: Exchanges,
+    node: ManagedNode,
+    namespace: str,
+    check: Check,
+) -> None:
+    """As an import of definitions of the earlier form brings it back."""
+    delay = await rabbit.target(namespace) + ".delay"
+    entrance = make_managed()
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await well(entrance, delay)
+    await entrance.stop(task)
+
+    def bind(channel: Any) -> None:
+        channel.queue_bind(delay, delay, "#")
+        channel.queue_bind(delay, delay, "k", {"x-match": "all", "h": 1})
+
+    await rabbit.do(bind)
+    code, out = await asyncio.to_thread(check, "doctor")
+    assert code == 1 and "by more than its own binding" in out
+    task = entrance.ingest("rabbitmq")
+
+    async def are_removed() -> bool:
+        code, out = await asyncio.to_thread(check, "doctor")
+        return code == 0 and f"nothing else is bound to {delay}" in out
+
+    await entrance.until(are_removed, "removed")
+    await entrance.stop(task)
+    await rabbit.publish(delay, "k", b"", {"h": 1})
+    assert (await rabbit.waiting(namespace), await rabbit.waiting(delay)) == (1, 0)
+    await rabbit.do(lambda channel: channel.queue_unbind(delay, delay, "", binding_arguments()))
+    code, out = await asyncio.to_thread(check, "doctor")
+    assert code == 1 and "at once; start ingest" in out
 
 
 @pytest.mark.parametrize(

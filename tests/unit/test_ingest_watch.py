@@ -15,7 +15,8 @@ import pytest
 
 from delaybridge.ingest.rabbitmq import management, remedies
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
-from delaybridge.ingest.rabbitmq.watch import seen_by, surveyed
+from delaybridge.ingest.rabbitmq.topology import BOUND_HEADERS, binding_arguments
+from delaybridge.ingest.rabbitmq.watch import _survey, seen_by, surveyed
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
@@ -25,7 +26,16 @@ from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK
 
 ROUTE = Route("rabbitmq", "rabbitmq", "orders.delay", "orders")
-OWN = {"destination_type": "queue", "destination": "orders.delay"}
+
+
+def to(queue: str, **arguments: Any) -> dict[str, Any]:
+    """A binding to a queue, as the API shows it."""
+    about = {"destination_type": "queue", "destination": queue, "routing_key": ""}
+    return {**about, "arguments": arguments}
+
+
+OWN = to("orders.delay", **binding_arguments())
+DIVERTS = {"type": "headers", "arguments": {"alternate-exchange": "orders"}}
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -34,7 +44,7 @@ class Answers(BaseHTTPRequestHandler):
     given: Mapping[str, tuple[int, Any]] = {}
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0].rpartition("%2F/")[2]
+        path = self.path.partition("?")[0].removeprefix("/api/").replace("/%2F/", "/")
         status, answer = self.given.get(path, (404, {"error": "Object Not Found"}))
         self.send_response(status)
         self.end_headers()
@@ -57,10 +67,10 @@ def api() -> Iterator[Management]:
 
 
 async def seen(api: Management, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[str]:
-    """given: what is bound, and the intake queue and that of expired messages."""
+    """given: the exchange, what it is bound to, the intake queue and that of expired messages."""
     paths = {
-        "bound": "orders.delay/bindings/source", "intake": "orders.delay",
-        "expired": "orders.delay.expired",
+        "exchange": "exchanges/orders.delay", "bound": "exchanges/orders.delay/bindings/source",
+        "intake": "queues/orders.delay", "expired": "queues/orders.delay.expired",
     }  # fmt: skip
     answers = {
         paths[name]: answer if isinstance(answer, tuple) else (200, answer)
@@ -102,10 +112,29 @@ async def test_a_policy_is_told_if_the_arguments_of_the_queue_do_not_win(
     assert all(told in fault and "set_policy" in fault for fault in faults)
 
 
+@pytest.mark.parametrize(
+    ("exchange", "told"), [(DIVERTS, 1), (DIVERTS | {"type": "topic"}, 0), (None, 0)]
+)
+async def test_the_intake_queue_has_its_own_binding_and_no_other(
+    api: Management, monkeypatch: pytest.MonkeyPatch, exchange: Any, told: int
+) -> None:
+    """Of an exchange that diverts; one of an earlier form has others."""
+    about = {} if exchange is None else {"exchange": exchange}
+    later = to("orders.delay", **binding_arguments([*BOUND_HEADERS, "new"]))
+    for bound, count in (([OWN], 0), ([later], 0), ([OWN, to("orders.delay", h=1)], told)):
+        assert len(await seen(api, monkeypatch, **about, bound=bound)) == count
+        assert len((await _survey(api, ROUTE, "")).faults) == count
+    former = to("orders.delay", **binding_arguments(BOUND_HEADERS[1:]))
+    for bound in ([], [former]):
+        assert await seen(api, monkeypatch, **about, bound=bound) == []
+        faults = (await _survey(api, ROUTE, "")).faults
+        assert ["at once; start ingest" in fault for fault in faults] == [True] * told
+
+
 async def test_many_foreign_bindings_are_counted(
     api: Management, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound = [{"destination_type": "queue", "destination": f"q{n}"} for n in range(9)]
+    bound = [to(f"q{n}") for n in range(9)]
     faults = await seen(api, monkeypatch, bound=[OWN, *bound, *bound])
     assert [f"'q{n}'" in fault for n, fault in enumerate(faults)] == [True] * 5 + [False]
     assert faults[-1] == "4 more queues or exchanges are bound to 'orders.delay'"
@@ -125,6 +154,7 @@ async def test_many_foreign_bindings_are_counted(
         {"bound": {"error": 1}},
         {"bound": [{"destination": "q"}]},
         {"bound": [None]},
+        {"bound": [OWN | {"arguments": 7}]},
         {"intake": [1]},
         {"intake": "text"},
         {"intake": {"effective_policy_definition": "text"}},

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
@@ -41,6 +41,18 @@ class Binding(NamedTuple):
     source: str
     routing_key: str
     arguments: dict[str, Any]
+
+
+class Bound(NamedTuple):
+    """Of an exchange to a queue or an exchange."""
+
+    destination_type: str
+    destination: str
+    routing_key: str
+    arguments: dict[str, Any]
+
+
+_B = TypeVar("_B", Binding, Bound)
 
 
 class Policies(NamedTuple):
@@ -75,15 +87,21 @@ class Management:
                 return cls(parameters, url)
         return cls(parameters)
 
-    async def bound_to(self, exchange: str) -> set[tuple[str, str]]:
-        """Where an exchange is bound to: `queue` or `exchange`, and the name."""
-        found = await self._bindings(exchange, "source", ("destination_type", "destination"))
-        return {(str(type), str(name)) for type, name in found}
+    async def exchange(self, name: str) -> dict[str, Any]:
+        """Type, arguments and more of an exchange; nothing if there is no such exchange."""
+        found = await self._ask(f"exchanges/{self._path(name)}", {})
+        if not isinstance(found, dict):
+            raise self._is_another()
+        return found
+
+    async def bound_to(self, exchange: str) -> list[Bound]:
+        """What an exchange is bound to; nothing if there is no such exchange."""
+        return await self._bindings(exchange, "source", Bound)
 
     async def bindings_into(self, exchange: str) -> list[Binding]:
         """The bindings of exchanges to this one."""
-        found = await self._bindings(exchange, "destination", Binding._fields)
-        return [Binding(*each) for each in found if each[0]]
+        found = await self._bindings(exchange, "destination", Binding)
+        return [each for each in found if each.source]
 
     async def policies(self, queue: str) -> Policies:
         """What policies ask of a queue; nothing if there is no such queue."""
@@ -98,14 +116,12 @@ class Management:
         except (AttributeError, TypeError, ValueError):
             raise self._is_another() from None
 
-    async def _bindings(
-        self, exchange: str, side: str, fields: Iterable[str]
-    ) -> list[tuple[Any, ...]]:
-        """These fields of each binding; none if the exchange does not exist."""
+    async def _bindings(self, exchange: str, side: str, kind: type[_B]) -> list[_B]:
         found = await self._ask(f"exchanges/{self._path(exchange)}/bindings/{side}", [])
         try:
-            return [tuple(each[name] for name in fields) for each in found]
-        except (KeyError, TypeError):
+            fields = [{**each, "arguments": dict(each["arguments"])} for each in found]
+            return [kind(*(each[name] for name in kind._fields)) for each in fields]
+        except (KeyError, TypeError, ValueError):
             raise self._is_another() from None
 
     def _path(self, name: str) -> str:

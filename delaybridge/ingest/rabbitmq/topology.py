@@ -175,6 +175,22 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     return [text_of(refusal) for refusal in found if refusal is not None][:1]
 
 
+async def unbind(
+    connection: IntakeConnection, route: Route, bindings: Iterable[tuple[str, dict[str, Any]]]
+) -> None:
+    """Remove bindings to the intake queue: key and arguments of each.
+
+    In one go with the declarations: an exchange of another form may need these, and then the broker
+    refuses the first step and takes no other.
+    """
+    about = {"queue": route.source, "exchange": route.source}
+    steps = [
+        ("queue_unbind", {**about, "routing_key": key, "arguments": arguments})
+        for key, arguments in bindings
+    ]
+    await _refusal(connection, route, *_of_exchange(route), *steps)
+
+
 def text_of(refusal: Exception) -> str:
     """Why an exchange is not read, in a line."""
     return str(refusal) if isinstance(refusal, ConfigError) else reason_of(refusal)

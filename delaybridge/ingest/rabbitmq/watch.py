@@ -19,9 +19,19 @@ from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
-from delaybridge.ingest.rabbitmq.management import Management, ManagementError, Policies
+from delaybridge.ingest.rabbitmq.management import (
+    Bound,
+    Management,
+    ManagementError,
+    Policies,
+)
 from delaybridge.ingest.rabbitmq.remedies import RUN
-from delaybridge.ingest.rabbitmq.topology import DELIVERY_LIMIT
+from delaybridge.ingest.rabbitmq.topology import (
+    DELIVERY_LIMIT,
+    binding_arguments,
+    exchange_arguments,
+    unbind,
+)
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
 
@@ -57,6 +67,8 @@ async def _look(
         async with asyncio.timeout(_ANSWER_S):
             intake.noticed("target", await _missing(connection, intake.route))
     with contextlib.suppress(ManagementError):  # `doctor` says so
+        if intake.is_read:
+            await _unbind_more(connection, management, intake.route)
         intake.noticed("management", await seen_by(management, intake.route))
         source = intake.route.source
         into = {each.source for each in await management.bindings_into(source)}
@@ -67,6 +79,14 @@ async def _look(
                 f"is published to it; bind it again, unless it was removed on purpose"
             )
         bound[intake] = into
+
+
+async def _unbind_more(connection: IntakeConnection, management: Management, route: Route) -> None:
+    """Remove what takes messages without a delay into the intake queue."""
+    if more := _more(route, await management.bound_to(route.source)):
+        with contextlib.suppress(AMQPError, OSError):
+            async with asyncio.timeout(_ANSWER_S):
+                await unbind(connection, route, [each[2:] for each in more])
 
 
 async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
@@ -107,24 +127,61 @@ async def surveyed(options: Iterable[IngestOptions]) -> list[Survey]:
 
 async def _survey(management: Management, route: Route, rights: str) -> Survey:
     try:
-        return Survey(route, await seen_by(management, route))
+        faults = await seen_by(management, route)
+        return Survey(route, faults + await _unbound(management, route))
     except ManagementError as exc:
         return Survey(route, [], str(exc), rights)
+
+
+async def _unbound(management: Management, route: Route) -> list[str]:
+    """Not among the faults that ingest shows: it binds the queue again."""
+    needed, bound = binding_arguments().keys(), await management.bound_to(route.source)
+    if any(needed <= each.arguments.keys() for each in _own(route, bound)):
+        return []
+    if not await _diverts(management, route):
+        return []
+    return [
+        f"queue {route.source!r} is not bound to {route.source!r}: delayed messages reach "
+        f"{route.target!r} at once; start ingest, which binds it again"
+    ]
 
 
 async def seen_by(management: Management, route: Route) -> list[str]:
     """The faults of a source that the management API shows; ManagementError if it does not."""
     bound = await management.bound_to(route.source)
     found = [*_foreign(management.vhost, route, bound)]
+    if _more(route, bound) and await _diverts(management, route):
+        found.append(
+            f"queue {route.source!r} is bound to {route.source!r} by more than its own binding: "
+            f"messages without a delay wait in it while no ingest process runs. Ingest removes "
+            f"such a binding while it reads; or do so on the management page of {route.source!r}"
+        )
     for queue in (route.source, expired(route)):
         if fault := _policy(management.vhost, route, queue, await management.policies(queue)):
             return [*found, fault]  # the remedy is the same for both queues
     return found
 
 
-def _foreign(vhost: str, route: Route, bound: set[tuple[str, str]]) -> Iterator[str]:
+async def _diverts(management: Management, route: Route) -> bool:
+    """Whether the delay exchange is of today's form; of another one, ingest says so."""
+    found = await management.exchange(route.source)
+    return found.get("type") == "headers" and found.get("arguments") == exchange_arguments(route)
+
+
+def _own(route: Route, bound: Iterable[Bound]) -> list[Bound]:
+    """The bindings of the delay exchange to the intake queue."""
+    return [each for each in bound if each[:2] == ("queue", route.source)]
+
+
+def _more(route: Route, bound: Iterable[Bound]) -> list[Bound]:
+    """Those to the intake queue that no version of ingest declares for a diverting exchange."""
+    match = binding_arguments()["x-match"]
+    return [each for each in _own(route, bound) if each.arguments.get("x-match") != match]
+
+
+def _foreign(vhost: str, route: Route, bound: Iterable[Bound]) -> Iterator[str]:
     """Other bindings of the delay exchange: the alternate exchange gets only what matches none."""
-    others = sorted(bound - {("queue", route.source)})
+    others = sorted({each[:2] for each in bound} - {("queue", route.source)})
     for kind, name in others[:_NAMED]:
         yield (
             f"{kind} {name!r} is bound to {route.source!r}: it takes messages without a delay away "
