@@ -19,7 +19,15 @@ from delaybridge.settings.routes import Route
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.command_line import Result, runner
 from tests.rigs.ingest import Entrance, MakeEntrance
-from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, described, messages, reading, source
+from tests.rigs.ingest_rabbitmq import (
+    HOUR_MS,
+    Exchanges,
+    described,
+    drained,
+    messages,
+    reading,
+    source,
+)
 
 EARLIER_QUEUE = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}
 Convert = Callable[..., Any]
@@ -204,6 +212,39 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
     await reading(entrance, delay)
     await rabbit.send(f"{delay}-first", [("k", b"", described(headers=asked))])
     await entrance.until_stored(3)
+
+
+async def test_what_comes_by_a_bound_exchange_at_any_moment_of_a_conversion_comes_once(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    convert: Convert,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delay, sent = f"{namespace}.delay", 0
+    await earlier(rabbit, delay)
+    call = IntakeConnection.call
+
+    async def send() -> None:
+        nonlocal sent
+        about = described(HOUR_MS, headers={"h": 1})
+        await rabbit.send(f"{delay}-first", [("k", b"%d" % sent, about)])
+        sent += 1
+
+    async def called(connection: IntakeConnection, *given: Any, **arguments: Any) -> Any:
+        answer = await call(connection, *given, **arguments)
+        if given[1].startswith("exchange_") or given[1] == "queue_bind":
+            await send()
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IntakeConnection, "call", called)
+        await convert(delay)
+    await send()
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await drained(entrance, delay)
+    assert sorted([int(m.body) for m in await entrance.delayed()]) == [*range(sent)]
 
 
 async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen(

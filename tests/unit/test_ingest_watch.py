@@ -67,10 +67,12 @@ def api() -> Iterator[Management]:
 
 
 async def seen(api: Management, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[str]:
-    """given: the exchange, what it is bound to, the intake queue and that of expired messages."""
+    """given: the exchange, what it is bound to, the intake queue, that of expired messages, and the
+    bindings that a conversion holds."""
     paths = {
         "exchange": "exchanges/orders.delay", "bound": "exchanges/orders.delay/bindings/source",
         "intake": "queues/orders.delay", "expired": "queues/orders.delay.expired",
+        "held": "exchanges/orders.delay.moving/bindings/destination",
     }  # fmt: skip
     answers = {
         paths[name]: answer if isinstance(answer, tuple) else (200, answer)
@@ -129,6 +131,16 @@ async def test_the_intake_queue_has_its_own_binding_and_no_other(
         assert await seen(api, monkeypatch, **about, bound=bound) == []
         faults = (await _survey(api, ROUTE, "")).faults
         assert ["at once; start ingest" in fault for fault in faults] == [True] * told
+
+
+async def test_a_conversion_that_was_interrupted_is_told_with_the_command_that_ends_it(
+    api: Management, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"source": "first", "routing_key": "", "arguments": {}}
+    (fault,) = await seen(api, monkeypatch, held=[held])
+    assert "'first'" in fault and fault.endswith(
+        "; run: delaybridge ingest rabbitmq --convert orders.delay"
+    )
 
 
 async def test_many_foreign_bindings_are_counted(

@@ -18,10 +18,13 @@ from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Binding, Management, ManagementError
 from delaybridge.ingest.rabbitmq.topology import (
     EarlierForm,
+    Step,
     claim,
     declare,
     declare_exchange,
     declare_queues,
+    holding_exchange,
+    take,
 )
 from delaybridge.publish import Publisher
 from delaybridge.settings.routes import Route
@@ -36,11 +39,6 @@ class Converted(NamedTuple):
     was_earlier: bool
     messages: int
     bindings: int
-
-
-def holding_exchange(route: Route) -> str:
-    """Has the bindings into the delay exchange while that is replaced."""
-    return f"{route.source}.moving"
 
 
 def interim_exchange(route: Route) -> str:
@@ -70,11 +68,14 @@ async def convert(
             waiting, _ = await _held_by(connection, route.source)
             read = await _drain(connection, intake, publisher, most=waiting)
         # What comes by a bound exchange until the new one is bound waits in today's other queue.
-        await connection.call_alone(
-            "queue_bind", queue=expired(route), exchange=holding_exchange(route), routing_key=""
+        # In one go: between the steps it comes twice.
+        waits = {"queue": expired(route), "exchange": holding_exchange(route), "routing_key": ""}
+        await take(
+            connection,
+            ("queue_bind", waits),
+            ("exchange_delete", {"exchange": route.source}),
+            ("exchange_delete", {"exchange": interim_exchange(route)}),
         )
-        for exchange in (route.source, interim_exchange(route)):
-            await connection.call_alone("exchange_delete", exchange=exchange)
         if queue_is_earlier:
             await asyncio.sleep(_ROUTED_S)
             read += await _drain(connection, intake, publisher)
@@ -155,26 +156,27 @@ async def _hold_bindings(
     connection: IntakeConnection, route: Route, bindings: list[Binding]
 ) -> None:
     holding = holding_exchange(route)
-    await connection.call_alone(
-        "exchange_declare", exchange=holding, exchange_type="fanout", durable=True, internal=True
-    )
-    await _bind(connection, holding, bindings)
+    about = {"exchange": holding, "exchange_type": "fanout", "durable": True, "internal": True}
+    steps = [("exchange_bind", _arguments(holding, each)) for each in bindings]
+    await take(connection, ("exchange_declare", about), *steps)
 
 
-async def _bind(connection: IntakeConnection, exchange: str, bindings: list[Binding]) -> None:
-    for source, key, arguments in bindings:
-        await connection.call_alone(
-            "exchange_bind", destination=exchange, source=source, routing_key=key,
-            arguments=arguments,
-        )  # fmt: skip
+def _arguments(exchange: str, binding: Binding) -> dict[str, Any]:
+    source, key, arguments = binding
+    return {
+        "destination": exchange, "source": source, "routing_key": key, "arguments": arguments,
+    }  # fmt: skip
 
 
 async def _give_back_bindings(
     connection: IntakeConnection, route: Route, management: Management
 ) -> int:
-    """Also those of a conversion that was interrupted."""
+    """Also those of a conversion that was interrupted. In one go: in between, all comes twice."""
     holding = holding_exchange(route)
     bindings = await _bindings(management, holding)
-    await _bind(connection, route.source, bindings)
-    await connection.call_alone("exchange_delete", exchange=holding)
+    steps: list[Step] = []
+    for each in bindings:
+        steps.append(("exchange_bind", _arguments(route.source, each)))
+        steps.append(("exchange_unbind", _arguments(holding, each)))
+    await take(connection, *steps, ("exchange_delete", {"exchange": holding}))
     return len(bindings)

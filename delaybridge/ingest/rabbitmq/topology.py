@@ -67,6 +67,11 @@ def owner_exchange(route: Route) -> str:
     return f"{route.source}.owner"
 
 
+def holding_exchange(route: Route) -> str:
+    """Has the bindings into the delay exchange while that is replaced."""
+    return f"{route.source}.moving"
+
+
 def queue_arguments(route: Route) -> dict[str, Any]:
     """Of the intake queue and the queue of expired messages."""
     return {
@@ -236,19 +241,26 @@ def _of_exchange(route: Route) -> list[Step]:
 
 async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> Exception | None:
     """Take steps, all sent at once; why the broker refused one, or None."""
+    try:
+        await take(connection, *steps)
+    except Exception as exc:
+        if close_code(exc) is None:
+            raise
+        return _explained(route, steps[-1][1], exc)
+    return None
+
+
+async def take(connection: IntakeConnection, *steps: Step) -> None:
+    """Take steps, all sent at once. If the broker refuses one, raises that, and none after it is
+    taken."""
     *before, (method, arguments) = steps
     channel = await connection.open_channel(lambda *_: None)
     try:
         for name, given in before:
             getattr(channel, name)(**given)  # without a callback pika waits for no answer
         await connection.call(channel, method, **arguments)
-    except Exception as exc:
-        if close_code(exc) is None:
-            raise
-        return _explained(route, arguments, exc)
     finally:
         close_channel(channel)
-    return None
 
 
 def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Exception:

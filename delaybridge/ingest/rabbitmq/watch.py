@@ -30,6 +30,7 @@ from delaybridge.ingest.rabbitmq.topology import (
     DELIVERY_LIMIT,
     binding_arguments,
     exchange_arguments,
+    holding_exchange,
     unbind,
 )
 from delaybridge.publish.rabbitmq.parameters import parameters_of
@@ -71,7 +72,9 @@ async def _look(
             await _unbind_more(connection, management, intake.route)
         intake.noticed("management", await seen_by(management, intake.route))
         source = intake.route.source
-        into = {each.source for each in await management.bindings_into(source)}
+        # A conversion holds them for a moment; this first, as they leave it last.
+        held = await management.bindings_into(holding_exchange(intake.route))
+        into = {each.source for each in [*held, *await management.bindings_into(source)]}
         for lost in sorted(bound.get(intake, set()) - into):
             # Only told: the user of ingest may not bind it, and it may have been meant.
             intake.warn(
@@ -155,6 +158,12 @@ async def seen_by(management: Management, route: Route) -> list[str]:
             f"queue {route.source!r} is bound to {route.source!r} by more than its own binding: "
             f"messages without a delay wait in it while no ingest process runs. Ingest removes "
             f"such a binding while it reads; or do so on the management page of {route.source!r}"
+        )
+    if held := await management.bindings_into(holding_exchange(route)):
+        found.append(
+            f"a conversion was interrupted: exchange {held[0].source!r} is bound to "
+            f"{holding_exchange(route)!r}, and what it passes on may come twice"
+            f"{RUN}delaybridge ingest rabbitmq --convert {route.source}"
         )
     for queue in (route.source, expired(route)):
         if fault := _policy(management.vhost, route, queue, await management.policies(queue)):
