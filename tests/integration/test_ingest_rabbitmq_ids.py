@@ -269,6 +269,21 @@ async def test_a_message_sent_again_after_its_cancel_is_a_new_one(
     assert not await open_entrance.dead()
 
 
+async def test_a_death_made_up_by_a_client_ends_nothing_while_stamps_are_remembered(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str
+) -> None:
+    entrance, delay = make_entrance(), f"{namespace}.delay"
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    (intake,) = intakes = entrance.ingest_of(task).intakes
+    intake._lost[0].append((b"stamp", "id"))  # as if a channel had ended
+    intake._lost_s = asyncio.get_running_loop().time()
+    forged = {"x-death": [{"queue": delay, "original-expiration": 5}]}
+    await rabbit.send(delay, [("k", b"", described(HOUR_MS, headers=forged))])
+    await entrance.until_dead(1)
+    assert entrance.ingest_of(task).intakes is intakes and intake._lost
+
+
 async def test_all_retries_of_a_consumer_are_delivered(
     open_entrance: Entrance, rabbit: Exchanges, namespace: str
 ) -> None:

@@ -14,7 +14,7 @@ from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.amqp.connection import close_channel
-from delaybridge.errors import DecodeError
+from delaybridge.errors import MessageError
 from delaybridge.events import (
     Emit,
     IdMissing,
@@ -349,7 +349,7 @@ class Intake:
     def _fingerprint(self, message: RawMessage) -> int:
         try:
             return hash((*content_of(message, self._reader.queues), message.body))
-        except DecodeError:
+        except MessageError:
             return hash((message.header, message.body))
 
 
