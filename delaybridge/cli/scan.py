@@ -142,8 +142,10 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     for route, done in convert(settings, routes):
         what = (
             f"replaced; read from its queue: {done.messages}; bindings kept: {done.bindings}"
-            if done.was_earlier else "of today's form already"
+            if done.was_earlier or done.bindings else "of today's form already"
         )  # fmt: skip
+        lost = ", ".join(done.unbound)
+        what += f"; no longer bound to it, bind to {route.target}: {lost}" if lost else ""
         call.output.result({"source": str(route), **done._asdict()}, f"{route}: {what}")
 
 

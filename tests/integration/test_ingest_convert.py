@@ -169,7 +169,7 @@ async def test_a_converted_exchange_has_lost_no_message_and_no_binding(
     await refusal(entrance, delay)
     done = await convert(delay)
     assert done.code == 0
-    about = {"was_earlier": True, "messages": 300, "bindings": 1}
+    about = {"was_earlier": True, "messages": 300, "bindings": 1, "unbound": []}
     assert done.objects == [{"source": f"rabbitmq:{delay}", **about}]
     # the process that was refused reads it now
     await reading(entrance, delay)
@@ -178,7 +178,7 @@ async def test_a_converted_exchange_has_lost_no_message_and_no_binding(
     await entrance.until_stored(301)
     again = await convert(delay)
     assert again.objects[0] | {"source": ""} == {
-        "source": "", "was_earlier": False, "messages": 0, "bindings": 0,
+        "source": "", "was_earlier": False, "messages": 0, "bindings": 0, "unbound": [],
     }  # fmt: skip
 
 
@@ -245,6 +245,30 @@ async def test_what_comes_by_a_bound_exchange_at_any_moment_of_a_conversion_come
     entrance.ingest("rabbitmq")
     await drained(entrance, delay)
     assert sorted([int(m.body) for m in await entrance.delayed()]) == [*range(sent)]
+
+
+async def test_bindings_of_others_that_cannot_be_kept_are_named(
+    rabbit: Exchanges, namespace: str, convert: Convert
+) -> None:
+    """To the queue: before anything is changed. Of the exchange: once they are gone."""
+    delay, other, queue = (f"{namespace}{name}" for name in (".delay", "-other", "-queue"))
+    await earlier(rabbit, delay)
+
+    def bind(channel: BlockingChannel) -> None:
+        channel.exchange_declare(other, "fanout", durable=True)
+        channel.queue_bind(delay, other, "")
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, delay, "#")
+
+    await rabbit.do(bind)
+    refused = await convert(delay)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    assert repr(other) in refused.error["message"]
+    await rabbit.do(lambda channel: channel.queue_unbind(delay, other, ""))
+    await rabbit.send(delay, messages(1))
+    assert await rabbit.waiting(queue) == 1  # nothing was changed
+    done = await convert(delay)
+    assert (done.objects[0]["messages"], done.objects[0]["unbound"]) == (1, [queue])
 
 
 async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
@@ -29,16 +30,19 @@ from delaybridge.ingest.rabbitmq.topology import (
 from delaybridge.publish import Publisher
 from delaybridge.settings.routes import Route
 
+_T = TypeVar("_T")
 _AGAIN_S = 0.05
 _ROUTED_S = 1.0  # in which a message that the exchange routed is in the queue
 
 
 class Converted(NamedTuple):
-    """messages: read from the old queue. bindings: into the exchange. was_earlier: anything was."""
+    """messages: read from the old queue. bindings: into the exchange. was_earlier: anything was.
+    unbound: the queues and exchanges that were bound to the exchange, and no longer are."""
 
     was_earlier: bool
     messages: int
     bindings: int
+    unbound: list[str]
 
 
 def interim_exchange(route: Route) -> str:
@@ -52,9 +56,10 @@ async def convert(
     """Give a delay exchange and its intake queue today's form. Safe to repeat.
 
     ConfigError before anything is changed: another namespace has it, the exchange may hold
-    messages, other processes read the old queue, or the bindings cannot be listed.
+    messages, other processes read the old queue, other exchanges are bound to it, or the bindings
+    cannot be listed.
     """
-    route, read = intake.route, 0
+    route, read, unbound = intake.route, 0, set[str]()
     await claim(connection, route, intake.owner)
     queue_is_earlier = await _is_earlier(declare_queues(connection, route))
     # Whatever the queue is: ConfigError if the exchange is of a type that may hold messages.
@@ -63,7 +68,12 @@ async def convert(
     if was_earlier:
         if queue_is_earlier:
             await _check_unread(connection, route)
-        await _hold_bindings(connection, route, await _bindings(management, route.source))
+            await _check_unbound(management, route)
+        bound = await _listed(management, management.bound_to, route.source)
+        unbound = {each.destination for each in bound} - {route.source}
+        await _hold_bindings(
+            connection, route, await _listed(management, management.bindings_into, route.source)
+        )
         if queue_is_earlier:  # what is there already is read before publishes get 404
             waiting, _ = await _held_by(connection, route.source)
             read = await _drain(connection, intake, publisher, most=waiting)
@@ -82,7 +92,7 @@ async def convert(
             await connection.call_alone("queue_delete", queue=route.source)
     await declare(connection, route)
     kept = await _give_back_bindings(connection, route, management)
-    return Converted(was_earlier, read, kept)
+    return Converted(was_earlier, read, kept, sorted(unbound))
 
 
 async def _is_earlier(declaring: Any) -> bool:
@@ -140,15 +150,28 @@ def _settled(intake: Intake) -> int:
     return intake.counts.total - in_hand
 
 
-async def _bindings(management: Management, exchange: str) -> list[Binding]:
+async def _check_unbound(management: Management, route: Route) -> None:
+    """What an exchange publishes to the queue itself is dropped once the queue is deleted."""
+    found = await _listed(management, management.bindings_to_queue, route.source)
+    others = {each.source for each in found} - {route.source, interim_exchange(route)}
+    if others:
+        raise ConfigError(
+            f"{route}: its queue is bound to {', '.join(map(repr, sorted(others)))}, too: bind "
+            f"exchange {route.source!r} there instead, and unbind the queue"
+        )
+
+
+async def _listed(
+    management: Management, ask: Callable[[str], Awaitable[list[_T]]], name: str
+) -> list[_T]:
     if management.is_off:
         return []
     try:
-        return await management.bindings_into(exchange)
+        return await ask(name)
     except ManagementError as exc:
         raise ConfigError(
-            f"ingest.management: the bindings into exchange {exchange!r} cannot be listed: {exc}; "
-            "set its address, or off if no exchange is bound to it"
+            f"ingest.management: the bindings of {name!r} cannot be listed: {exc}; "
+            "set its address, or off if others have bound nothing to it"
         ) from None
 
 
@@ -173,7 +196,7 @@ async def _give_back_bindings(
 ) -> int:
     """Also those of a conversion that was interrupted. In one go: in between, all comes twice."""
     holding = holding_exchange(route)
-    bindings = await _bindings(management, holding)
+    bindings = await _listed(management, management.bindings_into, holding)
     steps: list[Step] = []
     for each in bindings:
         steps.append(("exchange_bind", _arguments(route.source, each)))

@@ -96,12 +96,17 @@ class Management:
 
     async def bound_to(self, exchange: str) -> list[Bound]:
         """What an exchange is bound to; nothing if there is no such exchange."""
-        return await self._bindings(exchange, "source", Bound)
+        return await self._bindings(f"exchanges/{self._path(exchange)}/bindings/source", Bound)
 
     async def bindings_into(self, exchange: str) -> list[Binding]:
         """The bindings of exchanges to this one."""
-        found = await self._bindings(exchange, "destination", Binding)
-        return [each for each in found if each.source]
+        path = f"exchanges/{self._path(exchange)}/bindings/destination"
+        return [each for each in await self._bindings(path, Binding) if each.source]
+
+    async def bindings_to_queue(self, queue: str) -> list[Binding]:
+        """The bindings of exchanges to a queue."""
+        path = f"queues/{self._path(queue)}/bindings"
+        return [each for each in await self._bindings(path, Binding) if each.source]
 
     async def policies(self, queue: str) -> Policies:
         """What policies ask of a queue; nothing if there is no such queue."""
@@ -116,8 +121,8 @@ class Management:
         except (AttributeError, TypeError, ValueError):
             raise self._is_another() from None
 
-    async def _bindings(self, exchange: str, side: str, kind: type[_B]) -> list[_B]:
-        found = await self._ask(f"exchanges/{self._path(exchange)}/bindings/{side}", [])
+    async def _bindings(self, path: str, kind: type[_B]) -> list[_B]:
+        found = await self._ask(path, [])
         try:
             fields = [{**each, "arguments": dict(each["arguments"])} for each in found]
             return [kind(*(each[name] for name in kind._fields)) for each in fields]
