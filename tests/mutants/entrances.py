@@ -183,15 +183,31 @@ MUTANTS = [
     ),
     Mutant(
         "ingest: a foreign binding is nobody's", "delaybridge/ingest/rabbitmq/watch.py",
-        "sorted(bound - {(\"queue\", route.source)})", "sorted(set())",
+        "sorted({each[:2] for each in bound} - {(\"queue\", route.source)})", "sorted(set())",
         "a queue that takes messages away from their target is not told",
         "tests/unit/test_ingest_watch.py",
     ),
     Mutant(
         "ingest: another server's 404 is no binding", "delaybridge/ingest/rabbitmq/management.py",
-        "exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in", "_NOT_THERE not in",
+        "HTTPStatus.NOT_FOUND and _NOT_THERE in body", "HTTPStatus.NOT_FOUND",
         "doctor says that all is well though it has asked another server",
         "tests/unit/test_ingest_watch.py",
+    ),
+    Mutant(
+        "ingest: a conversion looks at the queue alone",
+        "delaybridge/ingest/rabbitmq/conversion.py",
+        "exchange_is_earlier = await", "exchange_is_earlier = not queue_is_earlier and await",
+        "an exchange of the delayed-message plugin is deleted with all that it holds",
+        "tests/integration/test_ingest_convert.py::"
+        "test_an_exchange_that_may_hold_messages_is_kept_whatever_its_queue_is",
+    ),
+    Mutant(
+        "ingest: a binding is removed whatever the exchange is",
+        "delaybridge/ingest/rabbitmq/topology.py",
+        "*_of_exchange(route), *steps)", "*steps)",
+        "an exchange of an earlier form has no binding any more, and its messages are dropped",
+        "tests/integration/test_ingest_convert.py::"
+        "test_nothing_is_unbound_from_an_exchange_of_another_form",
     ),
     Mutant(
         "ingest: a changed state waits for the beat", "delaybridge/ingest/counts.py",

@@ -198,6 +198,31 @@ async def test_a_port_that_speaks_no_http_shows_nothing(api: Management) -> None
         thread.join()
 
 
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nname: ", b"HTTP/1.1 200 OK\r\n\r\n[]"])
+async def test_an_answer_that_trickles_has_no_more_time_than_another(
+    api: Management, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(management, "_TIMEOUT_S", 0.2)
+    trickled = asyncio.Event()
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(start)
+        try:
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0)
+        except OSError:
+            trickled.set()  # nobody reads it any more
+
+    async with await asyncio.start_server(trickle, LOOPBACK, 0) as server:
+        api._url = f"http://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ManagementError, match="no answer within"):
+            await seen_by(api, ROUTE)
+        async with asyncio.timeout(DEADLINE_S):
+            await trickled.wait()
+
+
 @pytest.mark.parametrize("vhost", ["/", "it's"])
 def test_a_command_is_for_its_vhost_and_has_every_name_in_quotes(vhost: str) -> None:
     of = [] if vhost == "/" else ["-p", vhost]

@@ -10,21 +10,19 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
+from io import BytesIO
+from ssl import create_default_context
 from typing import Any, NamedTuple, TypeVar
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote
-from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.parse import quote, urlsplit
 
 from pika.connection import Parameters
 
 from delaybridge.errors import printable
 
 _TIMEOUT_S = 3.0
-# Not those of asyncio: an API that is silent about many sources would hold up name resolution.
-_THREADS = ThreadPoolExecutor(32, "management")
+_AT_ONCE = 32  # requests, however many the sources are
 _MOST_BYTES = 4 * 2**20
 _NOT_THERE = b'"Object Not Found"'  # not the 404 of another server
 OFF = "off"
@@ -75,8 +73,10 @@ class Management:
         self.vhost = parameters.virtual_host
         self._user = parameters.credentials
         self.user = str(getattr(self._user, "username", ""))
-        https = [] if tls is None else [HTTPSHandler(context=tls.context)]
-        self._opener = build_opener(ProxyHandler({}), *https)
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._tls = None
+        if self._url.startswith("https:"):
+            self._tls = create_default_context() if tls is None else tls.context
 
     @classmethod
     def of(cls, name: str, parameters: Parameters, given: Iterable[str]) -> Management:
@@ -147,26 +147,50 @@ class Management:
         """The answer; missing: what it is if the broker does not have that."""
         if self.is_off:
             raise ManagementError("switched off by ingest.management")
-        headers = {"Authorization": self._authorization()}
-        request = Request(f"{self._url}/api/{path}", headers=headers)
-
-        def ask() -> bytes | None:
-            try:
-                with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
-                    return bytes(answer.read(_MOST_BYTES))
-            except HTTPError as exc:
-                if exc.code == HTTPStatus.NOT_FOUND and _NOT_THERE in exc.read(_MOST_BYTES):
-                    return None
-                raise
-
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(_THREADS, ask)
-        except HTTPError as exc:
-            raise ManagementError(f"{self._url}: {exc.code} {printable(exc.reason)}") from None
-        except (URLError, OSError, ValueError, HTTPException) as exc:
-            reason = getattr(exc, "reason", exc)
-            raise ManagementError(f"{self._url}: {printable(str(reason))}") from None
+            async with self._free, asyncio.timeout(_TIMEOUT_S):
+                answer = HTTPResponse(_Received(await self._received(path)))  # type: ignore[arg-type]
+            answer.begin()
+            body = answer.read()
+        except TimeoutError:
+            raise ManagementError(f"{self._url}: no answer within {_TIMEOUT_S:.0f} s") from None
+        except (OSError, ValueError, HTTPException) as exc:
+            raise ManagementError(f"{self._url}: {printable(str(exc))}") from None
+        if answer.status == HTTPStatus.NOT_FOUND and _NOT_THERE in body:
+            return missing
+        if answer.status != HTTPStatus.OK:
+            raise ManagementError(f"{self._url}: {answer.status} {printable(answer.reason)}")
         try:
-            return missing if answer is None else json.loads(answer)
+            return json.loads(body)
         except (ValueError, RecursionError):
             raise self._is_another() from None
+
+    async def _received(self, path: str) -> bytes:
+        """All that the server sends.
+
+        By no thread: cancelled, a thread would read on, and the process would wait for it to end.
+        """
+        at = urlsplit(f"{self._url}/api/{path}")
+        if at.scheme not in ("http", "https") or at.hostname is None:
+            raise ValueError("not an address that begins with http:// or https://")
+        lines = (
+            f"GET {at.path}?{at.query} HTTP/1.1", f"Host: {at.netloc}", "Connection: close",
+            f"Authorization: {self._authorization()}", "", "",
+        )  # fmt: skip
+        port = at.port or (80 if self._tls is None else 443)
+        reader, writer = await asyncio.open_connection(at.hostname, port, ssl=self._tls)
+        try:
+            writer.write("\r\n".join(lines).encode())
+            received = b""
+            while len(received) < _MOST_BYTES and (piece := await reader.read(_MOST_BYTES)):
+                received += piece
+            return received
+        finally:
+            writer.transport.abort()
+
+
+class _Received(BytesIO):
+    """What `HTTPResponse` reads instead of a socket."""
+
+    def makefile(self, _: str) -> BytesIO:
+        return self
