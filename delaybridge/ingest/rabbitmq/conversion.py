@@ -18,6 +18,7 @@ from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Binding, Management, ManagementError
 from delaybridge.ingest.rabbitmq.topology import (
+    ALTERNATE,
     EarlierForm,
     Step,
     claim,
@@ -71,21 +72,12 @@ async def convert(
             await _check_unbound(management, route)
         bound = await _listed(management, management.bound_to, route.source)
         unbound = {each.destination for each in bound} - {route.source}
-        await _hold_bindings(
-            connection, route, await _listed(management, management.bindings_into, route.source)
-        )
+        await _hold_bindings(connection, route, management)
         if queue_is_earlier:  # what is there already is read before publishes get 404
             waiting, _ = await _held_by(connection, route.source)
             read = await _drain(connection, intake, publisher, most=waiting)
-        # What comes by a bound exchange until the new one is bound waits in today's other queue.
-        # In one go: between the steps it comes twice.
-        waits = {"queue": expired(route), "exchange": holding_exchange(route), "routing_key": ""}
-        await take(
-            connection,
-            ("queue_bind", waits),
-            ("exchange_delete", {"exchange": route.source}),
-            ("exchange_delete", {"exchange": interim_exchange(route)}),
-        )
+        for exchange in (route.source, interim_exchange(route)):
+            await connection.call_alone("exchange_delete", exchange=exchange)
         if queue_is_earlier:
             await asyncio.sleep(_ROUTED_S)
             read += await _drain(connection, intake, publisher)
@@ -176,17 +168,29 @@ async def _listed(
 
 
 async def _hold_bindings(
-    connection: IntakeConnection, route: Route, bindings: list[Binding]
+    connection: IntakeConnection, route: Route, management: Management
 ) -> None:
+    """Bind to the holding exchange what is bound to the delay exchange.
+
+    It passes on to the delay exchange, which a message takes once however it gets there; and to the
+    queue of expired messages from the moment in which the broker deletes that, with its bindings.
+    """
     holding = holding_exchange(route)
-    about = {"exchange": holding, "exchange_type": "fanout", "durable": True, "internal": True}
-    steps = [("exchange_bind", _arguments(holding, each)) for each in bindings]
-    await take(connection, ("exchange_declare", about), *steps)
+    about = {
+        "exchange": holding, "exchange_type": "fanout", "durable": True, "internal": True,
+        "arguments": {ALTERNATE: expired(route)},
+    }  # fmt: skip
+    bindings = await _listed(management, management.bindings_into, route.source)
+    others = [each for each in bindings if each.source != holding]
+    await take(
+        connection, ("exchange_declare", about), _bind(route.source, Binding(holding, "", {})),
+        *(_bind(holding, each) for each in others),
+    )  # fmt: skip
 
 
-def _arguments(exchange: str, binding: Binding) -> dict[str, Any]:
+def _bind(exchange: str, binding: Binding) -> Step:
     source, key, arguments = binding
-    return {
+    return "exchange_bind", {
         "destination": exchange, "source": source, "routing_key": key, "arguments": arguments,
     }  # fmt: skip
 
@@ -194,12 +198,10 @@ def _arguments(exchange: str, binding: Binding) -> dict[str, Any]:
 async def _give_back_bindings(
     connection: IntakeConnection, route: Route, management: Management
 ) -> int:
-    """Also those of a conversion that was interrupted. In one go: in between, all comes twice."""
+    """Also those of a conversion that was interrupted."""
     holding = holding_exchange(route)
-    bindings = await _listed(management, management.bindings_into, holding)
     steps: list[Step] = []
-    for each in bindings:
-        steps.append(("exchange_bind", _arguments(route.source, each)))
-        steps.append(("exchange_unbind", _arguments(holding, each)))
+    if bindings := await _listed(management, management.bindings_into, holding):
+        steps = [_bind(route.source, each) for each in (Binding(holding, "", {}), *bindings)]
     await take(connection, *steps, ("exchange_delete", {"exchange": holding}))
     return len(bindings)

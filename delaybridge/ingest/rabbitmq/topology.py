@@ -42,9 +42,9 @@ BOUND_HEADERS = (
 FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""
 _REFUSED, _PRECONDITION_FAILED = 403, 406
-_ALTERNATE = "alternate-exchange"
+ALTERNATE = "alternate-exchange"
 _CURRENT_ALTERNATE = re.compile(
-    rf"'{_ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
+    rf"'{ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
 )
 _TOO_OLD = re.compile("x-match|invalid arg")
 # Cut off if the exchange's name is long; the type of a plugin is in two pairs of quotes.
@@ -87,7 +87,7 @@ def queue_arguments(route: Route) -> dict[str, Any]:
 
 def exchange_arguments(route: Route) -> dict[str, Any]:
     """Of the delay exchange."""
-    return {_ALTERNATE: route.target}
+    return {ALTERNATE: route.target}
 
 
 def binding_arguments(headers: Iterable[str] = BOUND_HEADERS) -> dict[str, Any]:
@@ -136,7 +136,7 @@ async def _other_owner(connection: IntakeConnection, route: Route, owner: Owner)
 async def _declare_owner(connection: IntakeConnection, route: Route, name: str) -> str:
     return await _declare(
         connection, "exchange_declare", exchange=owner_exchange(route), exchange_type="fanout",
-        durable=True, internal=True, arguments={_ALTERNATE: name},
+        durable=True, internal=True, arguments={ALTERNATE: name},
     )  # fmt: skip
 
 
@@ -151,9 +151,9 @@ async def declare(connection: IntakeConnection, route: Route) -> None:
 
 
 async def declare_queues(connection: IntakeConnection, route: Route) -> None:
-    """The same of the queues alone."""
+    """The same of all but the delay exchange."""
     for step in declarations(route):
-        if step[0] == "queue_declare":
+        if step[1].get("exchange") != route.source:
             await _insist(connection, route, step)
 
 
@@ -220,9 +220,9 @@ def declarations(route: Route) -> Iterator[Step]:
     yield "exchange_declare", {
         "exchange": late, "exchange_type": "fanout", "durable": True, "internal": True,
     }  # fmt: skip
-    for name in (late, route.source):
-        yield "queue_declare", {"queue": name, "durable": True, "arguments": queue}
+    yield "queue_declare", {"queue": late, "durable": True, "arguments": queue}
     yield "queue_bind", {"queue": late, "exchange": late, "routing_key": ""}
+    yield "queue_declare", {"queue": route.source, "durable": True, "arguments": queue}
     yield "exchange_declare", {
         "exchange": route.source, "exchange_type": "headers", "durable": True,
         "arguments": exchange_arguments(route),

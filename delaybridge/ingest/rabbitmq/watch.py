@@ -73,8 +73,10 @@ async def _look(
         intake.noticed("management", await seen_by(management, intake.route))
         source = intake.route.source
         # A conversion holds them for a moment; this first, as they leave it last.
-        held = await management.bindings_into(holding_exchange(intake.route))
-        into = {each.source for each in [*held, *await management.bindings_into(source)]}
+        holding = holding_exchange(intake.route)
+        held = await management.bindings_into(holding)
+        found = [*held, *await management.bindings_into(source)]
+        into = {each.source for each in found} - {holding}
         for lost in sorted(bound.get(intake, set()) - into):
             # Only told: the user of ingest may not bind it, and it may have been meant.
             intake.warn(
@@ -161,8 +163,8 @@ async def seen_by(management: Management, route: Route) -> list[str]:
         )
     if held := await management.bindings_into(holding_exchange(route)):
         found.append(
-            f"a conversion was interrupted: exchange {held[0].source!r} is bound to "
-            f"{holding_exchange(route)!r}, and what it passes on may come twice"
+            f"a conversion was interrupted: exchange {held[0].source!r} is still bound to "
+            f"{holding_exchange(route)!r}"
             f"{RUN}delaybridge ingest rabbitmq --convert {route.source}"
         )
     for queue in (route.source, expired(route)):
