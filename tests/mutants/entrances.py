@@ -202,6 +202,14 @@ MUTANTS = [
         "test_an_exchange_that_may_hold_messages_is_kept_whatever_its_queue_is",
     ),
     Mutant(
+        "ingest: a conversion has nowhere to hold messages",
+        "delaybridge/ingest/rabbitmq/conversion.py",
+        "{ALTERNATE: expired(route)}", "{}",
+        "what comes by a bound exchange while the delay exchange is replaced is dropped",
+        "tests/integration/test_ingest_convert.py::"
+        "test_what_comes_by_a_bound_exchange_at_any_moment_of_a_conversion_comes_once",
+    ),
+    Mutant(
         "ingest: a binding is removed whatever the exchange is",
         "delaybridge/ingest/rabbitmq/topology.py",
         "*_of_exchange(route), *steps)", "*steps)",
