@@ -173,8 +173,9 @@ class Management:
         at = urlsplit(f"{self._url}/api/{path}")
         if at.scheme not in ("http", "https") or at.hostname is None:
             raise ValueError("not an address that begins with http:// or https://")
+        host = at.netloc.rpartition("@")[2]
         lines = (
-            f"GET {at.path}?{at.query} HTTP/1.1", f"Host: {at.netloc}", "Connection: close",
+            f"GET {at.path}?{at.query} HTTP/1.1", f"Host: {host}", "Connection: close",
             f"Authorization: {self._authorization()}", "", "",
         )  # fmt: skip
         port = at.port or (80 if self._tls is None else 443)
