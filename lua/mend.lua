@@ -195,6 +195,14 @@ end
 
 -- A record that is in several sets, or at another score than its own. of: its score in due, parked, dead.
 local function place(id, record, of)
+  if has_ended(id, record) then -- the entries are of a later message, whose record is gone
+    found = found + 1
+    if not is_look then
+      redis.call('HDEL', KEYS[2], id)
+      others = others + 1
+    end
+    return
+  end
   local reason, score = of[3] and redis.call('HGET', KEYS[7], id), score_of(record)
   local is_stale = reason == 'payload_missing' -- there was another message of this id
   local is_double = (of[1] and of[2]) or (of[3] and (of[1] or of[2]))

@@ -346,7 +346,9 @@ if not all_new then
       redis.call('ZADD', KEYS[12],
         string.format('%.17g', generation + how / 256), string.sub(old, 10, 13) .. id)
     end
-    remember(stamp, id, answer)
+    if answer == REPLACED then -- else it is like any that was created; `mend` takes that for settled
+      remember(stamp, id, answer)
+    end
     undone, accepted = true, accepted + 1
     return answer
   end

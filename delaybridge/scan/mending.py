@@ -118,17 +118,17 @@ class Mending:
         page = await self._page(session, place, "look")
         if page is not None and page.found:
             self._retake(session, f"its keys contradict one another: {page.found} in {place.of}")
-        elif page is not None and self._waits_in_vain(page):
+        elif page is not None and self._waits_in_vain(session, page):
             self._retake(session, "messages of pull topics are not in `ready`")
         elif page is not None:
             self._looks[session] = place.after(page) or orphans.FIRST
         pages = max(1, sum(s.counts.pages(at.limit) for s, at in self._looks.items()))
         return min(_LONGEST_S, max(_SHORTEST_S, _ROUND_S / pages))
 
-    def _waits_in_vain(self, page: WalkedPage) -> bool:
-        """Whether consumers cannot receive messages that no rule holds back.
+    def _waits_in_vain(self, session: Session, page: WalkedPage) -> bool:
+        """Whether consumers cannot receive messages that this session does not hold back either.
 
         The next session brings these back to `due`, and offers them again.
         """
         now_ms, lanes = self._context.clock.now_ms(), self._context.lanes
-        return any(not lanes.route(to, now_ms)[1].holds_back(now_ms) for to in page.unoffered)
+        return any(session not in lanes.route(to, now_ms)[1].parked for to in page.unoffered)

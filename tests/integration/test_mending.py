@@ -329,10 +329,13 @@ async def test_a_worker_delivers_everything_though_keys_vanish_from_half_of_its_
         assert any(isinstance(event, OrphansMended) for event in crew.events)
 
 
+@pytest.mark.parametrize("has_rate", [False, True])
 async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order_vanished(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, has_rate: bool
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
+    if has_rate:
+        await crew.client.set_rule("pull:t", rate=1000.0)
     crew.start(lease=CALM)
     await crew.client.schedule("pull:t", b"x", delay=0, id="x")
 

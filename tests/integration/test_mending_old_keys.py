@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delaybridge.store.keys import bucket_key
-from tests.rigs.mending import compare, look, mended, old, retake
+from tests.rigs.mending import compare, counts, look, mended, old, retake
 from tests.rigs.outcomes import NACK, UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, RigFactory, message
 
@@ -113,6 +113,19 @@ async def test_what_was_cancelled_does_not_come_though_messages_is_old(lone: Rig
     await mend(lone)
     assert (await mended(lone)).other == 2
     await lone.live_until(FAR_MS)
+    assert lone.memory.ids == ["y"]
+
+
+async def test_what_was_cancelled_does_not_come_for_the_next_message_of_its_id(lone: Rig) -> None:
+    await lone.send(message("x", FAR_MS), message("y", FAR_MS), message("z", FAR_MS))
+    new = [message(id, LATER_MS, body=b"new") for id in ("x", "z")]
+    async with old(lone, "messages"):
+        assert await lone.client.cancel("x") == "cancelled"
+        assert await lone.client.schedule_message(new[0]) == "created"
+        assert await lone.client.schedule_message(new[1], on_conflict="replace") == "replaced"
+    await mend(lone)
+    assert (await counts(lone)).bare == 2, "the new ones are lost with their records, and told"
+    await lone.live_until(LATER_MS)
     assert lone.memory.ids == ["y"]
 
 

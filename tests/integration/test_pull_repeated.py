@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from delaybridge.events import OrphansMended
 from delaybridge.message import Message
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Each, Steps, plain
-from delaybridge.store.keys import bucket_of
+from delaybridge.store.keys import bucket_key, bucket_of
 from delaybridge.store.verbs import KNOWN, SourceOffsets, new_stamp
-from tests.rigs.crew import CALM, Crew
+from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.waiting import until_async
 
 
@@ -39,3 +42,21 @@ async def test_a_run_that_is_made_again_leaves_its_consumer_the_message(
 
         await client.run(again)
         assert [str(answer) for answer in await client.finish(held)] == ["finished"]
+
+
+async def test_what_took_the_place_of_a_received_message_is_found_though_due_vanished(
+    redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own call must not look as if it had been sent already: it comes at most once."""
+    monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
+    async with Crew(redis_url, namespace) as crew:
+        crew.start(lease=CALM)
+        client = crew.client
+        await client.schedule("pull:t", b"x", delay=0, id="x")
+        await until_async(lambda: client.receive("t", ttr="1h"), "received")
+        later: dict[str, Any] = {"delay": 3600, "at_most_once": True}
+        assert await client.schedule("memory:q", b"again", id="x", **later) == "created"
+        due = bucket_key(namespace, bucket_of(b"x", BUCKETS), "due")
+        await crew.store.redis.delete(due)
+        await until_async(lambda: crew.store.redis.zscore(due, "x"), "found")
+        assert [event.due for event in crew.events if isinstance(event, OrphansMended)] == [1]

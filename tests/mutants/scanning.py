@@ -219,7 +219,7 @@ MUTANTS = [
     ),
     Mutant(
         "mending: nobody offers again", "delaybridge/scan/mending.py",
-        "elif page is not None and self._waits_in_vain(page):", "elif False:",
+        "elif page is not None and self._waits_in_vain(session, page):", "elif False:",
         "messages of a pull topic whose order vanished are never received",
         "tests/integration/test_mending.py::test_messages_of_a_pull_topic_can_be_"
         "received_again_though_their_order_vanished",

@@ -68,7 +68,8 @@ def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Ans
     bucket.set("attempts", id, (True, 0) if maybe else None)
     bucket.set("receipts", id, None)
     bucket.remember(old.stamp, id, Answer.CANCELLED)
-    bucket.remember(stamp, id, answer)
+    if not is_taken:  # else it is like any that was created
+        bucket.remember(stamp, id, answer)
     bucket.effects.append(Effect("taken" if is_taken else "undone", id, old.stamp, flag=maybe))
     bucket.effects.append(Effect("accepted", id, stamp, score=score, flag=maybe))
     return answer
