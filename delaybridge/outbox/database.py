@@ -73,17 +73,19 @@ class OutboxTable:
         with self._engine.begin() as connection:
             rows.create_table(connection)
 
-    def has_any(self, after: int = 0) -> bool:
-        """Whether a row after this one waits that was committed. Cheap, and locks nothing."""
+    def newest(self, after: int = 0) -> int | None:
+        """The last committed row after this one that waits. Cheap, and locks nothing."""
         named = {**self._named, "after": after}
         with self._looking.connect() as connection:
-            return connection.execute(text(table.ANY), named).first() is not None
+            return connection.execute(text(table.NEWEST), named).scalar()
 
     @contextmanager
-    def batch(self) -> Iterator[OutboxBatch | None]:
+    def batch(self, newest: int) -> Iterator[OutboxBatch | None]:
         """Rows in a transaction that is committed at the end; rolled back by an error.
 
-        None if another pump has a batch of this namespace under way.
+        None if another pump has a batch of this namespace under way. newest: what `newest` has
+        answered. Later rows are left out: one that is committed between two pages may follow
+        another of its id that was not yet there when its page was read.
         """
         with self._engine.connect() as connection:
             lock = table.LOCK.get(self.dialect)
@@ -91,13 +93,13 @@ class OutboxTable:
                 yield None
                 return
             try:
-                yield OutboxBatch(connection, partial(self._taken, connection))
+                yield OutboxBatch(connection, partial(self._taken, connection, newest))
                 connection.commit()
             finally:
                 self._unlock(connection)
 
-    def _taken(self, connection: Connection, after: int) -> list[OutboxCall]:
-        named = {**self._named, "after": after}
+    def _taken(self, connection: Connection, newest: int, after: int) -> list[OutboxCall]:
+        named = {**self._named, "newest": newest, "after": after}
         found = connection.execute(text(table.TAKE[self.dialect]), named)
         return [_call(row) for row in found]
 

@@ -96,7 +96,7 @@ class Pump:
             return
         until_s = time.monotonic() + self._late.next_s()
         while (left_s := until_s - time.monotonic()) > 0:
-            if self._bell.wait(min(left_s, poll_s)) or self._rows.has_any(self._last):
+            if self._bell.wait(min(left_s, poll_s)) or self._rows.newest(self._last):
                 return
 
     def _look(self) -> bool:
@@ -104,16 +104,17 @@ class Pump:
         self._is_late = False
         if "store_silent" in self._silent:
             self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
-        return self._rows.has_any() and self._batch()
+        newest = self._rows.newest()
+        return newest is not None and self._batch(newest)
 
-    def _batch(self) -> bool:
-        """Move one batch; whether there may be more to do at once.
+    def _batch(self, newest: int) -> bool:
+        """Move one batch, up to this row; whether there may be more to do at once.
 
         StoreError: of some calls Redis gave no answer, or refused them; they stay, the others are
         done.
         """
         moved = _Moved()
-        with self._rows.batch() as batch:
+        with self._rows.batch(newest) as batch:
             if batch is None:  # another pump does it
                 return False
             is_more = self._pages(batch, moved)

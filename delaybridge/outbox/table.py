@@ -60,12 +60,12 @@ INSERT = (
 _WAITING = (
     "FROM delaybridge_outbox WHERE namespace = :namespace AND error IS NULL AND number > :after"
 )
-ANY = f"SELECT 1 {_WAITING} LIMIT 1"
+NEWEST = f"SELECT number {_WAITING} ORDER BY number DESC LIMIT 1"
 # On MySQL a locking read would wait for rows that an application has inserted and not committed.
 _LOCKING = {POSTGRESQL: " FOR UPDATE SKIP LOCKED", MYSQL: " FOR UPDATE SKIP LOCKED", SQLITE: ""}
 TAKE = {
     dialect: "SELECT number, verb, id, shard_key, due_ms, due_rank, policy, payload, stamp "
-    f"{_WAITING} ORDER BY number LIMIT {MOST_ROWS}{locking}"
+    f"{_WAITING} AND number <= :newest ORDER BY number LIMIT {MOST_ROWS}{locking}"
     for dialect, locking in _LOCKING.items()
 }
 DELETE = "DELETE FROM delaybridge_outbox WHERE number IN :numbers"

@@ -44,8 +44,8 @@ class Dying(OutboxTable):
     """A table whose batches are rolled back at their end, as by the death of the process."""
 
     @contextmanager
-    def batch(self) -> Iterator[OutboxBatch | None]:
-        with super().batch() as batch:
+    def batch(self, newest: int) -> Iterator[OutboxBatch | None]:
+        with super().batch(newest) as batch:
             yield batch
             raise Killed
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 
-from delaybridge import Client, Message, outbox
+from delaybridge import Client, Limits, Message, outbox
 from delaybridge.outbox import pump as pump_module
+from delaybridge.outbox import table as statements
 from delaybridge.outbox.database import OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.outbox.table import MOST_ROWS
@@ -32,10 +35,10 @@ class Site:
         self.engine, self.table, self.client = engine, table, client
         self._box = outbox.Outbox(namespace=namespace)
 
-    def schedule(self, *ids: str, body: bytes = b"new") -> None:
-        with self.engine.begin() as connection:
+    def schedule(self, *ids: str, on: Connection | None = None) -> None:
+        with nullcontext(on) if on is not None else self.engine.begin() as connection:
             for id in ids:
-                self._box.schedule(connection, Message(TO, body, delay="1h", id=id, key=KEY))
+                self._box.schedule(connection, Message(TO, b"new", delay="1h", id=id, key=KEY))
 
     def cancel(self, id: str) -> None:
         with self.engine.begin() as connection:
@@ -62,12 +65,23 @@ class Site:
 
 
 @pytest.fixture
-def site(redis_url: str, namespace: str, tmp_path: Path) -> Iterator[Site]:
-    url = f"sqlite:///{tmp_path / 'app.db'}"
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of the test's own: SQLite, or the one it names."""
+    kind = getattr(request, "param", None)
+    return request.getfixturevalue(kind) if kind else f"sqlite:///{tmp_path / 'app.db'}"
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits()
+
+
+@pytest.fixture
+def site(redis_url: str, namespace: str, url: str, limits: Limits) -> Iterator[Site]:
     engine = create_engine(url)
     with (
         closing(OutboxTable(url, namespace, timeout_s=PATIENCE_S)) as table,
-        Client(redis_url, namespace=namespace) as client,
+        Client(redis_url, namespace=namespace, limits=limits) as client,
     ):
         table.create()
         yield Site(engine, table, client, namespace)
@@ -132,3 +146,37 @@ def test_a_pump_does_not_wait_for_a_row_that_went_another_way(
         with site.engine.begin() as connection:
             connection.execute(text("DELETE FROM delaybridge_outbox"))
         until(lambda: not pump._is_late, "it waits for no row")
+
+
+SERVERS = ["postgres_url", pytest.param("mariadb_url", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("url", SERVERS, indirect=True)  # SQLite has one writer
+def test_what_is_committed_between_two_pages_waits_for_the_next_transaction(
+    site: Site, owner_of: OwnerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel on the second page would come before the call that the first page did not have."""
+    kind, plain, committed = site.table.dialect, Pump._move, Event()
+    monkeypatch.setattr(pump_module, "MOST_ROWS", 4)
+    limited = statements.TAKE[kind].replace(f"LIMIT {MOST_ROWS}", "LIMIT 4")
+    monkeypatch.setitem(statements.TAKE, kind, limited)
+    late = [f"x{n}" for n in range(4)]
+    old = delivering(site, owner_of, *late)
+    with site.engine.connect() as open:
+        site.schedule(late[0])
+        site.schedule("a", on=open)
+        site.schedule(*late[1:])
+
+        def move(pump: Pump, *page: Any) -> None:
+            plain(pump, *page)
+            if not committed.is_set():
+                open.commit()
+                site.cancel("a")
+                committed.set()
+
+        monkeypatch.setattr(Pump, "_move", move)
+        with site.pumping(poll_s=0.01):
+            until(lambda: committed.is_set() and site.rows == 4, lambda: f"{site.rows} rows")
+            assert site.body("a") is None
+            old.settle()
+            until(lambda: site.rows == 0, "all go")

@@ -43,6 +43,12 @@ MUTANTS = [
         "tests/integration/test_outbox_again.py",
     ),
     Mutant(
+        "outbox: what is committed between two pages", "delaybridge/outbox/database.py",
+        '"newest": newest, "after"', '"newest": 2**62, "after"',
+        "a message is scheduled after its committed cancel",
+        "tests/integration/test_outbox_again.py -k between_two_pages",
+    ),
+    Mutant(
         "accept: a key at the limit", "delaybridge/accept/accept.py",
         "len(key) > limits.body_bytes", "len(key) >= limits.body_bytes",
         "a key of exactly limits.body_bytes is refused",
