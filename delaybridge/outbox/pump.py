@@ -23,7 +23,7 @@ Say = Callable[..., None]  # called with a level, an event's name and its fields
 Outcome = Receipt | Answer | Exception
 _RETRY_S = (0.1, 2.0)  # pause after a failure: first, longest
 _STEADY_S = 10.0
-_LATE_S = (0.02, 1.0)  # until rows are tried again whose ids are in flight: first, longest
+_LATE_S = (0.02, 0.2)  # until rows are tried again whose ids are in flight: first, longest
 _HEARD_POLL_S = 1.0  # while a listener tells of new rows
 
 
@@ -97,6 +97,7 @@ class Pump:
         until_s = time.monotonic() + self._late.next_s()
         while (left_s := until_s - time.monotonic()) > 0:
             if self._bell.wait(min(left_s, poll_s)) or self._rows.newest(self._last):
+                self._late = Backoff(*_LATE_S)  # a new row may stay for a moment only
                 return
 
     def _look(self) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 
 from delaybridge import Client, Limits, Message, outbox
+from delaybridge.backoff import Backoff
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox import table as statements
 from delaybridge.outbox.database import OutboxTable
@@ -134,6 +135,23 @@ def test_a_new_row_does_not_wait_for_those_that_stay(
         old.settle()
         pump.look()
         until(lambda: site.rows == 0, "all go")
+
+
+def test_a_new_row_that_stays_does_not_wait_as_long_as_an_old_one(
+    site: Site, owner_of: OwnerOf
+) -> None:
+    delivering(site, owner_of, "x")
+    site.schedule("x")
+    site.client.schedule_message(Message(TO, b"old", delay=0, id="y", key="other"))
+    other = Delivering(owner_of("other"))
+    with site.pumping(poll_s=0.01) as pump:
+        until(lambda: pump._is_late, "it stays")
+        pump._late = Backoff(NEVER_S, NEVER_S)
+        with site.engine.begin() as connection:
+            site._box.schedule(connection, Message(TO, b"new", delay="1h", id="y", key="other"))
+        until(lambda: pump._last == 2, "the new one stays, too")
+        other.settle()
+        until(lambda: site.rows == 1, "it goes")
 
 
 def test_a_pump_does_not_wait_for_a_row_that_went_another_way(
