@@ -62,12 +62,12 @@ class Quota:
             self._looked_s = -_EVERY_S
         return StoreFull(why)
 
-    def count(self, payload: bytes) -> None:
-        """This record is about to be written."""
+    def count(self, payload: bytes, times: int = 1) -> None:
+        """This record is about to be written; -1 time: it was not."""
         self._has_counted = True
         for label in ("", self._label(payload)) if self._by_destination else ("",):
-            self._messages[label] += 1
-            self._bytes[label] += len(payload)
+            self._messages[label] += times
+            self._bytes[label] += times * len(payload)
 
     def _take(self, samples: Sequence[Sample]) -> None:
         self._messages.clear()

@@ -120,7 +120,8 @@ class Scheduling(Namespace):
 
         One script call per bucket and thousand messages, all in one pipeline. Each call is made
         while Redis works on those before. `Outgoing.late`: the places of those in flight.
-        again: they were sent before, and count against the quota already.
+        They do not count against the quota: those that they wait for do. again: they were sent
+        before, and the quota let them pass.
         """
         outgoing = messages if isinstance(messages, Outgoing) else Outgoing(messages, self.ids)
         found: list[Any] = [None] * len(outgoing)
@@ -128,6 +129,9 @@ class Scheduling(Namespace):
         places = range(len(outgoing))
         todo = places if again else (yield from self._within_quota(outgoing, found))
         yield from self._try_again(outgoing, policy, todo, found)
+        if self.quota.is_set and not again:
+            for _, message in outgoing.stamped(ScriptCall(0, outgoing.late)):
+                self.quota.count(message.payload, -1)
         return found
 
     def _try_again(
