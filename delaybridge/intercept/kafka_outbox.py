@@ -51,6 +51,7 @@ class Outbox:
         self._in_flight: deque[Waiting] = deque()  # the messages of the current call
         self._late: dict[str, deque[Waiting]] = {}  # by id, those whose id is in flight
         self._late_at_s = 0.0  # when the first of each id is tried again
+        self._is_pausing = False  # it was not time yet for the batch in flight
         self._reports: deque[Report] = deque()
         self._bytes = 0  # of all four
         self._unstored = 0  # messages in the first three
@@ -157,8 +158,8 @@ class Outbox:
                 lambda: self._queue or (self.is_closed and not self._late),
                 self._late_at_s - time.monotonic() if self._late else None,
             )
-            size = 0
-            for of_id in self._late.values() if self._late_at_s <= time.monotonic() else ():
+            size, self._is_pausing = 0, self._late_at_s > time.monotonic()
+            for of_id in self._late.values() if not self._is_pausing else ():
                 if 2 * len(self._in_flight) >= BATCH_MESSAGES or 2 * size >= BATCH_BYTES:
                     break
                 self._in_flight.append(of_id.popleft())
@@ -212,8 +213,9 @@ class Outbox:
                 of_id = self._late.pop(one.accepted.id, None) or deque[Waiting]()
                 of_id.appendleft(one)
                 self._late[one.accepted.id] = of_id  # after all others
-            if late:
-                self._late_at_s = time.monotonic() + next_s
+            if late:  # new ones do not put off those whose pause has begun
+                at_s = time.monotonic() + next_s
+                self._late_at_s = min(self._late_at_s, at_s) if self._is_pausing else at_s
             self._is_purging = False
             self._changed.notify_all()
 

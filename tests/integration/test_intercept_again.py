@@ -182,6 +182,29 @@ async def test_many_that_wait_leave_room_for_others_and_their_ids_stay_in_order(
     assert len(kafka) == 0
 
 
+def test_new_ones_that_wait_do_not_put_off_an_older_one(
+    kafka: KafkaProducer, owner_of: OwnerOf, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Patience, "pause_s", lambda patience: kafka_outbox.PAUSE_S)
+    late, ids = Reports(), [{"delaybridge-id": f"x{n}"} for n in range(300)]
+    for id in ids:
+        kafka.produce("t", b"old", headers=id, delay=0)
+    kafka.flush()
+    old, others, before = Delivering(owner_of("x0")), iter(ids[1:]), script_calls(raw)
+    kafka.produce("t", b"new", headers=ids[0], on_delivery=late, delay="1h")
+    until(lambda: script_calls(raw) > before, "it was tried")
+    old.owner.settle(*(copy for copy in old._copies if copy.id == "x0"))
+
+    def is_stored() -> bool:
+        kafka.produce("t", b"new", headers=next(others), delay="1h")
+        kafka.poll(0)
+        return bool(late.all)
+
+    until(is_stored, interval_s=0.01)
+    assert late.codes == [None]
+    old.owner.settle(*(copy for copy in old._copies if copy.id != "x0"))
+
+
 def test_after_a_purge_of_what_waits_the_next_is_stored(
     kafka: KafkaProducer, owner_of: OwnerOf, raw: redis.Redis
 ) -> None:

@@ -31,6 +31,12 @@ MUTANTS = [
         "tests/integration/test_intercept_again.py -k many_that_wait",
     ),
     Mutant(
+        "confluent_kafka: new ones put off older ones", "delaybridge/intercept/kafka_outbox.py",
+        "min(self._late_at_s, at_s) if self._is_pausing else at_s", "at_s",
+        "while ids that are in flight come, none that waits is tried again",
+        "tests/integration/test_intercept_again.py -k put_off",
+    ),
+    Mutant(
         "outbox: in flight is done", "delaybridge/outbox/pump.py",
         "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:", "elif False:",
         "a row is deleted whose message was not stored",
