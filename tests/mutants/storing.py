@@ -44,6 +44,12 @@ MUTANTS = [
         "tests/unit/test_scheduling.py",
     ),
     Mutant(
+        "scheduling: each try counts", "delaybridge/store/scheduling.py",
+        "self.quota.count(message.payload, -1)", "pass",
+        "calls that wait fill limits.pending_messages, and others are refused",
+        "tests/integration/test_scheduled_again.py -k against_a_limit",
+    ),
+    Mutant(
         "batching: nobody waits", "delaybridge/client/batching.py",
         "late = [] if is_last else sent.late", "late = []",
         "a call of an AsyncClient is not stored, though its id is free a moment later",
