@@ -54,6 +54,7 @@ def convert(
     """`delaybridge ingest rabbitmq --convert` for a namespace of four buckets."""
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
     monkeypatch.setattr(conversion, "_ROUTED_S", 0.01)
+    monkeypatch.setattr(conversion, "_TRIES", 10)
     flags = ["--json", "--redis", redis_url, "--namespace", namespace]
     run = runner([*flags, "--broker", f"rabbitmq={node.url}"], capsys, monkeypatch)
 
@@ -206,6 +207,7 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
     assert (await convert(delay)).code != 0
     await rabbit.send(f"{delay}-first", [("k", b"meanwhile", described(headers=asked))])
     done = await convert(delay)
+    assert done.code == 0, done.err
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 1)
     entrance = make_entrance()
     entrance.ingest("rabbitmq")
@@ -290,6 +292,26 @@ async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen
     done = await convert(delay, management="off")
     assert done.code == 0, done.err
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 0)
+
+
+async def test_a_queue_is_not_empty_because_its_leader_is_silent(
+    rabbit: Exchanges,
+    node: ManagedNode,
+    namespace: str,
+    convert: Convert,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RabbitMQ says so after 250 ms."""
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    await rabbit.send(delay, messages(3))
+    node.ctl("eval", f"sys:suspend('%2F_{delay}').")
+    monkeypatch.setattr(conversion, "_ANSWER_S", 0.3)
+    refused = await convert(delay)
+    node.ctl("eval", f"sys:resume('%2F_{delay}').")
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    await rabbit.send(delay, messages(1))  # the exchange is there
+    assert await rabbit.waiting(delay) == 4
 
 
 async def test_nothing_is_unbound_from_an_exchange_of_another_form(

@@ -12,6 +12,10 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
+from pika.exceptions import AMQPError
+from pika.spec import Basic
+
+from delaybridge.amqp.connection import close_channel, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
@@ -32,8 +36,9 @@ from delaybridge.publish import Publisher
 from delaybridge.settings.routes import Route
 
 _T = TypeVar("_T")
-_AGAIN_S = 0.05
+_AGAIN_S, _TRIES = 0.05, 60
 _ROUTED_S = 1.0  # in which a message that the exchange routed is in the queue
+_ANSWER_S = 20.0  # that the queue has: a leader is chosen in less
 
 
 class Converted(NamedTuple):
@@ -68,13 +73,14 @@ async def convert(
     was_earlier = queue_is_earlier or exchange_is_earlier
     if was_earlier:
         if queue_is_earlier:
+            await _is_empty(connection, route)  # it answers
             await _check_unread(connection, route)
             await _check_unbound(management, route)
         bound = await _listed(management, management.bound_to, route.source)
         unbound = {each.destination for each in bound} - {route.source}
         await _hold_bindings(connection, route, management)
         if queue_is_earlier:  # what is there already is read before publishes get 404
-            waiting, _ = await _held_by(connection, route.source)
+            waiting, _ = await _held_by(connection, route)
             read = await _drain(connection, intake, publisher, most=waiting)
         for exchange in (route.source, interim_exchange(route)):
             await connection.call_alone("exchange_delete", exchange=exchange)
@@ -96,18 +102,66 @@ async def _is_earlier(declaring: Any) -> bool:
 
 
 async def _check_unread(connection: IntakeConnection, route: Route) -> None:
-    _, consumers = await _held_by(connection, route.source)
-    if consumers:
-        raise ConfigError(
-            f"{route}: its queue has {consumers} consumers: stop the ingest processes of the "
-            "earlier version first"
-        )
+    """ConfigError if others read the old queue; the broker sees the end of a consumer, or of
+    `_get`, a moment later."""
+    for _ in range(_TRIES):
+        _, consumers = await _held_by(connection, route)
+        if not consumers:
+            return
+        await asyncio.sleep(_AGAIN_S)
+    raise ConfigError(
+        f"{route}: its queue has {consumers} consumers: stop the ingest processes of the "
+        "earlier version first"
+    )
 
 
-async def _held_by(connection: IntakeConnection, queue: str) -> tuple[int, int]:
-    """Messages of a queue that no consumer has, and its consumers."""
-    answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
+async def _held_by(connection: IntakeConnection, route: Route) -> tuple[int, int]:
+    """Messages of the old queue that no consumer has, and its consumers.
+
+    Nothing is believed unproven: RabbitMQ says that a quorum queue has neither if its leader does
+    not answer within 250 ms.
+    """
+    while not any(held := await _counted(connection, route)):
+        if await _is_empty(connection, route):
+            return await _counted(connection, route)
+    return held
+
+
+async def _counted(connection: IntakeConnection, route: Route) -> tuple[int, int]:
+    answer = await connection.call_alone("queue_declare", queue=route.source, passive=True)
     return int(answer.message_count), int(answer.consumer_count)
+
+
+async def _is_empty(connection: IntakeConnection, route: Route) -> bool:
+    """Ask the old queue for a message; ConfigError if its leader does not answer."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            if await _get(connection, route) == Basic.GetEmpty:
+                return True
+            while not any(await _counted(connection, route)):
+                await asyncio.sleep(_AGAIN_S)  # the message is on its way back
+            return False
+    except (AMQPError, TimeoutError) as exc:
+        raise ConfigError(
+            f"{route}: its queue does not answer, and was not deleted: {reason_of(exc)}"
+        ) from exc
+
+
+async def _get(connection: IntakeConnection, route: Route) -> Any:
+    """The class of the answer; a message goes back with the channel."""
+    channel = await connection.open_channel(lambda *_: None)
+    answers = asyncio.Queue[Any]()
+    channel.add_on_close_callback(lambda _, why: answers.put_nowait(why))
+    # `basic_get` itself calls back with a whole message only, and nothing reads its content here.
+    channel.add_callback(answers.put_nowait, [Basic.GetOk, Basic.GetEmpty])
+    try:
+        channel.basic_get(route.source, lambda *_: None)
+        answer = await answers.get()
+    finally:
+        close_channel(channel)
+    if isinstance(answer, Exception):
+        raise answer
+    return type(answer.method)
 
 
 async def _drain(
@@ -117,14 +171,14 @@ async def _drain(
 
     Returns how many were read.
     """
-    queue, read = intake.route.source, 0
-    while any(held := await _held_by(connection, queue)) and read < most:
-        if held[1]:  # this one's, of which the broker has not yet seen the end
-            await asyncio.sleep(_AGAIN_S)
+    route, read = intake.route, 0
+    while any(held := await _held_by(connection, route)) and read < most:
+        if held[1]:
+            await _check_unread(connection, route)
             continue
         before = read - intake.counts.total
-        reading = asyncio.create_task(intake.consume(connection, publisher, queue))
-        while not reading.done() and ((await _held_by(connection, queue))[0] or intake.held):
+        reading = asyncio.create_task(intake.consume(connection, publisher, route.source))
+        while not reading.done() and ((await _held_by(connection, route))[0] or intake.held):
             if before + _settled(intake) >= most:
                 break
             await asyncio.sleep(_AGAIN_S)
