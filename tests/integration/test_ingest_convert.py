@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
 
 from delaybridge.amqp.connection import close_connection, open_connection
 from delaybridge.ingest.rabbitmq import conversion
@@ -194,7 +195,7 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
     delay = f"{namespace}.delay"
     await earlier(rabbit, delay)
     await rabbit.send(delay, messages(1))
-    drain, calls = conversion._drain, iter(("first", "dies"))
+    drain, calls = conversion._drain, iter(("first", "dies", "dies"))
 
     async def drained(*given: Any, **most: Any) -> int:
         call = next(calls, "")
@@ -206,6 +207,9 @@ async def test_a_conversion_that_was_killed_can_be_repeated(
     asked = {"x-delay": HOUR_MS, "h": 1}
     assert (await convert(delay)).code != 0
     await rabbit.send(f"{delay}-first", [("k", b"meanwhile", described(headers=asked))])
+    assert (await convert(delay)).code != 0
+    with pytest.raises(ChannelClosedByBroker, match="404"):  # with the old queue behind it
+        await rabbit.send(delay, messages(1))
     done = await convert(delay)
     assert done.code == 0, done.err
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 1)
@@ -292,6 +296,51 @@ async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen
     done = await convert(delay, management="off")
     assert done.code == 0, done.err
     assert (done.objects[0]["messages"], done.objects[0]["bindings"]) == (1, 0)
+
+
+async def test_of_two_conversions_at_once_one_is_refused(
+    rabbit: Exchanges, namespace: str, convert: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    drain = conversion._drain
+
+    def lock(channel: BlockingChannel) -> None:
+        channel.queue_declare(f"{delay}.moving", exclusive=True)
+
+    def convert_beside(channel: BlockingChannel) -> Any:
+        lock(channel)
+        return asyncio.run(convert(delay))
+
+    async def drained(*given: Any, **most: Any) -> int:
+        with pytest.raises(ChannelClosedByBroker, match="RESOURCE_LOCKED"):
+            await rabbit.do(lock)
+        return await drain(*given, **most)
+
+    refused = await rabbit.do(convert_beside)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    await rabbit.send(delay, messages(1))  # nothing was changed
+    monkeypatch.setattr(conversion, "_drain", drained)
+    assert (await convert(delay)).objects[0]["messages"] == 1
+
+
+async def test_a_consumer_that_comes_later_stops_a_conversion(
+    rabbit: Exchanges, namespace: str, convert: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+
+    def convert_beside(channel: BlockingChannel) -> Any:
+        async def none(*_: object) -> None:
+            channel.basic_consume(delay, lambda *_: None)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(conversion, "_hold_bindings", none)
+            return asyncio.run(convert(delay))
+
+    refused = await rabbit.do(convert_beside)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    assert "1 consumers" in refused.error["message"]
 
 
 async def test_a_queue_is_not_empty_because_its_leader_is_silent(

@@ -29,7 +29,9 @@ from delaybridge.ingest.rabbitmq.topology import (
     declare,
     declare_exchange,
     declare_queues,
+    exists,
     holding_exchange,
+    lock,
     take,
 )
 from delaybridge.publish import Publisher
@@ -62,14 +64,17 @@ async def convert(
     """Give a delay exchange and its intake queue today's form. Safe to repeat.
 
     ConfigError before anything is changed: another namespace has it, the exchange may hold
-    messages, other processes read the old queue, other exchanges are bound to it, or the bindings
-    cannot be listed.
+    messages, other processes read the old queue, other exchanges are bound to it, the bindings
+    cannot be listed, or another conversion runs.
     """
     route, read, unbound = intake.route, 0, set[str]()
     await claim(connection, route, intake.owner)
+    await lock(connection, route)
     queue_is_earlier = await _is_earlier(declare_queues(connection, route))
     # Whatever the queue is: ConfigError if the exchange is of a type that may hold messages.
-    exchange_is_earlier = await _is_earlier(declare_exchange(connection, route))
+    # Not declared if it is missing: what it gets would be deleted with the old queue.
+    is_there = await exists(connection, route.source)
+    exchange_is_earlier = is_there and await _is_earlier(declare_exchange(connection, route))
     was_earlier = queue_is_earlier or exchange_is_earlier
     if was_earlier:
         if queue_is_earlier:
@@ -78,19 +83,34 @@ async def convert(
             await _check_unbound(management, route)
         bound = await _listed(management, management.bound_to, route.source)
         unbound = {each.destination for each in bound} - {route.source}
-        await _hold_bindings(connection, route, management)
-        if queue_is_earlier:  # what is there already is read before publishes get 404
-            waiting, _ = await _held_by(connection, route)
-            read = await _drain(connection, intake, publisher, most=waiting)
-        for exchange in (route.source, interim_exchange(route)):
-            await connection.call_alone("exchange_delete", exchange=exchange)
-        if queue_is_earlier:
-            await asyncio.sleep(_ROUTED_S)
-            read += await _drain(connection, intake, publisher)
-            await connection.call_alone("queue_delete", queue=route.source)
+        if is_there:
+            await _hold_bindings(connection, route, management)
+        read = await _replaced(connection, intake, publisher, is_there, queue_is_earlier)
     await declare(connection, route)
     kept = await _give_back_bindings(connection, route, management)
     return Converted(was_earlier, read, kept, sorted(unbound))
+
+
+async def _replaced(
+    connection: IntakeConnection,
+    intake: Intake,
+    publisher: Publisher,
+    is_there: bool,
+    queue_is_earlier: bool,
+) -> int:
+    """Delete the exchange, and the queue once it is read. Returns how many were read."""
+    route, read = intake.route, 0
+    if is_there and queue_is_earlier:  # what it holds already is read before publishes get 404
+        waiting, _ = await _held_by(connection, route)
+        read = await _drain(connection, intake, publisher, most=waiting)
+    for exchange in (route.source, interim_exchange(route)):
+        await connection.call_alone("exchange_delete", exchange=exchange)
+    if queue_is_earlier:
+        await asyncio.sleep(_ROUTED_S)
+        read += await _drain(connection, intake, publisher)
+        if await _is_earlier(declare_queues(connection, route)):  # as it was
+            await connection.call_alone("queue_delete", queue=route.source)
+    return read
 
 
 async def _is_earlier(declaring: Any) -> bool:

@@ -41,7 +41,7 @@ BOUND_HEADERS = (
 """The headers that ingest reads. When one is added, the list before moves to `FORMER_HEADERS`."""
 FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""
-_REFUSED, _PRECONDITION_FAILED = 403, 406
+_REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION_FAILED = 403, 404, 405, 406
 ALTERNATE = "alternate-exchange"
 _CURRENT_ALTERNATE = re.compile(
     rf"'{ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
@@ -68,7 +68,8 @@ def owner_exchange(route: Route) -> str:
 
 
 def holding_exchange(route: Route) -> str:
-    """Has the bindings into the delay exchange while that is replaced."""
+    """Has the bindings into the delay exchange while that is replaced. A queue of this name is
+    there while a conversion runs."""
     return f"{route.source}.moving"
 
 
@@ -160,6 +161,27 @@ async def declare_queues(connection: IntakeConnection, route: Route) -> None:
 async def declare_exchange(connection: IntakeConnection, route: Route) -> None:
     """The same of the delay exchange alone, with its binding; the queue may be of another form."""
     await _insist(connection, route, *_of_exchange(route))
+
+
+async def exists(connection: IntakeConnection, exchange: str) -> bool:
+    """Whether there is such an exchange."""
+    try:
+        await connection.call_alone("exchange_declare", exchange=exchange, passive=True)
+    except Exception as exc:
+        if _text_of(exc, _NOT_FOUND) is None:
+            raise
+        return False
+    return True
+
+
+async def lock(connection: IntakeConnection, route: Route) -> None:
+    """Let no other conversion of the delay exchange run until the connection ends; ConfigError if
+    one runs."""
+    about = {"queue": holding_exchange(route), "exclusive": True}
+    refusal = await _refusal(connection, route, ("queue_declare", about))
+    if refusal is not None:
+        is_locked = _text_of(refusal, _LOCKED) is not None
+        raise ConfigError(f"{route}: another conversion of it is running") if is_locked else refusal
 
 
 async def _insist(connection: IntakeConnection, route: Route, *steps: Step) -> None:

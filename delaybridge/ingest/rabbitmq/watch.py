@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from pika.exceptions import AMQPError
 
-from delaybridge.amqp.connection import close_code
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
@@ -30,6 +29,7 @@ from delaybridge.ingest.rabbitmq.topology import (
     DELIVERY_LIMIT,
     binding_arguments,
     exchange_arguments,
+    exists,
     holding_exchange,
     unbind,
 )
@@ -37,7 +37,6 @@ from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route
 
 EVERY_S = 10.0
-_NOT_FOUND = 404
 _ANSWER_S = 5.0
 _KEEPING, _CONFIRMED = "reject-publish", "at-least-once"  # as the queues' arguments say
 _NAMED = 5  # bindings that are shown one by one
@@ -95,18 +94,12 @@ async def _unbind_more(connection: IntakeConnection, management: Management, rou
 
 
 async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
-    try:
-        await connection.call_alone("exchange_declare", exchange=route.target, passive=True)
-    except Exception as exc:
-        closed = close_code(exc)
-        if closed is None:
-            raise
-        if closed[0] == _NOT_FOUND:
-            return [
-                f"exchange {route.target!r} does not exist: RabbitMQ drops messages without a "
-                f"delay, and delayed ones cannot be delivered; declare it, with its bindings"
-            ]
-    return []
+    if await exists(connection, route.target):
+        return []
+    return [
+        f"exchange {route.target!r} does not exist: RabbitMQ drops messages without a "
+        f"delay, and delayed ones cannot be delivered; declare it, with its bindings"
+    ]
 
 
 class Survey(NamedTuple):
@@ -163,7 +156,7 @@ async def seen_by(management: Management, route: Route) -> list[str]:
         )
     if held := await management.bindings_into(holding_exchange(route)):
         found.append(
-            f"a conversion was interrupted: exchange {held[0].source!r} is still bound to "
+            f"a conversion runs, or was interrupted: exchange {held[0].source!r} is still bound to "
             f"{holding_exchange(route)!r}"
             f"{RUN}delaybridge ingest rabbitmq --convert {route.source}"
         )
