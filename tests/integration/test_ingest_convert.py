@@ -13,6 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 from delaybridge.amqp.connection import close_connection, open_connection
 from delaybridge.ingest.rabbitmq import conversion
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.topology import unbind
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.parameters import parameters_of
@@ -361,6 +362,23 @@ async def test_a_queue_is_not_empty_because_its_leader_is_silent(
     assert (refused.code, refused.error["code"]) == (2, "config")
     await rabbit.send(delay, messages(1))  # the exchange is there
     assert await rabbit.waiting(delay) == 4
+
+
+async def test_nothing_is_converted_by_what_another_cluster_shows(
+    rabbit: Exchanges, namespace: str, convert: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+
+    async def answer(_: Management, path: str) -> Any:
+        return {} if path.endswith("/amq.direct") else None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Management, "_answer", answer)
+        refused = await convert(delay)
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    assert "another cluster" in refused.error["message"]
+    assert (await convert(delay)).objects[0]["bindings"] == 1
 
 
 async def test_nothing_is_unbound_from_an_exchange_of_another_form(

@@ -78,7 +78,7 @@ async def seen(api: Management, monkeypatch: pytest.MonkeyPatch, **given: Any) -
         paths[name]: answer if isinstance(answer, tuple) else (200, answer)
         for name, answer in given.items()
     }
-    monkeypatch.setattr(Answers, "given", answers)
+    monkeypatch.setattr(Answers, "given", {"exchanges/amq.direct": (200, {}), **answers})
     return await seen_by(api, ROUTE)
 
 
@@ -179,6 +179,15 @@ async def test_an_answer_that_makes_no_sense_shows_nothing(
 ) -> None:
     with pytest.raises(ManagementError, match=r"http://127\.0\.0\.1"):
         await seen(api, monkeypatch, **given)
+
+
+async def test_an_api_that_does_not_know_what_every_broker_has_shows_nothing(
+    api: Management, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one behind a proxy that decodes %2F."""
+    monkeypatch.setattr(Answers, "given", {})
+    with pytest.raises(ManagementError, match="decodes %2F"):
+        await seen_by(api, ROUTE)
 
 
 async def test_a_port_that_speaks_no_http_shows_nothing(api: Management) -> None:

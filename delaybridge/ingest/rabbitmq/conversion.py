@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from pika.exceptions import AMQPError
@@ -71,6 +72,7 @@ async def convert(
     await claim(connection, route, intake.owner)
     await lock(connection, route)
     queue_is_earlier = await _is_earlier(declare_queues(connection, route))
+    await _listed(management, partial(_shown, management), expired(route))  # it exists by now
     # Whatever the queue is: ConfigError if the exchange is of a type that may hold messages.
     # Not declared if it is missing: what it gets would be deleted with the old queue.
     is_there = await exists(connection, route.source)
@@ -239,6 +241,13 @@ async def _listed(
             f"ingest.management: the bindings of {name!r} cannot be listed: {exc}; "
             "set its address, or off if others have bound nothing to it"
         ) from None
+
+
+async def _shown(management: Management, exchange: str) -> list[Any]:
+    """ManagementError if the exchange, which exists, is not shown."""
+    if await management.exchange(exchange):
+        return []
+    raise management.shows_another()
 
 
 async def _hold_bindings(

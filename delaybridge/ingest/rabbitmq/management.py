@@ -25,6 +25,7 @@ _TIMEOUT_S = 3.0
 _AT_ONCE = 32  # requests, however many the sources are
 _MOST_BYTES = 4 * 2**20
 _NOT_THERE = b'"Object Not Found"'  # not the 404 of another server
+_IN_EVERY_VHOST = "amq.direct"  # an exchange
 OFF = "off"
 _PORT, _TLS_PORT = 15672, 15671
 
@@ -145,6 +146,22 @@ class Management:
 
     async def _ask(self, path: str, missing: Any) -> Any:
         """The answer; missing: what it is if the broker does not have that."""
+        if (found := await self._answer(path)) is not None:
+            return found
+        # A proxy that decodes %2F asks for something else, which does not exist, either.
+        if await self._answer(f"exchanges/{self._path(_IN_EVERY_VHOST)}") is None:
+            raise self.shows_another()
+        return missing
+
+    def shows_another(self) -> ManagementError:
+        """That it is the API of another broker, or is asked for something else."""
+        return ManagementError(
+            f"{self._url}: does not show this broker: is it another cluster's, or a proxy that "
+            "decodes %2F?"
+        )
+
+    async def _answer(self, path: str) -> Any:
+        """None: the broker does not have that."""
         if self.is_off:
             raise ManagementError("switched off by ingest.management")
         try:
@@ -157,13 +174,15 @@ class Management:
         except (OSError, ValueError, HTTPException) as exc:
             raise ManagementError(f"{self._url}: {printable(str(exc))}") from None
         if answer.status == HTTPStatus.NOT_FOUND and _NOT_THERE in body:
-            return missing
+            return None
         if answer.status != HTTPStatus.OK:
             raise ManagementError(f"{self._url}: {answer.status} {printable(answer.reason)}")
         try:
-            return json.loads(body)
+            if (found := json.loads(body)) is not None:
+                return found
         except (ValueError, RecursionError):
-            raise self._is_another() from None
+            pass
+        raise self._is_another()
 
     async def _received(self, path: str) -> bytes:
         """All that the server sends.
