@@ -112,10 +112,12 @@ async def test_an_earlier_form_is_refused_and_stops_no_other(
 ) -> None:
     bad, good = f"{namespace}-bad.delay", f"{namespace}-good.delay"
     await earlier(rabbit, bad, type, queue=queue, **arguments)
-    entrance = make_entrance(exchanges=[bad, good])
+    entrance = make_entrance(exchanges=[f"{bad}=shop", good])
     entrance.ingest("rabbitmq")
     await reading(entrance, good)
-    assert f"delaybridge ingest rabbitmq --convert {bad} " in await refusal(entrance, bad)
+    assert f"delaybridge ingest rabbitmq --convert rabbitmq:{bad}=shop " in await refusal(
+        entrance, bad
+    )
     await rabbit.publish(good, "k", headers={"x-delay": HOUR_MS})
     await entrance.until_delayed(1)
 

@@ -212,7 +212,7 @@ async def test_a_changed_alternate_exchange_is_shown_while_delayed_messages_are_
         return found.condition if found and "amq.fanout" in found.condition else ""
 
     state = await entrance.until(is_shown, "the other alternate exchange")
-    assert f"delaybridge ingest rabbitmq --convert {delay}" in state
+    assert f"delaybridge ingest rabbitmq --convert rabbitmq:{delay}=" in state
     await rabbit.publish(delay, "k", headers=HOUR)
     await entrance.until_delayed(1)
     await rabbit.do(lambda channel: channel.exchange_delete(delay))

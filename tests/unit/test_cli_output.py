@@ -18,6 +18,7 @@ from delaybridge.cli.logs import shown
 from delaybridge.errors import StoreError
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.message import Answer, State
+from delaybridge.settings.routes import Route
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored
 from delaybridge.times import in_time
@@ -221,7 +222,8 @@ def test_a_verdict_is_wrapped_on_a_terminal(
         remedies.unbind("/", "orders.delay", "queue", "it's; a (queue)"),
         remedies.unbind("/", "orders.delay", "exchange", "wrong"),
         "rabbitmqctl set_policy x '^x(\\.y)?$' '{\"a\": 1}' && rabbitmqctl set_operator_policy x",
-        "delaybridge ingest rabbitmq --convert orders.delay",
+        "delaybridge ingest rabbitmq --convert rabbitmq:orders.delay=orders",
+        remedies.convert(Route("rabbitmq", "rabbitmq", "a(b).delay", "$d")),
     ],
 )
 def test_a_command_is_not_broken_by_a_terminal(command: str, width: int) -> None:

@@ -19,7 +19,7 @@ from delaybridge.ingest.rabbitmq.topology import BOUND_HEADERS, binding_argument
 from delaybridge.ingest.rabbitmq.watch import _survey, seen_by, surveyed
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.parameters import parameters_of
-from delaybridge.settings.routes import Route
+from delaybridge.settings.routes import Route, parse_route
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.ingester import options_of, routes_of
 from tests.rigs.waiting import DEADLINE_S
@@ -139,8 +139,16 @@ async def test_a_conversion_that_was_interrupted_is_told_with_the_command_that_e
     held = {"source": "first", "routing_key": "", "arguments": {}}
     (fault,) = await seen(api, monkeypatch, held=[held])
     assert "'first'" in fault and fault.endswith(
-        "; run: delaybridge ingest rabbitmq --convert orders.delay"
+        "; run: delaybridge ingest rabbitmq --convert rabbitmq:orders.delay=orders"
     )
+
+
+@pytest.mark.parametrize("names", ["orders.delay orders", "orders.delay shop", "a:b$(c).delay x=y"])
+def test_the_command_that_converts_names_the_target(names: str) -> None:
+    source, target = names.split()
+    route = Route("eu", "rabbitmq", source, target)
+    *_, text = shlex.split(remedies.convert(route))
+    assert parse_route(text, {"eu": "rabbitmq", "us": "rabbitmq"}, "rabbitmq") == route
 
 
 async def test_many_foreign_bindings_are_counted(

@@ -46,6 +46,11 @@ def shield(vhost: str, route: Route, commands: Sequence[str]) -> str:
     )
 
 
+def convert(route: Route) -> str:
+    """Give a delay exchange today's form, whatever the settings of who runs it name."""
+    return shlex.join(["delaybridge", "ingest", "rabbitmq", "--convert", f"{route}={route.target}"])
+
+
 def rights(vhost: str, user: str, routes: Sequence[Route]) -> str:
     """Give the user of ingest what it needs for these sources, and nothing else."""
     sources, targets = (

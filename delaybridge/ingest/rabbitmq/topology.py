@@ -16,6 +16,7 @@ from typing import Any
 from delaybridge.amqp.connection import close_channel, close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
+from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.settings.routes import Route
@@ -305,10 +306,7 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
         )
     if expired(route) in arguments.values():
         return ConfigError(f"{route}: {expired(route)!r} is not delaybridge's; delete it ({text})")
-    return EarlierForm(
-        f"{route} is of another form; run once: delaybridge ingest rabbitmq --convert "
-        f"{route.source} ({text})"
-    )
+    return EarlierForm(f"{route} is of another form; run once: {remedies.convert(route)} ({text})")
 
 
 async def _declare(connection: IntakeConnection, method: str, **arguments: Any) -> str:

@@ -158,7 +158,7 @@ async def seen_by(management: Management, route: Route) -> list[str]:
         found.append(
             f"a conversion runs, or was interrupted: exchange {held[0].source!r} is still bound to "
             f"{holding_exchange(route)!r}"
-            f"{RUN}delaybridge ingest rabbitmq --convert {route.source}"
+            f"{RUN}{remedies.convert(route)}"
         )
     for queue in (route.source, expired(route)):
         if fault := _policy(management.vhost, route, queue, await management.policies(queue)):
