@@ -17,6 +17,7 @@ from delaybridge.cli.grammar import NAME, Command, Group, option, options, pass_
 from delaybridge.cli.invocation import Invocation
 
 if TYPE_CHECKING:
+    from delaybridge.ingest.rabbitmq.conversion import Converted
     from delaybridge.settings.routes import Route
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import IngestInfo, WorkerInfo
@@ -139,14 +140,18 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     new = parse_routes([text for text, found in named.items() if not found], kinds, "rabbitmq")
     routes = [*dict.fromkeys(route for found in named.values() for route in found), *new]
     configure(as_json=call.output.json, verbose=call.verbose)
-    for route, done in convert(settings, routes):
-        what = (
-            f"replaced; read from its queue: {done.messages}; bindings kept: {done.bindings}"
-            if done.was_earlier or done.bindings else "of today's form already"
-        )  # fmt: skip
-        lost = ", ".join(done.unbound)
-        what += f"; no longer bound to it, bind to {route.target}: {lost}" if lost else ""
-        call.output.result({"source": str(route), **done._asdict()}, f"{route}: {what}")
+    convert(settings, routes, partial(_tell, call))
+
+
+def _tell(call: Invocation, route: Route, done: Converted) -> None:
+    """What the conversion of a delay exchange did, as soon as it is done."""
+    what = (
+        f"replaced; read from its queue: {done.messages}; bindings kept: {done.bindings}"
+        if done.was_earlier or done.bindings else "of today's form already"
+    )  # fmt: skip
+    lost = ", ".join(done.unbound)
+    what += f"; no longer bound to it, bind to {route.target}: {lost}" if lost else ""
+    call.output.result({"source": str(route), **done._asdict()}, f"{route}: {what}")
 
 
 @ingest.command("kafka")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from delaybridge.ingest.rabbitmq.conversion import Converted
 from delaybridge.ingest.rabbitmq.ingest import connected
@@ -14,13 +14,17 @@ from delaybridge.worker.ingester import Ingester
 from delaybridge.worker.opening import open_namespace
 from delaybridge.worker.service import Identity
 
+OnConverted = Callable[[Route, Converted], None]
+
 
 class Converter(Ingester):
     """Converts its routes, one after the other, and ends."""
 
-    def __init__(self, settings: Settings, routes: Sequence[Route]) -> None:
+    def __init__(
+        self, settings: Settings, routes: Sequence[Route], on_converted: OnConverted
+    ) -> None:
         super().__init__(settings, Identity.of_this_process(None), routes)
-        self.converted: list[tuple[Route, Converted]] = []
+        self._on_converted = on_converted
 
     async def work(self) -> None:
         """Raises what stops it; it can be run again."""
@@ -31,14 +35,12 @@ class Converter(Ingester):
             for options in self._options.values():
                 async with connected(options, store, self.emit) as ingest:
                     for route in options.routes:
-                        self.converted.append((route, await ingest.convert(route)))
+                        self._on_converted(route, await ingest.convert(route))
         finally:
             self.emit.flush()
             await self._store.close()
 
 
-def convert(settings: Settings, routes: Sequence[Route]) -> list[tuple[Route, Converted]]:
+def convert(settings: Settings, routes: Sequence[Route], on_converted: OnConverted) -> None:
     """Give these delay exchanges today's form. Safe to repeat."""
-    converter = Converter(settings, routes)
-    asyncio.run(converter.work())
-    return converter.converted
+    asyncio.run(Converter(settings, routes, on_converted).work())

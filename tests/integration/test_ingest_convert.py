@@ -58,12 +58,12 @@ def convert(
     monkeypatch.setattr(conversion, "_ROUTED_S", 0.01)
     monkeypatch.setattr(conversion, "_TRIES", 10)
     flags = ["--json", "--redis", redis_url, "--namespace", namespace]
-    run = runner([*flags, "--broker", f"rabbitmq={node.url}"], capsys, monkeypatch)
 
-    async def call(delay: str, management: str = node.management) -> Result:
+    async def call(*delays: str, management: str = node.management, url: str = node.url) -> Result:
         monkeypatch.setenv("DELAYBRIDGE_INGEST__MANAGEMENT", management)
-        words = ("ingest", "rabbitmq", "--convert", delay)
-        return await asyncio.to_thread(run, *words)
+        run = runner([*flags, "--broker", f"rabbitmq={url}"], capsys, monkeypatch)
+        words = [word for delay in delays for word in ("--convert", delay)]
+        return await asyncio.to_thread(run, "ingest", "rabbitmq", *words)
 
     return call
 
@@ -278,6 +278,50 @@ async def test_bindings_of_others_that_cannot_be_kept_are_named(
     assert await rabbit.waiting(queue) == 1  # nothing was changed
     done = await convert(delay)
     assert (done.objects[0]["messages"], done.objects[0]["unbound"]) == (1, [queue])
+
+
+async def test_bindings_that_go_are_logged_before_and_each_result_is_told_at_once(
+    rabbit: Exchanges,
+    namespace: str,
+    convert: Convert,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, queue = (f"{namespace}{name}" for name in ("-1.delay", "-2.delay", "-queue"))
+    for delay in (first, second):
+        await earlier(rabbit, delay)
+
+    def bind(channel: BlockingChannel) -> None:
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, second, "#")
+
+    await rabbit.do(bind)
+    replaced = conversion._replaced
+
+    async def dies(connection: Any, intake: Any, *given: Any) -> int:
+        if intake.route.source == second:
+            raise OSError("killed")
+        return await replaced(connection, intake, *given)
+
+    monkeypatch.setattr(conversion, "_replaced", dies)
+    done = await convert(first, second)
+    assert done.code != 0
+    assert [each["source"] for each in done.objects] == [f"rabbitmq:{first}"]
+    assert repr(queue) in done.err
+
+
+async def test_nothing_is_converted_without_the_right_to_write_to_the_target(
+    rabbit: Exchanges, node: ManagedNode, namespace: str, convert: Convert
+) -> None:
+    """It is needed once the exchange is gone."""
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    node.put("users/few", {"password": "few", "tags": "management"})
+    own = dict.fromkeys(("configure", "write", "read"), f"^{namespace}[.]delay|^{delay}-first")
+    node.put("permissions/%2F/few", own)
+    refused = await convert(delay, url=node.url.replace("guest:guest", "few:few"))
+    assert (refused.code, refused.error["code"]) == (2, "config")
+    assert f"write to '{namespace}'" in refused.error["message"]
+    await rabbit.send(delay, messages(1))  # the exchange is there
 
 
 async def test_nothing_is_converted_while_others_read_or_bindings_cannot_be_seen(

@@ -26,6 +26,7 @@ from delaybridge.ingest.rabbitmq.topology import (
     ALTERNATE,
     EarlierForm,
     Step,
+    check_target,
     claim,
     declare,
     declare_exchange,
@@ -66,7 +67,7 @@ async def convert(
 
     ConfigError before anything is changed: another namespace has it, the exchange may hold
     messages, other processes read the old queue, other exchanges are bound to it, the bindings
-    cannot be listed, or another conversion runs.
+    cannot be listed, another conversion runs, or the user lacks a right.
     """
     route, read, unbound = intake.route, 0, set[str]()
     await claim(connection, route, intake.owner)
@@ -79,12 +80,15 @@ async def convert(
     exchange_is_earlier = is_there and await _is_earlier(declare_exchange(connection, route))
     was_earlier = queue_is_earlier or exchange_is_earlier
     if was_earlier:
+        await check_target(connection, route)
         if queue_is_earlier:
             await _is_empty(connection, route)  # it answers
             await _check_unread(connection, route)
             await _check_unbound(management, route)
         bound = await _listed(management, management.bound_to, route.source)
         unbound = {each.destination for each in bound} - {route.source}
+        for name in sorted(unbound):  # told now: once the exchange is gone nothing shows them
+            intake.warn(f"{name!r} will not be bound to it, bind it to {route.target!r}")
         if is_there:
             await _hold_bindings(connection, route, management)
         read = await _replaced(connection, intake, publisher, is_there, queue_is_earlier)

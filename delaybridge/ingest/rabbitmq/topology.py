@@ -185,6 +185,14 @@ async def lock(connection: IntakeConnection, route: Route) -> None:
         raise ConfigError(f"{route}: another conversion of it is running") if is_locked else refusal
 
 
+async def check_target(connection: IntakeConnection, route: Route) -> None:
+    """ConfigError if the user may not declare an exchange that passes on to the target."""
+    about = {"exchange": f"{route.source}.probe"}
+    declared = {**about, "internal": True, "arguments": exchange_arguments(route)}
+    remove: Step = ("exchange_delete", about)
+    await _insist(connection, route, remove, ("exchange_declare", declared), remove)
+
+
 async def _insist(connection: IntakeConnection, route: Route, *steps: Step) -> None:
     if (refusal := await _refusal(connection, route, *steps)) is not None:
         raise refusal
