@@ -208,10 +208,25 @@ MUTANTS = [
     Mutant(
         "ingest: a conversion looks at the queue alone",
         "delaybridge/ingest/rabbitmq/conversion.py",
-        "exchange_is_earlier = await", "exchange_is_earlier = not queue_is_earlier and await",
+        "is_earlier = is_there and", "is_earlier = is_there and not queue_is_earlier and",
         "an exchange of the delayed-message plugin is deleted with all that it holds",
-        "tests/integration/test_ingest_convert.py::"
+        "tests/integration/test_ingest_convert_refused.py::"
         "test_an_exchange_that_may_hold_messages_is_kept_whatever_its_queue_is",
+    ),
+    Mutant(
+        "ingest: a conversion believes a count of 0",
+        "delaybridge/ingest/rabbitmq/conversion.py",
+        "if await _is_empty(connection, route):", "if True:",
+        "a full queue whose leader does not answer is deleted",
+        "tests/integration/test_ingest_convert.py::"
+        "test_a_queue_that_falls_silent_during_a_conversion_is_read",
+    ),
+    Mutant(
+        "ingest: conversions do not lock", "delaybridge/ingest/rabbitmq/topology.py",
+        "\"exclusive\": True", "\"exclusive\": False",
+        "of two conversions one deletes the other's new queue, with what it holds",
+        "tests/integration/test_ingest_convert_refused.py::"
+        "test_of_two_conversions_at_once_one_is_refused",
     ),
     Mutant(
         "ingest: a conversion has nowhere to hold messages",

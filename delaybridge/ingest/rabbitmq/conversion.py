@@ -82,7 +82,7 @@ async def convert(
     if was_earlier:
         await check_target(connection, route)
         if queue_is_earlier:
-            await _is_empty(connection, route)  # it answers
+            await _is_empty(connection, route)  # whether it is or not, it has answered
             await _check_unread(connection, route)
             await _check_unbound(management, route)
         bound = await _listed(management, management.bound_to, route.source)
