@@ -122,16 +122,16 @@ async def test_of_two_conversions_at_once_one_is_refused(
     await earlier(rabbit, delay)
     drain = conversion._drain
 
-    def lock(channel: BlockingChannel) -> None:
-        channel.queue_declare(f"{delay}.moving", exclusive=True)
+    def look(channel: BlockingChannel) -> None:
+        channel.queue_declare(f"{delay}.moving", passive=True)
 
     def convert_beside(channel: BlockingChannel) -> Any:
-        lock(channel)
+        channel.queue_declare(f"{delay}.moving", exclusive=True)
         return asyncio.run(convert(delay))
 
     async def drained(*given: Any, **most: Any) -> int:
         with pytest.raises(ChannelClosedByBroker, match="RESOURCE_LOCKED"):
-            await rabbit.do(lock)
+            await rabbit.do(look)
         return await drain(*given, **most)
 
     refused = await rabbit.do(convert_beside)
