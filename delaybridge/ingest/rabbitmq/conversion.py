@@ -159,7 +159,7 @@ async def _counted(connection: IntakeConnection, route: Route) -> tuple[int, int
 
 
 async def _is_empty(connection: IntakeConnection, route: Route) -> bool:
-    """Ask the old queue for a message; ConfigError if its leader does not answer."""
+    """Ask the old queue for a message; ConfigError if its leader does not say."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             if await _get(connection, route) == Basic.GetEmpty:
@@ -169,7 +169,8 @@ async def _is_empty(connection: IntakeConnection, route: Route) -> bool:
             return False
     except (AMQPError, TimeoutError) as exc:
         raise ConfigError(
-            f"{route}: its queue does not answer, and was not deleted: {reason_of(exc)}"
+            f"{route}: its queue does not say whether it is empty, and was not deleted: "
+            f"{reason_of(exc)}"
         ) from exc
 
 
