@@ -205,13 +205,15 @@ async def _drain(
             continue
         before = read - intake.counts.total
         reading = asyncio.create_task(intake.consume(connection, publisher, route.source))
-        while not reading.done() and ((await _held_by(connection, route))[0] or intake.held):
-            if before + _settled(intake) >= most:
-                break
-            await asyncio.sleep(_AGAIN_S)
-        read = before + _settled(intake)  # what is held will be delivered again
-        reading.cancel()
-        await asyncio.wait([reading])
+        try:
+            while not reading.done() and ((await _held_by(connection, route))[0] or intake.held):
+                if before + _settled(intake) >= most:
+                    break
+                await asyncio.sleep(_AGAIN_S)
+            read = before + _settled(intake)  # what is held will be delivered again
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
         if not reading.cancelled():
             reading.result()  # raises what ended it
     return read
