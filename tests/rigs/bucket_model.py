@@ -71,10 +71,12 @@ class Model(ClientVerbs):
         marks = self.marks
         if self.lease != token or last_claim > marks.claimed:
             return None
+        again = sorted((claim, id) for id, claim in self.mirror.items() if claim > last_claim)
+        if again and again[0][0] < marks.claimed:  # an answer lost long ago, or `marks` came back
+            return None
         self._forget_calls(now_ms)
         if last_claim < marks.claimed:
-            again = [(claim, id) for id, claim in self.mirror.items() if claim > last_claim]
-            ids = [id for _, id in sorted(again)]
+            ids = [id for _, id in again]
         else:
             ids = self._claim(now_ms + ahead_ms, limit, max_bytes)
         next_score = min(self.due.values(), default=None)
