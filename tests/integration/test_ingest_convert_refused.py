@@ -195,3 +195,29 @@ async def test_nothing_is_converted_by_what_another_cluster_shows(
     assert (refused.code, refused.error["code"]) == (2, "config")
     assert "another cluster" in refused.error["message"]
     assert (await convert(delay)).objects[0]["bindings"] == 1
+
+
+async def test_a_check_of_rights_takes_no_exchange_of_others(
+    rabbit: Exchanges, namespace: str, convert: Convert
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    probe = f"{delay}.probe"
+    await rabbit.do(lambda channel: channel.exchange_declare(probe, "topic", durable=True))
+    assert (await convert(delay)).code == 0
+    await rabbit.do(lambda channel: channel.exchange_declare(probe, passive=True))
+
+
+async def test_a_limit_of_the_broker_is_told_as_it_is(
+    rabbit: Exchanges, namespace: str, node: ManagedNode, convert: Convert
+) -> None:
+    delay = f"{namespace}.delay"
+    await earlier(rabbit, delay)
+    limit = "vhost-limits/%2F/max-queues"
+    node.put(limit, {"value": 1})
+    try:
+        refused = await convert(delay)
+    finally:
+        node.delete(limit)
+    assert refused.code == 2
+    assert "queue limit" in refused.err and "of another form" not in refused.err

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from secrets import token_hex
 from typing import Any
 
 from delaybridge.amqp.connection import close_channel, close_code, reason_of
@@ -47,6 +48,7 @@ ALTERNATE = "alternate-exchange"
 _CURRENT_ALTERNATE = re.compile(
     rf"'{ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
 )
+_DIFFERS = "inequivalent"
 _TOO_OLD = re.compile("x-match|invalid arg")
 # Cut off if the exchange's name is long; the type of a plugin is in two pairs of quotes.
 _CURRENT_TYPE = re.compile(r"'type' for exchange(?:.* but current is '+([^']*)')?")
@@ -187,10 +189,9 @@ async def lock(connection: IntakeConnection, route: Route) -> None:
 
 async def check_target(connection: IntakeConnection, route: Route) -> None:
     """ConfigError if the user may not declare an exchange that passes on to the target."""
-    about = {"exchange": f"{route.source}.probe"}
+    about = {"exchange": f"{route.source}.probe-{token_hex(4)}"}  # one that nobody has
     declared = {**about, "internal": True, "arguments": exchange_arguments(route)}
-    remove: Step = ("exchange_delete", about)
-    await _insist(connection, route, remove, ("exchange_declare", declared), remove)
+    await _insist(connection, route, ("exchange_declare", declared), ("exchange_delete", about))
 
 
 async def _insist(connection: IntakeConnection, route: Route, *steps: Step) -> None:
@@ -306,6 +307,8 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
         return exc
     if _TOO_OLD.search(text):
         return ConfigError(f"{route}: RabbitMQ 3.10 or later is needed: {text}")
+    if _DIFFERS not in text:  # as at a limit of the vhost
+        return ConfigError(f"{route}: {text}")
     type = _CURRENT_TYPE.search(text)
     if type is not None and type[1] not in _TYPES:
         what = f"type {type[1]!r}" if type[1] else "another type"
