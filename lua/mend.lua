@@ -22,7 +22,7 @@
 --          else {next cursor or 0, contradictions found, orphans long overdue among these, mended:
 --          orphans to due, to the dead set, parked, entries without a record buried, others; bytes
 --          read; then the destinations of pull topics that have a parked message which is not in
---          `ready`}
+--          `ready`, each with the lowest score of these}
 -- cost     O(log n) per entry, and the size of the records
 local CREATED, CANCELLED = 1, 6
 local LONG_MS = 3600000 -- overdue by this much
@@ -260,16 +260,15 @@ local function messages(page)
 end
 
 -- A message of a pull topic is parked until it is received, in the order of `ready`; or by a rule.
-local unoffered, is_told = {}, {}
+local unoffered = {} -- destination -> the lowest score of such a message
 local function offered(id, score)
   local record = redis.call('HGET', KEYS[2], id) or ''
   size = size + #record
   local ok, _, text = pcall(cmsgpack.unpack_limit, record, 1, 14)
-  if ok and type(text) == 'string' and string.find(text, '^pull:') and tonumber(score) < ORPHANED
-    and not is_told[text]
+  if ok and type(text) == 'string' and string.find(text, '^pull:')
+    and tonumber(score) < (unoffered[text] or ORPHANED)
     and not redis.call('ZSCORE', KEYS[10], text .. '\0' .. struct.pack('>d', tonumber(score)) .. id) then
-    is_told[text] = true
-    unoffered[#unoffered + 1] = text
+    unoffered[text] = tonumber(score)
   end
 end
 
@@ -381,7 +380,8 @@ for _, text in ipairs(page[2]) do
 end
 mended[#mended + 1] = size
 local answer = {tonumber(page[1]) == 0 and '0' or page[1], found, overdue, unpack(mended)}
-for _, destination in ipairs(unoffered) do
+for destination, score in pairs(unoffered) do
   answer[#answer + 1] = destination
+  answer[#answer + 1] = string.format('%.17g', score)
 end
 return answer

@@ -131,4 +131,8 @@ class Mending:
         The next session brings these back to `due`, and offers them again.
         """
         now_ms, lanes = self._context.clock.now_ms(), self._context.lanes
-        return any(session not in lanes.route(to, now_ms)[1].parked for to in page.unoffered)
+        for to, score in page.unoffered:
+            held = lanes.route(to, now_ms)[1].parked.get(session)
+            if held is None or (not held.is_returning and score < held.first):
+                return True
+        return False

@@ -110,7 +110,7 @@ class WalkedPage(NamedTuple):
     """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour.
 
     size: bytes that were read. unoffered: destinations of pull topics with a parked message that is
-    not in `ready`.
+    not in `ready`, and the lowest score of these.
     """
 
     cursor: bytes
@@ -118,7 +118,7 @@ class WalkedPage(NamedTuple):
     overdue: int
     mended: Mended
     size: int
-    unoffered: tuple[str, ...] = ()
+    unoffered: tuple[tuple[str, float], ...] = ()
 
 
 class Orphans(NamedTuple):
@@ -187,8 +187,10 @@ def _read_page(reply: Sequence[Any] | None) -> WalkedPage | None:
     if reply is None:
         return None
     cursor, found, overdue, *mended, size = reply[: 4 + len(Mended._fields)]
-    unoffered = tuple(text.decode(errors="replace") for text in reply[4 + len(mended) :])
-    return WalkedPage(cursor, found, overdue, Mended(*mended), size, unoffered)
+    pull = reply[4 + len(mended) :]
+    names = (text.decode(errors="replace") for text in pull[::2])
+    unoffered = zip(names, map(float, pull[1::2]), strict=True)
+    return WalkedPage(cursor, found, overdue, Mended(*mended), size, tuple(unoffered))
 
 
 def _read_totals(reply: Sequence[bytes | None]) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from delaybridge.events import OrphansMended
+from delaybridge.message import Message
 from delaybridge.publish import CONFIRMED
 from delaybridge.store import orphans
 from delaybridge.store.keys import bucket_key, bucket_of
@@ -329,13 +330,11 @@ async def test_a_worker_delivers_everything_though_keys_vanish_from_half_of_its_
         assert any(isinstance(event, OrphansMended) for event in crew.events)
 
 
-@pytest.mark.parametrize("has_rate", [False, True])
+@pytest.mark.parametrize("has_backlog", [False, True])
 async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order_vanished(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch, has_rate: bool
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, has_backlog: bool
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
-    if has_rate:
-        await crew.client.set_rule("pull:t", rate=1000.0)
     crew.start(lease=CALM)
     await crew.client.schedule("pull:t", b"x", delay=0, id="x")
 
@@ -344,10 +343,20 @@ async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order
 
     await until_async(is_offered, "offered")
     number = bucket_of(b"x", BUCKETS)
-    await crew.store.redis.delete(bucket_key(crew.namespace, number, "ready"))
+    parked, ready = (bucket_key(crew.namespace, number, name) for name in ("parked", "ready"))
+    if has_backlog:  # for longer than this test
+        await crew.client.set_rule("pull:t", rate=2.0)
+        ids = [id for id in map(str, range(4000)) if bucket_of(id.encode(), BUCKETS) == number]
+        await crew.client.schedule_many([Message("pull:t", b"x", delay=0, id=id) for id in ids])
+
+        async def is_held_back() -> bool:
+            return bool(await crew.store.redis.zcard(parked) > len(ids) // 2)
+
+        await until_async(is_held_back, "held back")
+    await crew.store.redis.delete(ready)
 
     async def received() -> bool:
-        return bool(await crew.client.receive("t", ttr="30s"))
+        return any(each.id == "x" for each in await crew.client.receive("t", ttr="30s"))
 
     await until_async(received, "received")
 
