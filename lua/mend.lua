@@ -142,16 +142,18 @@ local function forget_attempts(id)
   redis.call('HDEL', KEYS[8], id, id .. '\0')
 end
 
+-- It goes. Entries of this id are of a later message, whose record is gone: they are buried further on.
+local function ended(id)
+  found = found + 1
+  if not is_look then
+    redis.call('HDEL', KEYS[2], id)
+    forget_attempts(id)
+    others = others + 1
+  end
+end
+
 -- A record that is in no set.
 local function orphan(id, record)
-  if has_ended(id, record) then
-    if not is_look then
-      redis.call('HDEL', KEYS[2], id)
-      forget_attempts(id)
-      others = others + 1
-    end
-    return
-  end
   local reason, score = redis.call('HGET', KEYS[7], id), score_of(record)
   local is_dead = reason and reason ~= 'payload_missing' or not score
   local tried = redis.call('HGET', KEYS[8], id) or ''
@@ -186,7 +188,7 @@ local function forget_dead(id)
   end
 end
 
--- Two times of one message: nobody knows which is the old one, and it must not come early.
+-- Two times of one message: which is the old one cannot be known, and it must not come early.
 local function delay(id, record, score, listed)
   local later = listed < ORPHANED and math.max(score, listed) or score
   redis.call('HSET', KEYS[2], id, struct.pack('>Bd', string.byte(record), later) .. string.sub(record, 10))
@@ -195,14 +197,6 @@ end
 
 -- A record that is in several sets, or at another score than its own. of: its score in due, parked, dead.
 local function place(id, record, of)
-  if has_ended(id, record) then -- the entries are of a later message, whose record is gone
-    found = found + 1
-    if not is_look then
-      redis.call('HDEL', KEYS[2], id)
-      others = others + 1
-    end
-    return
-  end
   local reason, score = of[3] and redis.call('HGET', KEYS[7], id), score_of(record)
   local is_stale = reason == 'payload_missing' -- there was another message of this id
   local is_double = (of[1] and of[2]) or (of[3] and (of[1] or of[2]))
@@ -250,7 +244,10 @@ local function messages(page)
   local in_parked = redis.call('ZMSCORE', KEYS[5], unpack(ids))
   local in_dead = redis.call('ZMSCORE', KEYS[6], unpack(ids))
   for i, id in ipairs(ids) do
-    if in_due[i] or in_parked[i] or in_dead[i] then
+    local is_listed = in_due[i] or in_parked[i] or in_dead[i]
+    if (is_listed or not in_mirror[i]) and has_ended(id, page[2 * i]) then
+      ended(id)
+    elseif is_listed then
       place(id, page[2 * i], {in_due[i], in_parked[i], in_dead[i]})
     elseif not in_mirror[i] then
       found = found + 1

@@ -189,7 +189,7 @@ async def lock(connection: IntakeConnection, route: Route) -> None:
 
 async def check_target(connection: IntakeConnection, route: Route) -> None:
     """ConfigError if the user may not declare an exchange that passes on to the target."""
-    about = {"exchange": f"{route.source}.probe-{token_hex(4)}"}  # one that nobody has
+    about = {"exchange": f"{route.source}.probe-{token_hex(4)}"}  # a name that no exchange has
     declared = {**about, "internal": True, "arguments": exchange_arguments(route)}
     await _insist(connection, route, ("exchange_declare", declared), ("exchange_delete", about))
 
