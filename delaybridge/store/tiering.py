@@ -81,7 +81,7 @@ def for_redis(asked: _Asked) -> LedgerSteps[Set[RowName]]:
     """The cold ones among these rows that Redis is to answer for.
 
     Either the id was delivered within the dedup window, or Redis has a note of the call: it was
-    refused or undone before. While the note is there, nobody brings the message into Redis.
+    refused or undone before. While the note is there, the message is not brought into Redis.
     """
     found = [(command, [row for row in rows if row.tier == COLD]) for command, rows in asked]
     cold = [each for each in found if each[1] and each[0].name == "schedule"]
