@@ -107,7 +107,7 @@ LUA_MUTANTS = [
               "elseif false then"),
     LuaMutant("schedule: held for ever", "schedule", "tried and math.floor(its_score) > now",
               "tried"),
-    LuaMutant("schedule: a duplicate leaves the receipt", "schedule", "tried and end_receipt",
+    LuaMutant("schedule: a duplicate leaves the receipt", "schedule", "ends and end_receipt",
               "false and end_receipt"),
     LuaMutant("replace revokes nothing", "schedule", "redis.call('ZADD', KEYS[9],", "tostring("),
     LuaMutant("replace forgets maybe", "schedule", "string.match(tried, ':(%d)') ~= '0'", "false"),

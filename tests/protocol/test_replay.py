@@ -31,7 +31,7 @@ from tests.protocol.walk import walk
 from tests.protocol.world import Event
 
 TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "300"))
-MUTATED = 600  # traces, until one shows the mutant
+MUTATED = 6000  # traces, until one shows the mutant
 STEPS = 100
 BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]
 
@@ -50,7 +50,7 @@ def bounds_of(number: int) -> Bounds:
     return PULLED if number % 8 == 3 else BOUNDS[number // 8 % len(BOUNDS)]
 
 
-@lru_cache(MUTATED)
+@lru_cache(600)
 def trace(number: int) -> Trace:
     bounds = bounds_of(number)
     return walk(bounds, Random(number), STEPS), bounds.reach
