@@ -173,7 +173,7 @@ async def test_what_is_removed_by_hand_is_declared_and_bound_again(
 
 
 @pytest.mark.parametrize("lost", ["exchange", "late"])
-async def test_a_binding_that_the_broker_keeps_but_does_not_follow_is_made_again(
+async def test_a_binding_made_while_the_exchange_is_deleted_is_followed_by_the_next(
     lost: str, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, restless: None
 ) -> None:
     delay = f"{namespace}.delay"
@@ -188,7 +188,8 @@ async def test_a_binding_that_the_broker_keeps_but_does_not_follow_is_made_again
             while True:
                 channel.queue_bind(name, name, "", arguments)
 
-    for count in range(8):  # in most rounds RabbitMQ 4.3 stores a binding of what it has deleted
+    # In most rounds RabbitMQ 4.3 stores a binding of what it has deleted.
+    for count in range(8):
         binding = asyncio.create_task(rabbit.do(bind_until_it_is_gone))
         await rabbit.do(lambda channel: channel.exchange_delete(name))
         await binding

@@ -35,12 +35,3 @@ def test_the_delay_exchange_is_declared_in_one_go_with_its_binding() -> None:
         ("exchange_declare", "x.delay"),
         ("queue_bind", "x.delay"),
     ]
-
-
-def test_a_binding_of_a_missing_exchange_is_removed_first_and_no_other() -> None:
-    route = Route("rabbitmq", "rabbitmq", "x.delay", "x")
-    steps = [step for steps in _steps(route, ["x.delay.expired"]) for step in steps]
-    (at,) = (at for at, (method, _) in enumerate(steps) if method == "queue_unbind")
-    unbound, bound = steps[at : at + 2]
-    assert (bound[0], unbound[1]) == ("queue_bind", bound[1])
-    assert bound[1]["exchange"] == "x.delay.expired"

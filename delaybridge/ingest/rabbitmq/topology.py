@@ -150,7 +150,7 @@ async def declare(connection: IntakeConnection, route: Route) -> None:
     EarlierForm if the exchange or the queue is of another form, ConfigError if the broker is too
     old or the user lacks a right; otherwise raises the error that closed the channel.
     """
-    for steps in await _needed(connection, route):
+    for steps in _steps(route):
         await _insist(connection, route, *steps)
 
 
@@ -205,7 +205,7 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     After one step failed the others are tried: whatever the exchange is, its binding is needed.
     """
     found = []
-    for steps in await _needed(connection, route):
+    for steps in _steps(route):
         found.append(await _refusal(connection, route, *steps))
         if found[-1] is not None and len(steps) > 1:
             found.append(await _refusal(connection, route, steps[-1]))
@@ -233,34 +233,29 @@ def text_of(refusal: Exception) -> str:
     return str(refusal) if isinstance(refusal, ConfigError) else reason_of(refusal)
 
 
-async def _needed(connection: IntakeConnection, route: Route) -> Iterator[Sequence[Step]]:
-    exchanges = expired(route), route.source
-    return _steps(route, [each for each in exchanges if not await exists(connection, each)])
-
-
-def _steps(route: Route, missing: Sequence[str] = ()) -> Iterator[Sequence[Step]]:
+def _steps(route: Route) -> Iterator[Sequence[Step]]:
     """The declarations; that of the delay exchange together with its binding.
 
-    Between the two a delayed message would reach the target at once. A binding of an exchange that
-    was missing is removed first: one that RabbitMQ 4.3 stored while it deleted the exchange stays,
-    but no message follows it, and binding again changes nothing.
+    Between the two a delayed message would reach the target at once.
     """
     together: list[Step] = []
     for method, arguments in declarations(route):
-        exchange = arguments.get("exchange")
-        if method == "queue_bind" and exchange in missing:
-            together.append(("queue_unbind", arguments))
         together.append((method, arguments))
-        if method != "exchange_declare" or exchange != route.source:
+        if method != "exchange_declare" or arguments["exchange"] != route.source:
             yield together
             together = []
 
 
 def declarations(route: Route) -> Iterator[Step]:
-    """What to declare and to bind, in this order: a message always finds the next queue."""
+    """What to declare and to bind, in this order: a message always finds the next queue.
+
+    Both exchanges are of type headers; without arguments such a binding takes all. Of any other
+    type RabbitMQ 4.3 may keep a binding that was made while it deleted the exchange: the next
+    exchange of its name has that, no message follows it, and to bind again changes nothing.
+    """
     late, queue = expired(route), queue_arguments(route)
     yield "exchange_declare", {
-        "exchange": late, "exchange_type": "fanout", "durable": True, "internal": True,
+        "exchange": late, "exchange_type": "headers", "durable": True, "internal": True,
     }  # fmt: skip
     yield "queue_declare", {"queue": late, "durable": True, "arguments": queue}
     yield "queue_bind", {"queue": late, "exchange": late, "routing_key": ""}
