@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pika
 import pytest
@@ -206,21 +207,8 @@ async def test_reading_resumes_after_the_broker_closed_all_connections_and_stopp
 async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_nothing(
     make_entrance: MakeEntrance, rabbit: Exchanges, proxy: FaultProxy, namespace: str
 ) -> None:
+    entrance, task, _, _ = await in_flight(make_entrance, rabbit, proxy, namespace)
     delay = f"{namespace}.delay"
-    await rabbit.target(namespace)
-    entrance = make_entrance()
-    task = entrance.ingest("rabbitmq")
-    await reading(entrance, delay)
-    # given a message that was delivered, whose confirm has not arrived
-    workers = make_entrance(url=rabbitmq_url_of(proxy.port))
-    workers.scan()
-    await rabbit.send(delay, [("k", b"warm", pika.BasicProperties(headers={"x-delay": 1}))])
-    await rabbit.take(namespace, 1)
-    await entrance.until(lambda: nothing_left(entrance), "its confirm has come")
-    proxy.mode = "hold_down"
-    soon = pika.BasicProperties(headers={"x-delay": 1}, message_id="m0")
-    await rabbit.send(delay, [("k", b"first", soon)])
-    await rabbit.take(namespace, 1)
     # when its consumer sends it again, then cancels it, and others continue
     cancel = pika.BasicProperties(headers={"delaybridge-cancel": True}, message_id="m0")
     (again, other) = messages(2)
@@ -233,6 +221,65 @@ async def test_a_retry_and_a_cancel_wait_for_the_delivery_in_flight_and_stop_not
     await entrance.until(lambda: not intake.held, "both are settled")
     assert await ids(entrance, {"m1"})
     assert not await entrance.dead()
+
+
+async def test_a_cancel_that_waits_cancels_the_message_before_it_whatever_becomes_of_that_in_flight(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    proxy: FaultProxy,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entrance, task, workers, worker = await in_flight(make_entrance, rabbit, proxy, namespace)
+    intake = entrance.ingest_of(task).intakes[0]
+    insist = intake._store.insist
+    parked: list[bool] = []
+
+    async def with_a_break(entries: list[Any]) -> Any:
+        """Between the answers of the message and of its cancel, the first delivery is parked."""
+        if len(entries) != 2 or parked:
+            return await insist(entries)
+        answers = await insist(entries[:1])
+        await entrance.client.pause(f"rabbitmq:{namespace}")
+        await workers.kill(worker)
+        make_entrance().scan()
+        await entrance.until(lambda: is_parked(entrance), "the first delivery is parked")
+        parked.append(True)
+        return [*answers, *await insist(entries[1:])]
+
+    monkeypatch.setattr(intake._store, "insist", with_a_break)
+    again = described(HOUR_MS, message_id="m0")
+    cancel = pika.BasicProperties(headers={"delaybridge-cancel": True}, message_id="m0")
+    await rabbit.send(f"{namespace}.delay", [("k", b"again", again), ("k", b"", cancel)])
+    await entrance.until(lambda: parked and not intake.held, "both are settled")
+    assert await nothing_left(entrance)
+    assert not await entrance.dead()
+
+
+async def in_flight(
+    make_entrance: MakeEntrance, rabbit: Exchanges, proxy: FaultProxy, namespace: str
+) -> tuple[Entrance, asyncio.Task[None], Entrance, asyncio.Task[None]]:
+    """An entrance and its ingest process; a worker and its entrance, with a message m0 that was
+    delivered and whose confirm has not arrived."""
+    delay = f"{namespace}.delay"
+    await rabbit.target(namespace)
+    entrance = make_entrance()
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    workers = make_entrance(url=rabbitmq_url_of(proxy.port))
+    worker = workers.scan()
+    await rabbit.send(delay, [("k", b"warm", pika.BasicProperties(headers={"x-delay": 1}))])
+    await rabbit.take(namespace, 1)
+    await entrance.until(lambda: nothing_left(entrance), "its confirm has come")
+    proxy.mode = "hold_down"
+    soon = pika.BasicProperties(headers={"x-delay": 1}, message_id="m0")
+    await rabbit.send(delay, [("k", b"first", soon)])
+    await rabbit.take(namespace, 1)
+    return entrance, task, workers, worker
+
+
+async def is_parked(entrance: Entrance) -> bool:
+    return (await entrance.client.stats()).parked == 1
 
 
 async def nothing_left(entrance: Entrance) -> bool:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
 
+from msgspec.structs import replace
 from pika.channel import Channel
 from pika.exceptions import AMQPError
 
@@ -273,7 +274,7 @@ class Intake:
             left: list[HeldMessage] = []
             for each, answer in zip(held, answers, strict=True):
                 if self._must_wait(each, answer, now_s):
-                    self.waiting.append(each)
+                    self.waiting.append(_again(each))
                 elif (kept := instead(each.entry, answer)) is not None:
                     each.entry = kept
                     left.append(each)
@@ -351,6 +352,15 @@ class Intake:
             return hash((*content_of(message, self._reader.queues), message.body))
         except MessageError:
             return hash((message.header, message.body))
+
+
+def _again(held: HeldMessage) -> HeldMessage:
+    """A change that waits is a new call each time: the one before may have taken effect on the
+    message in flight, and this one is for the message that waits before it."""
+    if isinstance(held.entry, Change):
+        held.stamp = new_stamp()
+        held.entry = replace(held.entry, stamp=held.stamp)
+    return held
 
 
 def _never(*_: object) -> None:
