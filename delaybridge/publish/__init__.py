@@ -54,13 +54,15 @@ class Outcome:
 
     reason: its first word names the kind of failure, as in `unroutable: 312 NO_ROUTE`. fault: what
     the scanner should hold back; without meaning if the verdict is CONFIRMED. wait_ms: the receiver
-    asks not to try this message again earlier.
+    asks not to try this message again earlier. answered: the destination itself found fault with
+    this message alone, so it takes others: its circuit closes.
     """
 
     verdict: Verdict
     reason: str = ""
     fault: Fault = Fault.MESSAGE
     wait_ms: int = 0
+    answered: bool = False
 
 
 CONFIRMED = Outcome(Verdict.CONFIRMED)

@@ -25,6 +25,7 @@ from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lane import Lane
 from delaybridge.scan.letters import Letter
 from delaybridge.scan.parking import Parking
+from delaybridge.scan.retry import CircuitState
 
 ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 _REASON_CHARS = 500  # of the reason kept with a dead message
@@ -76,8 +77,8 @@ class Outcomes:
                 confirm_ms=took_ms,
             )
         )
-        if lane.circuit.is_open and lane.circuit.succeed():
-            self._emit(CircuitClosed(destination=lane.label))
+        if lane.circuit.is_open:
+            self._close(lane)
 
     def failed(self, lane: Lane, copies: Sequence[Copy], outcome: Outcome, now_ms: int) -> None:
         """Park the copies that were certainly not delivered, count an attempt for the others."""
@@ -86,6 +87,8 @@ class Outcomes:
             self._parking.troubled[lane] = None
             if lane.circuit.fail(now_ms, outcome.reason):
                 self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
+        elif outcome.answered and lane.circuit.state is CircuitState.PROBING:
+            self._close(lane)
         label, reason = lane.label, outcome.reason
         if outcome.fault is not Fault.BROKER:
             lane.failed(now_ms, reason[:ERROR_CHARS])
@@ -105,6 +108,10 @@ class Outcomes:
             else:
                 lane.refusals += 1
                 self._parking.park(copy)
+
+    def _close(self, lane: Lane) -> None:
+        lane.circuit.succeed()
+        self._emit(CircuitClosed(destination=lane.label))
 
     def attempt_failed(
         self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False, least_ms: int = 0

@@ -138,7 +138,7 @@ class Circuit:
             self.probe_at_ms += step_ms
 
     def succeed(self) -> bool:
-        """The destination took a message: close. True: it was open, so unpark its messages."""
+        """It took a message, or answered a probe: close. True: it was open, so unpark the rest."""
         was_open = self.is_open
         self.state = CircuitState.CLOSED
         self.reason = None

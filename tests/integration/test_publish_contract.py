@@ -146,6 +146,7 @@ class TestEveryPublisher:
             assert sink.verdicts([other]) == {Verdict.REFUSED}
             assert sink.reasons([other]) == {"unencodable"}
             assert sink.outcomes[other].fault is Fault.MESSAGE
+            assert not sink.outcomes[other].answered, "the broker never saw it"
             assert publisher.unavailable is None
 
     @ENCODING
@@ -159,6 +160,8 @@ class TestEveryPublisher:
             assert sink.verdicts(lost) == {Verdict.REFUSED}
             assert sink.reasons(lost) == {rig.missing_reason}
             assert {sink.outcomes[one].fault for one in lost} == {Fault.MESSAGE}
+            is_there = not rig.missing_reason.endswith("_missing")
+            assert {sink.outcomes[one].answered for one in lost} == {is_there}
             assert await publisher.check(to) is None
             assert (await publisher.check(missing) or "").startswith(rig.missing_reason)
 

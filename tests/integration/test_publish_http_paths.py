@@ -119,10 +119,12 @@ async def test_a_message_that_times_out_while_its_path_answers_others_stops_none
         assert publisher.unavailable is None
 
 
+@pytest.mark.parametrize("status", [200, 400, 500])
 async def test_the_circuit_of_a_path_opens_after_a_time_out_and_closes_once_it_answers(
-    rig: HttpRig, redis_url: str, namespace: str, crew: Crew, arrived: Arrived
+    rig: HttpRig, redis_url: str, namespace: str, crew: Crew, arrived: Arrived, status: int
 ) -> None:
-    hangs, good = rig.node.make("circuit", wait_s=3600), rig.node.make("beside-it")
+    hangs = rig.node.make(f"circuit-{status}", wait_s=3600)
+    good = rig.node.make(f"beside-{status}")
     brokers = {"hook": rig.url()}
     http = {"allow_private": True, "timeout_s": 0.4}
     async with AsyncClient(redis_url, namespace=namespace, brokers=brokers) as client:
@@ -138,8 +140,8 @@ async def test_the_circuit_of_a_path_opens_after_a_time_out_and_closes_once_it_a
         await client.schedule(f"hook:{good}", "x", delay="1ms")
         await until_async(lambda: rig.node.got(good), "the other path gets its message")
         assert len({one["body"] for one in rig.node.got(hangs)}) < 40
-        rig.node.make(hangs)
-        await until_async(lambda: heard(CircuitClosed), "it closes")
+        rig.node.make(hangs, status=status)
+        await until_async(lambda: heard(CircuitClosed), "it closes, whatever the answer")
 
         def came() -> bool:
             return len({one["body"] for one in rig.node.got(hangs)}) == 40

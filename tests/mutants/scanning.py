@@ -121,6 +121,12 @@ MUTANTS = [
         "tests/unit/test_lane_exits.py",
     ),
     Mutant(
+        "outcomes: only a confirm closes", "delaybridge/scan/outcomes.py",
+        "elif outcome.answered and lane.circuit.state is CircuitState.PROBING:", "elif False:",
+        "good messages to a destination that is well again wait behind bad ones",
+        "tests/unit/test_lane_circuits.py",
+    ),
+    Mutant(
         "outcomes: Retry-After is not heard", "delaybridge/scan/outcomes.py",
         "            delay_ms = max(delay_ms, least_ms)\n", "",
         "a receiver gets the message again before it asked for it",

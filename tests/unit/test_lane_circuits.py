@@ -7,12 +7,20 @@ from collections.abc import Sequence
 import pytest
 
 from delaybridge import events
-from delaybridge.publish import CONFIRMED
+from delaybridge.publish import CONFIRMED, Outcome
 from delaybridge.scan.copy import Copy
 from delaybridge.store.bound import BoundSlice
 from tests.rigs.board import LAST_PROBE_MS, NOW_MS, STALLED_MS, WINDOW, Board
 from tests.rigs.bucket_session import new_session
-from tests.rigs.outcomes import CLOSED_CHANNEL, NO_EXCHANGE, NOT_CONNECTED
+from tests.rigs.outcomes import (
+    CLOSED_CHANNEL,
+    NACK,
+    NO_EXCHANGE,
+    NOT_CONNECTED,
+    TIMED_OUT,
+    UNENCODABLE,
+    UNROUTABLE,
+)
 
 FIRST_PROBE_MS = 1300  # the first wait of a circuit, with its jitter
 PROBES = 5
@@ -99,6 +107,16 @@ def opened(board: Board, count: int = 20) -> list[Copy]:
     return copies
 
 
+def probed(board: Board, now_ms: int) -> list[Copy]:
+    """Copies of which the first one is sent as a probe."""
+    copies = opened(board)
+    board.recover(now_ms)
+    board.come_back(now_ms)
+    assert board.pass_(copies[0], now_ms) == "go"
+    board.lanes.publish(now_ms)
+    return copies
+
+
 def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_later_copies(
     board: Board,
 ) -> None:
@@ -129,18 +147,33 @@ def test_a_lane_without_parked_messages_is_probed_by_the_next_copies(board: Boar
     assert passed == ["go"] * PROBES + ["leave"] * PROBES
 
 
-def test_a_successful_probe_closes_the_circuit_and_brings_all_back_in_order(board: Board) -> None:
+@pytest.mark.parametrize("answer", [CONFIRMED, UNROUTABLE, NACK])
+def test_a_probe_that_is_answered_closes_the_circuit_and_brings_all_back_in_order(
+    board: Board, answer: Outcome
+) -> None:
     now_ms = NOW_MS + FIRST_PROBE_MS
-    copies = opened(board)
-    board.recover(now_ms)
-    board.come_back(now_ms)
-    assert board.pass_(copies[0], now_ms) == "go"
-    board.lanes.publish(now_ms)
-    board.answer(copies[:1], CONFIRMED, now_ms)
+    copies = probed(board, now_ms)
+    board.answer(copies[:1], answer, now_ms)
     assert len(board.heard(events.CircuitClosed)) == 1
     assert sorted(board.recover(now_ms)) == sorted(ids(copies[PROBES:]))
     board.come_back(now_ms)
     assert {board.pass_(copy, now_ms) for copy in [*copies[1:], board.copy()]} == {"go"}
+
+
+@pytest.mark.parametrize("outcome", [UNENCODABLE, TIMED_OUT])
+def test_a_probe_that_the_destination_did_not_answer_closes_nothing(
+    board: Board, outcome: Outcome
+) -> None:
+    now_ms = NOW_MS + FIRST_PROBE_MS
+    board.answer(probed(board, now_ms)[:1], outcome, now_ms)
+    assert board.heard(events.CircuitClosed) == board.recover(now_ms) == []
+
+
+def test_a_message_that_was_refused_after_the_circuit_opened_closes_nothing(board: Board) -> None:
+    sent = board.send(2)
+    board.answer(sent[:1], NO_EXCHANGE)
+    board.answer(sent[1:], UNROUTABLE)
+    assert board.pass_(board.copy()) == "leave", "it went before the failure"
 
 
 def test_a_failed_probe_opens_the_circuit_again_for_longer(board: Board) -> None:

@@ -166,6 +166,7 @@ class TestOutcomes:
         refused = outcome(code)
         assert (refused.verdict, refused.fault) == (Verdict.REFUSED, fault)
         assert refused.reason.startswith(f"{reason}: ")
+        assert refused.answered == (reason in {"message_too_large", "rejected"})
         unknown = outcome(code, is_proof=False)
         assert (unknown.verdict, unknown.fault) == (Verdict.UNKNOWN, fault)
 
@@ -197,7 +198,9 @@ class TestOutcomes:
 
     def test_a_record_that_was_never_queued_is_refused(self) -> None:
         too_large = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
-        assert not_queued(delivery(), too_large).reason.startswith("message_too_large: ")
+        found = not_queued(delivery(), too_large)
+        assert found.reason.startswith("message_too_large: ")
+        assert not found.answered, "the broker never saw it"
         other = KafkaException(KafkaError(KafkaError._STATE))
         assert not_queued(delivery(), other).verdict is Verdict.REFUSED
         assert not_queued(delivery(), TypeError("a header")).reason == "unencodable: TypeError"

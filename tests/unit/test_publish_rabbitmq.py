@@ -105,7 +105,8 @@ class TestExchangeLine:
         channel.settle(10, True, True)
         refused = [n for n, one in enumerate(batch, 1) if channel.reason(one) == "unroutable"]
         assert refused == [5, 7]
-        assert channel.recorder.outcomes[batch[4]].fault is Fault.MESSAGE
+        outcome = channel.recorder.outcomes[batch[4]]
+        assert outcome.fault is Fault.MESSAGE and outcome.answered
 
     def test_a_second_message_with_an_id_waits_for_the_first_and_so_do_all_after_it(self) -> None:
         channel = Channel()
@@ -135,6 +136,7 @@ class TestExchangeLine:
         outcome = channel.recorder.outcomes[poison]
         assert (outcome.verdict, outcome.fault) == (Verdict.REFUSED, fault)
         assert outcome.reason.startswith(f"{reason}: {code} ")
+        assert outcome.answered == (fault is Fault.MESSAGE and code != 404)
 
     @pytest.mark.parametrize("code", [501, 541, 320])
     def test_after_a_close_code_that_proves_nothing_the_message_is_unknown(self, code: int) -> None:

@@ -30,9 +30,10 @@ def outcome_of(status: int, retry_after: str | None) -> Outcome:
         return CONFIRMED
     reason = f"http_{status}: {_phrase(status)}"
     if 400 <= status < 500 and status not in _MAY_HELP:
-        return Outcome(Verdict.REFUSED, reason)
-    fault = Fault.DESTINATION if status in _OVERLOADED else Fault.MESSAGE
-    return Outcome(Verdict.UNKNOWN, reason, fault, wait_ms(retry_after))
+        return Outcome(Verdict.REFUSED, reason, answered=True)
+    is_well = status not in _OVERLOADED
+    fault = Fault.MESSAGE if is_well else Fault.DESTINATION
+    return Outcome(Verdict.UNKNOWN, reason, fault, wait_ms(retry_after), answered=is_well)
 
 
 def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:

@@ -8,6 +8,8 @@ will send a second time in the same queue as new ones.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from confluent_kafka import KafkaError, KafkaException
 
 from delaybridge.errors import DETAIL_LIMIT, printable
@@ -55,7 +57,8 @@ def answer(delivery: Delivery, error: KafkaError, *, is_proof: bool) -> Outcome:
     """The outcome of a failed delivery. is_proof: no connection was lost meanwhile."""
     refused = _refusal(error, delivery)
     if refused is not None and is_proof:
-        return refused
+        of_message = refused.fault is Fault.MESSAGE and error.code() not in MISSING
+        return replace(refused, answered=of_message)
     word = "confirm_timeout" if error.code() == KafkaError._MSG_TIMED_OUT else "failed"
     fault = Fault.MESSAGE if refused is None else refused.fault
     return Outcome(Verdict.UNKNOWN, f"{word}: {shown(error)}", fault)

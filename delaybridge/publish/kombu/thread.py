@@ -165,7 +165,7 @@ class ConnectionThread:
         except Exception as exc:
             return self._failed(exc)
         if self._returned is not None:
-            return Outcome(Verdict.REFUSED, f"unroutable: {self._returned}")
+            return Outcome(Verdict.REFUSED, f"unroutable: {self._returned}", answered=True)
         return CONFIRMED
 
     def _open_channel(self) -> None:

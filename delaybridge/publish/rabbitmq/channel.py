@@ -25,7 +25,9 @@ CAREFUL_MESSAGES = 16  # number sent one at a time after the broker closed a cha
 MAX_SUSPECTS = 10_000  # ids remembered per exchange
 ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED = 403, 404, 406
 
-NACKED = Outcome(Verdict.UNKNOWN, "nacked: a queue did not take it, another one may have")
+NACKED = Outcome(
+    Verdict.UNKNOWN, "nacked: a queue did not take it, another one may have", answered=True
+)
 _COMPACT_AT = 4096
 _BATCH = 500  # the broker reads the first while the next are being encoded
 
@@ -200,7 +202,8 @@ class ExchangeLine:
             if reason is None:
                 kept.append(delivery)
             else:
-                self._reports.add([delivery], Outcome(Verdict.REFUSED, f"unroutable: {reason}"))
+                outcome = Outcome(Verdict.REFUSED, f"unroutable: {reason}", answered=True)
+                self._reports.add([delivery], outcome)
         return kept
 
     # the end of a channel
@@ -262,11 +265,12 @@ def refusal(code: int, text: str) -> Outcome | None:
     if code == NOT_FOUND:
         return Outcome(Verdict.REFUSED, f"exchange_missing: {shown}")
     if code == PRECONDITION_FAILED:
-        return Outcome(Verdict.REFUSED, f"precondition_failed: {shown}")
+        return Outcome(Verdict.REFUSED, f"precondition_failed: {shown}", answered=True)
     if code == ACCESS_REFUSED:
         # A topic permission concerns one routing key; any other, the whole exchange.
-        fault = Fault.MESSAGE if "access to topic" in text else Fault.DESTINATION
-        return Outcome(Verdict.REFUSED, f"access_refused: {shown}", fault)
+        of_key = "access to topic" in text
+        fault = Fault.MESSAGE if of_key else Fault.DESTINATION
+        return Outcome(Verdict.REFUSED, f"access_refused: {shown}", fault, answered=of_key)
     return None
 
 

@@ -46,7 +46,8 @@ def refusal(reply: object) -> Outcome | None:
     if not isinstance(reply, ResponseError):
         return None  # not a reply: the connection was lost
     ours, fault = _REFUSALS.get(word, ("rejected", Fault.MESSAGE))
-    return Outcome(Verdict.REFUSED, reason_of(ours, reply), fault)
+    of_message = fault is Fault.MESSAGE
+    return Outcome(Verdict.REFUSED, reason_of(ours, reply), fault, answered=of_message)
 
 
 def reason_of(word: str, exc: Exception) -> str:
