@@ -46,6 +46,18 @@ MUTANTS = [
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
+        "http: no connection is kept", "delaybridge/publish/http/lines.py",
+        "self.under_way >= self._seven_eighths and not is_only", "False",
+        "four paths that hang now have all connections of their host",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
+        "http: a path is never late", "delaybridge/publish/http/lines.py",
+        "self.under_way > 0 and now_s - self.moved_s > SLOW_S", "False",
+        "paths that hang get more, message by message, and leave a healthy one too few",
+        "tests/unit/test_publish_http_lines.py",
+    ),
+    Mutant(
         "http: a time-out is the message's", "delaybridge/publish/http/outcomes.py",
         "        return Outcome(Verdict.UNKNOWN, what, Fault.DESTINATION)\n",
         "        return Outcome(Verdict.UNKNOWN, what, Fault.MESSAGE)\n",

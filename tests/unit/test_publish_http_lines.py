@@ -12,7 +12,7 @@ from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish.http import lines as lines_module
 from delaybridge.publish.http.lines import SLOW_S, Lines, PathLine, path_of
 
-CONNECTIONS, QUARTER = 64, 16
+CONNECTIONS, QUARTER, RESERVE = 64, 16, 8
 Post = tuple[PathLine, Delivery]
 
 
@@ -79,12 +79,6 @@ def host() -> Host:
 # shares
 
 
-def test_a_path_that_answers_has_every_connection_while_no_other_waits(host: Host) -> None:
-    host.prove("a")
-    host.many(100, "a")
-    assert host.count() == {"a": CONNECTIONS}
-
-
 def test_no_path_has_more_than_a_quarter_while_another_one_waits(host: Host) -> None:
     host.prove("a", "b")
     host.lines.add([message(path) for path in "ab" for _ in range(100)])
@@ -100,22 +94,23 @@ def test_once_the_other_one_waits_no_more_a_path_has_its_connections(host: Host)
     host.go_on()
     assert host.count() == {"a": QUARTER, "b": QUARTER}
     host.answer(host.of("b")[:1])
-    assert host.count() == {"b": QUARTER, "a": CONNECTIONS - QUARTER}
+    assert host.count() == {"b": QUARTER, "a": CONNECTIONS - RESERVE - QUARTER}
 
 
-def test_before_its_first_answer_a_path_has_a_quarter(host: Host) -> None:
+def test_a_path_that_was_idle_has_a_quarter_until_it_answers_again(host: Host) -> None:
+    host.prove("a", "b")
+    host.now_s += SLOW_S + 0.1
+    host.many(100, "a")
+    assert host.count() == {"a": QUARTER}
+    host.answer(host.of("a")[:1])
+    assert host.count() == {"a": CONNECTIONS - RESERVE}
+
+
+def test_the_only_path_has_a_quarter_before_its_first_answer_then_all(host: Host) -> None:
     host.many(100, "a")
     assert host.count() == {"a": QUARTER}
     host.answer(host.of("a")[:1])
     assert host.count() == {"a": CONNECTIONS}
-
-
-def test_a_path_that_stopped_answering_gets_no_more_than_a_quarter(host: Host) -> None:
-    host.prove("a")
-    host.many(QUARTER, "a")
-    host.now_s += SLOW_S + 0.1
-    host.many(100, "a")
-    assert host.count() == {"a": QUARTER}
 
 
 @pytest.mark.parametrize("hanging", [1, 12, 40])
@@ -127,6 +122,43 @@ def test_beside_paths_that_hang_a_new_one_is_posted_to_at_once(host: Host, hangi
         host.answer(host.of("good")[:1])
         assert host.count()["good"] >= min(7, host.lines.under_way), "it keeps its share"
         host.many(1, "good")
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 60.0])
+@pytest.mark.parametrize("hanging", [1, 4, 8])
+def test_beside_quick_paths_that_hang_now_others_are_posted_to_at_once(
+    host: Host, hanging: int, idle_s: float
+) -> None:
+    paths = [f"hangs-{number}" for number in range(hanging)]
+    host.prove("good", *paths)
+    host.now_s += idle_s
+    for path in paths:
+        host.many(30, path)  # while no other one waits
+    host.now_s += SLOW_S + 0.1
+    host.many(1, "good", "new")
+    assert host.count()["good"] == host.count()["new"] == 1
+
+
+def test_quick_paths_that_hang_get_no_more_than_slow_ones(host: Host) -> None:
+    host.prove("good", *"abcd")
+    for _ in range(30):
+        host.now_s += SLOW_S / 2
+        host.many(1, *"abcd")
+    assert host.lines.under_way == CONNECTIONS * 3 // 4
+    host.many(30, "good")
+    assert host.count()["good"] == RESERVE
+
+
+def test_paths_that_hang_leave_what_is_kept_to_those_that_may_answer(host: Host) -> None:
+    silent = [f"silent-{number}" for number in range(RESERVE)]
+    host.many(1, *silent)
+    host.now_s += 10
+    host.time_out(list(host.posts), host.now_s)
+    host.prove("good", *"abcd")
+    host.many(30, *"abcd")
+    host.now_s += SLOW_S + 0.1
+    host.many(1, *silent, "good")
+    assert host.count()["good"] == 1
 
 
 @pytest.mark.parametrize("slow", [1, 12, 40])
@@ -153,11 +185,11 @@ def test_a_slow_path_that_is_the_only_one_has_every_connection(host: Host) -> No
 def test_a_free_connection_goes_to_the_path_that_has_the_fewest(host: Host) -> None:
     host.prove(*"abcdefgh")
     host.many(100, *"abcdefgh")
-    assert host.lines.under_way == CONNECTIONS
+    assert host.lines.under_way == CONNECTIONS - RESERVE
     host.prove("i")
     host.many(100, "i")
-    host.answer(host.of("a")[:4])
-    assert host.count()["i"] == 4
+    host.answer(host.of("a")[:3])
+    assert host.count()["i"] == 3
     host.answer(host.of("b")[:4])
     assert max(host.count().values()) - min(host.count().values()) <= QUARTER - 4
 
@@ -183,7 +215,7 @@ def test_all_silent_paths_together_have_a_quarter(host: Host) -> None:
     assert set(host.count().values()) == {1}
     host.prove("good")
     host.many(100, "good")
-    assert host.count()["good"] == CONNECTIONS - QUARTER, "silent ones are not in its way"
+    assert host.count()["good"] == CONNECTIONS - RESERVE - QUARTER
 
 
 def test_every_silent_path_has_its_turn(host: Host) -> None:

@@ -3,13 +3,16 @@
 Each path has a line of its own. A free connection goes to the path that has the fewest, within
 these bounds, of which each keeps connections free for others:
 
-- No path has more than a quarter while another one waits, nor before its first answer.
+- No path has more than a quarter while another one waits, nor while it answers nothing for a
+  second.
+- The last eighth is for paths that have none, unless there is no other path.
 - A path is silent once a POST ended without an answer, and nothing else was answered meanwhile. It
   has one connection until it answers again, and all silent paths together have a quarter.
-- A path is slow if its last answer took more than a second. It gets one more only while all that
-  are not quick hold less than three quarters, unless there is no other path.
-- A new path gets its first one while they hold less than seven eighths, more while less than a
-  quarter.
+- A path is slow if its last answer took more than a second, and late if it was quick, but has
+  answered nothing for as long. It gets one more only while all that are not quick, or late, hold
+  less than three quarters, unless there is no other path.
+- A new path gets its first one while those that never were quick hold less than seven eighths, more
+  while all that are not quick, or late, hold less than a quarter.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from math import inf
 from delaybridge.message import Delivery
 
 MOST_LINES = 256  # of one path each; paths beyond share a line, until others have nothing to do
-SLOW_S = 1.0  # an answer that takes longer is slow; a path without one for longer gets no more
+SLOW_S = 1.0  # an answer that takes longer is slow; a path without one for longer is late
 
 
 class LineState(Enum):
@@ -53,6 +56,11 @@ class PathLine:
     def is_idle(self) -> bool:
         """Whether it has no message."""
         return not (self.ready or self.under_way)
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether it was quick, but answers nothing any more."""
+        is_quick = self.state is LineState.QUICK
+        return is_quick and self.under_way > 0 and now_s - self.moved_s > SLOW_S
 
     def add(self, delivery: Delivery) -> None:
         """Queue it; behind an earlier one of its key and path, if there is one."""
@@ -111,6 +119,7 @@ class Lines:
         self._sharing: Counter[str] = Counter()  # messages in the shared line
         self._idle: dict[str, None] = {}  # paths whose line may be given up, the oldest first
         self._waiting: dict[PathLine, None] = {}  # lines with ready messages, by turn
+        self._busy: dict[PathLine, None] = {}  # lines with a POST under way
         self._held = dict.fromkeys(LineState, 0)  # connections
         self.under_way = 0
 
@@ -133,10 +142,11 @@ class Lines:
         Call `ended` when it has its outcome.
         """
         best: PathLine | None = None
-        if self.under_way < self._connections:
+        if self._waiting and self.under_way < self._connections:
+            late = sum(line.under_way for line in self._busy if line.is_late(now_s))
             for line in self._waiting:
                 is_first = best is None or line.under_way < best.under_way
-                if is_first and self._may_go(line, now_s):
+                if is_first and self._may_go(line, late, now_s):
                     best = line
         if best is None:
             return None
@@ -146,6 +156,7 @@ class Lines:
             self._waiting[best] = None  # the last one in turn
         if best.under_way == 0:
             best.moved_s = now_s
+            self._busy[best] = None
         best.under_way += 1
         self.under_way += 1
         self._held[best.state] += 1
@@ -166,6 +177,8 @@ class Lines:
     def ended(self, line: PathLine, delivery: Delivery) -> None:
         """A POST has its outcome."""
         line.ended(delivery)
+        if line.under_way == 0:
+            del self._busy[line]
         self.under_way -= 1
         self._held[line.state] -= 1
         self._left(line, [delivery])
@@ -220,10 +233,14 @@ class Lines:
             del self._idle[oldest], self._by_path[oldest]
         return True
 
-    def _may_go(self, line: PathLine, now_s: float) -> bool:
-        doubtful = self.under_way - self._held[LineState.QUICK]
+    def _may_go(self, line: PathLine, late: int, now_s: float) -> bool:
+        is_only = len(self._by_path) == 1
+        if line.under_way and self.under_way >= self._seven_eighths and not is_only:
+            return False
+        never_quick = self.under_way - self._held[LineState.QUICK]
         if line.under_way == 0 and line.state is LineState.NEW:
-            return doubtful < self._seven_eighths
+            return never_quick < self._seven_eighths
+        doubtful = never_quick + late
         if line.state is LineState.SILENT:
             few = line.under_way == 0 and self._held[LineState.SILENT] < self._quarter
             return few and doubtful < self._seven_eighths
@@ -231,12 +248,12 @@ class Lines:
             return doubtful < self._quarter
         if line.under_way >= self._quarter and not self._may_exceed(line, now_s):
             return False
-        is_only = len(self._by_path) == 1
-        return line.state is LineState.QUICK or is_only or doubtful < self._three_quarters
+        is_quick = line.state is LineState.QUICK and not line.is_late(now_s)
+        return is_quick or is_only or doubtful < self._three_quarters
 
     def _may_exceed(self, line: PathLine, now_s: float) -> bool:
-        """Whether a line may have more than a quarter: it answers, and no other one waits."""
-        if now_s - line.moved_s > SLOW_S:
+        """Whether it may have more than a quarter: it answers now, and no other one waits."""
+        if now_s - line.answered_s > SLOW_S:
             return False
         return all(other is line or other.state is LineState.SILENT for other in self._waiting)
 
