@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from weakref import WeakSet
 
 from confluent_kafka import KafkaError
@@ -27,7 +28,10 @@ from delaybridge.client import Client
 from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer, OnConflict
-from delaybridge.store.durability import confirmed
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import Each, Steps
+from delaybridge.store.durability import confirming
+from delaybridge.store.keys import bucket_of
 from delaybridge.store.scheduling import Patience, Receipt
 from delaybridge.store.verbs import new_stamp
 
@@ -37,8 +41,12 @@ from delaybridge.store.verbs import new_stamp
 
 BATCH_MESSAGES = 2000
 BATCH_BYTES = 4 * 2**20
-PAUSE_S = 0.1  # between two calls to a store that does not answer
+PAUSE_S = 0.1  # until messages are sent again that were refused, or had no answer
 EXIT_TIMEOUT_S = 5.0  # to store the remaining messages when the process ends
+
+Outcome = Receipt | Exception
+_MAY_PASS = (StoreUnavailable, StoreFull)
+_PURGED = {False: KafkaError._PURGE_QUEUE, True: KafkaError._PURGE_INFLIGHT}  # by `in_doubt`
 
 
 class Outbox:
@@ -49,14 +57,15 @@ class Outbox:
         self._changed = threading.Condition()
         self._queue: deque[Waiting] = deque()
         self._in_flight: deque[Waiting] = deque()  # the messages of the current call
-        self._late: dict[str, deque[Waiting]] = {}  # by id, those whose id is in flight
+        self._late: dict[str, deque[Waiting]] = {}  # by id, those that were not stored yet
         self._late_at_s = 0.0  # when the first of each id is tried again
         self._is_pausing = False  # it was not time yet for the batch in flight
         self._reports: deque[Report] = deque()
         self._bytes = 0  # of all four
         self._unstored = 0  # messages in the first three
         self._is_forked = self._is_purging = False
-        self._is_unconfirmed = False  # the last call was NotDurable
+        self._is_silent = False  # Redis, one server, did not answer the last call
+        self._is_unconfirmed = False  # some server did not confirm what it stored
         self.is_closed = False
         self.is_unused = True
         _outboxes.add(self)
@@ -112,12 +121,18 @@ class Outbox:
             self._changed.wait_for(lambda: self._reports or not self._unstored, timeout_s)
 
     def purge(self, *, in_queue: bool, in_flight: bool) -> None:
-        """Give up messages not sent yet, and those in flight if their call fails."""
+        """Give up messages of which none was sent, and those of unknown outcome.
+
+        in_flight: also those of the current call, if it does not store them.
+        """
         with self._changed:
-            if in_queue:
-                self._queue_late()
-            while in_queue and self._queue:
-                self._report(self._queue.popleft(), KafkaError(KafkaError._PURGE_QUEUE))
+            self._queue_late()
+            waiting, self._queue = self._queue, deque()
+            for one in waiting:
+                if in_flight if one.in_doubt else in_queue:
+                    self._report(one, KafkaError(_PURGED[one.in_doubt]))
+                else:
+                    self._queue.append(one)
             self._is_purging = bool(in_flight and self._in_flight)
             self._changed.notify_all()
 
@@ -144,27 +159,28 @@ class Outbox:
 
     def _run(self, client: Client) -> None:
         while self._next_batch(client.timeout_s):
-            while self._in_flight:
-                self._store(client)
+            if self._in_flight:
+                self._take(self._outcomes(client), client)
 
     def _next_batch(self, timeout_s: float) -> bool:
         """Wait for messages and put them in flight; there may be none. False: closed and empty.
 
-        After a pause the first of each id that was in flight, up to half a batch; the others of
-        these ids wait behind it.
+        After a pause the first of each id that was not stored, up to half a batch; the others of
+        these ids wait behind it. While Redis is silent no others are sent: there would be more and
+        more of unknown outcome.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._queue or (self.is_closed and not self._late),
+                lambda: (self._queue and not self._holds) or (self.is_closed and not self._late),
                 self._late_at_s - time.monotonic() if self._late else None,
             )
-            size, self._is_pausing = 0, self._late_at_s > time.monotonic()
+            size, holds, self._is_pausing = 0, self._holds, self._late_at_s > time.monotonic()
             for of_id in self._late.values() if not self._is_pausing else ():
                 if 2 * len(self._in_flight) >= BATCH_MESSAGES or 2 * size >= BATCH_BYTES:
                     break
                 self._in_flight.append(of_id.popleft())
                 size += len(self._in_flight[-1].accepted.payload)
-            while self._queue and len(self._in_flight) < BATCH_MESSAGES and size < BATCH_BYTES:
+            while self._queue and not holds and self._has_room(size):
                 one = self._queue.popleft()
                 if (behind := self._late.get(one.accepted.id)) is not None:
                     behind.append(one._replace(patience=one.patience or Patience(timeout_s)))
@@ -173,75 +189,87 @@ class Outbox:
                 size += len(one.accepted.payload)
             return bool(self._unstored) or not self.is_closed
 
+    @property
+    def _holds(self) -> bool:
+        """Whether what is in the queue is not sent, until what was sent before is stored."""
+        return self._is_silent and bool(self._late)
+
+    def _has_room(self, size: int) -> bool:
+        return len(self._in_flight) < BATCH_MESSAGES and size < BATCH_BYTES
+
     def _queue_late(self) -> None:
         """Late messages go to the queue's front. They are tried again, and may come back."""
         for of_id in reversed(self._late.values()):
             self._queue.extendleft(reversed(of_id))
         self._late.clear()
 
-    def _store(self, client: Client) -> None:
-        """One call for the messages in flight; they stay there if another call may succeed."""
-        now_s = time.monotonic()
-        try:
-            if self._is_unconfirmed:  # sent again each time, they might be published each time
-                client.run(lambda calls: confirmed(calls.buckets))
-                self._is_unconfirmed = False
-            sent = [one.call(now_s) for one in self._in_flight]
-            receipts = client.run(lambda on: on.schedule(sent, OnConflict.FAIL, waits=False))
-        except (StoreUnavailable, StoreFull) as exc:
-            self._is_unconfirmed |= isinstance(exc, NotDurable)
-            self._pause(exc)
-        except Exception as exc:  # it is reported, and does not end the thread
-            self._finish(KafkaError(KafkaError._FAIL, f"delaybridge: {exc}"))
-        else:
-            self._take(receipts, client.timeout_s)
+    def _outcomes(self, client: Client) -> Sequence[Outcome]:
+        """One call for the messages in flight; what became of each.
 
-    def _take(self, receipts: Sequence[Receipt], timeout_s: float) -> None:
-        """Report the messages in flight; those whose id is in flight are tried again."""
+        Those for a server that does not confirm what it stores are not sent: sent again each time,
+        they might be published each time.
+        """
+        now_s = time.monotonic()
+        sent = [one.call(now_s) for one in self._in_flight]
+        held: Sequence[Exception | None] = [None] * len(sent)
+        try:
+            if self._is_unconfirmed:
+                held = client.run(partial(_unconfirmed, sent))
+                self._is_unconfirmed = any(held)
+            free = [each for each, why in zip(sent, held, strict=True) if why is None]
+            if not free:
+                return [why for why in held if why is not None]
+            found = iter(client.run(lambda on: on.schedule_each(free, OnConflict.FAIL)))
+            return [why or next(found) for why in held]
+        except Exception as exc:  # it is reported, and does not end the thread
+            return [exc] * len(sent)
+
+    def _take(self, outcomes: Sequence[Outcome], client: Client) -> None:
+        """Report the messages in flight by their outcomes; some are tried again after a pause."""
+        refused = [one for one in outcomes if isinstance(one, _MAY_PASS)]
+        unavailable = [one for one in refused if isinstance(one, StoreUnavailable)]
+        self._is_unconfirmed |= any(isinstance(one, NotDurable) for one in unavailable)
+        nothing = bool(unavailable) and len(refused) == len(outcomes)
+        self._is_silent = nothing and client.run(_servers) <= 1
         late, next_s = list[Waiting](), PAUSE_S
         with self._changed:
-            for receipt in receipts:
+            for outcome in outcomes:
                 one = self._in_flight.popleft()
-                if receipt.answer is Answer.IN_FLIGHT and not self._is_purging:
-                    patience = one.patience or Patience(timeout_s)
-                    if pause_s := patience.pause_s():
-                        late.append(one._replace(patience=patience))
-                        next_s = min(next_s, pause_s)
-                        continue
-                self._report(one, _error_of(receipt))
-            for one in reversed(late):
-                of_id = self._late.pop(one.accepted.id, None) or deque[Waiting]()
-                of_id.appendleft(one)
-                self._late[one.accepted.id] = of_id  # after all others
-            if late:  # new ones do not put off those whose pause has begun
-                at_s = time.monotonic() + next_s
-                self._late_at_s = min(self._late_at_s, at_s) if self._is_pausing else at_s
+                again, pause_s = _tried_again(one, outcome, client.timeout_s)
+                if again is None:
+                    self._report(one, _error_of(one, outcome))
+                elif self._is_purging:
+                    self._report(one, KafkaError(_PURGED[again.in_doubt]))
+                else:
+                    late.append(again)
+                    next_s = min(next_s, pause_s)
+            self._put_off(late, next_s)
             self._is_purging = False
+            if refused:
+                self._give_up_old(refused[0])
             self._changed.notify_all()
 
-    def _pause(self, exc: Exception) -> None:
-        """Wait before the next call; then give up messages that are too old or purged."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_purging, PAUSE_S)
-            if self._is_purging:
-                self._finish(KafkaError(KafkaError._PURGE_INFLIGHT))
-            timeout_s = self._bounds.timeout_s
-            text = f"not stored within {timeout_s:g} s, as far as is known: {exc}"
-            late = KafkaError(KafkaError._MSG_TIMED_OUT, text)
-            oldest_s = time.monotonic() - timeout_s
-            self._queue_late()
-            for waiting in (self._in_flight, self._queue):
-                while waiting and waiting[0].since_s <= oldest_s:
-                    self._report(waiting.popleft(), late)
-            self._changed.notify_all()
+    def _put_off(self, late: Sequence[Waiting], pause_s: float) -> None:
+        """Try these again after a pause."""
+        for one in reversed(late):
+            of_id = self._late.pop(one.accepted.id, None) or deque[Waiting]()
+            of_id.appendleft(one)
+            self._late[one.accepted.id] = of_id  # after all others
+        if late:  # new ones do not put off those whose pause has begun
+            at_s = time.monotonic() + pause_s
+            self._late_at_s = min(self._late_at_s, at_s) if self._is_pausing else at_s
 
-    def _finish(self, error: KafkaError) -> None:
-        """Report the messages in flight with this error."""
-        with self._changed:
-            while self._in_flight:
-                self._report(self._in_flight.popleft(), error)
-            self._is_purging = False
-            self._changed.notify_all()
+    def _give_up_old(self, exc: Exception) -> None:
+        """Report messages that were not stored for too long, for this reason."""
+        timeout_s = self._bounds.timeout_s
+        text = f"not stored within {timeout_s:g} s, as far as is known: {exc}"
+        error = KafkaError(KafkaError._MSG_TIMED_OUT, text)
+        oldest_s = time.monotonic() - timeout_s
+        for of_id in [*self._late.values()]:
+            if of_id[0].since_s <= oldest_s:  # those behind it go to the queue
+                self._report(of_id.popleft(), error)
+        while self._is_silent and self._queue and self._queue[0].since_s <= oldest_s:
+            self._report(self._queue.popleft(), error)
 
     def _report(self, one: Waiting, error: KafkaError | None) -> None:
         """Keep a report if the producer has asked for it; otherwise log an error.
@@ -260,14 +288,45 @@ class Outbox:
             self._logger.error(text, one.accepted.id, produced.topic, error.str())
 
 
-def _error_of(receipt: Receipt) -> KafkaError | None:
+def _unconfirmed(
+    sent: Sequence[tuple[bytes, Accepted]], on: Calls
+) -> Steps[Sequence[Exception | None]]:
+    """Of each the error if its server does not confirm what it stores."""
+    buckets = yield from on.open()
+    found = yield Each(confirming(buckets))
+    errors = [one if isinstance(one, Exception) else None for one in found]
+    return [errors[bucket_of(one.shard_key, len(buckets))] for _, one in sent]
+
+
+def _servers(on: Calls) -> Steps[int]:
+    """How many servers there are, so far as is known."""
+    yield from ()
+    return len(on.placement.nodes())
+
+
+def _tried_again(one: Waiting, outcome: Outcome, timeout_s: float) -> tuple[Waiting | None, float]:
+    """The message if it is tried again, and after which pause."""
+    if isinstance(outcome, _MAY_PASS):
+        in_doubt = one.in_doubt or isinstance(outcome, StoreUnavailable)
+        return one._replace(in_doubt=in_doubt), PAUSE_S
+    if isinstance(outcome, Receipt) and outcome.answer is Answer.IN_FLIGHT:
+        patience = one.patience or Patience(timeout_s)
+        if pause_s := patience.pause_s():
+            return one._replace(patience=patience), pause_s
+    return None, 0.0
+
+
+def _error_of(one: Waiting, outcome: Outcome) -> KafkaError | None:
     """None: it is stored, was stored before, or was stored and cancelled since."""
-    if receipt.answer is Answer.IN_FLIGHT:
-        text = f"{receipt.id!r} is being delivered, and was not settled in time; nothing was stored"
+    if isinstance(outcome, Exception):
+        return KafkaError(KafkaError._FAIL, f"delaybridge: {outcome}")
+    known = "an earlier call may have stored it" if one.in_doubt else "nothing was stored"
+    if outcome.answer is Answer.IN_FLIGHT:
+        text = f"{outcome.id!r} is being delivered, and was not settled in time; {known}"
         return KafkaError(KafkaError._IN_PROGRESS, text, retriable=True)
-    if receipt.answer is not Answer.CONFLICT:
+    if outcome.answer is not Answer.CONFLICT:
         return None
-    text = f"{receipt.id!r} is pending with other content; nothing was stored"
+    text = f"{outcome.id!r} is pending with other content; {known}"
     return KafkaError(KafkaError._CONFLICT, text)
 
 

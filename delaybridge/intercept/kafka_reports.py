@@ -68,7 +68,7 @@ class Produced(NamedTuple):
 class Waiting(NamedTuple):
     """One message that is not stored yet. since_s: of its `produce`, on the monotonic clock.
 
-    patience: once its id was in flight.
+    patience: once its id was in flight. in_doubt: an earlier call may have stored it.
     """
 
     accepted: Accepted
@@ -76,6 +76,7 @@ class Waiting(NamedTuple):
     since_s: float
     produced: Produced
     patience: Patience | None = None
+    in_doubt: bool = False
 
     def call(self, now_s: float) -> tuple[bytes, Accepted]:
         """Its part of a call to the store: a delay counts from `produce`, so less of it is left."""

@@ -127,6 +127,14 @@ def _waits(key: str) -> str:
     return keys.waits(tag)
 
 
+def confirming(buckets: Iterable[Bucket]) -> list[RedisCommand[Any]]:
+    """Commands that raise NotDurable unless the server of each bucket confirms writes.
+
+    They store nothing.
+    """
+    return [plain("SET", _waits(bucket.key("lease")), 1) for bucket in buckets]
+
+
 def confirmed(buckets: Iterable[Bucket]) -> Steps[None]:
     """Raise NotDurable unless every bucket's server confirms writes. Stores nothing."""
-    yield [plain("SET", _waits(bucket.key("lease")), 1) for bucket in buckets]
+    yield confirming(buckets)

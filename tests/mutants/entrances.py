@@ -13,15 +13,27 @@ MUTANTS = [
     ),
     Mutant(
         "confluent_kafka: in flight is stored", "delaybridge/intercept/kafka_outbox.py",
-        "    if receipt.answer is Answer.IN_FLIGHT:\n        text", "    if False:\n        text",
+        "    if outcome.answer is Answer.IN_FLIGHT:\n        text", "    if False:\n        text",
         "on_delivery says that a message is stored which never comes",
         "tests/integration/test_intercept_again.py -k on_delivery",
     ),
     Mutant(
-        "confluent_kafka: all wait", "delaybridge/intercept/kafka_outbox.py",
-        "on.schedule(sent, OnConflict.FAIL, waits=False)", "on.schedule(sent, OnConflict.FAIL)",
-        "all messages of a producer wait for one whose id is in flight",
+        "confluent_kafka: one refused, all sent again", "delaybridge/intercept/kafka_outbox.py",
+        "_tried_again(one, outcome, client", "_tried_again(one, (refused or [outcome])[0], client",
+        "the others of its batch are delivered again and again",
+        "tests/integration/test_intercept_confluent_kafka_refused.py -k limit_waits",
+    ),
+    Mutant(
+        "confluent_kafka: one late, all wait", "delaybridge/intercept/kafka_outbox.py",
+        "return self._is_silent and bool(self._late)", "return bool(self._late)",
+        "all messages of a producer wait for one that is not stored yet",
         "tests/integration/test_intercept_again.py -k on_delivery",
+    ),
+    Mutant(
+        "confluent_kafka: a silent Redis gets more", "delaybridge/intercept/kafka_outbox.py",
+        "return self._is_silent and bool(self._late)", "return False",
+        "whatever is produced while Redis hangs is executed later, and comes twice",
+        "tests/integration/test_intercept_confluent_kafka_refused.py -k only_server",
     ),
     Mutant(
         "confluent_kafka: one of an id that waits", "delaybridge/intercept/kafka_outbox.py",
