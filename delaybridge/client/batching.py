@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import time
+from collections.abc import Collection, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -22,6 +23,9 @@ _LARGE_CALL = 20  # from this many messages on, the overhead of a script call is
 _PIPELINE_CALLS = 250  # calls by id in a pipeline; each is a command to every bucket
 _Message = Draft | Accepted | Stamped
 _Waiting = tuple[_Message, asyncio.Future[Receipt | Exception]]  # a caller waits for the answer
+_Late = tuple[Patience, _Waiting]  # its id is in flight
+_PAUSE = 10  # between two tries of those, at least so many times the last one: others have the rest
+_LONGEST_PAUSE = 0.1  # of the time-out
 
 
 class Batching:
@@ -30,7 +34,8 @@ class Batching:
     Messages to be scheduled share one script call per bucket, calls by id share a pipeline. On a
     Cluster nobody waits for a server that has none of its messages: each server has pipelines of
     its own, and while one is silent, calls by id, which may ask every server, go one by one.
-    Whoever waits for an id that is in flight waits apart from the others of its tick.
+    Whoever waits for an id that is in flight waits apart from the others of its tick, and together
+    with all who wait for the same server.
     """
 
     def __init__(self, calls: Calls, store: AsyncStore) -> None:
@@ -38,6 +43,7 @@ class Batching:
         self._schedules: dict[OnConflict, list[_Waiting]] = {}
         self._by_id: list[tuple[Steps[Any], asyncio.Future[Any]]] = []
         self._flushes: set[asyncio.Task[None]] = set()
+        self._late: dict[tuple[OnConflict, str], list[_Late]] = {}  # by their server
         self._waits: set[asyncio.Task[None]] = set()
 
     def schedule(
@@ -116,18 +122,52 @@ class Batching:
         return found.values()
 
     async def _schedule_together(self, policy: OnConflict, waiting: list[_Waiting]) -> None:
-        if late := await self._schedule(policy, waiting):
-            self._start(self._try_again(policy, late), self._waits)
+        late = await self._schedule(policy, waiting)
+        if not late:
+            return
+        buckets = self._calls.buckets
+        number = cast(int, bucket_for(late[0][0], len(buckets)))
+        which = policy, self._store.node_of(buckets[number].key("due"))
+        if which not in self._late:
+            self._late[which] = []
+            self._start(self._try_again(*which), self._waits)
+        patience = Patience((1 - _LONGEST_PAUSE) * self._store.timeout_s)
+        self._late[which] += [(patience, each) for each in late]
 
-    async def _try_again(self, policy: OnConflict, late: list[_Waiting]) -> None:
-        """Make calls again until their ids are not in flight any more, or it is time to say so."""
-        patience = Patience(self._store.timeout_s)
-        while late:
-            pause_s = patience.pause_s()
-            await asyncio.sleep(pause_s)
-            late = [each for each in late if not each[1].done()]  # the others were cancelled
-            if late:
-                late = await self._schedule(policy, late, again=True, is_last=not pause_s)
+    async def _try_again(self, policy: OnConflict, node: str) -> None:
+        """Make calls again until their ids are not in flight any more, or it is time to say so.
+
+        All in one call, after the pause of those that wait the shortest.
+        """
+        late, took_s = self._late[policy, node], 0.0
+        longest_s = _LONGEST_PAUSE * self._store.timeout_s
+        try:
+            while late:
+                pauses_s = {patience: patience.pause_s() for patience in {one for one, _ in late}}
+                await asyncio.sleep(max(min(pauses_s.values()), min(_PAUSE * took_s, longest_s)))
+                since_s = time.monotonic()
+                over = {patience for patience, pause_s in pauses_s.items() if not pause_s}
+                late[:] = await self._tried(policy, late, over) + late
+                took_s = time.monotonic() - since_s
+        finally:
+            del self._late[policy, node]
+
+    async def _tried(
+        self, policy: OnConflict, late: list[_Late], over: Collection[Patience]
+    ) -> list[_Late]:
+        """Make calls again; returns those whose id is still in flight. Empties the list at once.
+
+        over: whose time is over: these are answered in any case.
+        """
+        tried = [one for one in late if not one[1][1].done()]  # the others were cancelled
+        late.clear()  # whoever comes meanwhile is tried next
+        if not tried:
+            return []
+        tried.sort(key=lambda one: one[0] not in over)
+        last = sum(patience in over for patience, _ in tried)
+        again = await self._schedule(policy, [each for _, each in tried], again=True, last=last)
+        patience_of = {future: patience for patience, (_, future) in tried}
+        return [(patience_of[each[1]], each) for each in again]
 
     async def _schedule(
         self,
@@ -135,18 +175,18 @@ class Batching:
         waiting: list[_Waiting],
         *,
         again: bool = False,
-        is_last: bool = False,
+        last: int = 0,
     ) -> list[_Waiting]:
         """Make these calls, and answer their callers; returns those whose id is in flight.
 
-        again: they were made before. is_last: those in flight are answered, too.
+        again: they were made before. last: the first so many are answered in any case.
         """
         sent = Outgoing([message for message, _ in waiting], self._calls.ids)
         late, answers = list[int](), list[Receipt | Exception | None]()
         try:
             steps = self._calls.schedule_each(sent, policy, again=again)
             answers += await self._store.complete(steps)
-            late = [] if is_last else sent.late
+            late = [place for place in sent.late if place >= last]
         except Exception as exc:  # raised in each caller
             answers += [exc] * len(waiting)
         for place in late:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import redis
 
 from delaybridge import AsyncClient, Client, Message
+from delaybridge.client import batching
 from delaybridge.errors import MessageConflict, MessageError, StoreError, StoreUnavailable
 from delaybridge.message import Answer
 from delaybridge.store import keys
+from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.scheduling import Receipt
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.stored import Stored
+from tests.rigs.bucket import Owner
+from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import BUCKETS, TO
 from tests.rigs.lossy_proxy import LossyProxy
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import LOOPBACK, free_port
 
 
@@ -255,3 +259,37 @@ async def test_many_calls_at_once_get_their_own_answers(together: AsyncClient) -
     await together.schedule_many([Message(TO, f"{n}", delay=60, id=f"m{n}") for n in range(50)])
     shown = await asyncio.gather(*(together.get(f"m{n}") for n in range(50)))
     assert [item and item.body for item in shown] == [f"{n}".encode() for n in range(50)]
+
+
+async def test_all_callers_that_wait_for_an_id_share_their_tries(
+    redis_url: str, namespace: str, owner_of: Callable[[str], Owner],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And with a costly store there are few."""
+    sizes, pauses_s, slept = list[int](), list[float](), asyncio.sleep
+
+    async def sleep(seconds: float, *rest: Any) -> None:
+        pauses_s.append(seconds)
+        await slept(seconds, *rest)
+
+    def schedule_each(calls: Calls, messages: Any, *given: Any, **options: Any) -> Any:
+        sizes.append(len(messages))
+        return plain(calls, messages, *given, **options)
+
+    plain = Calls.schedule_each
+    async with AsyncClient(redis_url, namespace=namespace, buckets=1, timeout_s=2.5) as client:
+        ids = [f"m{n}" for n in range(20)]
+        await client.schedule_many([Message(TO, b"", delay=0, id=id) for id in ids])
+        old = Delivering(owner_of("m0"))
+        monkeypatch.setattr(Calls, "schedule_each", schedule_each)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(batching, "_PAUSE", 10**9)
+        late = []
+        for id in ids:  # in one tick each
+            late.append(asyncio.ensure_future(client.schedule(TO, b"", delay="1h", id=id)))
+            await slept(0)
+        await until_async(lambda: len(ids) in sizes[len(ids) :], lambda: f"{sizes}")
+        assert 0.25 in pauses_s, "a tenth of the time-out"
+        old.settle()
+        assert await asyncio.gather(*late) == [Answer.CREATED] * len(ids)
+        assert client._batching._late == {}

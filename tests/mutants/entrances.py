@@ -49,6 +49,19 @@ MUTANTS = [
         "tests/integration/test_intercept_again.py -k put_off",
     ),
     Mutant(
+        "client: each waits alone", "delaybridge/client/batching.py",
+        'which = policy, self._store.node_of(buckets[number].key("due"))',
+        "which = policy, str(id(late))",
+        "a hundred calls that wait make a thousand calls a second, each a commit of the ledger",
+        "tests/integration/test_client_together.py -k share_their_tries",
+    ),
+    Mutant(
+        "client: no pause after a long try", "delaybridge/client/batching.py",
+        "min(_PAUSE * took_s, longest_s)", "0.0",
+        "the tries of calls that wait take all the time of the ledger",
+        "tests/integration/test_client_together.py -k share_their_tries",
+    ),
+    Mutant(
         "outbox: in flight is done", "delaybridge/outbox/pump.py",
         "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:", "elif False:",
         "a row is deleted whose message was not stored",

@@ -51,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         "batching: nobody waits", "delaybridge/client/batching.py",
-        "late = [] if is_last else sent.late", "late = []",
+        "late = [place for place in sent.late if place >= last]", "late = []",
         "a call of an AsyncClient is not stored, though its id is free a moment later",
         "tests/integration/test_scheduled_again.py",
     ),
