@@ -11,7 +11,6 @@ import msgspec
 
 from delaybridge.accept.accept import Accepted, accept
 from delaybridge.errors import (
-    ConfigError,
     DelayBridgeError,
     MessageError,
     StoreError,
@@ -22,7 +21,7 @@ from delaybridge.message import KNOWN, Answer, destination_text
 from delaybridge.recurring.definition import Definition, read_definition
 from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
 from delaybridge.store import recurring
-from delaybridge.store.command import Each, RedisCommand, Steps, plain
+from delaybridge.store.command import Each, RedisCommand, Steps, plain, together
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.recurring import DefinitionEntry, Progress, Span
 from delaybridge.store.scheduling import Scheduling
@@ -83,14 +82,14 @@ class Making(Scheduling):
         changing = [entry for entry in entries if "was" in entry.fields]
         turns = [self._turn(e, now_ms, full) for e in entries if "was" not in e.fields]
         made = yield from self._make(turns, now_ms)
-        for entry in changing:
-            try:
-                yield from self.finish(entry)
-                made.append(Made(entry.name, ""))
-            except (MessageError, ConfigError) as exc:
-                failed = _failed(entry, now_ms, str(exc))
+        ended = yield from together([self.finish(entry) for entry in changing])
+        for entry, found in zip(changing, ended, strict=True):
+            if isinstance(found, Exception):
+                failed = _failed(entry, now_ms, str(found))
                 yield [self._written(failed, now_ms)]
                 made.append(_made(failed))
+            else:
+                made.append(Made(entry.name, ""))
         return made
 
     def finish(self, entry: DefinitionEntry) -> Steps[dict[int, Answer]]:
@@ -212,11 +211,15 @@ class Making(Scheduling):
                 turns[at] = _failed(turns[at].entry, now_ms, why)
             elif not reply:  # its plan has ended; if it should not have, it begins again
                 lost.append(at)
-        for at in lost:
-            yield from self._begin_again(turns[at].entry, now_ms)
-        kept = [turn for at, turn in enumerate(turns) if at not in lost]
+        errors = yield from together([self._begin_again(turns[at].entry, now_ms) for at in lost])
+        again = dict(zip(lost, errors, strict=True))
+        kept = [
+            _failed(turn.entry, now_ms, str(again[at])) if again.get(at) else turn
+            for at, turn in enumerate(turns)
+            if at not in again or again[at]
+        ]
         made = yield from self._write(kept, now_ms)
-        return made + [Made(turns[at].entry.name, "") for at in lost]
+        return made + [Made(turns[at].entry.name, "") for at in lost if not again[at]]
 
     def _write(self, turns: Sequence[_Turn], now_ms: int) -> Steps[list[Made]]:
         """Write down what was done; what another call has written is not ours."""

@@ -109,6 +109,31 @@ def test_a_look_that_only_finishes_changes_is_followed_by_the_next(table: Timeta
     assert any(each.due_ms for each in table.make())
 
 
+def test_a_change_that_its_bucket_refuses_hinders_no_other(table: Timetable) -> None:
+    redis, of = table.store.redis, table.calls.namespace
+    for name in ("refused", NAME):
+        table.add(name=name)
+        change = definition(name=name, body="y")
+        caller = table.call(table.calls.add_recurring(change, replace=True))
+        while b'"was"' not in redis.hget(keys.recurring(of), name):
+            caller.step()  # it dies then
+        table.pass_ms(1)  # the refused one comes first
+    sources = table.calls.bucket_for(definition(name="refused")).key("sources")
+    assert sources != table.world.key("sources")
+    redis.set(sources, "x")
+    table.pass_ms(MINUTE_MS)
+    made = table.run(table.calls.make_runs(now_ms=table.now_ms))
+    assert {each.name: "wrong type" in each.error for each in made} == {
+        "refused": True,
+        NAME: False,
+    }
+    assert b'"was"' not in redis.hget(keys.recurring(of), NAME)
+    redis.delete(sources)
+    table.pass_ms(MINUTE_MS)
+    table.make()
+    assert b'"was"' not in redis.hget(keys.recurring(of), "refused")
+
+
 @pytest.mark.parametrize("look", [None, float("inf"), 9e15])
 def test_a_look_that_redis_lost_or_that_is_damaged_is_mended(
     table: Timetable, look: float | None
