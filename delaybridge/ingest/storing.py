@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from delaybridge import failpoints
-from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable, StoreWiped
+from delaybridge.errors import (
+    NotDurable,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    StoreWiped,
+)
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.ingest.entries import Change, Entry, Schedule
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.owner import Owner
 from delaybridge.message import Answer
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.changes import ANSWER_PRECEDENCE
-from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.command import Each, RedisCommand, Steps, plain, together
 from delaybridge.store.durability import confirmed
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import NO_SOURCE, Bucket, SourceOffsets
@@ -30,6 +36,10 @@ _SCHEDULED = frozenset((Answer.CREATED, Answer.DUPLICATE))
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 _PAUSE_S = 0.2
+
+Found = Answer | Exception | None
+"""What became of an entry. None: it was not looked at and must be sent again. An error: of its
+bucket; whether the entry took effect is unknown."""
 
 
 @dataclass(slots=True)
@@ -49,13 +59,21 @@ class _Call:
         self.is_full |= self.kind != kind
         return not self.is_full
 
-    def take_answers(self, found: Sequence[Any], answers: list[Answer | None]) -> None:
-        """Put the scripts' answers into the places of its entries."""
+    def take_answers(self, found: Sequence[Any], answers: list[Found]) -> None:
+        """Put the scripts' answers into the places of its entries.
+
+        Of several buckets' answers one counts; an error only if no bucket had anything to change.
+        """
+        error = next((reply for reply in found if isinstance(reply, Exception)), None)
         if self.kind[0] == "change":
-            answers[self.places[0]] = min(found, key=ANSWER_PRECEDENCE.index)
+            known = [reply for reply in found if isinstance(reply, Answer)]
+            answer = min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
+            answers[self.places[0]] = error if error and answer is Answer.UNKNOWN else answer
             return
+        if error is not None:
+            found = [[error] * len(self.places)]
         for place, answer in zip(self.places, found[0], strict=False):
-            answers[place] = answer if isinstance(answer, Answer) else answer[0]
+            answers[place] = answer[0] if isinstance(answer, tuple) else answer
 
 
 class EntryStore:
@@ -69,79 +87,155 @@ class EntryStore:
         """This namespace, as its sources name it."""
         return Owner.of(self.calls.namespace, self.calls.birth, take_over)
 
-    async def insist(self, entries: Sequence[Entry]) -> list[Answer | None]:
-        """`store_entries`, repeated while the store is full or does not answer."""
+    @property
+    def buckets(self) -> int:
+        """How many there are, once the store has answered."""
+        return len(self.calls.buckets)
+
+    async def store(self, entries: Sequence[Entry]) -> list[Found]:
+        """`store_entries`, repeated while the store as a whole is full or does not answer."""
         while True:
             try:
                 answers = await self._store.complete(store_entries(self.calls, entries))
-            except NotDurable as exc:
-                self._emit(StoreSilent(reason=str(exc)))
-                await self._until_confirmed()
-                continue
             except (StoreUnavailable, StoreFull) as exc:
-                self._emit(StoreSilent(reason=str(exc)))
-                await asyncio.sleep(_PAUSE_S)
+                await self.pause({None: exc}, _PAUSE_S)
                 continue
             if failpoints.ARE_SET and entries:
                 failpoints.reach("ingest.stored")
             return answers
 
-    async def _until_confirmed(self) -> None:
+    async def pause(self, errors: Mapping[int | None, Exception], pause_s: float) -> None:
+        """Wait before entries are sent again, by bucket: why they were not stored. None: any."""
+        for error in {str(e): e for e in errors.values()}.values():
+            if isinstance(error, StoreUnavailable | StoreFull):
+                self._emit(StoreSilent(reason=str(error)))
+        lacking = {n for n, error in errors.items() if isinstance(error, NotDurable)}
+        if lacking:
+            await self._until_confirmed(lacking)
+        else:
+            await asyncio.sleep(pause_s)
+
+    async def _until_confirmed(self, numbers: set[int | None]) -> None:
         """Wait until Redis confirms writes again.
 
         Entries that are sent again each time, and are due soon, would be published each time.
         """
+        of = [b for b in self.calls.buckets if b.number in numbers or None in numbers]
         while True:
             try:
-                await self._store.complete(confirmed(self.calls.buckets))
+                await self._store.complete(confirmed(of))
                 return
-            except StoreUnavailable as exc:
+            except StoreError as exc:
                 self._emit(StoreSilent(reason=str(exc)))
                 await asyncio.sleep(_PAUSE_S)
 
 
-def are_scheduled(entries: Sequence[Entry], answers: Sequence[Answer | None]) -> bool:
+def are_scheduled(entries: Sequence[Entry], answers: Sequence[Found]) -> bool:
     """Whether all entries are pending messages now: the usual case, with nothing left to do."""
     return _SCHEDULED.issuperset(answers) and all(type(entry) is Schedule for entry in entries)
 
 
-def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Answer | None]]:
-    """The answer to each entry; None: it was not looked at and must be sent again.
+def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
+    """What became of each entry: the error of one bucket concerns only its own entries.
 
-    Entries of one bucket take effect in their order. Entries from a source get one call per bucket,
-    which stops at a conflict or an id in flight; entries after it, or beyond the call's bounds, are
-    not looked at. Send a change from a source by itself, once all entries before it are answered.
-    StoreWiped if the namespace is not there, or is another one, after its record was read again.
+    Entries of one bucket, and those of one id, take effect in their order. Entries from a source
+    get one call per bucket, which stops at a conflict or an id in flight; entries after it, or
+    beyond the call's bounds, are not looked at. Send a change from a source by itself, once all
+    entries before it are answered. StoreWiped if the namespace is not there, or no bucket is of it.
     """
-    answers: list[Answer | None] = [None] * len(entries)
-    todo: Iterable[int] = range(len(entries))
-    for again in (False, True):
-        buckets = yield from calls.open(again=again)
-        if not again and (yield from calls.quota.look(buckets)):
-            _check_quota(calls, entries)
-        planned = _plan(entries, todo, buckets)
-        # Each command is made when it is sent: Redis works on the one before meanwhile.
-        replies = yield Each(
-            partial(_command, call, bucket, entries, first=again)
-            for call in planned
-            for bucket in call.buckets
-        )
-        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error, replies  # or the frame and the error would hold each other
-        rest = iter(replies)
-        todo = _take_answers(((c, list(islice(rest, len(c.buckets)))) for c in planned), answers)
-        if not todo:
-            return answers
-    raise StoreWiped
+    buckets = yield from calls.open()
+    if (yield from calls.quota.look(buckets)):
+        _check_quota(calls, entries)
+    answers: list[Found] = [None] * len(entries)
+    todo = yield from _send(calls, entries, range(len(entries)), answers)
+    if todo:
+        yield from _send_first(calls, entries, todo, answers)
+    return _in_order(entries, answers)
 
 
-def _take_answers(
-    answered: Iterable[tuple[_Call, list[Any]]], answers: list[Answer | None]
-) -> list[int]:
+def _send(
+    calls: Calls,
+    entries: Sequence[Entry],
+    todo: Iterable[int],
+    answers: list[Found],
+    *,
+    first: bool = False,
+) -> Steps[list[int]]:
+    """Send these; places to be sent again, as `_take_answers` says."""
+    planned = _plan(entries, todo, calls.buckets)
+    asked = [(call, bucket) for call in planned for bucket in call.buckets]
+    # Each command is made when it is sent: Redis works on the one before meanwhile.
+    replies = yield Each(
+        partial(_command, call, bucket, entries, first=first) for call, bucket in asked
+    )
+    yield from _explain(calls, [bucket for _, bucket in asked], replies)
+    rest = iter(replies)
+    return _take_answers(((c, list(islice(rest, len(c.buckets)))) for c in planned), answers)
+
+
+def _send_first(
+    calls: Calls, entries: Sequence[Entry], todo: Sequence[int], answers: list[Found]
+) -> Steps[None]:
+    """Send to buckets that have no birth id yet, once the namespace's record was read again."""
+    (found,) = yield from together([calls.open(again=True)])
+    if isinstance(found, StoreUnavailable):
+        for place in todo:
+            answers[place] = found.with_traceback(None)  # its frames hold the entries
+        return
+    if isinstance(found, Exception):
+        raise found
+    if todo := (yield from _send(calls, entries, todo, answers, first=True)):
+        yield from _refuse(calls, entries, todo, answers)
+
+
+def _explain(calls: Calls, asked: Sequence[Bucket], replies: list[Any]) -> Steps[None]:
+    """Put the damaged key of each bucket that refused into its errors."""
+    found: dict[int, StoreError] = {}
+    for place, (bucket, reply) in enumerate(zip(asked, replies, strict=True)):
+        if isinstance(reply, StoreError):
+            if bucket.number not in found:
+                found[bucket.number] = yield from calls.explained(bucket, reply)
+            replies[place] = found[bucket.number]
+
+
+def _refuse(
+    calls: Calls, entries: Sequence[Entry], todo: Sequence[int], answers: list[Found]
+) -> Steps[None]:
+    """Put an error in the places of buckets that say they are another namespace's.
+
+    StoreWiped if all of them are; one alone is damaged.
+    """
+    births = yield Each(plain("HGET", each.key("marks"), "birth") for each in calls.buckets)
+    if calls.birth.encode() not in births:
+        raise StoreWiped
+    found: dict[int, StoreError] = {}
+    for place in todo:
+        shard_key = shard_key_of(entries[place]) or id_of(entries[place]).encode()
+        number = keys.bucket_of(shard_key, len(calls.buckets))
+        if number not in found:
+            found[number] = yield from calls.explained(calls.buckets[number], StoreWiped())
+        answers[place] = found[number]
+
+
+def _in_order(entries: Sequence[Entry], answers: list[Found]) -> list[Found]:
+    """The answers; a message that follows a refused entry of the same id has its error.
+
+    It is to be sent again, too, or it would have overtaken that. So is a change, but its answer is
+    known, and it may have changed an earlier message: it is to be sent as another call.
+    """
+    if not any(isinstance(answer, Exception) for answer in answers):
+        return answers
+    failed: dict[str, Exception] = {}
+    for place, entry in enumerate(entries):
+        answer = answers[place]
+        if isinstance(answer, Exception):
+            failed.setdefault(id_of(entry), answer)
+        elif id_of(entry) in failed and not isinstance(entry, Change):
+            answers[place] = failed[id_of(entry)]
+    return answers
+
+
+def _take_answers(answered: Iterable[tuple[_Call, list[Any]]], answers: list[Found]) -> list[int]:
     """Put the answers of all calls into their places; places to be sent again.
 
     A bucket that answers None is not initialized, or is of another namespace. Its later entries are
@@ -179,16 +273,11 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             latest.clear()
             continue
         if isinstance(entry, Schedule):
-            shard_key, size, source = (
-                entry.accepted.shard_key,
-                len(entry.accepted.payload),
-                entry.source,
-            )
+            size, source = len(entry.accepted.payload), entry.source
             kind: tuple[Any, ...] = ("schedule", entry.policy, source, entry.reach, entry.maybe)
         else:
-            shard_key, size, source = (entry.own_id or entry.id).encode(), len(entry.payload), ""
-            kind = ("quarantine",)
-        number = keys.bucket_of(shard_key, len(buckets))
+            size, source, kind = len(entry.payload), "", ("quarantine",)
+        number = keys.bucket_of(shard_key_of(entry) or b"", len(buckets))
         call = latest.get((number, source))
         if call is None or not call.may_take(kind, size):
             if call is not None and source:
@@ -198,6 +287,20 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
         call.places.append(place)
         call.size += size
     return planned
+
+
+def id_of(entry: Entry) -> str:
+    """The id of the message that it makes or changes; of a refused one, its own."""
+    if isinstance(entry, Schedule):
+        return entry.accepted.id
+    return entry.own_id or entry.id if isinstance(entry, Quarantine) else entry.id
+
+
+def shard_key_of(entry: Entry) -> bytes | None:
+    """What chooses its bucket; None: it asks all."""
+    if isinstance(entry, Schedule):
+        return entry.accepted.shard_key
+    return entry.shard_key if isinstance(entry, Change) else id_of(entry).encode()
 
 
 def _buckets_of(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:

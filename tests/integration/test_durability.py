@@ -217,14 +217,13 @@ async def test_ingest_sends_a_record_again_only_once_writes_are_confirmed() -> N
     """Each time it is sent, a message with a short delay may be published."""
 
     class OfIngest(Confirming):
-        async def complete(self, steps: Any) -> list[None]:
+        async def complete(self, steps: Any) -> None:
             self.asked(steps.__name__)
-            return []
 
     store: Any = OfIngest(3)
     entries = EntryStore(store, Calls("ns", None, None, Limits()), lambda event: None)
-    assert await entries.insist([]) == []
-    assert store.calls == ["store_entries", *["confirmed"] * 3, "store_entries"]
+    await entries.pause({0: NotDurable("not yet"), 1: StoreUnavailable("silent")}, 60.0)
+    assert store.calls == ["confirmed"] * 4
 
 
 def test_a_kafka_producer_does_the_same() -> None:

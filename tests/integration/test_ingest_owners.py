@@ -20,8 +20,7 @@ from delaybridge.ingest.kafka.handover import Batch, HandOver
 from delaybridge.ingest.kafka.ingest import KafkaIngest
 from delaybridge.ingest.kafka.owners import TopicOwners
 from delaybridge.ingest.owner import Owner
-from delaybridge.ingest.storing import EntryStore
-from delaybridge.message import Answer
+from delaybridge.ingest.storing import EntryStore, Found
 from delaybridge.publish.kafka.configuration import Configuration
 from delaybridge.store import keys
 from tests.rigs.ingest import Entrance, MakeEntrance
@@ -98,11 +97,11 @@ class Held:
         """batches: offered to the loop. is_leaving: it is told to stop, or waits for the store."""
         self.batches, self.is_leaving = 0, threading.Event()
         self.is_holding, self.answer = asyncio.Event(), asyncio.Event()
-        insist, stop = EntryStore.insist, KafkaIngest.stop
+        put, stop = EntryStore.store, KafkaIngest.stop
         offer, wait = HandOver.offer, HandOver.wait_stored
 
-        async def hold(store: EntryStore, entries: Sequence[Entry]) -> list[Answer | None]:
-            answers = await insist(store, entries)
+        async def hold(store: EntryStore, entries: Sequence[Entry]) -> list[Found]:
+            answers = await put(store, entries)
             if store.calls.namespace == namespace:
                 self.is_holding.set()
                 await self.answer.wait()
@@ -120,7 +119,7 @@ class Held:
             self.is_leaving.set()
             wait(hand_over, timeout_s)
 
-        monkeypatch.setattr(EntryStore, "insist", hold)
+        monkeypatch.setattr(EntryStore, "store", hold)
         monkeypatch.setattr(KafkaIngest, "stop", end)
         monkeypatch.setattr(HandOver, "offer", count)
         monkeypatch.setattr(HandOver, "wait_stored", leave)

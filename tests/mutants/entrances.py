@@ -186,6 +186,26 @@ MUTANTS = [
         "tests/unit/test_ingest_storing.py",
     ),
     Mutant(
+        "ingest: what follows in an id overtakes what its bucket refused",
+        "delaybridge/ingest/storing.py",
+        "answers[place] = failed[id_of(entry)]", "pass",
+        "a cancel is done before the message that a full Redis refused",
+        "tests/unit/test_ingest_storing.py",
+    ),
+    Mutant(
+        "ingest: an offset passes a record that is set aside",
+        "delaybridge/ingest/kafka/offsets.py",
+        "min(offset, reached.get(place, offset))", "reached.get(place, offset)",
+        "a record for a damaged bucket is never read again after a restart",
+        "tests/unit/test_ingest_aside.py",
+    ),
+    Mutant(
+        "ingest: a bucket is forgotten when another message joins", "delaybridge/ingest/aside.py",
+        "            self._numbers.add(number)\n", "            pass\n",
+        "later messages of a damaged bucket overtake",
+        "tests/unit/test_ingest_aside.py",
+    ),
+    Mutant(
         "ingest: a skipped record is read", "delaybridge/ingest/kafka/offsets.py",
         "int(offset) + 1", "int(offset)",
         "--skip reads the record that it names",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -16,8 +15,8 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
-from delaybridge.ingest.storing import store_entries
-from delaybridge.message import Answer, ConflictPolicy, Limits, OnConflict
+from delaybridge.ingest.storing import Found, store_entries
+from delaybridge.message import ConflictPolicy, Limits, OnConflict
 from delaybridge.store import keys
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
@@ -72,8 +71,8 @@ def new_calls() -> Calls:
     return Calls("ns", {}, BUCKETS, Limits())
 
 
-def store(model: ModelStore, entries: Sequence[Entry]) -> list[Answer | None]:
-    answers: list[Answer | None] = model.complete(store_entries(new_calls(), entries))
+def store(model: ModelStore, entries: Sequence[Entry]) -> list[Found]:
+    answers: list[Found] = model.complete(store_entries(new_calls(), entries))
     return answers
 
 
@@ -249,6 +248,67 @@ class TestQuarantine:
         assert store(model, [one]) == store(model, [one]) == [CREATED]
 
 
+class Sick(ModelStore):
+    """One bucket refuses its calls, or those of the scripts that are named."""
+
+    def __init__(
+        self, bucket: int, *names: str, error: Exception | None = None, **more: Any
+    ) -> None:
+        super().__init__(**more)
+        self.bucket, self.names = bucket, names
+        self.error = error or StoreUnavailable("silent")
+
+    def run(self, command: RedisCommand[Any]) -> Any:
+        is_sick = not command.is_plain and bucket_of(command) == self.bucket
+        if is_sick and (not self.names or command.name in self.names):
+            return self.error
+        return super().run(command)
+
+
+class TestOneBucketFails:
+    def test_the_others_keep_their_answers(self) -> None:
+        model = Sick(crc("x"))
+        others = [schedule(f"id-{n}") for n in range(20) if crc(f"id-{n}") != crc("x")]
+        answers = store(model, [schedule("x"), *others])
+        assert answers == [model.error] + [CREATED] * len(others)
+
+    def test_buckets_never_used_are_initialized(self) -> None:
+        other = next(f"id-{n}" for n in count() if crc(f"id-{n}") != crc("x"))
+        model = Sick(crc("x"), are_born=[False] * BUCKETS)
+        assert store(model, [schedule("x"), schedule(other)]) == [model.error, CREATED]
+
+    def test_a_record_lost_meanwhile_drops_no_answer(self) -> None:
+        other = next(f"id-{n}" for n in count() if crc(f"id-{n}") != crc("x"))
+        model = RecordLost([number != crc("x") for number in range(BUCKETS)])
+        assert store(model, [schedule("x"), schedule(other)]) == [model.error, CREATED]
+
+    def test_a_change_that_follows_in_the_same_id_has_its_own_answer(self) -> None:
+        """A full Redis refuses a message and takes its cancel."""
+        model = Sick(crc("x"), "schedule")
+        entries: list[Entry] = [schedule("x", b"1"), cancel("x", b"x"), cancel("y", b"x")]
+        assert store(model, entries) == [model.error, UNKNOWN, UNKNOWN]
+        model.names = ("none",)
+        assert store(model, entries[:2]) == [CREATED, CANCELLED]
+
+    def test_a_cancel_that_asks_all_is_done_if_another_bucket_had_the_message(self) -> None:
+        model = Sick((crc("x") + 1) % BUCKETS)
+        store(model, [schedule("x")])
+        assert store(model, [cancel("x"), cancel("y")]) == [CANCELLED, model.error]
+
+
+class RecordLost(ModelStore):
+    """The namespace's record cannot be read a second time."""
+
+    error, reads = StoreUnavailable("silent"), 0
+
+    def run(self, command: RedisCommand[Any]) -> Any:
+        if command.is_plain and command.name != "INFO":
+            self.reads += 1
+            if self.reads > 1:
+                return self.error
+        return super().run(command)
+
+
 class Watched(list[Entry]):
     """Entries to which a test can hold a weak reference."""
 
@@ -267,8 +327,7 @@ def test_entries_are_freed_with_the_error_of_their_call() -> None:
     gc.collect()
     gc.disable()
     try:
-        with suppress(StoreUnavailable):
-            store(Down(), entries)
+        (error,) = store(Down(), entries)
         del entries
         assert alive() is None
     finally:

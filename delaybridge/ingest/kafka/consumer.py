@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -23,12 +23,12 @@ from confluent_kafka.cimpl import Consumer  # never OpenTelemetry's, with a span
 from delaybridge.ingest.kafka.damage import STOPS, diagnosis, is_readable
 from delaybridge.ingest.kafka.group import DEFAULTS
 from delaybridge.ingest.kafka.handover import Batch, HandOver
-from delaybridge.ingest.kafka.offsets import beginnings, commit, waiting
+from delaybridge.ingest.kafka.offsets import Reached, beginnings, commit, waiting
 from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
 from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.sources import CLUSTER, Sources
 from delaybridge.ingest.kafka.subscription import Subscription
-from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, Topic, TopicIds
+from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
 from delaybridge.ingest.owner import Owner
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger, catchable
 from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, shown
@@ -78,7 +78,7 @@ class KafkaConsumer:
         self._consumer: Consumer
         self._window_bytes = window_bytes
         self._batch_messages = FIRST_BATCH_MESSAGES
-        self._stored: deque[tuple[Topic, int, int]] = deque()  # partition, offset after the last
+        self._stored: deque[Reached] = deque()
         self._reached: dict[Place, TopicPartition] = {}  # what was stored last
         self._early: list[Message] = []  # arrived, and not read yet
         self._begun: dict[Place, int] = {}  # the partitions assigned, and where each began
@@ -100,11 +100,12 @@ class KafkaConsumer:
         """
         return await self._hand_over.next()
 
-    def stored(self, batch: Batch) -> None:
-        """Everything of the batch is stored: its offsets may be committed."""
-        for topic, records in batch.items():
-            last = {record.partition: record.offset + 1 for record in records}
-            self._stored += ((topic, partition, offset) for partition, offset in last.items())
+    def stored(self, reached: Iterable[Reached]) -> None:
+        """Everything before these offsets is stored: they may be committed."""
+        self._stored += reached
+
+    def settled(self) -> None:
+        """One of the batches is stored, but for what `PassedOffsets` knows of."""
         self._hand_over.stored()
 
     async def stop(self) -> None:

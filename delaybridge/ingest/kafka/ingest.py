@@ -21,12 +21,13 @@ from typing import Any
 import msgspec
 
 from delaybridge.events import Emit, Ingested, IngestStarted
+from delaybridge.ingest.aside import Aside, Late
 from delaybridge.ingest.counts import SourceCounts
-from delaybridge.ingest.entries import Change, Entry, instead
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, instead
 from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.handover import Batch
-from delaybridge.ingest.kafka.offsets import skips
+from delaybridge.ingest.kafka.offsets import PassedOffsets, Reached, skips
 from delaybridge.ingest.kafka.records import Headers, RawRecord, RecordReader
 from delaybridge.ingest.kafka.sources import Sources
 from delaybridge.ingest.kafka.topics import Topic
@@ -53,10 +54,23 @@ class Fate(Enum):
 
 
 class HeldRecord(msgspec.Struct, gc=False):
-    """One record on its way into the store."""
+    """One record on its way into the store. place: of its topic and partition, and its offset."""
 
     reader: RecordReader
     entry: Entry
+    place: Reached
+    size: int
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing may be stored before it.
+
+        Once another bucket has read a later offset, it would skip a change that asks all; and a
+        refused record is skipped by the bucket that refused it.
+        """
+        return not isinstance(self.entry, Schedule) and (
+            isinstance(self.entry, Quarantine) or self.entry.shard_key is None
+        )
 
 
 class KafkaIngest:
@@ -73,6 +87,9 @@ class KafkaIngest:
         self._is_stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._consumer: KafkaConsumer | None = None
+        self._aside, self._progress = self._new_aside(), PassedOffsets()
+        self._emptying: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()  # fewer records are set aside
 
     @property
     def counts(self) -> list[SourceCounts]:
@@ -81,8 +98,9 @@ class KafkaIngest:
 
     async def run(self) -> None:
         """Read until cancelled or stopped. Raises errors that a new consumer may mend."""
-        await self._store.insist([])  # do not consume before the store answers
+        await self._store.store([])  # do not consume before the store answers
         consumer = self._consumer = self._new_consumer()
+        self._aside, self._progress = self._new_aside(), PassedOffsets()
         # One batch is read while the one before goes into the store.
         storing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         storing.set_result(None)
@@ -96,6 +114,10 @@ class KafkaIngest:
             await storing
         finally:
             storing.cancel()
+            if self._emptying is not None:
+                self._emptying.cancel()
+                await asyncio.wait([self._emptying])
+                self._emptying = None
             self._consumer = None
             await asyncio.shield(consumer.stop())
             self._stopped.set()
@@ -138,6 +160,11 @@ class KafkaIngest:
                 _, ends = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if storing.done():
                     storing.result()
+                if self._emptying is not None:
+                    if self._emptying.done():
+                        self._emptying.result()
+                    else:
+                        ends.add(self._emptying)
             return coming.result() if coming.done() else None
         finally:
             coming.cancel()
@@ -152,7 +179,7 @@ class KafkaIngest:
             for first in range(0, len(records), TURN_MESSAGES):
                 part = records[first : first + TURN_MESSAGES]
                 with spans("receive", reader.route, part, _headers_of):
-                    held += [HeldRecord(reader, reader.read(record)) for record in part]
+                    held += [_held(reader, topic, record) for record in part]
                 await asyncio.sleep(0)  # the batch before is sent meanwhile
             counts = self._sources.of(topic.name)
             counts.total += len(records)
@@ -179,48 +206,91 @@ class KafkaIngest:
         self, batch: Batch, records: Sequence[HeldRecord], consumer: KafkaConsumer
     ) -> None:
         for part in _parts(records):
-            await self._store_part(part)
+            await self._store_part(self._aside.split(part), self._aside)
         with ExitStack() as settling:
             for topic, read in batch.items():
                 route = self._readers[topic].route
                 settling.enter_context(spans("settle", route, read, _headers_of))
-            consumer.stored(batch)
+            consumer.stored(self._progress.take(batch, self._held()))
+        if self._aside.messages and (self._emptying is None or self._emptying.done()):
+            self._emptying = asyncio.create_task(self._empty(consumer))
+        while self._is_full() and not self._is_stopping.is_set():
+            self._moved.clear()
+            await self._moved.wait()
+        consumer.settled()
 
-    async def _store_part(self, records: list[HeldRecord]) -> None:
+    def _held(self) -> list[Reached]:
+        return [record.place for record in self._aside.messages]
+
+    def _is_full(self) -> bool:
+        """Whether what is set aside fills the window: nothing more is read."""
+        held, settings = self._aside.messages, self._options.settings
+        size = sum(record.size for record in held)
+        return len(held) >= settings.prefetch or size >= settings.window_bytes
+
+    def _new_aside(self) -> Aside[HeldRecord]:
+        return Aside(self._store, self._tell)
+
+    def _tell(self, faults: Sequence[str]) -> None:
+        """Show for what records wait, at the topics that they are from."""
+        waiting = {record.reader.topic for record in self._aside.messages}
+        fresh: list[str] = []
+        for topic in {reader.route.source for reader in self._readers.values()}:
+            mine = faults if topic in waiting else ()
+            fresh += self._sources.of(topic).note("store", mine)
+        for fault in dict.fromkeys(fresh):
+            self._sources.unguarded(fault)
+
+    async def _empty(self, consumer: KafkaConsumer) -> None:
+        """Store what was set aside; each part of it after the one before, as `_parts` cuts."""
+
+        async def store(records: list[HeldRecord]) -> Aside[HeldRecord]:
+            left = self._new_aside()
+            for part in _parts(records, again=True):
+                await self._store_part(left.split(part), left)
+            return left
+
+        def tell() -> None:
+            consumer.stored(self._progress.take({}, self._held()))
+            self._moved.set()
+
+        await self._aside.empty(store, tell)
+
+    async def _store_part(self, records: list[HeldRecord], aside: Aside[HeldRecord]) -> None:
         """Store them in order; a record that cannot be stored is quarantined before the next ones.
 
         Within one partition and bucket no record overtakes one that has to wait: once its offset
-        was passed, it would never be read again.
+        was passed, it would never be read again. aside: takes those that their buckets refuse.
         """
         now_s = asyncio.get_running_loop().time
         late_s = math.inf
         left = records
         while left:
-            unstored = await self._try(left, is_late=now_s() > late_s)
-            await self._quarantine([each for each, fate in unstored if fate is Fate.REFUSED])
+            unstored = await self._try(left, aside, is_late=now_s() > late_s)
+            await self._quarantine([each for each, fate in unstored if fate is Fate.REFUSED], aside)
             again = [each for each, fate in unstored if fate is not Fate.REFUSED]
             must_wait = any(fate is Fate.WAIT for _, fate in unstored)
             if not must_wait or len(again) < len(left):
                 late_s = now_s() + PATIENCE_S  # something moved
-            left = again
+            left = aside.split(again)
             if must_wait:
                 await asyncio.sleep(AGAIN_S)
 
-    async def _quarantine(self, records: list[HeldRecord]) -> None:
+    async def _quarantine(self, records: list[HeldRecord], aside: Aside[HeldRecord]) -> None:
         """Keep them, under other ids if theirs are taken, before anything read later is stored."""
         left = records
         while left:
-            left = [each for each, _ in await self._try(left, is_late=False)]
+            left = [each for each, _ in await self._try(left, aside, is_late=False)]
 
     async def _try(
-        self, records: list[HeldRecord], *, is_late: bool
+        self, records: list[HeldRecord], aside: Aside[HeldRecord], *, is_late: bool
     ) -> list[tuple[HeldRecord, Fate]]:
         """Store them, in one call; returns those that are not stored now, in their order.
 
         Quarantined records and refused changes are counted and logged when they are stored.
         """
         entries = [record.entry for record in records]
-        answers = await self._store.insist(entries)
+        answers = await self._store.store(entries)
         if are_scheduled(entries, answers):
             by_topic: defaultdict[str, list[Entry]] = defaultdict(list)
             for record in records:
@@ -228,17 +298,26 @@ class KafkaIngest:
             for topic, of_one in by_topic.items():
                 self._sources.of(topic).scheduled(of_one, self._emit)
             return []
-        unstored: list[tuple[HeldRecord, Fate]] = []
+        late: list[Late[HeldRecord]] = []
+        fates: dict[Reached, Fate] = {}
         stored: defaultdict[str, list[tuple[Entry, Answer | None]]] = defaultdict(list)
         for record, answer in zip(records, answers, strict=True):
-            fate = _fate(record, answer, is_late=is_late)
-            if fate is Fate.STORED:
+            if isinstance(answer, Exception):
+                late.append((record, answer))
+            elif (fate := _fate(record, answer, is_late=is_late)) is Fate.STORED:
                 stored[record.reader.topic].append((record.entry, answer))
             else:
-                unstored.append((record, fate))
+                late.append((record, answer))
+                fates[record.place] = fate
         for topic, of_topic in stored.items():
             self._sources.of(topic).report(of_topic, self._emit)
-        return unstored
+        return [(record, fates[record.place]) for record in aside.take(late)]
+
+
+def _held(reader: RecordReader, topic: Topic, record: RawRecord) -> HeldRecord:
+    size = len(record.key or b"") + len(record.value or b"")
+    place = topic, record.partition, record.offset
+    return HeldRecord(reader, reader.read(record), place, size)
 
 
 def _headers_of(record: RawRecord) -> Headers:
@@ -260,14 +339,17 @@ def _fate(record: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
     return Fate.AGAIN if answer is None else Fate.STORED
 
 
-def _parts(records: Sequence[HeldRecord]) -> Iterator[list[HeldRecord]]:
+def _parts(records: Sequence[HeldRecord], *, again: bool = False) -> Iterator[list[HeldRecord]]:
     """Cut where changes and schedules meet: each waits for the answers to those before it.
 
-    A cancel that may turn into a schedule is a part by itself, or later ones would overtake it.
+    A cancel that may turn into a schedule is a part by itself, or later ones would overtake it. So
+    is, again, what blocks.
     """
 
     def kind(place_and_record: tuple[int, HeldRecord]) -> int:
         place, record = place_and_record
+        if again and record.blocks:
+            return place
         if isinstance(record.entry, Change):
             return -1 if record.entry.otherwise is None else place
         return -2

@@ -8,10 +8,37 @@ from contextlib import suppress
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
+from delaybridge.ingest.kafka.handover import Batch
+from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, Topic, TopicIds
 
 _MEASURE_TIMEOUT_S = 0.2
 _ANSWER_TIMEOUT_S = 0.2
+
+Reached = tuple[Topic, int, int]
+"""Topic and partition, and the offset after the last that counts."""
+
+
+class PassedOffsets:
+    """How far partitions are stored while some of their records wait for a damaged bucket."""
+
+    def __init__(self) -> None:
+        self._passed: dict[tuple[Topic, int], int] = {}  # the offset after the last record
+        self._told: dict[tuple[Topic, int], int] = {}
+
+    def take(self, batch: Batch, held: Iterable[Reached]) -> list[Reached]:
+        """What may be committed once this batch is stored, without the records that are held.
+
+        An empty batch: once fewer are held.
+        """
+        last = {(topic, r.partition): r.offset + 1 for topic, rs in batch.items() for r in rs}
+        self._passed |= last
+        reached = dict(self._passed)
+        for topic, partition, offset in held:
+            place = topic, partition
+            reached[place] = min(offset, reached.get(place, offset))
+        fresh = {at: n for at, n in reached.items() if at in last or self._told.get(at) != n}
+        self._told |= fresh
+        return [(*place, offset) for place, offset in fresh.items()]
 
 
 def skips(texts: Iterable[str]) -> dict[Place, int]:

@@ -15,45 +15,44 @@ from delaybridge.message import Delivery
 
 
 class Tags:
-    """Which delivery tags of a channel are done, and which to acknowledge. Tags count from 1."""
+    """Which delivery tags of a channel are done, and not acknowledged yet."""
 
     def __init__(self) -> None:
-        self._first = 1
-        self._done: dict[int, bool] = {}  # whether it is still to be acknowledged
+        self._done: list[int] = []
 
     def done(self, tag: int) -> None:
         """The message with this tag is stored or published."""
-        self._done[tag] = True
+        self._done.append(tag)
 
-    def take(self, most: int) -> tuple[int, list[int]]:
+    def take(self, first: int | None, most: int) -> tuple[int, list[int]]:
         """(Acknowledge all up to this tag, or none if 0; acknowledge each of these).
 
-        Tags after one that is not done wait for it, unless they are more than `most`. No tag is
-        returned twice: the broker would close the channel.
+        first: the lowest tag that is not done, if any. Tags after it wait for it, unless they are
+        as many as `most`. No tag is returned twice: the broker would close the channel.
         """
-        upto = 0
-        while (fresh := self._done.pop(self._first, None)) is not None:
-            if fresh:
-                upto = self._first
-            self._first += 1
-        if len(self._done) < most:
-            return upto, []
-        single = sorted(tag for tag, fresh in self._done.items() if fresh)
-        self._done.update(dict.fromkeys(single, False))
-        return upto, single
+        after = [] if first is None else [tag for tag in self._done if tag > first]
+        upto = max((tag for tag in self._done if first is None or tag < first), default=0)
+        self._done = after if len(after) < most else []
+        return upto, [] if self._done else sorted(after)
 
 
 class HeldMessage(msgspec.Struct, gc=False):
     """A message that was delivered and is not acknowledged.
 
     id: its own, or the one that it was given. entry: its `Entry`; None: it is published at once.
+    since_s: when its id was first found in flight.
     """
 
     message: RawMessage
-    since_s: float
     stamp: bytes
     id: str
     entry: Any
+    since_s: float = 0.0
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing may be stored before it."""
+        return False
 
 
 class ImmediateDelivery(Delivery):
@@ -124,11 +123,15 @@ class IntakeChannel:
         self._connection.release(size)
         self.moved.set()
 
-    def ack(self) -> None:
-        """Acknowledge the messages that are stored or published."""
+    def ack(self, *, at_once: bool = False) -> None:
+        """Acknowledge the messages that are stored or published.
+
+        at_once: also those after one that is not, as it may wait for long.
+        """
         if self.ended.done() or not self._connection.is_open:
             return
-        upto, single = self._tags.take(self._most)
+        first = next(iter(self.held), None)  # tags ascend
+        upto, single = self._tags.take(first, 1 if at_once else self._most)
         if upto:
             self._connection.ack(self.number, upto, multiple=True)
         for tag in single:

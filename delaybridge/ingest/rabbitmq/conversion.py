@@ -220,7 +220,9 @@ async def _drain(
 
 
 def _settled(intake: Intake) -> int:
-    """Messages read and acknowledged."""
+    """Messages read and acknowledged; raises what is to be mended before the old queue can go."""
+    if intake.aside.stuck:
+        raise intake.aside.stuck
     in_hand = 0 if intake.channel is None else intake.channel.in_hand
     return intake.counts.total - in_hand
 

@@ -85,7 +85,7 @@ class RabbitMQIngest:
         backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S, jitter=0.5, steady_s=STABLE_S)
         now_s = asyncio.get_running_loop().time
         while True:
-            await self._store.insist([])  # do not consume before the store answers
+            await self._store.store([])  # do not consume before the store answers
             opened_s = math.inf
             try:
                 self.connection = await open_connection(self._parameters, self._make)

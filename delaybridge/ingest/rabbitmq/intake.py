@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
 
-from msgspec.structs import replace
 from pika.channel import Channel
 from pika.exceptions import AMQPError
 
@@ -24,9 +23,11 @@ from delaybridge.events import (
     IngestStarted,
     SourceUnguarded,
 )
+from delaybridge.ingest.aside import Aside, Late
 from delaybridge.ingest.counts import SourceCounts
-from delaybridge.ingest.entries import Change, Entry, Schedule, instead
+from delaybridge.ingest.entries import Entry, Schedule
 from delaybridge.ingest.owner import Owner, SourceTaken
+from delaybridge.ingest.rabbitmq.answered import sorted_out
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died
@@ -36,9 +37,9 @@ from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
     AGAIN_S,
-    PATIENCE_S,
     TURN_MESSAGES,
     EntryStore,
+    Found,
     are_scheduled,
 )
 from delaybridge.message import MAX_PRIORITY, Answer, OnConflict, encode_record
@@ -77,7 +78,12 @@ class Intake:
         self._lost_s = 0.0  # when the last channel ended
         self.channel: IntakeChannel | None = None
         self._storing: asyncio.Task[None] | None = None
+        self.aside = self._new_aside()
+        self._emptying: asyncio.Task[None] | None = None
         self._is_stopping = False
+
+    def _new_aside(self) -> Aside[HeldMessage]:
+        return Aside(self._store, lambda faults: self.noticed("store", faults))
 
     @property
     def is_read(self) -> bool:
@@ -116,9 +122,14 @@ class Intake:
                 self.channel.end(exc)
 
     async def stop(self) -> None:
-        """Read no more; returns when everything read is acknowledged, or the channel has ended."""
+        """Read no more; returns when everything read is acknowledged, or the channel has ended.
+
+        What waits for a damaged bucket goes back to the queue.
+        """
         self._is_stopping = True
         while self.channel is not None and self.channel.in_hand:
+            if self.aside.stuck and self.channel.in_hand == len(self.aside.messages):
+                return
             self.channel.moved.clear()
             await self.channel.moved.wait()
 
@@ -152,7 +163,8 @@ class Intake:
         opened = await connection.open_channel(lambda *_: None)
         self._publisher = publisher
         channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
-        self.waiting, self._refused = [], []
+        self.waiting, self._refused, self.aside = [], [], self._new_aside()
+        self.noticed("store", ())
         # Not awaited: messages of one queue may fill the window before the answer about the next.
         asking = asyncio.create_task(self._ask_for(connection, opened, queues))
         try:
@@ -163,10 +175,11 @@ class Intake:
         finally:
             asking.cancel()
             channel.end(ConnectionError("stopped"))
-            if self._storing is not None:
-                self._storing.cancel()
-                await asyncio.gather(self._storing, return_exceptions=True)
-                self._storing = None
+            working = [each for each in (self._storing, self._emptying) if each is not None]
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+            self._storing = self._emptying = None
             self._remember(channel)
             if connection.is_open:
                 close_channel(opened)
@@ -192,8 +205,9 @@ class Intake:
                     await channel.arrived.wait()
             except TimeoutError:
                 return
-            if self._storing is not None and self._storing.done():
-                self._storing.result()
+            for task in (self._storing, self._emptying):
+                if task is not None and task.done():
+                    task.result()
 
     def _may_take(self, channel: IntakeChannel) -> bool:
         return bool(channel.deliveries.messages) and not self._is_stopping
@@ -203,12 +217,11 @@ class Intake:
 
         One batch is read while the one before goes into the store.
         """
-        now_s = asyncio.get_running_loop().time()
         read, to_store = 0, list[HeldMessage]()
         while read < _BATCH and self._may_take(channel):
             await asyncio.sleep(0)  # the batch before is sent meanwhile
             arrived = [] if self._is_stopping else channel.take(TURN_MESSAGES)
-            to_store += self._read(arrived, channel, now_s)
+            to_store += self._read(arrived, channel)
             read += len(arrived)
         if read:
             self._count(read)
@@ -216,20 +229,16 @@ class Intake:
         if self._storing is not None:
             await self._storing
         again, self.waiting, refused, self._refused = self.waiting, [], self._refused, []
-        if to_store := again + refused + to_store:
-            self._storing = asyncio.create_task(self._store_all(to_store, channel, now_s))
+        if to_store := self.aside.split(again + refused + to_store):
+            self._storing = asyncio.create_task(self._store_all(to_store, channel))
             self._storing.add_done_callback(lambda _: channel.arrived.set())
 
-    def _read(
-        self, arrived: Sequence[RawMessage], channel: IntakeChannel, now_s: float
-    ) -> list[HeldMessage]:
+    def _read(self, arrived: Sequence[RawMessage], channel: IntakeChannel) -> list[HeldMessage]:
         """The messages to be stored; those without a delay are published at once."""
         with spans("receive", self.route, arrived, lambda message: message.header):
-            return self._read_all(arrived, channel, now_s)
+            return self._read_all(arrived, channel)
 
-    def _read_all(
-        self, arrived: Sequence[RawMessage], channel: IntakeChannel, now_s: float
-    ) -> list[HeldMessage]:
+    def _read_all(self, arrived: Sequence[RawMessage], channel: IntakeChannel) -> list[HeldMessage]:
         immediate: list[ImmediateDelivery] = []
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
@@ -237,13 +246,13 @@ class Intake:
             stamp, known_id = self._recall(message) if self._lost else (new_stamp(), None)
             entry = self._reader.read(message, stamp, known_id)
             if isinstance(entry, Schedule):
-                held = HeldMessage(message, now_s, stamp, entry.accepted.id, entry)
+                held = HeldMessage(message, stamp, entry.accepted.id, entry)
                 to_store.append(held)
             elif isinstance(entry, Immediate):
-                held = HeldMessage(message, now_s, stamp, entry.id, None)
+                held = HeldMessage(message, stamp, entry.id, None)
                 immediate.append(ImmediateDelivery(entry, now_ms, self, channel, held))
             else:
-                held = HeldMessage(message, now_s, stamp, entry.id, entry)
+                held = HeldMessage(message, stamp, entry.id, entry)
                 to_store.append(held)
             channel.held[message.tag] = held
         if immediate:
@@ -258,45 +267,49 @@ class Intake:
             self._emit(IdMissing(source=str(self.route)))
         counts.without_id = reader.without_id
 
-    async def _store_all(
-        self, held: Sequence[HeldMessage], channel: IntakeChannel, now_s: float
-    ) -> None:
-        """Store messages. Quarantine a conflict; try again later if the id is in flight."""
+    async def _store_all(self, held: Sequence[HeldMessage], channel: IntakeChannel) -> None:
+        """Store messages; later those for an id in flight, and those that their buckets refuse."""
+        self.waiting += self.aside.take(await self._store_now(held, channel))
+        channel.moved.set()
+        if self.aside.messages and (self._emptying is None or self._emptying.done()):
+            self._emptying = asyncio.create_task(self._empty(channel))
+            self._emptying.add_done_callback(lambda _: channel.arrived.set())
+
+    async def _empty(self, channel: IntakeChannel) -> None:
+        async def store(held: list[HeldMessage]) -> Aside[HeldMessage]:
+            return self._new_aside().hold(await self._store_now(held, channel))
+
+        await self.aside.empty(store)
+
+    async def _store_now(
+        self, held: Sequence[HeldMessage], channel: IntakeChannel
+    ) -> list[Late[HeldMessage]]:
+        """Store messages; returns those that must wait, and why. Quarantine a conflict."""
+        now_s = asyncio.get_running_loop().time()
         stored: list[tuple[Entry, Answer | None]] = []
         settled: list[HeldMessage] = []
-        while held:
-            entries = [each.entry for each in held]
-            answers = await self._store.insist(entries)
+        late: dict[int, Found] = {}  # by tag
+        left = held
+        while left:
+            entries = [each.entry for each in left]
+            answers = await self._store.store(entries)
             if are_scheduled(entries, answers):
                 self.counts.scheduled(entries, self._emit)
-                settled += held
+                settled += left
                 break
-            left: list[HeldMessage] = []
-            for each, answer in zip(held, answers, strict=True):
-                if self._must_wait(each, answer, now_s):
-                    self.waiting.append(_again(each))
-                elif (kept := instead(each.entry, answer)) is not None:
-                    each.entry = kept
-                    left.append(each)
-                else:
-                    stored.append((each.entry, answer))
-                    settled.append(each)
-            held = left
+            done, waiting, left = sorted_out(left, answers, now_s)
+            late |= waiting
+            stored += [(each.entry, answer) for each, answer in done]
+            settled += [each for each, _ in done]
         self._settle(channel, settled)
         self.counts.report(stored, self._emit)
+        return [(each, late[each.message.tag]) for each in held if each.message.tag in late]
 
     def _settle(self, channel: IntakeChannel, held: Sequence[HeldMessage]) -> None:
         """Acknowledge messages that are stored or published."""
         with spans("settle", self.route, held, lambda each: each.message.header):
             channel.done(held)
-            channel.ack()
-
-    def _must_wait(self, held: HeldMessage, answer: Answer | None, now_s: float) -> bool:
-        """Whether its id is in flight, or it changes a message that waits for such an id."""
-        if isinstance(held.entry, Change):
-            return any(other.id == held.id for other in self.waiting)
-        is_patient = isinstance(held.entry, Schedule) and now_s - held.since_s < PATIENCE_S
-        return answer is Answer.IN_FLIGHT and is_patient
+            channel.ack(at_once=bool(self.aside.messages))
 
     def published(self, deliveries: Sequence[ImmediateDelivery], outcome: Outcome) -> None:
         """The outcome of immediate publishes; messages without a confirm are stored, due now."""
@@ -352,15 +365,6 @@ class Intake:
             return hash((*content_of(message, self._reader.queues), message.body))
         except MessageError:
             return hash((message.header, message.body))
-
-
-def _again(held: HeldMessage) -> HeldMessage:
-    """A change that waits is a new call each time: the one before may have taken effect on the
-    message in flight, and this one is for the message that waits before it."""
-    if isinstance(held.entry, Change):
-        held.stamp = new_stamp()
-        held.entry = replace(held.entry, stamp=held.stamp)
-    return held
 
 
 def _never(*_: object) -> None:

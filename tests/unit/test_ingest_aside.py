@@ -1,0 +1,115 @@
+"""What waits for a bucket, and what may not overtake it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from delaybridge.accept.accept import Accepted
+from delaybridge.errors import StoreDamaged, StoreUnavailable
+from delaybridge.ingest.aside import Aside
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
+from delaybridge.ingest.kafka.offsets import PassedOffsets
+from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.topics import Topic
+from delaybridge.message import Answer, OnConflict
+from delaybridge.store import keys
+
+BUCKETS = 4
+DAMAGED = StoreDamaged("a key is damaged")
+
+
+class Held(msgspec.Struct):
+    entry: Entry
+    blocks: bool = False
+
+
+class NoWait:
+    """An `EntryStore` without a store."""
+
+    buckets = BUCKETS
+
+    async def pause(self, errors: Any, pause_s: float) -> None:
+        pass
+
+
+def aside(told: list[Sequence[str]] | None = None) -> Aside[Held]:
+    store: Any = NoWait()
+    return Aside(store, (told if told is not None else []).append)
+
+
+def key_of(bucket: int) -> bytes:
+    return next(b"%d" % n for n in range(100) if keys.bucket_of(b"%d" % n, BUCKETS) == bucket)
+
+
+def message(id: str, bucket: int) -> Held:
+    accepted = Accepted(id, key_of(bucket), "+0", 255, b"p")
+    return Held(Schedule(accepted, b"aaaa", OnConflict.FAIL, b"p"))
+
+
+def cancel(id: str) -> Held:
+    return Held(Change(id, None, b"aaaa"))
+
+
+def test_only_what_might_overtake_joins() -> None:
+    waiting = aside()
+    refused, free = message("a", 0), message("b", 1)
+    assert waiting.split([refused, free, cancel("c")])[:2] == [refused, free]
+    assert waiting.take([(refused, DAMAGED)]) == []
+    same_id, behind_it = message("a", 2), message("d", 2)
+    later = [message("e", 0), free, cancel("c"), same_id, behind_it, message("f", 3)]
+    assert waiting.split(later) == [free, later[-1]]
+    assert waiting.messages == [refused, later[0], later[2], same_id, behind_it]
+
+
+def test_what_only_waits_for_an_id_in_flight_is_given_back_unless_it_would_overtake() -> None:
+    waiting = aside()
+    late = [(message("a", 0), Answer.IN_FLIGHT), (message("b", 0), DAMAGED)]
+    late.append((message("c", 1), Answer.IN_FLIGHT))
+    assert waiting.take(late) == [late[2][0]]
+    assert waiting.messages == [late[0][0], late[1][0]]
+
+
+def test_some_hold_up_everything() -> None:
+    waiting = aside()
+    waiting.take([(Held(Quarantine("q", b"aaaa", b"", "why"), blocks=True), DAMAGED)])
+    assert waiting.split([message(f"m{bucket}", bucket) for bucket in range(BUCKETS)]) == []
+
+
+async def test_what_joins_meanwhile_comes_after_what_is_left() -> None:
+    told: list[Sequence[str]] = []
+    waiting = aside(told)
+    first, second, third = (message(id, 0) for id in "abc")
+    waiting.take([(first, DAMAGED), (second, DAMAGED)])
+    tried: list[list[Held]] = []
+
+    async def store(held: list[Held]) -> Aside[Held]:
+        tried.append(held)
+        left = aside()
+        if len(tried) == 1:
+            assert waiting.stuck is DAMAGED
+            waiting.split([third])
+            left.hold([(second, StoreUnavailable("silent"))])
+        return left
+
+    await waiting.empty(store)
+    assert tried == [[first, second], [second, third]]
+    assert ["a key is damaged" in str(faults) for faults in told] == [True, False, False]
+    assert told[-1] == () and waiting.split([third]) == [third]
+
+
+def test_no_offset_passes_a_record_that_waits() -> None:
+    topic, other = Topic("orders.delay", "id"), 1
+
+    def read(*places: tuple[int, int]) -> dict[Topic, list[RawRecord]]:
+        return {topic: [RawRecord(number, offset, None, b"", ()) for number, offset in places]}
+
+    progress = PassedOffsets()
+    held = [(topic, 0, 7), (topic, 0, 5)]
+    assert progress.take(read((0, 5), (0, 8), (other, 3)), held) == [(topic, 0, 5), (topic, 1, 4)]
+    assert progress.take(read((0, 9)), held) == [(topic, 0, 5)]
+    assert progress.take({}, held) == []
+    assert progress.take({}, held[:1]) == [(topic, 0, 7)]
+    assert progress.take({}, []) == [(topic, 0, 10)]
