@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import text
 
-from delaybridge import Client, Limits, Message, outbox
+from delaybridge import Client, Message
 from delaybridge.backoff import Backoff
 from delaybridge.outbox import pump as pump_module
-from delaybridge.outbox import table as statements
-from delaybridge.outbox.database import OutboxTable
 from delaybridge.outbox.pump import Pump
 from delaybridge.outbox.table import MOST_ROWS
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import TO
-from tests.rigs.waiting import PATIENCE_S, until
+from tests.rigs.outbox_site import KEY, NEVER_S, Site, site_of, small_pages
+from tests.rigs.waiting import until
 
 OwnerOf = Callable[[str], Owner]
-KEY = "k"
-NEVER_S = 3600.0
-
-
-class Site:
-    """An application's database with an outbox, a client, and a pump to be started."""
-
-    def __init__(self, engine: Engine, table: OutboxTable, client: Client, namespace: str) -> None:
-        self.engine, self.table, self.client = engine, table, client
-        self._box = outbox.Outbox(namespace=namespace)
-
-    def schedule(self, *ids: str, on: Connection | None = None) -> None:
-        with nullcontext(on) if on is not None else self.engine.begin() as connection:
-            for id in ids:
-                self._box.schedule(connection, Message(TO, b"new", delay="1h", id=id, key=KEY))
-
-    def cancel(self, id: str) -> None:
-        with self.engine.begin() as connection:
-            self._box.cancel(connection, id, key=KEY)
-
-    @contextmanager
-    def pumping(self, poll_s: float = NEVER_S) -> Iterator[Pump]:
-        pump = Pump(self.table, self.client, lambda *_, **__: None, poll_s=poll_s)
-        with ThreadPoolExecutor(1) as thread:
-            running = thread.submit(pump.run)
-            try:
-                yield pump
-            finally:
-                pump.stop()
-                running.result()
-
-    @property
-    def rows(self) -> int:
-        return self.table.counted().rows
-
-    def body(self, id: str) -> bytes | None:
-        found = self.client.get(id, key=KEY)
-        return found.body if found is not None else None
 
 
 @pytest.fixture
@@ -73,20 +32,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def limits() -> Limits:
-    return Limits()
-
-
-@pytest.fixture
-def site(redis_url: str, namespace: str, url: str, limits: Limits) -> Iterator[Site]:
-    engine = create_engine(url)
-    with (
-        closing(OutboxTable(url, namespace, timeout_s=PATIENCE_S)) as table,
-        Client(redis_url, namespace=namespace, limits=limits) as client,
-    ):
-        table.create()
-        yield Site(engine, table, client, namespace)
-    engine.dispose()
+def site(redis_url: str, namespace: str, url: str) -> Iterator[Site]:
+    with Client(redis_url, namespace=namespace) as client, site_of(url, client, namespace) as found:
+        yield found
 
 
 def delivering(site: Site, owner_of: OwnerOf, *ids: str) -> Delivering:
@@ -147,8 +95,7 @@ def test_a_new_row_that_stays_does_not_wait_as_long_as_an_old_one(
     with site.pumping(poll_s=0.01) as pump:
         until(lambda: pump._is_late, "it stays")
         pump._late = Backoff(NEVER_S, NEVER_S)
-        with site.engine.begin() as connection:
-            site._box.schedule(connection, Message(TO, b"new", delay="1h", id="y", key="other"))
+        site.put(Message(TO, b"new", delay="1h", id="y", key="other"))
         until(lambda: pump._last == 2, "the new one stays, too")
         other.settle()
         until(lambda: site.rows == 1, "it goes")
@@ -175,9 +122,7 @@ def test_what_is_committed_between_two_pages_waits_for_the_next_transaction(
 ) -> None:
     """A cancel on the second page would come before the call that the first page did not have."""
     kind, plain, committed = site.table.dialect, Pump._move, Event()
-    monkeypatch.setattr(pump_module, "MOST_ROWS", 4)
-    limited = statements.TAKE[kind].replace(f"LIMIT {MOST_ROWS}", "LIMIT 4")
-    monkeypatch.setitem(statements.TAKE, kind, limited)
+    small_pages(monkeypatch, kind, 4)
     late = [f"x{n}" for n in range(4)]
     old = delivering(site, owner_of, *late)
     with site.engine.connect() as open:
