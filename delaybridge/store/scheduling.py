@@ -9,7 +9,7 @@ from typing import Any
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.draft import Draft
-from delaybridge.errors import StoreError, StoreFull, StoreWiped
+from delaybridge.errors import StoreError, StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.keys import bucket_of
@@ -120,8 +120,8 @@ class Scheduling(Namespace):
 
         One script call per bucket and thousand messages, all in one pipeline. Each call is made
         while Redis works on those before. `Outgoing.late`: the places of those in flight.
-        They do not count against the quota: those that they wait for do. again: they were sent
-        before, and the quota let them pass.
+        They do not count against the quota: those that they wait for do. Nor do those that were
+        refused. again: they were sent before, and the quota let them pass.
         """
         outgoing = messages if isinstance(messages, Outgoing) else Outgoing(messages, self.ids)
         found: list[Any] = [None] * len(outgoing)
@@ -130,7 +130,8 @@ class Scheduling(Namespace):
         todo = places if again else (yield from self._within_quota(outgoing, found))
         yield from self._try_again(outgoing, policy, todo, found)
         if self.quota.is_set and not again:
-            for _, message in outgoing.stamped(ScriptCall(0, outgoing.late)):
+            unwritten = [*outgoing.late, *(i for i in todo if _is_refused(found[i]))]
+            for _, message in outgoing.stamped(ScriptCall(0, unwritten)):
                 self.quota.count(message.payload, -1)
         return found
 
@@ -217,6 +218,11 @@ def _receive(
         one.answer, one.id, one.due_ms, one.bucket = answer, message.id, due_ms, number
         found[i] = one
     return _IN_FLIGHT in reply[::3]
+
+
+def _is_refused(outcome: Receipt | Exception) -> bool:
+    """Whether nothing was written."""
+    return isinstance(outcome, StoreError) and not isinstance(outcome, StoreUnavailable)
 
 
 def receipts(found: list[Receipt | Exception]) -> list[Receipt]:
