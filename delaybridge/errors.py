@@ -103,7 +103,14 @@ class LedgerUnavailable(StoreUnavailable):
 
 
 class StoreFull(StoreError):
-    """Redis is out of memory and refuses writes: nothing was written. Raise maxmemory."""
+    """Redis is out of memory and refuses writes: nothing was written. Raise maxmemory.
+
+    limit: the setting whose limit is reached, and its destination; empty if Redis is full.
+    """
+
+    def __init__(self, message: str | None = None, *, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class StoreDenied(StoreError):

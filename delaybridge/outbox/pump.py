@@ -6,15 +6,21 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from delaybridge.backoff import Backoff
 from delaybridge.client.client import Client
-from delaybridge.errors import ConfigError, StoreError, StoreWiped
-from delaybridge.message import Answer, OnConflict
+from delaybridge.errors import (
+    ConfigError,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreWiped,
+)
+from delaybridge.message import Answer, OnConflict, destination_text
 from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
 from delaybridge.store.scheduling import Receipt
@@ -37,8 +43,9 @@ class Pump:
     A transaction has at most one call for each id. So a call that is sent again is never later
     than another one for its id. One pump works at a time; further ones take over when it ends.
 
-    A row whose id is in flight stays until that message is settled; others go on. However many
-    stay, those behind them are looked at in the same transaction.
+    A row whose id is in flight stays until that message is settled; one whose destination is full,
+    or whose bucket is damaged, until that is over. Others go on. However many stay, those behind
+    them are looked at in the same transaction.
 
     If Redis or the database fails, it says so once, and tries again until stopped. is_told: while
     it returns True, somebody calls `look` when rows were committed.
@@ -57,8 +64,10 @@ class Pump:
         self._poll_s, self._is_told = poll_s, is_told
         self._bell, self._stopping = threading.Event(), threading.Event()
         self._silent: set[str] = set()  # what has failed, and was said
+        self._causes = set[str]()  # why rows are held up, as far as it was said
         self._is_late = False  # a row stays, since the message of its id is being delivered
-        self._late = Backoff(*_LATE_S)
+        self._is_held = False  # a row stays for another reason of its own
+        self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
         self._last = 0  # number of the last row that was looked at
 
     def look(self) -> None:
@@ -91,10 +100,10 @@ class Pump:
     def _wait(self) -> None:
         """Until it is time to look again, or the bell rings."""
         poll_s = _HEARD_POLL_S if self._is_told() else self._poll_s
-        if not self._is_late:
+        if not (self._is_late or self._is_held):
             self._bell.wait(poll_s)
             return
-        until_s = time.monotonic() + self._late.next_s()
+        until_s = time.monotonic() + (self._late if self._is_late else self._held).next_s()
         while (left_s := until_s - time.monotonic()) > 0:
             if self._bell.wait(min(left_s, poll_s)) or self._rows.newest(self._last):
                 self._late = Backoff(*_LATE_S)  # a new row may stay for a moment only
@@ -102,17 +111,18 @@ class Pump:
 
     def _look(self) -> bool:
         """Move what is there; whether there may be more to do at once."""
-        self._is_late = False
+        self._is_late = self._is_held = False
         if "store_silent" in self._silent:
             self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
         newest = self._rows.newest()
+        if newest is None:
+            self._tell_held({}, is_whole=True)
         return newest is not None and self._batch(newest)
 
     def _batch(self, newest: int) -> bool:
         """Move one batch, up to this row; whether there may be more to do at once.
 
-        StoreError: of some calls Redis gave no answer, or refused them; they stay, the others are
-        done.
+        Raises what concerns the whole store: some rows stay then, the others are done.
         """
         moved = _Moved()
         with self._rows.batch(newest) as batch:
@@ -124,38 +134,55 @@ class Pump:
             self._say(logging.WARNING, "outbox_refused", number=number, reason=reason)
         if moved.done:
             self._say(logging.DEBUG, "outbox_moved", n=len(moved.done))
+        self._tell_held(moved.held, is_whole=moved.is_whole)
         if moved.failure is not None:
             raise moved.failure
         return is_more
 
     def _pages(self, batch: OutboxBatch, moved: _Moved) -> bool:
-        """Move a page, and the next ones too while rows stay whose ids are in flight.
+        """Move a page, and the next ones too while rows stay for reasons of their own.
 
         Returns whether there may be more to do at once.
         """
         self._last, seen, is_full, is_more = 0, set[str](), True, False
         while is_full and moved.failure is None and moved.count <= MOST_ROWS // 2:
+            if self._stopping.is_set():
+                break
             page = batch.page(self._last)
             calls = _first_of_each_id(page, seen)
             self._move(calls, moved)
             is_full, is_more = len(page) == MOST_ROWS, is_more or len(calls) < len(page)
-            if not self._is_late:
+            if not (self._is_late or self._is_held):
                 break
             self._last = page[-1].number if page else self._last
         if moved.count:
             self._late = Backoff(*_LATE_S)
+        if not self._is_held:
+            self._held = Backoff(*_RETRY_S)
+        moved.is_whole = not is_full and moved.failure is None
         return moved.count > 0 and (is_full or is_more)
 
-    def _move(self, calls: Iterable[OutboxCall], moved: _Moved) -> None:
+    def _move(self, calls: Sequence[OutboxCall], moved: _Moved) -> None:
         for call, outcome in self._sent(calls):
             if isinstance(outcome, Exception):
-                moved.failure = moved.failure or outcome
+                self._keep(call, outcome, moved)
             elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
                 self._is_late = True
             elif outcome == Answer.CONFLICT:
                 moved.refused[call.number] = "conflict: the id is pending with other content"
             else:
                 moved.done.append(call.number)
+
+    def _keep(self, call: OutboxCall, error: Exception, moved: _Moved) -> None:
+        """A row stays: alone if the error is its destination's or its bucket's."""
+        if cause := _cause(error):
+            self._is_held = True
+            moved.held.setdefault(cause, (call, error))
+        else:
+            self._fails(error, moved)
+
+    def _fails(self, error: Exception, moved: _Moved) -> None:
+        moved.failure = moved.failure or error
 
     def _sent(self, calls: Iterable[OutboxCall]) -> Iterable[tuple[OutboxCall, Outcome]]:
         """Each call with its outcome. Their ids differ, so their order does not matter."""
@@ -186,6 +213,23 @@ class Pump:
             self._say(logging.WARNING, "outbox_cancel_too_late", n=len(late), ids=shown)
         return answers
 
+    def _tell_held(
+        self, held: Mapping[str, tuple[OutboxCall, Exception]], *, is_whole: bool
+    ) -> None:
+        """Say once why rows are held up, with one of them. is_whole: these are all causes."""
+        for cause, (call, error) in held.items():
+            if cause not in self._causes:
+                to = call.accepted and {"destination": destination_text(call.accepted.payload)}
+                self._say(
+                    logging.WARNING, "outbox_held", number=call.number, id=call.id, **to or {},
+                    reason=str(error), hint="it is tried again; others go on",
+                )  # fmt: skip
+        if is_whole:
+            for cause in sorted(self._causes - held.keys()):
+                self._say(logging.INFO, "outbox_goes_on", reason=f"no row stays for {cause}")
+            self._causes.clear()
+        self._causes.update(held)
+
     def _fail(self, event: str, exc: Exception) -> None:
         if event in self._silent:
             return
@@ -202,15 +246,28 @@ class Pump:
 
 
 class _Moved:
-    """What became of the rows of a transaction, by their numbers. failure: the first."""
+    """What became of the rows of a transaction, by their numbers.
+
+    held: a row for each reason why some stay. failure: the first of the whole store. is_whole: all
+    rows were looked at.
+    """
 
     def __init__(self) -> None:
         self.done, self.refused = list[int](), dict[int, str]()
+        self.held = dict[str, tuple[OutboxCall, Exception]]()
         self.failure: Exception | None = None
+        self.is_whole = False
 
     @property
     def count(self) -> int:
         return len(self.done) + len(self.refused)
+
+
+def _cause(error: Exception) -> str:
+    """What keeps rows of one destination or bucket only, always in the same words; else empty."""
+    if isinstance(error, StoreFull):
+        return error.limit
+    return str(error) if isinstance(error, StoreDamaged) else ""
 
 
 def _first_of_each_id(calls: Iterable[OutboxCall], seen: set[str]) -> list[OutboxCall]:

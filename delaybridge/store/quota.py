@@ -53,14 +53,12 @@ class Quota:
 
     def refusal(self, payload: bytes) -> StoreFull | None:
         """The error if this record is over a limit, else None."""
-        why = self._over("", "pending")
-        if why is None and self._by_destination:
-            why = self._over(self._label(payload), "destination")
-        if why is None:
-            return None
-        if self._has_counted:  # some may have gone out since, so the next call looks again
-            self._looked_s = -_EVERY_S
-        return StoreFull(why)
+        full = self._over("", "pending")
+        if full is None and self._by_destination:
+            full = self._over(self._label(payload), "destination")
+        if full is not None and self._has_counted:
+            self._looked_s = -_EVERY_S  # some may have gone out since, so the next call looks again
+        return full
 
     def count(self, payload: bytes, times: int = 1) -> None:
         """This record is about to be written; -1 time: it was not."""
@@ -83,14 +81,15 @@ class Quota:
                     self._messages[label] += stands_for
                     self._bytes[label] += stands_for * record_bytes
 
-    def _over(self, label: str, limited: str) -> str | None:
+    def _over(self, label: str, limited: str) -> StoreFull | None:
         for unit, counted in (("messages", self._messages), ("bytes", self._bytes)):
             limit = getattr(self._limits, f"{limited}_{unit}")
             if limit and round(counted[label]) >= limit:
-                return (
-                    f"{label and f'{label}: '}limits.{limited}_{unit}: {counted[label]:,.0f} are "
-                    f"pending, {limit:,} are allowed; not written: raise the limit, or wait until "
-                    "some have gone out"
+                what = f"{label and f'{label}: '}limits.{limited}_{unit}"
+                return StoreFull(
+                    f"{what}: {counted[label]:,.0f} are pending, {limit:,} are allowed; not "
+                    "written: raise the limit, or wait until some have gone out",
+                    limit=what,
                 )
         return None
 

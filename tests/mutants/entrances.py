@@ -69,9 +69,16 @@ MUTANTS = [
     ),
     Mutant(
         "outbox: one page", "delaybridge/outbox/pump.py",
-        "            if not self._is_late:\n                break", "            break",
+        "            if not (self._is_late or self._is_held):\n                break",
+        "            break",
         "a thousand rows whose ids are in flight hold up all others",
         "tests/integration/test_outbox_again.py",
+    ),
+    Mutant(
+        "outbox: an error of one destination", "delaybridge/outbox/pump.py",
+        "        return error.limit\n", '        return ""\n',
+        "rows of a destination that is full hold up all others",
+        "tests/integration/test_outbox_held.py -k full_destination",
     ),
     Mutant(
         "outbox: what is committed between two pages", "delaybridge/outbox/database.py",

@@ -1,0 +1,75 @@
+"""The pump, and rows that Redis does not take: they stay, hold up nobody, and repeat nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from delaybridge import Client, Limits, Message
+from delaybridge.store import keys
+from tests.rigs.flavours import TO
+from tests.rigs.outbox_site import KEY, Site, site_of, small_pages
+from tests.rigs.waiting import until
+
+BUCKETS = 16
+FULL, OTHER, MOST = "kafka:full", "kafka:other", 10
+SICK = next(n for n in range(BUCKETS) if n != keys.bucket_of(KEY.encode(), BUCKETS))
+IN_SICK = [f"s{n}" for n in range(200) if keys.bucket_of(f"s{n}".encode(), BUCKETS) == SICK]
+
+
+@pytest.fixture
+def site(redis_url: str, namespace: str, tmp_path: Path) -> Iterator[Site]:
+    with (
+        Client(redis_url, namespace=namespace, limits=Limits(destination_messages=MOST)) as client,
+        site_of(f"sqlite:///{tmp_path / 'app.db'}", client, namespace) as found,
+    ):
+        yield found
+
+
+def later(to: str, id: str) -> Message:
+    return Message(to, b"new", delay="1h", id=id)
+
+
+def test_rows_of_one_full_destination_hold_up_nobody(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are more than a page. A cancel of one of them does not overtake it."""
+    small_pages(monkeypatch, site.table.dialect, 4)
+    filled = [f"f{n}" for n in range(MOST)]
+    site.client.schedule_many([later(FULL, id) for id in filled])
+    site.put(*(later(FULL, f"x{n}") for n in range(9)))
+    site.cancel("x8", key=None)
+    site.put(later(OTHER, "other"))
+    with site.pumping(poll_s=0.01):
+        until(lambda: site.client.get("other"), "the one behind them goes")
+        site.put(later(OTHER, "new"))
+        until(lambda: site.client.get("new") and site.rows == 10, "a new one goes")
+        (held,) = site.fields("outbox_held")
+        assert (held["id"], held["destination"]) == ("x0", FULL)
+        assert "limits.destination_messages" in held["reason"]
+        site.client.cancel_many(filled)
+        until(lambda: site.fields("outbox_goes_on"), "all go")
+    assert site.rows == 0
+    assert site.client.get("x8") is None
+    assert not site.fields("store_silent")
+
+
+def test_rows_of_one_damaged_bucket_hold_up_nobody(
+    site: Site, raw: redis.Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do they count against a limit: nothing of them was written."""
+    small_pages(monkeypatch, site.table.dialect, 4)
+    damaged = keys.bucket_key(namespace, SICK, "messages")
+    raw.set(damaged, "x")
+    site.put(*(Message(TO, b"new", delay="1h", id=id) for id in IN_SICK[:MOST]))
+    site.schedule("other")
+    with site.pumping():
+        until(lambda: site.body("other"), "the one behind them goes")
+        until(lambda: site.fields("outbox_held"), "it is said")
+        site.client.cancel("other", key=KEY)  # there is no room for all
+        raw.delete(damaged)
+        until(lambda: site.rows == 0, "all go")
+    assert len([each for each in site.fields("outbox_held") if damaged in each["reason"]]) == 1
