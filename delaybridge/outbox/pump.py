@@ -7,7 +7,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -163,15 +162,18 @@ class Pump:
         return moved.count > 0 and (is_full or is_more)
 
     def _move(self, calls: Sequence[OutboxCall], moved: _Moved) -> None:
-        for call, outcome in self._sent(calls):
-            if isinstance(outcome, Exception):
-                self._keep(call, outcome, moved)
-            elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
-                self._is_late = True
-            elif outcome == Answer.CONFLICT:
-                moved.refused[call.number] = "conflict: the id is pending with other content"
-            else:
-                moved.done.append(call.number)
+        try:
+            for call, outcome in self._sent(calls):
+                if isinstance(outcome, Exception):
+                    self._keep(call, outcome, moved)
+                elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
+                    self._is_late = True
+                elif outcome == Answer.CONFLICT:
+                    moved.refused[call.number] = "conflict: the id is pending with other content"
+                else:
+                    moved.done.append(call.number)
+        except (ConfigError, StoreError) as exc:  # what was moved before is done
+            self._fails(exc, moved)
 
     def _keep(self, call: OutboxCall, error: Exception, moved: _Moved) -> None:
         """A row stays: alone if the error is its destination's or its bucket's."""
@@ -186,32 +188,30 @@ class Pump:
 
     def _sent(self, calls: Iterable[OutboxCall]) -> Iterable[tuple[OutboxCall, Outcome]]:
         """Each call with its outcome. Their ids differ, so their order does not matter."""
-        by_policy, by_key = (
-            defaultdict[str, list[OutboxCall]](list),
-            defaultdict[Any, list[OutboxCall]](list),
-        )
+        by_policy, cancels = defaultdict[str, list[OutboxCall]](list), list[OutboxCall]()
         for call in calls:
             if call.accepted is None:
-                by_key[call.key].append(call)
+                cancels.append(call)
             else:
                 by_policy[call.policy].append(call)
         for policy, some in by_policy.items():
             yield from zip(some, self._schedule(some, OnConflict(policy)), strict=True)
-        for key, some in by_key.items():
-            yield from zip(some, self._cancel(some, key), strict=True)
+        if cancels:
+            yield from zip(cancels, self._cancel(cancels), strict=True)
 
     def _schedule(self, calls: Iterable[OutboxCall], policy: OnConflict) -> Iterable[Outcome]:
         messages = [(call.stamp, call.accepted) for call in calls if call.accepted is not None]
         return self._client.run(lambda on: on.schedule_each(messages, policy))
 
-    def _cancel(self, calls: Iterable[OutboxCall], key: bytes | None) -> Iterable[Outcome]:
-        ids = [call.id for call in calls]
-        answers = self._client.cancel_many(ids, key=key)
-        late = [id for id, each in zip(ids, answers, strict=True) if each is Answer.IN_FLIGHT]
+    def _cancel(self, calls: Sequence[OutboxCall]) -> Sequence[Outcome]:
+        named = [(call.id, call.key) for call in calls]
+        outcomes = self._client.run(lambda on: on.cancel_each(named))
+        found = zip(calls, outcomes, strict=True)
+        late = [call.id for call, outcome in found if outcome is Answer.IN_FLIGHT]
         if late:
             shown = ",".join(late)
             self._say(logging.WARNING, "outbox_cancel_too_late", n=len(late), ids=shown)
-        return answers
+        return outcomes
 
     def _tell_held(
         self, held: Mapping[str, tuple[OutboxCall, Exception]], *, is_whole: bool

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
+from typing import Any
 
+from delaybridge.errors import StoreError
 from delaybridge.message import Answer
 from delaybridge.store import keys, verbs
-from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.command import RedisCommand, Steps, grouped
 from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.selection import Selected
@@ -61,6 +62,15 @@ class Changes(Namespace):
         """Cancel each; all in one pipeline."""
         return (yield from self._each(messages, key, lambda b, s, id, _: b.cancel(s, id)))
 
+    def cancel_each(
+        self, named: Sequence[tuple[str, bytes | None]]
+    ) -> Steps[list[Answer | StoreError]]:
+        """Cancel each id with its key, all in one pipeline; or why a bucket cannot answer."""
+        buckets = yield from self.open()
+        ids = [id for id, _ in named]
+        places = [asked_for(id, key, buckets) for id, key in named]
+        return (yield from self._outcomes(ids, places, lambda b, s, id, _: b.cancel(s, id)))
+
     def reschedule_many(
         self, messages: Sequence[Named], dues: Sequence[str], key: bytes | None
     ) -> Steps[list[Answer]]:
@@ -111,24 +121,53 @@ class Changes(Namespace):
     def _each(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
     ) -> Steps[list[Answer]]:
-        """The verb on each message. Of several buckets' answers, one by ANSWER_PRECEDENCE."""
+        """The verb on each message; raises the error of the first that has one."""
         buckets = yield from self.open()
-        stamp = verbs.new_stamp()
         places = [asked_for(message, key, buckets) for message in messages]
+        outcomes = yield from self._outcomes(messages, places, verb)
+        error = next((each for each in outcomes if isinstance(each, StoreError)), None)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, outcomes  # or the frame and the error would hold each other
+        return outcomes  # type: ignore[return-value]
+
+    def _outcomes(
+        self, messages: Sequence[Named], places: Sequence[Sequence[Bucket]], verb: _Verb
+    ) -> Steps[list[Answer | StoreError]]:
+        """The answer or error of each message, which is looked for in the buckets of its place.
+
+        Of several buckets' answers, one by ANSWER_PRECEDENCE.
+        """
+        stamp = verbs.new_stamp()
         asked = [
             [verb(bucket, stamp, _id(message), i) for bucket in place]
             for i, (message, place) in enumerate(zip(messages, places, strict=True))
         ]
-        replies = iter((yield Each(chain.from_iterable(asked))))
-        answers = []
-        for place in places:
-            mine = list(islice(replies, len(place)))
+        replies = yield from grouped(asked)
+        outcomes, explained = list[Answer | StoreError](), dict[tuple[int, str], StoreError]()
+        for place, mine in zip(places, replies, strict=True):
             known = [reply for reply in mine if isinstance(reply, Answer)]
-            answer = min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
-            if answer is Answer.UNKNOWN:  # unless the bucket that has it cannot answer
-                yield from self.check(place, mine)
-            answers.append(answer)
-        return answers
+            outcomes.append(min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN))
+            if outcomes[-1] is Answer.UNKNOWN and len(known) < len(mine):
+                # It may be in a bucket that cannot answer.
+                outcomes[-1] = yield from self._first_error(place, mine, explained)
+        return outcomes
+
+    def _first_error(
+        self,
+        place: Sequence[Bucket],
+        replies: Sequence[Any],
+        explained: dict[tuple[int, str], StoreError],
+    ) -> Steps[StoreError]:
+        """The first error among replies. explained: those so far: a bucket is looked at once."""
+        pairs = zip(place, replies, strict=True)
+        bucket, error = next(each for each in pairs if isinstance(each[1], StoreError))
+        cause = bucket.number, str(error)
+        if cause not in explained:
+            explained[cause] = yield from self.explained(bucket, error)
+        return explained[cause]
 
     def _each_or_quarantined(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,31 @@ import redis
 
 from delaybridge import Client, Limits, Message
 from delaybridge.store import keys
+from tests.rigs.bucket import Owner
 from tests.rigs.flavours import TO
 from tests.rigs.outbox_site import KEY, Site, site_of, small_pages
 from tests.rigs.waiting import until
 
+REFUSED = "evalsha", "failed_calls"
+OwnerOf = Callable[[str], Owner]
 BUCKETS = 16
 FULL, OTHER, MOST = "kafka:full", "kafka:other", 10
 SICK = next(n for n in range(BUCKETS) if n != keys.bucket_of(KEY.encode(), BUCKETS))
 IN_SICK = [f"s{n}" for n in range(200) if keys.bucket_of(f"s{n}".encode(), BUCKETS) == SICK]
+
+
+class Arrivals:
+    """Counts how often the messages of KEY's bucket are delivered."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner, self.count = owner, 0
+
+    def look(self) -> int:
+        for copy in self._owner.claim(limit=100) or ():
+            self._owner.fire(copy.score)
+            self._owner.settle(copy)
+            self.count += 1
+        return self.count
 
 
 @pytest.fixture
@@ -29,8 +46,39 @@ def site(redis_url: str, namespace: str, tmp_path: Path) -> Iterator[Site]:
         yield found
 
 
+def due_now(id: str) -> Message:
+    return Message(TO, b"new", delay=0, id=id, key=KEY)
+
+
 def later(to: str, id: str) -> Message:
     return Message(to, b"new", delay="1h", id=id)
+
+
+def calls(raw: redis.Redis, command: str, counted: str = "calls") -> int:
+    return int(raw.info("commandstats").get(f"cmdstat_{command}", {}).get(counted, 0))
+
+
+@pytest.mark.parametrize("key", [None, IN_SICK[0]])
+def test_a_cancel_that_a_damaged_bucket_cannot_answer_repeats_no_other_row(
+    site: Site, raw: redis.Redis, namespace: str, owner_of: OwnerOf, key: str | None
+) -> None:
+    site.client.schedule_message(Message(TO, b"x", delay="1h", key=KEY))  # the namespace is there
+    arrivals = Arrivals(owner_of(KEY))
+    damaged, before = keys.bucket_key(namespace, SICK, "messages"), calls(raw, *REFUSED)
+    raw.set(damaged, "x")
+    site.put(due_now("good"))
+    site.cancel("gone", key=key)
+    with site.pumping():
+        until(lambda: arrivals.look() and calls(raw, *REFUSED) > before + 2, "it is tried again")
+        until(lambda: site.rows == 1 and site.fields("outbox_held"), "the good one is gone")
+        assert arrivals.look() == 1
+        (held,) = site.fields("outbox_held")
+        assert held["id"] == "gone"
+        assert damaged in held["reason"]
+        raw.delete(damaged)
+        until(lambda: site.rows == 0, "it goes")
+    assert arrivals.look() == 1
+    assert not site.fields("store_silent")
 
 
 def test_rows_of_one_full_destination_hold_up_nobody(

@@ -81,6 +81,12 @@ MUTANTS = [
         "tests/integration/test_outbox_held.py -k full_destination",
     ),
     Mutant(
+        "outbox: what Redis raises", "delaybridge/store/changes.py",
+        "        return explained[cause]", "        raise explained[cause]",
+        "a cancel that a damaged bucket cannot answer holds up all others",
+        "tests/integration/test_outbox_held.py -k cannot_answer",
+    ),
+    Mutant(
         "outbox: what is committed between two pages", "delaybridge/outbox/database.py",
         '"newest": newest, "after"', '"newest": 2**62, "after"',
         "a message is scheduled after its committed cancel",
