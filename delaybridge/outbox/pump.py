@@ -14,6 +14,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.client.client import Client
 from delaybridge.errors import (
     ConfigError,
+    NotDurable,
     StoreDamaged,
     StoreError,
     StoreFull,
@@ -22,6 +23,7 @@ from delaybridge.errors import (
 from delaybridge.message import Answer, OnConflict, destination_text
 from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
+from delaybridge.store.durability import confirmed
 from delaybridge.store.scheduling import Receipt
 
 Say = Callable[..., None]  # called with a level, an event's name and its fields
@@ -64,6 +66,7 @@ class Pump:
         self._bell, self._stopping = threading.Event(), threading.Event()
         self._silent: set[str] = set()  # what has failed, and was said
         self._causes = set[str]()  # why rows are held up, as far as it was said
+        self._is_unconfirmed = False  # a call was NotDurable
         self._is_late = False  # a row stays, since the message of its id is being delivered
         self._is_held = False  # a row stays for another reason of its own
         self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
@@ -111,7 +114,10 @@ class Pump:
     def _look(self) -> bool:
         """Move what is there; whether there may be more to do at once."""
         self._is_late = self._is_held = False
-        if "store_silent" in self._silent:
+        if self._is_unconfirmed:  # sent again each time, rows might be published each time
+            self._client.run(lambda calls: confirmed(calls.buckets))
+            self._is_unconfirmed = False
+        elif "store_silent" in self._silent:
             self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
         newest = self._rows.newest()
         if newest is None:
@@ -184,6 +190,7 @@ class Pump:
             self._fails(error, moved)
 
     def _fails(self, error: Exception, moved: _Moved) -> None:
+        self._is_unconfirmed |= isinstance(error, NotDurable)
         moved.failure = moved.failure or error
 
     def _sent(self, calls: Iterable[OutboxCall]) -> Iterable[tuple[OutboxCall, Outcome]]:

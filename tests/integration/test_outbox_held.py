@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import redis
 
 from delaybridge import Client, Limits, Message
 from delaybridge.store import keys
-from tests.rigs.bucket import Owner
+from delaybridge.store.store import Store
+from tests.rigs.bucket import Owner, World
 from tests.rigs.flavours import TO
 from tests.rigs.outbox_site import KEY, Site, site_of, small_pages
 from tests.rigs.waiting import until
+from tests.servers.process import LOOPBACK
+from tests.servers.redis import RedisServer
 
 REFUSED = "evalsha", "failed_calls"
 OwnerOf = Callable[[str], Owner]
@@ -121,3 +125,26 @@ def test_rows_of_one_damaged_bucket_hold_up_nobody(
         raw.delete(damaged)
         until(lambda: site.rows == 0, "all go")
     assert len([each for each in site.fields("outbox_held") if damaged in each["reason"]]) == 1
+
+
+def test_a_row_is_sent_again_only_once_writes_are_confirmed(namespace: str, tmp_path: Path) -> None:
+    """Each time it is sent, a message that is due is published."""
+    fast = ["--repl-diskless-sync-delay", "0"]
+    with (
+        RedisServer(fast) as server,
+        redis.Redis(host=LOOPBACK, port=server.port) as raw,
+        Client(server.url, namespace=namespace) as plain,
+        Client(server.url, namespace=namespace, durability="replicated:1", timeout_s=1) as client,
+        closing(Store(server.url)) as store,
+        site_of(f"sqlite:///{tmp_path / 'app.db'}", client, namespace) as site,
+    ):
+        plain.schedule(TO, b"x", delay="1h", key=KEY)
+        with World.of_key(store, server.url, namespace, KEY.encode()) as world:
+            arrivals = Arrivals(world.owner("test"))
+            site.put(due_now("one"))
+            with site.pumping():
+                until(lambda: arrivals.look() and calls(raw, "wait") > 2, "no replica confirms it")
+                assert (site.rows, arrivals.look()) == (1, 1)
+                with RedisServer([*fast, "--replicaof", LOOPBACK, str(server.port)]):
+                    until(lambda: site.rows == 0, "it is confirmed")
+            assert arrivals.look() <= 2

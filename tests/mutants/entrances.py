@@ -87,6 +87,12 @@ MUTANTS = [
         "tests/integration/test_outbox_held.py -k cannot_answer",
     ),
     Mutant(
+        "outbox: sent again unconfirmed", "delaybridge/outbox/pump.py",
+        "self._is_unconfirmed |= isinstance(error, NotDurable)", "pass",
+        "a row is published again and again while no replica confirms it",
+        "tests/integration/test_outbox_held.py -k confirmed",
+    ),
+    Mutant(
         "outbox: what is committed between two pages", "delaybridge/outbox/database.py",
         '"newest": newest, "after"', '"newest": 2**62, "after"',
         "a message is scheduled after its committed cancel",
