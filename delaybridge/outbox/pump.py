@@ -48,8 +48,9 @@ class Pump:
     or whose bucket is damaged, until that is over. Others go on. However many stay, those behind
     them are looked at in the same transaction.
 
-    If Redis or the database fails, it says so once, and tries again until stopped. is_told: while
-    it returns True, somebody calls `look` when rows were committed.
+    If Redis or the database fails, it says so once, and tries again until stopped. Rows that Redis
+    has are not sent again for that. is_told: while it returns True, somebody calls `look` when rows
+    were committed.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Pump:
         self._silent: set[str] = set()  # what has failed, and was said
         self._causes = set[str]()  # why rows are held up, as far as it was said
         self._is_unconfirmed = False  # a call was NotDurable
+        self._stored = set[int]()  # rows that Redis has, and whose transaction may have failed
         self._is_late = False  # a row stays, since the message of its id is being delivered
         self._is_held = False  # a row stays for another reason of its own
         self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
@@ -130,11 +132,16 @@ class Pump:
         Raises what concerns the whole store: some rows stay then, the others are done.
         """
         moved = _Moved()
-        with self._rows.batch(newest) as batch:
-            if batch is None:  # another pump does it
-                return False
-            is_more = self._pages(batch, moved)
-            batch.finish(moved.done, moved.refused)
+        try:
+            with self._rows.batch(newest) as batch:
+                if batch is None:  # another pump does it
+                    return False
+                is_more = self._pages(batch, moved)
+                batch.finish(moved.done, moved.refused)
+        except SQLAlchemyError:
+            self._stored.update(moved.done)
+            raise
+        self._stored.clear()
         for number, reason in moved.refused.items():
             self._say(logging.WARNING, "outbox_refused", number=number, reason=reason)
         if moved.done:
@@ -168,8 +175,9 @@ class Pump:
         return moved.count > 0 and (is_full or is_more)
 
     def _move(self, calls: Sequence[OutboxCall], moved: _Moved) -> None:
+        moved.done += [call.number for call in calls if call.number in self._stored]
         try:
-            for call, outcome in self._sent(calls):
+            for call, outcome in self._sent(c for c in calls if c.number not in self._stored):
                 if isinstance(outcome, Exception):
                     self._keep(call, outcome, moved)
                 elif outcome == Answer.IN_FLIGHT and call.accepted is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from sqlalchemy import text
 
 from delaybridge import Client, Limits, Message
 from delaybridge.store import keys
@@ -148,3 +149,24 @@ def test_a_row_is_sent_again_only_once_writes_are_confirmed(namespace: str, tmp_
                 with RedisServer([*fast, "--replicaof", LOOPBACK, str(server.port)]):
                     until(lambda: site.rows == 0, "it is confirmed")
             assert arrivals.look() <= 2
+
+
+def test_rows_that_redis_has_are_not_sent_again_while_the_database_refuses(
+    site: Site, owner_of: OwnerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.client.schedule_message(Message(TO, b"x", delay="1h", key=KEY))
+    arrivals = Arrivals(owner_of(KEY))
+    with site.engine.begin() as connection:
+        refuses = "BEFORE DELETE ON delaybridge_outbox BEGIN SELECT raise(ABORT, 'no'); END"
+        connection.execute(text(f"CREATE TRIGGER guard {refuses}"))
+        connection.execute(text("CREATE TABLE tries (number integer)"))
+    site.put(due_now("one"))
+    began, plain = list[object](), site.table.batch
+    monkeypatch.setattr(site.table, "batch", lambda newest: began.append(0) or plain(newest))
+    with site.pumping():
+        until(lambda: arrivals.look() and len(began) > 2, "it tries again")
+        assert (site.rows, arrivals.look()) == (1, 1)
+        with site.engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER guard"))
+        until(lambda: site.rows == 0, "it goes")
+    assert arrivals.look() == 1

@@ -93,6 +93,12 @@ MUTANTS = [
         "tests/integration/test_outbox_held.py -k confirmed",
     ),
     Mutant(
+        "outbox: sent again if the database fails", "delaybridge/outbox/pump.py",
+        "            self._stored.update(moved.done)\n", "",
+        "a row is published again and again while the database refuses to delete it",
+        "tests/integration/test_outbox_held.py -k database_refuses",
+    ),
+    Mutant(
         "outbox: what is committed between two pages", "delaybridge/outbox/database.py",
         '"newest": newest, "after"', '"newest": 2**62, "after"',
         "a message is scheduled after its committed cancel",
