@@ -232,22 +232,22 @@ async def test_a_cancel_that_waits_cancels_the_message_before_it_whatever_become
 ) -> None:
     entrance, task, workers, worker = await in_flight(make_entrance, rabbit, proxy, namespace)
     intake = entrance.ingest_of(task).intakes[0]
-    insist = intake._store.insist
+    store = intake._store.store
     parked: list[bool] = []
 
     async def with_a_break(entries: list[Any]) -> Any:
         """Between the answers of the message and of its cancel, the first delivery is parked."""
         if len(entries) != 2 or parked:
-            return await insist(entries)
-        answers = await insist(entries[:1])
+            return await store(entries)
+        answers = await store(entries[:1])
         await entrance.client.pause(f"rabbitmq:{namespace}")
         await workers.kill(worker)
         make_entrance().scan()
         await entrance.until(lambda: is_parked(entrance), "the first delivery is parked")
         parked.append(True)
-        return [*answers, *await insist(entries[1:])]
+        return [*answers, *await store(entries[1:])]
 
-    monkeypatch.setattr(intake._store, "insist", with_a_break)
+    monkeypatch.setattr(intake._store, "store", with_a_break)
     again = described(HOUR_MS, message_id="m0")
     cancel = pika.BasicProperties(headers={"delaybridge-cancel": True}, message_id="m0")
     await rabbit.send(f"{namespace}.delay", [("k", b"again", again), ("k", b"", cancel)])
