@@ -22,8 +22,7 @@ local t = redis.call('TIME')
 local now = tonumber(ARGV[3]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 
-local function move(id, new)
-  local record = redis.call('HGET', KEYS[4], id)
+local function move(id, record, new)
   redis.call('HSET', KEYS[4], id,
     struct.pack('>Bd', string.byte(record), new) .. string.sub(record, 10))
   return new
@@ -39,13 +38,13 @@ local function tried_of(id, score)
   return count or 0, maybe or '1', due_ms -- if it cannot be read, it may have arrived
 end
 
-local function defer(id, score, new)
+local function defer(id, record, score, new)
   redis.call('HSET', KEYS[5], id, table.concat({tried_of(id, score)}, ':'))
-  return move(id, new)
+  return move(id, record, new)
 end
 
 -- The error has a field of its own, which older versions do not read.
-local function back_off(id, score, delay, maybe, failure)
+local function back_off(id, record, score, delay, maybe, failure)
   local count, before, due_ms = tried_of(id, score)
   if before ~= '0' then
     maybe = '1'
@@ -54,7 +53,7 @@ local function back_off(id, score, delay, maybe, failure)
   local since = failed and string.match(failed, '^%d+') or string.format('%.0f', now)
   redis.call('HSET', KEYS[5], id, (count + 1) .. ':' .. maybe .. ':' .. due_ms,
     id .. '\0', since .. '\n' .. failure)
-  return move(id, now + delay + score % 1)
+  return move(id, record, now + delay + score % 1)
 end
 
 local count = 0
@@ -62,11 +61,12 @@ for i = 4, #ARGV, 6 do
   local id, score, delay = ARGV[i], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if tonumber(redis.call('ZSCORE', KEYS[3], id) or '') == tonumber(ARGV[i + 1]) then
     local later = tonumber(string.match(delay, '^=(.+)') or '')
-    if later then
-      score = defer(id, score, later)
-    elseif delay ~= '' then
-      score = back_off(id, score, delay, ARGV[i + 4], ARGV[i + 5])
-    end
+    local record = delay ~= '' and redis.call('HGET', KEYS[4], id)
+    if record and later then
+      score = defer(id, record, score, later)
+    elseif record then
+      score = back_off(id, record, score, delay, ARGV[i + 4], ARGV[i + 5])
+    end -- else it stays, also if its record has vanished: the next claim buries it
     redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
     redis.call('ZREM', KEYS[3], id)
     count = count + 1
