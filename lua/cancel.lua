@@ -128,18 +128,17 @@ local answer = tried and string.match(tried, ':(%d)') ~= '0' and CANCELLED_MAYBE
 
 -- Without a source the first write cannot grow memory: a full Redis still removes messages.
 count_as_read()
-if redis.call('ZREM', KEYS[2], id) == 0 then
-  if claim then
+local was_due = redis.call('ZREM', KEYS[2], id) == 1
+if claim then -- it is revoked also if `due`, come back as it was long ago, still has it
+  redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
+  redis.call('ZREM', KEYS[3], id)
+elseif not was_due and redis.call('ZREM', KEYS[5], id) == 0 then
+  redis.call('HDEL', KEYS[7], id)
+  if redis.call('ZREM', KEYS[6], id) == 0 then
+    -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
     redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
-    redis.call('ZREM', KEYS[3], id)
-  elseif redis.call('ZREM', KEYS[5], id) == 0 then
-    redis.call('HDEL', KEYS[7], id)
-    if redis.call('ZREM', KEYS[6], id) == 0 then
-      -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
-      redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
-      local fired_score = tonumber(redis.call('HGET', KEYS[8], 'fired_score') or -1)
-      answer = struct.unpack('>d', old, 2) <= fired_score and CANCELLED_MAYBE or answer
-    end
+    local fired_score = tonumber(redis.call('HGET', KEYS[8], 'fired_score') or -1)
+    answer = struct.unpack('>d', old, 2) <= fired_score and CANCELLED_MAYBE or answer
   end
 end
 redis.call('HDEL', KEYS[1], id)

@@ -314,6 +314,7 @@ if not all_new then
     if redis.call('ZSCORE', mirror, id) then
       redis.call('ZADD', KEYS[9], redis.call('HINCRBY', KEYS[8], 'turn', 1), id)
       redis.call('ZREM', mirror, id)
+      redis.call('ZREM', KEYS[5], id) -- that, come back as it was long ago, may have it, too
     elseif redis.call('ZREM', KEYS[5], id) == 0 and not redis.call('ZSCORE', due, id) then
       redis.call('HDEL', KEYS[7], id)
       if redis.call('ZREM', KEYS[6], id) == 0 then

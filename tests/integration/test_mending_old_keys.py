@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delaybridge.store.keys import bucket_key
+from delaybridge.store.rules import Rule
 from tests.rigs.mending import compare, counts, look, mended, old, retake
 from tests.rigs.outcomes import NACK, UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, RigFactory, message
@@ -139,3 +140,29 @@ async def test_what_was_sent_at_most_once_does_not_come_again_though_messages_is
     await mend(lone)
     await lone.live_until(FAR_MS)
     assert sorted(lone.memory.ids) == ["x", "y", "y"], "at least once: nobody knows of the first"
+
+
+async def test_a_copy_on_a_wheel_is_revoked_though_an_old_due_lists_it(lone: Rig) -> None:
+    await lone.send(message("x", SOON_MS), message("y", SOON_MS))
+    async with old(lone, "due"):
+        await lone.quiet()
+        assert [id for id, _ in await lone.raw("mirror")] == [b"x", b"y"]
+    assert await lone.client.cancel("x") == "cancelled"
+    await lone.at(SOON_MS)
+    assert lone.memory.ids == ["y"]
+
+
+async def test_an_old_entry_in_parked_does_not_outlive_a_replacement(lone: Rig) -> None:
+    await lone.steer({"memory": Rule(paused=True)})
+    await lone.claim(message("x", NOW_MS))
+    await lone.live_until(NOW_MS + 10)
+    assert len(await lone.raw("parked")) == 1
+    async with old(lone, "parked"):
+        later = lone.client.reschedule("x", at=message("x", SOON_MS).at)
+        assert await later == "rescheduled"
+        lone.scanner.wake_all()
+        await lone.quiet()
+        assert len(await lone.raw("mirror")) == 1
+    other = message("x", FAR_MS, body=b"other")
+    assert await lone.client.schedule_message(other, on_conflict="replace") == "replaced"
+    assert await lone.raw("parked") == []
