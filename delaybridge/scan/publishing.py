@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from delaybridge.scan.asking import Asking
@@ -56,8 +57,9 @@ class Publishing:
 async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> SettledOnce:
     """Settle the at-most-once copies of a batch before they are published.
 
-    Only copies settled by this call may go. The other copies of the same buckets waited for it, so
-    that their order stays.
+    Only copies settled by this call may go; of several copies of one message, claimed again as
+    `due` came back as it was long ago, the last. The other copies of the same buckets waited for
+    it, so that their order stays.
     """
     asked = {session: [_settling(session, copies)] for session, copies in batch.items()}
     answers = await asking.ask(asked)
@@ -67,11 +69,18 @@ async def settle_once(asking: Asking, batch: Mapping[Session, list[Copy]]) -> Se
             settled.stay.extend(copies)
             continue
         (ids,) = answers[session]
-        refused = [c for c in copies if c.record.at_most_once and c.id not in ids]
+        refused = _refused(copies, ids)
         session.ended(len(refused))
         settled.stay.extend(refused)
-        settled.go.extend(c for c in copies if not c.record.at_most_once or c.id in ids)
+        settled.go.extend(copy for copy in copies if copy not in refused)
     return settled
+
+
+def _refused(copies: Sequence[Copy], ids: Set[str]) -> Set[Copy]:
+    """The at-most-once copies that may not go. ids: of the messages that were settled."""
+    once = sorted((c for c in copies if c.record.at_most_once), key=attrgetter("claim"))
+    last = {copy.id: copy for copy in once}
+    return {copy for copy in once if copy.id not in ids or last[copy.id] is not copy}
 
 
 def _settling(session: Session, copies: list[Copy]) -> RedisCommand[Any]:

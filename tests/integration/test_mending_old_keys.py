@@ -166,3 +166,14 @@ async def test_an_old_entry_in_parked_does_not_outlive_a_replacement(lone: Rig) 
     other = message("x", FAR_MS, body=b"other")
     assert await lone.client.schedule_message(other, on_conflict="replace") == "replaced"
     assert await lone.raw("parked") == []
+
+
+async def test_what_was_sent_at_most_once_goes_once_though_due_is_old(lone: Rig) -> None:
+    await lone.send(message("x", SOON_MS, at_most_once=True), message("y", SOON_MS))
+    async with old(lone, "due"):
+        await lone.quiet()
+    lone.scanner.wake_all()
+    await lone.quiet()
+    await lone.at(SOON_MS)
+    assert lone.memory.ids.count("x") == 1
+    assert await lone.raw("mirror") == []
