@@ -7,13 +7,16 @@
 -- KEYS[5]  dead_reason  hash
 -- KEYS[6]  marks        hash
 -- KEYS[7]  calls        zset
+-- KEYS[8]  mirror       zset
+-- KEYS[9]  parked       zset
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
 -- ARGV[4]  delay        ms from now
 -- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
--- returns  answer: 0 not in the dead set, 11 kicked, 13 its record is missing or has no head
+-- returns  answer: 0 not in the dead set, or in another set, too; 11 kicked, 13 its record is missing
+--          or has no head
 -- cost     O(log n) and the size of the message
 local UNKNOWN, KICKED, UNREADABLE = 0, 11, 13
 local KEEP_CALLS_MS = 600000
@@ -23,8 +26,9 @@ local past = redis.call('ZSCORE', KEYS[7], stamp .. id)
 if past then
   return past % 1 * 256
 end
-if not redis.call('ZSCORE', KEYS[4], id) then
-  return UNKNOWN
+if not redis.call('ZSCORE', KEYS[4], id) or redis.call('ZSCORE', KEYS[2], id)
+  or redis.call('ZSCORE', KEYS[8], id) or redis.call('ZSCORE', KEYS[9], id) then
+  return UNKNOWN -- in another set, too: it may live, as `dead` came back as it was; `mend` finds out
 end
 local old = redis.call('HGET', KEYS[1], id)
 if not old or #old < 13 or not string.find(old, '^[\1\2]') then

@@ -12,6 +12,8 @@
 -- KEYS[9]  ready        zset
 -- KEYS[10] gone         zset
 -- KEYS[11] delivered    zset
+-- KEYS[12] due          zset
+-- KEYS[13] mirror       zset
 -- ARGV[1]  token
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  now          ms, empty = the store's clock
@@ -59,7 +61,14 @@ local count = math.min(beyond, tonumber(ARGV[6]))
 if count <= 0 then
   return 0
 end
-local ids = redis.call('ZRANGE', KEYS[4], 0, count - 1)
+-- One that is in another set, too, may live: `dead` came back as it was long ago. `mend` finds out.
+local ids = {}
+for _, id in ipairs(redis.call('ZRANGE', KEYS[4], 0, count - 1)) do
+  if not (redis.call('ZSCORE', KEYS[12], id) or redis.call('ZSCORE', KEYS[13], id)
+    or redis.call('ZSCORE', KEYS[8], id)) then
+    ids[#ids + 1] = id
+  end
+end
 local old_calls = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now - KEEP_CALLS_MS,
   'LIMIT', 0, 100 + #ids)
 if #old_calls > 0 then

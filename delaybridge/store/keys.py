@@ -44,8 +44,13 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
         "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",
         "sources", "dead_reason",
     ),
-    "kick": ("messages", "due", "attempts", "dead", "dead_reason", "marks", "calls"),
-    "discard": ("messages", "attempts", "dead", "dead_reason", "calls", "marks", "gone"),
+    "kick": (
+        "messages", "due", "attempts", "dead", "dead_reason", "marks", "calls", "mirror", "parked",
+    ),
+    "discard": (
+        "messages", "attempts", "dead", "dead_reason", "calls", "marks", "gone", "due", "mirror",
+        "parked",
+    ),
     "get": ("messages", "mirror", "attempts", "parked", "dead", "dead_reason", "marks"),
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
     "sample": ("messages", "due"),
@@ -68,7 +73,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "bury": ("lease", "mirror", "attempts", "dead", "dead_reason"),
     "reclaim": ("lease", "due", "mirror", "messages", "attempts", "dead", "dead_reason", "marks"),
     "trim": ("lease", "messages", "attempts", "dead", "dead_reason", "marks", "calls", "parked",
-             "ready", "gone", "delivered"),
+             "ready", "gone", "delivered", "due", "mirror"),
     "count": ("lease", "messages", "due", "mirror", "parked", "dead", "dead_reason", "marks"),
     "mend": (
         "lease", "messages", "due", "mirror", "parked", "dead", "dead_reason", "attempts", "marks",

@@ -177,3 +177,40 @@ async def test_what_was_sent_at_most_once_goes_once_though_due_is_old(lone: Rig)
     await lone.at(SOON_MS)
     assert lone.memory.ids.count("x") == 1
     assert await lone.raw("mirror") == []
+
+
+async def take_out(rig: Rig, id: str, how: str) -> None:
+    """Somebody wants the message out of the dead set; until it is mended, nothing is done."""
+    session = rig.sessions[0]
+    if how == "trim":
+        trim = session.bucket.trim(*session.owner, keep=0, age_ms=None)
+        assert (await rig.store.run_one(trim)).dropped == 0
+    else:
+        assert await getattr(rig.client, how)(id) == "unknown"
+
+
+@pytest.mark.parametrize("how", ["trim", "discard", "kick"])
+async def test_what_lives_is_not_taken_for_dead_though_dead_is_old(lone: Rig, how: str) -> None:
+    await lone.schedule(message("x", NOW_MS), message("y", NOW_MS + 7_200_000))
+    await die(lone, "x")
+    async with old(lone, "dead", "dead_reason"):
+        assert await lone.client.kick("x") == "kicked"
+        # The client's calls have the server's time, and the scanner another.
+        await lone.client.reschedule("x", at=message("x", FAR_MS).at)
+    await take_out(lone, "x", how)
+    await mend(lone)
+    await lone.live_until(FAR_MS)
+    assert [(each.id, each.at_ms) for each in lone.memory.taken] == [("x", FAR_MS)]
+
+
+@pytest.mark.parametrize("how", ["trim", "discard", "kick"])
+async def test_what_died_is_not_revived_by_who_ends_it_though_due_is_old(
+    lone: Rig, how: str
+) -> None:
+    await lone.schedule(message("x", NOW_MS + 5000), message("y", FAR_MS))
+    async with old(lone, "due"):
+        await die(lone, "x")
+    await take_out(lone, "x", how)
+    await mend(lone)
+    await lone.live_until(NOW_MS + 120_000)
+    assert (await lone.state("x"), lone.memory.ids) == ("dead", [])
