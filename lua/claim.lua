@@ -84,6 +84,7 @@ for _, id in ipairs(lost) do
   redis.call('ZREM', again and KEYS[3] or KEYS[2], id)
   bare = bare + redis.call('ZADD', KEYS[6], now, id)
   redis.call('HSET', KEYS[7], id, 'payload_missing')
+  redis.call('HDEL', KEYS[5], id, id .. '\0') -- they are not those of the next message of this id
 end
 if bare > 0 then
   bare = bare + (tonumber(redis.call('HGET', KEYS[8], 'bare') or '') or 0)

@@ -55,8 +55,11 @@ for i = 1, #found, 2 do
   else
     local t = redis.call('TIME')
     local added = redis.call('ZADD', KEYS[6], ARGV[3] ~= '' and ARGV[3] or t[1] * 1000, id)
-    bare = bare + (record and 0 or added)
     redis.call('HSET', KEYS[7], id, record and 'undecodable' or 'payload_missing')
+    if not record then -- its attempts are not those of the next message of this id
+      bare = bare + added
+      redis.call('HDEL', KEYS[5], id, id .. '\0')
+    end
   end
   redis.call('ZREM', KEYS[3], id)
   count(record or '')

@@ -32,7 +32,8 @@
 -- returns  {-1} if the bucket has another birth id; else three numbers for each run of equal answers:
 --          answer, due ms (of the pending message of that id, else as asked for), how many messages;
 --          an id delivered within the bucket's window is a duplicate, unless the policy is replace;
---          a fired message is in flight, whatever the policy: the same call is to be made again;
+--          a fired message is in flight, whatever the policy: the same call is to be made again; so is
+--          one whose record has vanished, while its owner has it;
 --          instead of a message that a consumer of a pull topic has, the new one is created;
 --          with a source they end with the first conflict, foreign or in flight, which does not
 --          count as read; nothing if the source had to be known and is not
@@ -106,8 +107,26 @@ local function run_at(at)
   return score, struct.pack('>Bd', 1, score), ''
 end
 
+local bare = tonumber(marks[5] or '') or 0 -- dead without a record
+
+-- Whether the keys contradict one another: a record may have vanished, and its entries not. These are
+-- not those of a message that takes its id.
+local function disagree()
+  local listed = -bare
+  for _, key in ipairs({due, mirror, KEYS[5], KEYS[6]}) do
+    local size = redis.pcall('ZCARD', key)
+    if type(size) ~= 'number' then
+      return false -- of a wrong type
+    end
+    listed = listed + size
+  end
+  return listed ~= redis.call('HLEN', messages)
+end
+local is_odd = disagree()
+
 -- The usual case: all messages are new. Then three calls store them.
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
+  and not is_odd
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
@@ -364,6 +383,17 @@ if not all_new then
     return answer
   end
 
+  -- Nothing is left of the last message of this id, whose record has vanished.
+  local function forget_last(id)
+    flush() -- if a key is damaged, the messages accepted so far are not lost
+    redis.call('HDEL', attempts, id, id .. '\0')
+    redis.call('ZREM', KEYS[5], id)
+    if redis.call('HGET', KEYS[7], id) ~= 'payload_missing' then -- else it is one of `bare`
+      redis.call('ZREM', KEYS[6], id)
+      redis.call('HDEL', KEYS[7], id)
+    end
+  end
+
   -- What is known of a message's attempts, if it was given to a consumer that has not ended that.
   local function given(id)
     return string.match(redis.call('HGET', attempts, id) or '', '^(%d+:%d:%d*):%d+$')
@@ -416,11 +446,18 @@ if not all_new then
     if delivered and delivered[id] and redis.call('HEXISTS', messages, id) == 0 then
       return refuse(stamp, id, DUPLICATE)
     end
+    local is_lost = is_odd and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', messages, id) == 0
+    if is_lost and redis.call('ZSCORE', mirror, id) then -- its owner would end the new one with it
+      return refuse(stamp, id, IN_FLIGHT)
+    end
     local record = front .. entry .. back
     if redis.call('HSETNX', messages, id, record) == 1 then
       added[#added + 1] = string.format('%.17g', score)
       added[#added + 1] = id
       first_due, accepted = math.min(first_due, score), accepted + 1
+      if is_lost then
+        forget_last(id)
+      end
       return CREATED
     end
     local old = redis.call('HGET', messages, id)
@@ -474,7 +511,6 @@ if read and read >= 0 then
 end
 
 -- Of these ids some may be dead without a record. Those that have one now are other messages.
-local bare = tonumber(marks[5] or '') or 0
 for i = 11, bare > 0 and 10 + count or 0 do
   if redis.call('HGET', KEYS[7], argv[i]) == 'payload_missing'
     and redis.call('HEXISTS', messages, argv[i]) == 1 then

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from delaybridge.store.keys import bucket_key, bucket_of
+from delaybridge.store.scheduling import Patience
 from delaybridge.store.verbs import Item
+from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.mending import compare, counts, lose
 from tests.rigs.outcomes import NACK, UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, message
+from tests.rigs.waiting import until_async
 
 FAR_MS = NOW_MS + 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time in which a call waits for what is in flight is over at once."""
+    monkeypatch.setattr(Patience, "pause_s", lambda patience: 0.0)
 
 
 @pytest.mark.parametrize("outcome", [UNROUTABLE, NACK], ids=["refused", "unknown"])
@@ -35,3 +45,100 @@ async def test_what_is_put_off_without_a_record_does_not_end_the_session(lone: R
     later = [(Item("x", int(claim), float(SOON_MS)), float(FAR_MS))]
     assert await lone.store.run_one(session.bucket.defer(*session.owner, later)) is not None
     assert await lone.raw("due") == [(b"x", SOON_MS)], "the next claim buries it"
+
+
+# the next message of an id
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_a_copy_of_the_last_message_does_not_end_the_next_one(
+    lone: Rig, is_confirmed: bool
+) -> None:
+    lone.memory.hold = True
+    await lone.claim(message("x", SOON_MS))
+    await lose(lone, "messages")
+    await lone.at(SOON_MS)
+    following = message("x", FAR_MS, body=b"next")
+    assert await lone.client.schedule_message(following) == "in_flight", "as with any fired one"
+    lone.memory.hold = False
+    if is_confirmed:
+        lone.memory.confirm()
+    else:
+        lone.memory.lose()
+    await lone.quiet()
+    assert await lone.client.schedule_message(following) == "created"
+    await compare(lone)
+    lone.scanner.wake_all()
+    await lone.live_until(FAR_MS)
+    assert [each.at_ms for each in lone.memory.taken] == [SOON_MS, FAR_MS]
+
+
+async def test_a_copy_of_the_last_message_is_not_published_after_the_next_one_is_cancelled(
+    lone: Rig,
+) -> None:
+    await lone.claim(message("x", SOON_MS))
+    await lose(lone, "messages")
+    following = message("x", FAR_MS, body=b"next")
+    assert await lone.client.schedule_message(following) == "in_flight"
+    assert await lone.client.cancel("x") == "unknown"
+    await lone.at(SOON_MS)
+    assert await lone.client.schedule_message(following) == "created"
+    assert await lone.client.cancel("x") == "cancelled"
+    await lone.live_until(FAR_MS)
+    assert lone.memory.ids == ["x"]
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+async def test_failed_attempts_are_not_those_of_the_next_message(
+    lone: Rig, is_claimed: bool
+) -> None:
+    lone.memory.next_outcomes.extend([UNROUTABLE])
+    await lone.claim(message("x", SOON_MS))
+    await lone.at(SOON_MS)
+    await lose(lone, "messages")
+    if is_claimed:
+        lone.scanner.wake_all()
+        await lone.live_until(SOON_MS + 10_000)
+        assert await compare(lone), "it is dead, and counted"
+    answer = await lone.client.schedule_message(message("x", FAR_MS, body=b"next", ttl=60))
+    assert answer == "created"
+    lone.scanner.wake_all()
+    await lone.live_until(FAR_MS + 1000)
+    assert lone.memory.ids == ["x", "x"]
+
+
+async def test_a_receipt_of_the_last_message_does_not_finish_the_next_one(crew: Crew) -> None:
+    crew.start(lease=CALM)
+    await crew.client.schedule("pull:t", b"x", delay=0, id="x")
+    received = []
+
+    async def is_received() -> bool:
+        received.extend(await crew.client.receive("t", ttr="30s"))
+        return bool(received)
+
+    await until_async(is_received, "received")
+    records = bucket_key(crew.namespace, bucket_of(b"x", BUCKETS), "messages")
+    await crew.store.redis.delete(records)
+    assert await crew.client.schedule("pull:t", b"next", delay="1h", id="x") == "created"
+    assert await crew.client.finish(received) == ["unknown"]
+    assert await crew.client.get("x") is not None
+
+
+async def test_of_a_call_only_ids_with_a_copy_wait_and_sets_of_the_others_are_cleared(
+    lone: Rig,
+) -> None:
+    await lone.schedule(message("parked", FAR_MS))
+    await lone.claim(message("x", SOON_MS))
+    redis = lone.store.redis
+    for name in ("parked", "dead"):
+        await redis.zadd(bucket_key(lone.namespace, 0, name), {name: FAR_MS})
+    await lose(lone, "messages")
+    ids = ["new", "parked", "dead", "x"]
+    new = [message(id, FAR_MS + 1000, body=b"next") for id in ids]
+    answers = [str(each.answer) for each in await lone.client.schedule_many(new)]
+    assert answers == ["created"] * 3 + ["in_flight"]
+    assert [id for id, _ in await lone.raw("due")] == [b"dead", b"new", b"parked"]
+    assert (await lone.raw("parked"), await lone.raw("dead")) == ([], [])
+    await lone.at(SOON_MS)
+    assert await lone.client.schedule_message(new[-1]) == "created"
+    assert await compare(lone)
