@@ -110,19 +110,11 @@ end
 local bare = tonumber(marks[5] or '') or 0 -- dead without a record
 
 -- Whether the keys contradict one another: a record may have vanished, and its entries not. These are
--- not those of a message that takes its id.
-local function disagree()
-  local listed = -bare
-  for _, key in ipairs({due, mirror, KEYS[5], KEYS[6]}) do
-    local size = redis.pcall('ZCARD', key)
-    if type(size) ~= 'number' then
-      return false -- of a wrong type
-    end
-    listed = listed + size
-  end
-  return listed ~= redis.call('HLEN', messages)
-end
-local is_odd = disagree()
+-- not those of a message that takes its id. One of a wrong type does not keep messages out.
+local in_mirror, in_parked = redis.pcall('ZCARD', mirror), redis.pcall('ZCARD', KEYS[5])
+local in_dead = redis.pcall('ZCARD', KEYS[6])
+local is_odd = type(in_mirror) == 'number' and type(in_parked) == 'number' and type(in_dead) == 'number'
+  and redis.call('ZCARD', due) + in_mirror + in_parked + in_dead - bare ~= redis.call('HLEN', messages)
 
 -- The usual case: all messages are new. Then three calls store them.
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered

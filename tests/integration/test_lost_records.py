@@ -142,3 +142,12 @@ async def test_of_a_call_only_ids_with_a_copy_wait_and_sets_of_the_others_are_cl
     await lone.at(SOON_MS)
     assert await lone.client.schedule_message(new[-1]) == "created"
     assert await compare(lone)
+
+
+@pytest.mark.parametrize("name", ["mirror", "parked", "dead"])
+async def test_a_key_of_a_wrong_type_keeps_no_message_out(lone: Rig, name: str) -> None:
+    key = bucket_key(lone.namespace, 0, name)
+    await lone.store.redis.set(key, "odd")
+    await lone.schedule(message("x", FAR_MS), message("y", FAR_MS))
+    await lone.store.redis.delete(key)
+    assert await compare(lone)
