@@ -305,6 +305,31 @@ MUTANTS = [
         "though_messages_is_old",
     ),
     Mutant(
+        "schedule: the copy of a lost record", "lua/schedule.lua",
+        "if is_lost and redis.call('ZSCORE', mirror, id) then", "if false then",
+        "a new message is settled by the copy of the last one of its id",
+        "tests/integration/test_lost_records.py -k last_message",
+    ),
+    Mutant(
+        "schedule: the receipt of a lost record", "lua/schedule.lua",
+        "    redis.call('HDEL', attempts, id, id .. '\\0')\n    redis.call('ZREM', KEYS[5], id)",
+        "    redis.call('ZREM', KEYS[5], id)",
+        "a consumer finishes a message that it has not received",
+        "tests/integration/test_lost_records.py -k receipt",
+    ),
+    Mutant(
+        "cancel: claimed, and in an old `due`", "lua/cancel.lua",
+        "if claim then -- it is revoked", "if claim and not was_due then -- it is revoked",
+        "a copy on a wheel is published after `cancelled`",
+        "tests/integration/test_mending_old_keys.py -k revoked",
+    ),
+    Mutant(
+        "trim: an old `dead`", "lua/trim.lua",
+        "redis.call('ZSCORE', KEYS[12], id) or ", "",
+        "a worker deletes a message that lives",
+        "tests/integration/test_mending_old_keys.py -k not_taken_for_dead",
+    ),
+    Mutant(
         "selection: orphans are due later", "delaybridge/store/selection.py",
         "if high is None or state is State.PARKED:", "if high is None:",
         "messages that are held back are not found by their due time",
