@@ -24,6 +24,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.2, 10.0, 0.5
 STABLE_S = 5.0  # a connection that lasted longer is made again after the first wait
 ANSWER_TIMEOUT_S = 10.0  # for an answer to `check`
 DRAIN_POLL_S = 0.01
+DISCONNECT_S = 2.0  # for the connection to end; a worker that stops waits for it
 CLOSING, CLOSED = "not_connected: closing", "not_connected: closed"
 UNCONFIRMED = "closed: before it was confirmed"
 P = ParamSpec("P")
@@ -102,7 +103,10 @@ class LinkedPublisher(ABC):
             await asyncio.wait([self._link])
         outcome = Outcome(Verdict.UNKNOWN, UNCONFIRMED, Fault.BROKER)
         try:
-            await self._disconnect()
+            async with asyncio.timeout(DISCONNECT_S):
+                await self._disconnect()
+        except TimeoutError:
+            pass  # what does not end by then is left behind
         except Exception as exc:
             outcome = failure(self.name, exc)
         self._owed.report(self._owed.left, outcome)

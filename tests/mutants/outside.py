@@ -111,6 +111,24 @@ MUTANTS = [
         "tests/unit/test_openings.py",
     ),
     Mutant(
+        "kafka: look-ups in any order", "delaybridge/publish/kafka/turns.py",
+        "self._waiting[rank]", "self._waiting[Rank.NEW]",
+        "a topic that exists waits until all that do not were looked up",
+        "tests/unit/test_publish_kafka_turns.py",
+    ),
+    Mutant(
+        "kafka: look-ups on the loop's threads", "delaybridge/publish/kafka/client.py",
+        "return await on_thread(ask)", "return await asyncio.to_thread(ask)",
+        "a silent cluster holds up the connections to all other brokers",
+        "tests/integration/test_publish_kafka_lookups.py",
+    ),
+    Mutant(
+        "kafka: an old question counts", "delaybridge/publish/kafka/publisher.py",
+        "error is not _NOT_ASKED and since_s == self._since_s", "error is not _NOT_ASKED",
+        "a connection that is well is given up for a question to the one before",
+        "tests/integration/test_publish_kafka_lookups.py",
+    ),
+    Mutant(
         "kafka: an error is no proof", "delaybridge/publish/kafka/outcomes.py",
         "if refused is not None and is_proof:", "if refused is not None:",
         "a message that may have been written is refused for certain",

@@ -254,6 +254,17 @@ async def test_closing_ends_all_though_it_raises(raising: RaisingPublisher) -> N
     raising.raises = ""
 
 
+async def test_closing_does_not_wait_for_a_connection_that_does_not_end(
+    raising: RaisingPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "DISCONNECT_S", 0.01)
+    monkeypatch.setattr(raising, "_disconnect", asyncio.Event().wait)
+    raising.publish(sent := deliveries(2))
+    await raising.close(0)
+    closed = Outcome(Verdict.UNKNOWN, link.UNCONFIRMED, Fault.BROKER)
+    assert sorted(raising.outcomes, key=lambda pair: pair[0].id) == [(one, closed) for one in sent]
+
+
 async def test_only_the_first_outcome_of_a_delivery_counts(raising: RaisingPublisher) -> None:
     raising.publish(sent := deliveries(2))
     raising._reports.confirmed(sent[:1])

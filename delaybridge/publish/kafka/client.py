@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.cimpl import Producer  # never OpenTelemetry's, which changes each record
 
 from delaybridge.message import OWN_HEADERS, Delivery
+from delaybridge.publish.kafka.blocking import on_thread
 from delaybridge.publish.kafka.care import FailedRecord
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
@@ -117,22 +118,23 @@ class KafkaClient:
 
     async def error_of_topic(self, topic: str | None, timeout_s: float) -> KafkaError | None:
         """Ask a broker about the topic (None: whether it answers); None if all is well."""
+        list_topics = self._producer.list_topics  # `stop` cannot take it away meanwhile
 
         def ask() -> KafkaError | None:
             try:
                 named = {} if topic is None else {"topic": topic}
-                found = self._producer.list_topics(timeout=timeout_s, **named)
+                found = list_topics(timeout=timeout_s, **named)
             except KafkaException as exc:
                 return error_of(exc) or KafkaError(KafkaError._FAIL)
             return None if topic is None else found.topics[topic].error
 
-        return await asyncio.to_thread(ask)
+        return await on_thread(ask)
 
     async def stop(self) -> None:
         """Drop all that is queued and in flight, and end the thread. Call it once."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._is_stopped = True
-        await asyncio.to_thread(self._end)
+        await on_thread(self._end)
 
     def _end(self) -> None:
         self._thread.join()

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, libversion
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.kafka.blocking import on_thread
 from delaybridge.publish.kafka.care import OF_A_BATCH, FailedRecord, Judgement, judged
 from delaybridge.publish.kafka.client import Answers, KafkaClient
 from delaybridge.publish.kafka.clients import KafkaClients
@@ -31,6 +32,7 @@ from delaybridge.publish.kafka.outcomes import (
     shown,
 )
 from delaybridge.publish.kafka.topic import AGAIN_S, TopicState
+from delaybridge.publish.kafka.turns import Rank, Turns
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
 ANSWER_TIMEOUT_S = 5.0
@@ -39,6 +41,7 @@ TOPIC_LOOKS_S = (0.0, 0.1, 0.2, 0.4)  # a topic that the broker creates appears 
 TOPIC_TTL_S = 30.0  # without a confirm for longer, the topic is looked up again
 MISSING_TTL_S = 1.0  # how long a topic counts as missing before it is looked up again
 MAX_TOPICS = 10_000  # remembered at a time
+_NOT_ASKED = KafkaError(KafkaError._DESTROY)
 _TRANSIENT = MISSING | {KafkaError.LEADER_NOT_AVAILABLE}
 
 
@@ -69,6 +72,7 @@ class KafkaPublisher(LinkedPublisher):
         self._unconfirmed: dict[Delivery, Flight] = {}  # given to librdkafka
         self._holding: dict[TopicState, None] = {}  # topics that hold records, and why they wait
         self._troubled = asyncio.Event()
+        self._turns = Turns()
 
     def _send(self, deliveries: Sequence[Delivery]) -> None:
         by_topic: dict[str, list[Delivery]] = {}
@@ -86,7 +90,7 @@ class KafkaPublisher(LinkedPublisher):
 
     async def limits(self) -> dict[str, int]:
         """The most bytes of one record, if the cluster says so."""
-        most = await asyncio.to_thread(largest_record, self._settings)
+        most = await on_thread(lambda: largest_record(self._settings))
         return {} if most is None else {"record": most}
 
     def _describe(self) -> str:
@@ -297,34 +301,45 @@ class KafkaPublisher(LinkedPublisher):
             topic.look_up = self._spawn(self._find(topic))
 
     async def _find(self, topic: TopicState) -> None:
+        since_s = self._since_s
         try:
-            error = await self._ask_for(topic.name)
+            error = await self._ask_for(topic)
         finally:
             topic.look_up = None
         now_s = asyncio.get_running_loop().time()
         if error is None:
-            topic.proved_s, topic.refusal = now_s, None
+            topic.proved(now_s)
+            topic.refusal = None
             waiting, topic.waiting = topic.waiting, deque()
             self._hand_over(topic, waiting, now_s)
             return
         outcome = not_found(error)
         topic.proved_s = None
-        if outcome.fault is Fault.BROKER:
-            self._trouble(outcome.reason)
-        else:
+        if outcome.fault is not Fault.BROKER:
+            topic.rank = Rank.REFUSED
             topic.refusal = (now_s + MISSING_TTL_S, outcome)
             self._reports.add(topic.take(), outcome)
+        elif self.unavailable is not None:
+            self._reports.add(topic.take(), broker_refusal(self.unavailable))
+        elif error is not _NOT_ASKED and since_s == self._since_s:
+            self._trouble(outcome.reason)
+        elif topic.waiting:  # a question of an earlier session says nothing about this one
+            self._look_up(topic)
 
-    async def _ask_for(self, name: str) -> KafkaError | None:
+    async def _ask_for(self, topic: TopicState) -> KafkaError | None:
         """The reason why the topic cannot be used. A broker that creates topics creates it."""
         error: KafkaError | None = None
         for pause_s in TOPIC_LOOKS_S:
             await asyncio.sleep(pause_s)
-            if (client := self._clients.prompt) is None:
-                return KafkaError(KafkaError._DESTROY)
-            error = await client.error_of_topic(name, ANSWER_TIMEOUT_S)
+            async with self._turns.turn(topic.rank):
+                client = self._clients.prompt
+                if client is None or self.unavailable is not None or not topic.needs_look_up:
+                    return _NOT_ASKED  # it may have waited for long
+                error = await client.error_of_topic(topic.name, ANSWER_TIMEOUT_S)
             if error is None or error.code() not in _TRANSIENT:
                 break
+            if topic.rank is Rank.NEW:
+                topic.rank = Rank.REFUSED  # the next ones go before its other looks
         return error
 
     def _refuse_waiting(self, reason: str) -> None:

@@ -10,6 +10,7 @@ from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
 from delaybridge.publish.kafka.care import Care, Judgement
 from delaybridge.publish.kafka.client import KafkaClient
+from delaybridge.publish.kafka.turns import Rank
 
 MANY = 400  # in flight: the patient producer's 5 ms are less than these take anyway
 FEW = 128  # in flight: the backlog is over
@@ -33,6 +34,7 @@ class TopicState:
         self.proved_s: float | None = None  # when it was last seen to exist
         self.refusal: tuple[float, Outcome] | None = None  # valid until, outcome
         self.look_up: Task[None] | None = None
+        self.rank = Rank.NEW  # among the look-ups
         self.held: deque[Delivery] = deque()
         self.client: KafkaClient | None = None  # has the records in flight
         self.in_flight = 0
@@ -47,6 +49,11 @@ class TopicState:
         return bool(self.waiting or self.look_up or self.held or self.in_flight)
 
     @property
+    def needs_look_up(self) -> bool:
+        """Whether anything depends on what a look-up finds."""
+        return bool(self.waiting) or self.proved_s is not None
+
+    @property
     def is_blocked(self) -> bool:
         """Whether `held` must wait for those in flight: for a change of producer, or with care."""
         return self.in_flight > 0 and (self.change is not None or self.care is not None)
@@ -58,10 +65,14 @@ class TopicState:
             return True
         return count >= (FEW if is_patient else MANY)
 
+    def proved(self, now_s: float) -> None:
+        """It exists."""
+        self.proved_s, self.rank = now_s, Rank.PROVED
+
     def confirmed(self, count: int, since_s: float, now_s: float) -> None:
         """The broker has this many records, handed over at `since_s`."""
         self.in_flight -= count
-        self.proved_s = now_s
+        self.proved(now_s)
         self._took_s = now_s - since_s
 
     def failed(self, now_s: float) -> None:
