@@ -22,11 +22,10 @@ def sorted_out(
     refused: list[HeldMessage] = []
     ids: set[str] = set()  # of those that wait
     for each, answer in zip(held, answers, strict=True):
-        known = not isinstance(answer, Exception)
-        if not known or _must_wait(each, answer, now_s, ids):
+        if isinstance(answer, Exception) or _must_wait(each, answer, now_s, ids):
             late[each.message.tag] = answer
             ids.add(each.id)
-            if known and isinstance(each.entry, Change):
+            if isinstance(each.entry, Change) and not isinstance(answer, Exception):
                 # A new call: this one may have taken effect on a message before that which waits.
                 each.stamp = new_stamp()
                 each.entry = replace(each.entry, stamp=each.stamp)
