@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import CONFIRMED, Fault, Verdict
+from delaybridge.publish.kafka.care import Judgement
 from tests.rigs.broker import Sink
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import until_async
@@ -143,10 +144,10 @@ async def test_a_refusal_after_a_lost_connection_is_no_proof_and_nothing_goes_ag
 class TestMeanwhile:
     async def test_the_broker_dies(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):
-            topic, sent = await self.in_pieces(rig, publisher, sink)
-            held = list(topic.held)
+            held, sent = await self.in_pieces(rig, publisher, sink)
             rig.proxy.reset()
             rig.proxy.mode = "refuse"
+            await until_async(lambda: held, "the publisher notices it")
             await sink.all_of(held)
             assert {sink.outcomes[one].fault for one in held} == {Fault.BROKER}
             assert sink.verdicts(held) == {Verdict.REFUSED}
@@ -165,23 +166,40 @@ class TestMeanwhile:
 
     async def test_the_publisher_closes_at_once(self, rig: KafkaRig) -> None:
         async with rig.connected() as (publisher, sink):
-            topic, sent = await self.in_pieces(rig, publisher, sink)
-            held = list(topic.held)
+            held, _ = await self.in_pieces(rig, publisher, sink)
             await publisher.close(0.0)
+            assert held
             assert sink.verdicts(held) == {Verdict.REFUSED}
             assert {sink.outcomes[one].fault for one in held} == {Fault.BROKER}
 
     async def in_pieces(
         self, rig: KafkaRig, publisher: Any, sink: Sink
-    ) -> tuple[Any, list[Delivery]]:
-        """A topic of which a batch was refused, while the answer to the next piece is held back."""
+    ) -> tuple[list[Delivery], list[Delivery]]:
+        """A topic of which a batch was refused, while the answer to the next piece is held back.
+
+        Returns a list that will have what the topic holds when the publisher becomes unavailable,
+        and all that was sent. An answer that had passed before lets one more piece go until then.
+        """
         to = await topic_with(rig, SMALL)
         await sink.publish(rig.deliveries(to, 1))
-        topic = KafkaInsides(publisher).topic(to)
+        inside, held = KafkaInsides(publisher), list[Delivery]()
+        topic = inside.topic(to)
+        refused, changed = topic.refused, inside.on_change
+
+        def hold(judgement: Judgement, now_s: float) -> None:
+            rig.proxy.mode = "hold_down"  # before the next piece goes
+            topic.refused = refused  # type: ignore[method-assign]
+            refused(judgement, now_s)
+
+        def note() -> None:
+            changed()
+            held.extend(() if held else topic.held)
+
+        topic.refused = hold  # type: ignore[method-assign]
+        inside.on_change = note
         sent = [rig.delivery(to, bytes(100)) for _ in range(200)]
         publisher.publish(sent)
-        await until_async(lambda: topic.care is not None, "a batch is refused")
-        rig.proxy.mode = "hold_down"
+        await until_async(lambda: rig.proxy.mode == "hold_down", "a batch is refused")
         assert topic.held
         assert CONFIRMED not in {sink.outcomes.get(one) for one in topic.held}
-        return topic, sent
+        return held, sent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -113,6 +114,16 @@ class KafkaInsides:
     def topic(self, to: Destination) -> TopicState:
         topics: dict[str, TopicState] = self._publisher._topics
         return topics[to.address]
+
+    @property
+    def on_change(self) -> Callable[[], None]:
+        """What the publisher calls when `unavailable` changes, before it acts on that."""
+        called: Callable[[], None] = self._publisher._on_change
+        return called
+
+    @on_change.setter
+    def on_change(self, call: Callable[[], None]) -> None:
+        self._publisher._on_change = call
 
     @staticmethod
     def librdkafka(client: KafkaClient) -> Any:
