@@ -87,7 +87,11 @@ class Outcomes:
             self._parking.troubled[lane] = None
             if lane.circuit.fail(now_ms, outcome.reason):
                 self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
-        elif outcome.answered and lane.circuit.state is CircuitState.PROBING:
+        elif (
+            outcome.answered
+            and lane.circuit.state is CircuitState.PROBING
+            and not lane.flow.in_flight  # no other probe, which may still fail
+        ):
             self._close(lane)
         label, reason = lane.label, outcome.reason
         if outcome.fault is not Fault.BROKER:

@@ -107,12 +107,12 @@ def opened(board: Board, count: int = 20) -> list[Copy]:
     return copies
 
 
-def probed(board: Board, now_ms: int) -> list[Copy]:
-    """Copies of which the first one is sent as a probe."""
+def probed(board: Board, now_ms: int, count: int = 1) -> list[Copy]:
+    """Copies of which the first ones are sent as probes."""
     copies = opened(board)
     board.recover(now_ms)
     board.come_back(now_ms)
-    assert board.pass_(copies[0], now_ms) == "go"
+    assert {board.pass_(copy, now_ms) for copy in copies[:count]} == {"go"}
     board.lanes.publish(now_ms)
     return copies
 
@@ -167,6 +167,16 @@ def test_a_probe_that_the_destination_did_not_answer_closes_nothing(
     now_ms = NOW_MS + FIRST_PROBE_MS
     board.answer(probed(board, now_ms)[:1], outcome, now_ms)
     assert board.heard(events.CircuitClosed) == board.recover(now_ms) == []
+
+
+def test_a_probe_that_is_answered_closes_nothing_while_another_may_fail(board: Board) -> None:
+    """As beside a gateway, which refuses at once what the receiver behind it would not have."""
+    now_ms = NOW_MS + FIRST_PROBE_MS
+    sent = probed(board, now_ms, 2)
+    board.answer(sent[:1], UNROUTABLE, now_ms)
+    assert board.heard(events.CircuitClosed) == []
+    board.answer(sent[1:2], UNROUTABLE, now_ms)
+    assert len(board.heard(events.CircuitClosed)) == 1
 
 
 def test_a_message_that_was_refused_after_the_circuit_opened_closes_nothing(board: Board) -> None:

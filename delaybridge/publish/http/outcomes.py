@@ -31,9 +31,10 @@ def outcome_of(status: int, retry_after: str | None) -> Outcome:
     reason = f"http_{status}: {_phrase(status)}"
     if 400 <= status < 500 and status not in _MAY_HELP:
         return Outcome(Verdict.REFUSED, reason, answered=True)
-    is_well = status not in _OVERLOADED
-    fault = Fault.MESSAGE if is_well else Fault.DESTINATION
-    return Outcome(Verdict.UNKNOWN, reason, fault, wait_ms(retry_after), answered=is_well)
+    fault = Fault.DESTINATION if status in _OVERLOADED else Fault.MESSAGE
+    # What else is unknown may be said by a proxy in front of a receiver that is down.
+    is_its_own = status == HTTPStatus.INTERNAL_SERVER_ERROR
+    return Outcome(Verdict.UNKNOWN, reason, fault, wait_ms(retry_after), answered=is_its_own)
 
 
 def outcome_of_error(exc: Exception, timeout_s: float) -> Outcome:
