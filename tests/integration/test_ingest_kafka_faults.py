@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from delaybridge.ingest.kafka import consumer as kafka_consumer
+from delaybridge.ingest.kafka.subscription import ELSEWHERE
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance
@@ -73,6 +74,32 @@ def numbered(start: int, stop: int) -> list[tuple[None, bytes, list[tuple[str, b
 
 def named(start: int, stop: int) -> set[bytes]:
     return {b"%d" % number for number in range(start, stop)}
+
+
+def rule_of(topic: str) -> tuple[ResourceType, str, ResourcePatternType, str, str]:
+    return ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"
+
+
+async def deny_reading(kafka: Kafka, *topics: str) -> None:
+    rights = [
+        AclBinding(*rule_of(topic), operation, permission)
+        for topic in topics
+        for operation, permission in (
+            (AclOperation.ALL, AclPermissionType.ALLOW),
+            (AclOperation.READ, AclPermissionType.DENY),
+        )
+    ]
+    made = kafka.admin.create_acls(rights).values()
+    await kafka.do(lambda: [each.result(DEADLINE_S) for each in made])
+
+
+async def allow_reading(kafka: Kafka, *topics: str) -> None:
+    denied = [
+        AclBindingFilter(*rule_of(topic), AclOperation.READ, AclPermissionType.DENY)
+        for topic in topics
+    ]
+    gone = kafka.admin.delete_acls(denied).values()
+    await kafka.do(lambda: [each.result(DEADLINE_S) for each in gone])
 
 
 class TestInputThatCannotBeRead:
@@ -142,20 +169,39 @@ class TestInputThatCannotBeRead:
         await kafka.send_many(delay, numbered(0, 3))
         entrance.ingest("kafka")
         await until_pending(entrance, named(0, 3))
-        rule = (ResourceType.TOPIC, delay, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
-        rights = [
-            AclBinding(*rule, AclOperation.ALL, AclPermissionType.ALLOW),
-            AclBinding(*rule, AclOperation.READ, AclPermissionType.DENY),
-        ]
-        made = kafka.admin.create_acls(rights).values()
-        await kafka.do(lambda: [each.result(DEADLINE_S) for each in made])
+        await deny_reading(kafka, delay)
         await kafka.send_many(delay, numbered(3, 6))
         await until_state(entrance, delay, f"{delay}: TOPIC_AUTHORIZATION_FAILED")
-        again = AclBindingFilter(*rule, AclOperation.READ, AclPermissionType.DENY)
-        gone = kafka.admin.delete_acls([again]).values()
-        await kafka.do(lambda: [each.result(DEADLINE_S) for each in gone])
+        await allow_reading(kafka, delay)
         await until_pending(entrance, named(0, 6))
         await until_state(entrance, delay, "reading")
+
+    @pytest.mark.slow
+    async def test_a_process_that_gave_a_topic_away_no_longer_tells_its_trouble(
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
+    ) -> None:
+        entrance = make_entrance()
+        topics = [await kafka.topic(f"{namespace}-{letter}.delay") for letter in "ab"]
+        entrance.ingest("kafka")
+        for topic in topics:
+            await until_state(entrance, topic, "reading")
+        await deny_reading(kafka, *topics)
+        for topic in topics:
+            await kafka.send(topic, b"body", HOUR)
+            await until_state(entrance, topic, f"{topic}: TOPIC_AUTHORIZATION_FAILED")
+        entrance.ingest("kafka")
+        await entrance.until(lambda: share(kafka, namespace, [1, 1]), "a topic each")
+        await allow_reading(kafka, *topics)
+
+        async def are_well() -> bool:
+            found = (await entrance.client.stats()).ingests
+            states = [sorted(each.state for each in process.sources) for process in found]
+            return [ELSEWHERE, "reading"] in states and all(
+                state in (ELSEWHERE, "reading") for of_one in states for state in of_one
+            )
+
+        await entrance.until(are_well, "neither process tells of trouble")
+        await entrance.until_delayed(2)
 
 
 class TestUnavailableServers:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -12,6 +14,7 @@ from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.handover import HandOver
 from delaybridge.ingest.kafka.offsets import commit
 from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.subscription import DELETED, Subscription
 from delaybridge.ingest.kafka.topics import Topic
 
 ORDERS = Topic("orders.delay", "id")
@@ -62,6 +65,32 @@ async def test_what_has_arrived_is_given_up_with_its_partition() -> None:
     consumer._early = waiting = [Arrived(0), Arrived(1), Arrived(0)]  # type: ignore[list-item]
     consumer._withdraw([TopicPartition("orders.delay", 0)])
     assert [each.partition() for each in waiting] == [1]  # the list that is about to be read
+
+
+def test_the_trouble_of_a_topic_is_left_with_its_last_partition() -> None:
+    consumer: Any = object.__new__(KafkaConsumer)  # without its thread
+    told: list[tuple[object, ...]] = []
+    consumer._tell = lambda *what: told.append(what)
+    consumer._sources, consumer._subscription = Mock(), Mock(asked=["named.delay", "^.*"])
+    consumer._troubled = {"orders.delay": 0, "named.delay": 0}
+    consumer._begun = {("orders.delay", 1): 0}
+    consumer._leave_troubles()
+    assert (consumer._troubled["orders.delay"], told) == (1, [])  # it is looked at there
+    consumer._begun = {}
+    consumer._leave_troubles()
+    # a topic that is asked for by its name may have trouble without partitions
+    assert consumer._troubled == {"named.delay": 0}
+    assert told == [(consumer._sources.topic_left, "orders.delay")]
+
+
+@pytest.mark.parametrize(("existing", "found"), [({"b.delay"}, DELETED), ({"a.delay"}, None)])
+def test_a_deleted_topic_is_no_other_process_s(existing: set[str], found: str | None) -> None:
+    ids, owners = Mock(), Mock(foreign={})
+    ids.names.return_value = [*existing, "b.delay"]
+    subscription = Subscription(["^.*\\.delay"], ids, owners)
+    subscription.since_s = -math.inf
+    assert subscription.idle({"a.delay", "b.delay"}) == {}
+    assert subscription.idle({"b.delay"}).get("a.delay") == found
 
 
 class Member:

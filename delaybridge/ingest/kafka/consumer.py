@@ -265,6 +265,7 @@ class KafkaConsumer:
         if self._is_unavailable:
             self._subscription.since_s = time.monotonic()
         self._tell(self._sources.topics_read, read, self._subscription.idle(read))
+        self._leave_troubles()
         # No callback reports that an empty topic may be read again.
         refused = [place for place in self._troubled.items() if place in self._begun]
         if refused and is_readable(self._settings, *refused[0]):
@@ -304,6 +305,16 @@ class KafkaConsumer:
     def _recovered(self, topic: str) -> None:
         self._troubled.pop(topic, None)
         self._tell(self._sources.place_changed, topic, None)
+
+    def _leave_troubles(self) -> None:
+        """Forget those of topics given up: whoever has them now tells whether they are read."""
+        for name, partition in [*self._troubled.items()]:
+            left = [number for topic, number in self._begun if topic == name]
+            if left and partition not in left:
+                self._troubled[name] = left[0]
+            elif not left and name not in self._subscription.asked:
+                del self._troubled[name]
+                self._tell(self._sources.topic_left, name)
 
     def _stop_at(self, place: TopicPartition, code: int) -> None:
         """Read a partition no further, unless another member has it."""

@@ -71,6 +71,12 @@ class Sources:
                 self._reading.add(topic)
         self._update_states()
 
+    def topic_left(self, topic: str) -> None:
+        """None of its partitions is read here any more: its trouble is another process's."""
+        self._troubles.pop(topic, None)
+        self._reading.discard(topic)
+        self._update_states()
+
     def topic_foreign(self, topic: str, owner: str) -> None:
         """A topic is not read, because it belongs to another namespace."""
         self.place_changed(topic, self._owner.refusal(self.route_of(topic), owner))
@@ -80,10 +86,10 @@ class Sources:
         self._emit(SourceUnguarded(source=self._routes[0].broker, reason=reason))
 
     def topics_read(self, read: set[str], idle: Mapping[str, str]) -> None:
-        """The topics read here, and why others of those asked for are not."""
+        """The topics read here, and why others, or what was asked for, are not."""
         self._reading &= read
-        names = dict(zip(self.asked, self._routes, strict=True))
-        self._idle = {names[asked].source: reason for asked, reason in idle.items()}
+        names = {asked: r.source for asked, r in zip(self.asked, self._routes, strict=True)}
+        self._idle = {names.get(name, name): reason for name, reason in idle.items()}
         for topic in self._idle:
             self._troubles.pop(topic, None)
         self._update_states()

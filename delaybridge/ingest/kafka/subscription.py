@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
 from delaybridge.ingest.kafka.topics import TopicIds
 
+DELETED = "idle: the topic was deleted"
 ELSEWHERE = "idle: other processes read it"
 FOREIGN = "idle: every matching topic belongs to another namespace"
 NO_TOPIC = "idle: no such topic exists yet"
@@ -25,11 +26,12 @@ class Subscription:
     def __init__(self, asked: Sequence[str], ids: TopicIds, owners: TopicOwners) -> None:
         """asked: names, or patterns that begin with ^.
 
-        topics: names and patterns to ask for. since_s: when the group was asked for partitions.
+        topics: those to subscribe to. since_s: when the group was asked for partitions.
         """
         self.topics = list(asked)
         self.since_s = time.monotonic()
-        self._asked, self._ids, self._owners = list(asked), ids, owners
+        self.asked, self._ids, self._owners = list(asked), ids, owners
+        self._seen: set[str] = set()  # topics that were read
 
     def claim(self) -> Mapping[str, str]:
         """Claim the topics for this namespace; of those that belong to others, the owners.
@@ -57,15 +59,18 @@ class Subscription:
             self._owners.look(names, ANSWER_TIMEOUT_S)
 
     def idle(self, read: Collection[str]) -> dict[str, str]:
-        """Names and patterns of which nothing is read here although nothing is wrong, and why."""
-        left = [asked for asked in self._asked if not _matching(asked, read)]
-        if not left or time.monotonic() - self.since_s <= SETTLED_S:
+        """What is asked for, or was read, and is not read here although nothing is wrong; why."""
+        left = [asked for asked in self.asked if not _matching(asked, read)]
+        self._seen.update(read)
+        given_up = self._seen.difference(read, self.asked)
+        if not (left or given_up) or time.monotonic() - self.since_s <= SETTLED_S:
             return {}
         try:
             existing = {*self._ids.names(ANSWER_TIMEOUT_S)} - self._owners.foreign.keys()
         except KafkaException:
             return {}
-        reasons = {asked: self._why_idle(asked, existing) for asked in left}
+        reasons = dict.fromkeys(given_up - existing, DELETED)
+        reasons |= {asked: self._why_idle(asked, existing) for asked in left}
         return {asked: reason for asked, reason in reasons.items() if reason}
 
     def _why_idle(self, asked: str, existing: Collection[str]) -> str:
@@ -78,10 +83,10 @@ class Subscription:
 
     def _existing(self) -> set[str]:
         """The topics that are named, and those that exist and match a pattern."""
-        names = {name for name in self._asked if not name.startswith("^")}
-        if len(names) < len(self._asked):
+        names = {name for name in self.asked if not name.startswith("^")}
+        if len(names) < len(self.asked):
             existing = self._ids.names(ANSWER_TIMEOUT_S)
-            names.update(*(_matching(asked, existing) for asked in self._asked))
+            names.update(*(_matching(asked, existing) for asked in self.asked))
         return names
 
 
