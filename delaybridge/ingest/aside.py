@@ -1,23 +1,29 @@
-"""Messages whose bucket takes none at present. The others go on without them."""
+"""Messages that cannot be stored at present. The others go on without them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import StoreUnavailable
-from delaybridge.ingest.entries import Entry
-from delaybridge.ingest.storing import EntryStore, Found, id_of, shard_key_of
+from delaybridge.ingest.entries import Entry, Quarantine
+from delaybridge.ingest.storing import AGAIN_S, EntryStore, Found, OverLimit, id_of, shard_key_of
 from delaybridge.store import keys
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 
 
 class _Held(Protocol):
-    """blocks: while it waits, everything else does, too."""
+    """origin: its partition, of which no bucket may pass a record that waits; None: it may.
+
+    blocks: while it waits, all that comes later from its origin does, too.
+    """
 
     entry: Entry
+
+    @property
+    def origin(self) -> Hashable: ...
 
     @property
     def blocks(self) -> bool: ...
@@ -28,27 +34,28 @@ Late = tuple[H, Found]
 
 
 class Aside(Generic[H]):
-    """Messages that wait until their bucket is mended, or its server answers, in their order.
+    """Messages that wait until their bucket is mended, or takes more for them, in their order.
 
-    Whatever comes later for their buckets or ids joins them, and every change that has to ask all
-    buckets: none overtakes. They are tried again by themselves, so that nobody waits for the
-    time-out of a silent server.
+    Whatever comes later and must not overtake joins them: the same id; the same bucket, if that
+    refuses all or it is of the same origin; and a change that has to ask such a bucket. They are
+    tried again by themselves, so that nobody waits for the time-out of a silent server.
     """
 
-    def __init__(self, store: EntryStore, tell: Callable[[Sequence[str]], object]) -> None:
-        """tell: is told what the messages wait for, whenever that changes."""
+    def __init__(self, store: EntryStore, tell: Callable[[], object]) -> None:
+        """tell: called whenever what the messages wait for may have changed."""
         self.messages: list[H] = []
         self._store, self._tell = store, tell
-        self._errors: dict[int | None, Exception] = {}  # by bucket; None: of changes that ask all
-        self._numbers: set[int] = set()
+        # By bucket; None: of changes that ask all; of a limit: by origin and text.
+        self._errors: dict[Hashable, Exception] = {}
         self._ids: set[str] = set()
-        self._blocks = False
+        self._lanes: set[Hashable] = set()  # buckets, each with an origin; origins
+        self._blocked: set[Hashable] = set()  # origins
 
     @property
     def stuck(self) -> Exception | None:
         """What somebody has to mend, unless something may also end by itself."""
         errors = [*self._errors.values()]
-        if not errors or any(isinstance(error, StoreUnavailable) for error in errors):
+        if not errors or any(isinstance(error, StoreUnavailable | OverLimit) for error in errors):
             return None
         return errors[0]
 
@@ -58,11 +65,11 @@ class Aside(Generic[H]):
             return [*held]
         free: list[H] = []
         for each in held:
-            (self._add if self._joins(each.entry) else free.append)(each)
+            (self._add if self._joins(each) else free.append)(each)
         return free
 
     def take(self, late: Sequence[Late[H]]) -> list[H]:
-        """Take the messages that their buckets refused; returns those to be tried as before."""
+        """Take the messages that are refused; returns those to be tried as before."""
         self._note(late)
         return self.split([each for each, _ in late])
 
@@ -84,52 +91,71 @@ class Aside(Generic[H]):
         """
         backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
         while self.messages:
-            self._tell(self.faults())
-            await self._store.pause(self._errors, backoff.next_s())
+            self._tell()
+            await self._store.pause(self._errors, backoff.next_s() if self._errors else AGAIN_S)
             tried, known = len(self.messages), dict(self._errors)
             left = await store([*self.messages])
             joined = self.messages[tried:]
             fresh = {n: error for n, error in self._errors.items() if known.get(n) is not error}
             self.messages, self._errors = left.messages, left._errors | fresh
-            self._numbers, self._ids, self._blocks = left._numbers, left._ids, left._blocks
+            self._ids, self._lanes, self._blocked = left._ids, left._lanes, left._blocked
             if len(self.messages) < tried:
                 backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
             for each in joined:
                 self._add(each)
             moved()
-        self._tell(())
+        self._tell()
 
-    def faults(self) -> list[str]:
-        """What the messages wait for, for people."""
-        return [
-            f"messages that this concerns are not stored until it is mended, and nothing more is "
-            f"read once they fill ingest.prefetch or ingest.window_bytes: {reason}"
-            for reason in sorted({str(error) for error in self._errors.values()})
-        ]
-
-    def _joins(self, entry: Entry) -> bool:
-        number = self._number_of(entry)
-        return (
-            self._blocks or number is None or number in self._numbers or id_of(entry) in self._ids
+    def faults(self, waiting: Iterable[H]) -> list[str]:
+        """What some of the messages wait for, for people."""
+        if not self._errors:
+            return []
+        found = {way for each in waiting for way in (each.origin, self._number_of(each))}
+        errors = self._errors.items()
+        return sorted(
+            {_fault(e) for way, e in errors if (way[0] if type(way) is tuple else way) in found}
         )
+
+    def mark(self, held: H) -> None:
+        """Have what may not overtake this one join it, once it is taken itself."""
+        self._ids.add(id_of(held.entry))
+        if held.origin is not None:
+            self._lanes |= {held.origin, (held.origin, self._number_of(held))}
+            if held.blocks:
+                self._blocked.add(held.origin)
+
+    def _joins(self, held: H) -> bool:
+        if id_of(held.entry) in self._ids or held.origin in self._blocked:
+            return True
+        number = self._number_of(held)
+        if number is None:  # it asks all
+            return held.origin in self._lanes or any(type(way) is not tuple for way in self._errors)
+        if number in self._errors:
+            return True
+        # No bucket remembers the offset of a quarantined record.
+        return type(held.entry) is not Quarantine and (held.origin, number) in self._lanes
 
     def _note(self, late: Sequence[Late[H]]) -> None:
         for each, answer in late:
             if isinstance(answer, Exception):
-                self._mark(each)
-                self._errors[self._number_of(each.entry)] = answer
+                self.mark(each)
+                is_limit = isinstance(answer, OverLimit)
+                way = (each.origin, str(answer)) if is_limit else self._number_of(each)
+                self._errors[way] = answer
 
     def _add(self, held: H) -> None:
-        self._mark(held)
+        self.mark(held)
         self.messages.append(held)
 
-    def _mark(self, held: H) -> None:
-        number = self._number_of(held.entry)
-        if number is not None:
-            self._numbers.add(number)
-        self._ids.add(id_of(held.entry))
-        self._blocks = self._blocks or held.blocks
-
-    def _number_of(self, entry: Entry) -> int | None:
-        shard_key = shard_key_of(entry)
+    def _number_of(self, held: H) -> int | None:
+        """Its bucket; None if it asks all."""
+        shard_key = shard_key_of(held.entry)
         return None if shard_key is None else keys.bucket_of(shard_key, self._store.buckets)
+
+
+def _fault(error: Exception) -> str:
+    until = "until some have gone out" if isinstance(error, OverLimit) else "until it is mended"
+    return (
+        f"messages that this concerns are not stored {until}, and nothing more is read once they "
+        f"fill the window: {error}"
+    )

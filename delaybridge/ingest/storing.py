@@ -39,7 +39,14 @@ _PAUSE_S = 0.2
 
 Found = Answer | Exception | None
 """What became of an entry. None: it was not looked at and must be sent again. An error: of its
-bucket; whether the entry took effect is unknown."""
+bucket; whether the entry took effect is unknown. `OverLimit`: it was not sent."""
+
+
+class OverLimit(StoreFull):
+    """As many messages as a quota allows are pending: this one waits until some have gone out."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(f"{limit} is reached: raise it, or wait until some have gone out")
 
 
 @dataclass(slots=True)
@@ -104,10 +111,10 @@ class EntryStore:
                 failpoints.reach("ingest.stored")
             return answers
 
-    async def pause(self, errors: Mapping[int | None, Exception], pause_s: float) -> None:
+    async def pause(self, errors: Mapping[Any, Exception], pause_s: float) -> None:
         """Wait before entries are sent again, by bucket: why they were not stored. None: any."""
         for error in {str(e): e for e in errors.values()}.values():
-            if isinstance(error, StoreUnavailable | StoreFull):
+            if isinstance(error, StoreUnavailable | StoreFull) and type(error) is not OverLimit:
                 self._emit(StoreSilent(reason=str(error)))
         lacking = {n for n, error in errors.items() if isinstance(error, NotDurable)}
         if lacking:
@@ -115,7 +122,7 @@ class EntryStore:
         else:
             await asyncio.sleep(pause_s)
 
-    async def _until_confirmed(self, numbers: set[int | None]) -> None:
+    async def _until_confirmed(self, numbers: set[Any]) -> None:
         """Wait until Redis confirms writes again.
 
         Entries that are sent again each time, and are due soon, would be published each time.
@@ -144,10 +151,11 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
     entries before it are answered. StoreWiped if the namespace is not there, or no bucket is of it.
     """
     buckets = yield from calls.open()
-    if (yield from calls.quota.look(buckets)):
-        _check_quota(calls, entries)
     answers: list[Found] = [None] * len(entries)
-    todo = yield from _send(calls, entries, range(len(entries)), answers)
+    todo: Sequence[int] = range(len(entries))
+    if (yield from calls.quota.look(buckets)):
+        todo = _check_quota(calls, entries, answers, buckets)
+    todo = yield from _send(calls, entries, todo, answers)
     if todo:
         yield from _send_first(calls, entries, todo, answers)
     return _in_order(entries, answers)
@@ -253,14 +261,36 @@ def _take_answers(answered: Iterable[tuple[_Call, list[Any]]], answers: list[Fou
     return sorted(left)
 
 
-def _check_quota(calls: Calls, entries: Sequence[Entry]) -> None:
-    """StoreFull before anything is written if there is not room for all."""
-    payloads = [entry.accepted.payload for entry in entries if isinstance(entry, Schedule)]
-    for payload in payloads:
-        if (refusal := calls.quota.refusal(payload)) is not None:
-            raise refusal
-    for payload in payloads:
-        calls.quota.count(payload)
+def _check_quota(
+    calls: Calls, entries: Sequence[Entry], answers: list[Found], buckets: Sequence[Bucket]
+) -> list[int]:
+    """Put `OverLimit` in the places of entries for which there is no room; returns the others.
+
+    What may not overtake such an entry waits with it: the same id, the same source and bucket.
+    """
+    todo: list[int] = []
+    full: dict[object, OverLimit] = {}
+    for place, entry in enumerate(entries):
+        ways: list[object] = [id_of(entry)]
+        if not isinstance(entry, Quarantine) and entry.source:
+            ways.append((entry.source, keys.bucket_of(shard_key_of(entry) or b"", len(buckets))))
+        error = next((full[way] for way in ways if way in full), None) or _no_room(calls, entry)
+        if error is None:
+            todo.append(place)
+        else:
+            full |= dict.fromkeys(ways, error)
+            answers[place] = error
+    return todo
+
+
+def _no_room(calls: Calls, entry: Entry) -> OverLimit | None:
+    """The error if this entry is over a quota; otherwise it counts."""
+    if not isinstance(entry, Schedule):
+        return None
+    if (refusal := calls.quota.refusal(entry.accepted.payload)) is not None:
+        return OverLimit(refusal.limit)
+    calls.quota.count(entry.accepted.payload)
+    return None
 
 
 def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucket]) -> list[_Call]:

@@ -225,9 +225,16 @@ MUTANTS = [
         "tests/unit/test_ingest_aside.py",
     ),
     Mutant(
-        "ingest: a bucket is forgotten when another message joins", "delaybridge/ingest/aside.py",
-        "            self._numbers.add(number)\n", "            pass\n",
-        "later messages of a damaged bucket overtake",
+        "ingest: a record overtakes one that is over a quota", "delaybridge/ingest/storing.py",
+        "full |= dict.fromkeys(ways, error)", "pass",
+        "its bucket counts the record before it as read, which is then lost",
+        "tests/unit/test_ingest_quota.py",
+    ),
+    Mutant(
+        "ingest: a partition is forgotten when one of its records joins",
+        "delaybridge/ingest/aside.py",
+        "self._lanes |= {held.origin, (held.origin, self._number_of(held))}", "pass",
+        "later records of the same bucket overtake, and the one that waits is never read again",
         "tests/unit/test_ingest_aside.py",
     ),
     Mutant(

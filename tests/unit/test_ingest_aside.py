@@ -14,6 +14,7 @@ from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.kafka.offsets import PassedOffsets
 from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import Topic
+from delaybridge.ingest.storing import OverLimit
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store import keys
 
@@ -24,6 +25,7 @@ DAMAGED = StoreDamaged("a key is damaged")
 class Held(msgspec.Struct):
     entry: Entry
     blocks: bool = False
+    origin: str | None = None
 
 
 class NoWait:
@@ -36,21 +38,26 @@ class NoWait:
 
 
 def aside(told: list[Sequence[str]] | None = None) -> Aside[Held]:
+    def tell() -> None:
+        if told is not None:
+            told.append(made.faults(made.messages))
+
     store: Any = NoWait()
-    return Aside(store, (told if told is not None else []).append)
+    made: Aside[Held] = Aside(store, tell)
+    return made
 
 
 def key_of(bucket: int) -> bytes:
     return next(b"%d" % n for n in range(100) if keys.bucket_of(b"%d" % n, BUCKETS) == bucket)
 
 
-def message(id: str, bucket: int) -> Held:
+def message(id: str, bucket: int, origin: str | None = None) -> Held:
     accepted = Accepted(id, key_of(bucket), "+0", 255, b"p")
-    return Held(Schedule(accepted, b"aaaa", OnConflict.FAIL, b"p"))
+    return Held(Schedule(accepted, b"aaaa", OnConflict.FAIL, b"p"), origin=origin)
 
 
-def cancel(id: str) -> Held:
-    return Held(Change(id, None, b"aaaa"))
+def cancel(id: str, origin: str | None = None) -> Held:
+    return Held(Change(id, None, b"aaaa"), origin=origin)
 
 
 def test_only_what_might_overtake_joins() -> None:
@@ -58,10 +65,28 @@ def test_only_what_might_overtake_joins() -> None:
     refused, free = message("a", 0), message("b", 1)
     assert waiting.split([refused, free, cancel("c")])[:2] == [refused, free]
     assert waiting.take([(refused, DAMAGED)]) == []
-    same_id, behind_it = message("a", 2), message("d", 2)
-    later = [message("e", 0), free, cancel("c"), same_id, behind_it, message("f", 3)]
-    assert waiting.split(later) == [free, later[-1]]
+    same_id, behind_it = message("a", 2, "p"), message("d", 2, "p")
+    later = [message("e", 0), free, cancel("c"), same_id, behind_it, message("f", 3, "p")]
+    later.append(message("g", 2, "another"))
+    assert waiting.split(later) == [free, *later[-2:]]
     assert waiting.messages == [refused, later[0], later[2], same_id, behind_it]
+
+
+def test_a_full_destination_holds_up_its_own_origin_alone() -> None:
+    waiting = aside()
+    full = OverLimit("kafka:a: limits.destination_messages")
+    refused = message("a", 0, "p")
+    assert waiting.take([(refused, full)]) == []
+    behind_it, cancelling = message("b", 0, "p"), cancel("x", "p")
+    later = [behind_it, cancelling, message("c", 1, "p"), message("d", 0, "q"), cancel("y", "q")]
+    later += [message("e", 0), cancel("z")]
+    later.append(Held(Quarantine(key_of(0).decode(), b"aaaa", b"", "why"), blocks=True, origin="p"))
+    assert waiting.split(later) == later[2:]
+    assert waiting.messages == [refused, behind_it, cancelling]
+    assert waiting.stuck is None
+    (fault,) = waiting.faults([behind_it])
+    assert "kafka:a: limits.destination_messages is reached" in fault
+    assert waiting.faults([later[3]]) == []
 
 
 def test_what_only_waits_for_an_id_in_flight_is_given_back_unless_it_would_overtake() -> None:
@@ -72,10 +97,14 @@ def test_what_only_waits_for_an_id_in_flight_is_given_back_unless_it_would_overt
     assert waiting.messages == [late[0][0], late[1][0]]
 
 
-def test_some_hold_up_everything() -> None:
+def test_some_hold_up_everything_of_their_origin() -> None:
     waiting = aside()
-    waiting.take([(Held(Quarantine("q", b"aaaa", b"", "why"), blocks=True), DAMAGED)])
-    assert waiting.split([message(f"m{bucket}", bucket) for bucket in range(BUCKETS)]) == []
+    quarantined = Held(Quarantine("q", b"aaaa", b"", "why"), blocks=True, origin="p")
+    waiting.take([(quarantined, DAMAGED)])
+    assert waiting.split([message(f"m{bucket}", bucket, "p") for bucket in range(BUCKETS)]) == []
+    sick = keys.bucket_of(b"q", BUCKETS)
+    others = [message(f"n{bucket}", bucket, "q") for bucket in range(BUCKETS)]
+    assert waiting.split(others) == [*others[:sick], *others[sick + 1 :]]
 
 
 async def test_what_joins_meanwhile_comes_after_what_is_left() -> None:
@@ -97,7 +126,7 @@ async def test_what_joins_meanwhile_comes_after_what_is_left() -> None:
     await waiting.empty(store)
     assert tried == [[first, second], [second, third]]
     assert ["a key is damaged" in str(faults) for faults in told] == [True, False, False]
-    assert told[-1] == () and waiting.split([third]) == [third]
+    assert told[-1] == [] and waiting.split([third]) == [third]
 
 
 def test_no_offset_passes_a_record_that_waits() -> None:
@@ -113,3 +142,6 @@ def test_no_offset_passes_a_record_that_waits() -> None:
     assert progress.take({}, held) == []
     assert progress.take({}, held[:1]) == [(topic, 0, 7)]
     assert progress.take({}, []) == [(topic, 0, 10)]
+    progress.forget([("orders.delay", 0)])  # another member is further by now
+    assert progress.take({}, []) == []
+    assert progress.take(read((0, 20)), []) == [(topic, 0, 21)]

@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -29,14 +29,13 @@ from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.sources import CLUSTER, Sources
 from delaybridge.ingest.kafka.subscription import Subscription
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
+from delaybridge.ingest.kafka.window import BatchWindow
 from delaybridge.ingest.owner import Owner
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger, catchable
 from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, shown
 
 POLL_S = 0.2
 GATHER_S = 0.005  # how long the first record waits for others: `consume` waits for all it may take
-BATCH_MESSAGES = 1000
-FIRST_BATCH_MESSAGES = 16  # before anything is known of their size
 HAND_OVER_S = 5.0  # a batch that waits longer has the partitions paused
 GIVE_UP_S = 5.0  # how long giving up a partition waits for its records to be stored
 MEASURE_S = 2.0
@@ -60,29 +59,32 @@ class KafkaConsumer:
         skip: Mapping[Place, int],
         owner: Owner,
         sources: Sources,
+        on_lost: Callable[[Collection[Place]], None],
     ) -> None:
         """topics: names, or patterns that begin with ^. member: as `member_settings` gives it.
 
-        sources: gets reports of topics and their faults, on the loop. skip: first offset to read,
-        if beyond the committed offset. lag: records not read yet, by topic, as far as is known.
+        sources: gets reports of topics and their faults, on the loop. on_lost: called there with
+        partitions given up. skip: first offset to read, if beyond the committed offset. lag:
+        records not read yet, by topic, as far as is known.
         """
         self.lag: dict[str, int] = {}
         self._settings, self._sources, self._skip = settings, sources, dict(skip)
         self._member = {**member, "error_cb": catchable(self._cluster_failed)}
         self._rebalance_s = member["session.timeout.ms"] / 1000  # by then the dead are left out
-        self._hand_over = HandOver()
+        self._on_lost, self._hand_over = on_lost, HandOver()
         self._tell = self._hand_over.tell
         self._ids = TopicIds(settings)
         self._owners = TopicOwners(settings, owner, lambda why: self._tell(sources.unguarded, why))
         self._subscription = Subscription(topics, self._ids, self._owners)
         self._consumer: Consumer
-        self._window_bytes = window_bytes
-        self._batch_messages = FIRST_BATCH_MESSAGES
+        self._window = BatchWindow(window_bytes)
         self._stored: deque[Reached] = deque()
         self._reached: dict[Place, TopicPartition] = {}  # what was stored last
         self._early: list[Message] = []  # arrived, and not read yet
         self._begun: dict[Place, int] = {}  # the partitions assigned, and where each began
         self._stopped: set[Place] = set()  # those of them that cannot be read on
+        self._to_hold: Collection[str] = ()  # topics to be paused
+        self._held: set[Place] = set()  # paused partitions of these topics
         self._troubled: dict[str, int] = {}  # topics reported as failing: a partition of each
         self._is_paused = False
         self._is_unavailable = False
@@ -107,6 +109,17 @@ class KafkaConsumer:
     def settled(self) -> None:
         """One of the batches is stored, but for what `PassedOffsets` knows of."""
         self._hand_over.stored()
+
+    def share(self, messages: int, size: int) -> float:
+        """How much of the window these fill."""
+        return self._window.share(messages, size)
+
+    def hold(self, topics: Collection[str], room: float) -> None:
+        """Read these topics no further, and no others, until the next call.
+
+        room: the share of the window that is left.
+        """
+        self._to_hold, self._window.room = topics, room
 
     async def stop(self) -> None:
         """Leave the group; the offsets of stored records are committed."""
@@ -170,15 +183,15 @@ class KafkaConsumer:
 
     def _arrived(self) -> Sequence[Message]:
         self._early = self._consumer.consume(1, POLL_S)
-        if self._early and self._batch_messages > 1:
-            self._early += self._consumer.consume(self._batch_messages - 1, GATHER_S)
+        if self._early and (more := self._window.next_messages - 1):
+            self._early += self._consumer.consume(more, GATHER_S)
         return self._early
 
     def _read(self, messages: Sequence[Message]) -> Batch:
         if messages:
             self._ids.check({m.topic() or "" for m in messages if m.error() is None})
         batch: Batch = {}
-        largest = 1
+        sizes: list[int] = []
         for message in messages:
             name, partition = message.topic() or "", message.partition() or 0
             error = message.error()
@@ -188,11 +201,10 @@ class KafkaConsumer:
                 if name in self._troubled:
                     self._recovered(name)
                 record = RawRecord.of(message)
-                largest = max(largest, len(record.key or b"") + len(record.value or b""))
+                sizes.append(len(record.key or b"") + len(record.value or b""))
                 batch.setdefault(self._ids.of(name), []).append(record)
         if batch:
-            fitting = self._window_bytes // (2 * largest)
-            self._batch_messages = max(min(fitting, 2 * self._batch_messages, BATCH_MESSAGES), 1)
+            self._window.took(sizes)
         return batch
 
     def _is_read(self, name: str, partition: int) -> bool:
@@ -213,7 +225,7 @@ class KafkaConsumer:
                 self._early += self._consumer.consume(1, 0)
         if self._is_paused and not self._ending.is_set():
             self._is_paused = False
-            readable = self._begun.keys() - self._stopped
+            readable = self._begun.keys() - self._stopped - self._held
             with contextlib.suppress(KafkaException):  # another member may have some by now
                 self._consumer.resume([TopicPartition(*place) for place in readable])
         return self._early
@@ -221,8 +233,9 @@ class KafkaConsumer:
     # regular work
 
     def _keep_up(self) -> None:
-        """Store offsets; every few seconds check the topics' owners, and measure."""
+        """Store offsets, pause and resume; every few seconds check the topics' owners, measure."""
         self._store_offsets()
+        self._hold_back()
         now_s = time.monotonic()
         if now_s - self._checked_s > CHECK_OWNERS_S:
             self._checked_s = now_s
@@ -230,6 +243,17 @@ class KafkaConsumer:
         if now_s - self._measured_s > MEASURE_S:
             self._measured_s = now_s
             self._measure()
+
+    def _hold_back(self) -> None:
+        readable = self._begun.keys() - self._stopped
+        before = self._held
+        self._held = {place for place in readable if place[0] in self._to_hold}
+        if self._is_paused or before == self._held:
+            return
+        with contextlib.suppress(KafkaException):
+            self._consumer.pause([TopicPartition(*place) for place in self._held - before])
+            freed = readable & (before - self._held)
+            self._consumer.resume([TopicPartition(*place) for place in freed])
 
     def _store_offsets(self) -> None:
         while self._stored:
@@ -260,7 +284,8 @@ class KafkaConsumer:
 
     def _measure(self) -> None:
         """Count waiting records; report topics that are read, and those that have recovered."""
-        self.lag = waiting(self._consumer, self._begun, self._stopped)
+        ends = self._ids.ends(self._held)
+        self.lag = waiting(self._consumer, self._begun, self._stopped, ends)
         read = {topic for topic, _ in self._begun}
         if self._is_unavailable:
             self._subscription.since_s = time.monotonic()
@@ -363,6 +388,8 @@ class KafkaConsumer:
             where = place.topic, place.partition
             self._begun.pop(where, None)
             self._reached.pop(where, None)
+            self._held.discard(where)
             if where in self._stopped:
                 self._stopped.discard(where)
                 self._tell(self._sources.place_changed, f"{place.topic}/{place.partition}", None)
+        self._tell(self._on_lost, {(place.topic, place.partition) for place in partitions})

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from enum import Enum, auto
 from typing import Any
@@ -30,11 +29,11 @@ from delaybridge.ingest.kafka.handover import Batch
 from delaybridge.ingest.kafka.offsets import PassedOffsets, Reached, skips
 from delaybridge.ingest.kafka.records import Headers, RawRecord, RecordReader
 from delaybridge.ingest.kafka.sources import Sources
-from delaybridge.ingest.kafka.topics import Topic
+from delaybridge.ingest.kafka.topics import Place, Topic
+from delaybridge.ingest.kafka.window import HOLD_SHARE
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import (
-    AGAIN_S,
     PATIENCE_S,
     TURN_MESSAGES,
     EntryStore,
@@ -54,16 +53,26 @@ class Fate(Enum):
 
 
 class HeldRecord(msgspec.Struct, gc=False):
-    """One record on its way into the store. place: of its topic and partition, and its offset."""
+    """One record on its way into the store. place: of its topic and partition, and its offset.
+
+    since_s: when its id was first found in flight. is_lost: its partition was given up.
+    """
 
     reader: RecordReader
     entry: Entry
     place: Reached
     size: int
+    since_s: float = 0.0
+    is_lost: bool = False
+
+    @property
+    def origin(self) -> tuple[Topic, int]:
+        """Its partition."""
+        return self.place[:2]
 
     @property
     def blocks(self) -> bool:
-        """Whether nothing may be stored before it.
+        """Whether nothing of its partition may be stored before it.
 
         Once another bucket has read a later offset, it would skip a change that asks all; and a
         refused record is skipped by the bucket that refused it.
@@ -132,7 +141,8 @@ class KafkaIngest:
     async def measure(self) -> None:
         """Learn how many records wait."""
         if self._consumer is not None:
-            self._sources.set_lags(self._consumer.lag)
+            held = Counter(topic.name for topic, _, _ in self._held())
+            self._sources.set_lags({t: lag + held[t] for t, lag in self._consumer.lag.items()})
 
     def _new_consumer(self) -> KafkaConsumer:
         settings = self._options.settings
@@ -148,6 +158,7 @@ class KafkaIngest:
             skip=skips(settings.skip_offsets),
             owner=self._owner,
             sources=self._sources,
+            on_lost=self._lost,
         )
 
     async def _next(self, consumer: KafkaConsumer, storing: asyncio.Future[None]) -> Batch | None:
@@ -212,32 +223,48 @@ class KafkaIngest:
                 route = self._readers[topic].route
                 settling.enter_context(spans("settle", route, read, _headers_of))
             consumer.stored(self._progress.take(batch, self._held()))
+        self._hold(consumer)
         if self._aside.messages and (self._emptying is None or self._emptying.done()):
             self._emptying = asyncio.create_task(self._empty(consumer))
-        while self._is_full() and not self._is_stopping.is_set():
+        while self._filled(consumer) >= 1 and not self._is_stopping.is_set():
+            if self._emptying is None or self._emptying.done():
+                break  # `_next` raises what ended it
             self._moved.clear()
             await self._moved.wait()
         consumer.settled()
 
     def _held(self) -> list[Reached]:
-        return [record.place for record in self._aside.messages]
+        return [record.place for record in self._aside.messages if not record.is_lost]
 
-    def _is_full(self) -> bool:
-        """Whether what is set aside fills the window: nothing more is read."""
-        held, settings = self._aside.messages, self._options.settings
-        size = sum(record.size for record in held)
-        return len(held) >= settings.prefetch or size >= settings.window_bytes
+    def _filled(self, consumer: KafkaConsumer) -> float:
+        """The share of the window that is set aside."""
+        held = self._aside.messages
+        return consumer.share(len(held), sum(record.size for record in held))
+
+    def _hold(self, consumer: KafkaConsumer) -> None:
+        """Pause the topics of what is set aside before it leaves no room for the others."""
+        filled = self._filled(consumer)
+        names = {topic.name for topic, _, _ in self._held()} if filled >= HOLD_SHARE else ()
+        consumer.hold(names, max(1 - filled, 0.0))
+
+    def _lost(self, places: Collection[Place]) -> None:
+        """Other members store what waits of these partitions, and may be further already."""
+        self._progress.forget(places)
+        for record in self._aside.messages:
+            topic, partition, _ = record.place
+            record.is_lost |= (topic.name, partition) in places
 
     def _new_aside(self) -> Aside[HeldRecord]:
         return Aside(self._store, self._tell)
 
-    def _tell(self, faults: Sequence[str]) -> None:
+    def _tell(self) -> None:
         """Show for what records wait, at the topics that they are from."""
-        waiting = {record.reader.topic for record in self._aside.messages}
+        waiting: defaultdict[str, list[HeldRecord]] = defaultdict(list)
+        for record in self._aside.messages:
+            waiting[record.reader.topic].append(record)
         fresh: list[str] = []
         for topic in {reader.route.source for reader in self._readers.values()}:
-            mine = faults if topic in waiting else ()
-            fresh += self._sources.of(topic).note("store", mine)
+            fresh += self._sources.of(topic).note("store", self._aside.faults(waiting[topic]))
         for fault in dict.fromkeys(fresh):
             self._sources.unguarded(fault)
 
@@ -246,44 +273,41 @@ class KafkaIngest:
 
         async def store(records: list[HeldRecord]) -> Aside[HeldRecord]:
             left = self._new_aside()
-            for part in _parts(records, again=True):
+            free = [record for record in records if not record.is_lost]
+            for part in _parts(free, again=True):
                 await self._store_part(left.split(part), left)
             return left
 
         def tell() -> None:
             consumer.stored(self._progress.take({}, self._held()))
+            self._hold(consumer)
             self._moved.set()
 
-        await self._aside.empty(store, tell)
+        try:
+            await self._aside.empty(store, tell)
+        finally:
+            self._moved.set()
 
     async def _store_part(self, records: list[HeldRecord], aside: Aside[HeldRecord]) -> None:
         """Store them in order; a record that cannot be stored is quarantined before the next ones.
 
         Within one partition and bucket no record overtakes one that has to wait: once its offset
-        was passed, it would never be read again. aside: takes those that their buckets refuse.
+        was passed, it would never be read again. aside: takes those that wait.
         """
-        now_s = asyncio.get_running_loop().time
-        late_s = math.inf
         left = records
         while left:
-            unstored = await self._try(left, aside, is_late=now_s() > late_s)
+            unstored = await self._try(left, aside)
             await self._quarantine([each for each, fate in unstored if fate is Fate.REFUSED], aside)
-            again = [each for each, fate in unstored if fate is not Fate.REFUSED]
-            must_wait = any(fate is Fate.WAIT for _, fate in unstored)
-            if not must_wait or len(again) < len(left):
-                late_s = now_s() + PATIENCE_S  # something moved
-            left = aside.split(again)
-            if must_wait:
-                await asyncio.sleep(AGAIN_S)
+            left = aside.split([each for each, fate in unstored if fate is not Fate.REFUSED])
 
     async def _quarantine(self, records: list[HeldRecord], aside: Aside[HeldRecord]) -> None:
         """Keep them, under other ids if theirs are taken, before anything read later is stored."""
         left = records
         while left:
-            left = [each for each, _ in await self._try(left, aside, is_late=False)]
+            left = [each for each, _ in await self._try(left, aside)]
 
     async def _try(
-        self, records: list[HeldRecord], aside: Aside[HeldRecord], *, is_late: bool
+        self, records: list[HeldRecord], aside: Aside[HeldRecord]
     ) -> list[tuple[HeldRecord, Fate]]:
         """Store them, in one call; returns those that are not stored now, in their order.
 
@@ -301,14 +325,18 @@ class KafkaIngest:
         late: list[Late[HeldRecord]] = []
         fates: dict[Reached, Fate] = {}
         stored: defaultdict[str, list[tuple[Entry, Answer | None]]] = defaultdict(list)
+        now_s = asyncio.get_running_loop().time()
         for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, Exception):
                 late.append((record, answer))
-            elif (fate := _fate(record, answer, is_late=is_late)) is Fate.STORED:
+                continue
+            fate = fates[record.place] = _fate(record, answer, now_s)
+            if fate is Fate.STORED:
                 stored[record.reader.topic].append((record.entry, answer))
-            else:
-                late.append((record, answer))
-                fates[record.place] = fate
+                continue
+            if fate is Fate.WAIT:
+                aside.mark(record)
+            late.append((record, answer))
         for topic, of_topic in stored.items():
             self._sources.of(topic).report(of_topic, self._emit)
         return [(record, fates[record.place]) for record in aside.take(late)]
@@ -324,19 +352,24 @@ def _headers_of(record: RawRecord) -> Headers:
     return record.headers or ()
 
 
-def _fate(record: HeldRecord, answer: Answer | None, *, is_late: bool) -> Fate:
+def _fate(record: HeldRecord, answer: Answer | None, now_s: float) -> Fate:
     """The fate of a record after an answer. A tombstone with nothing to cancel is a message."""
     entry = record.entry
     if isinstance(entry, Change):
         if entry.otherwise and answer in (Answer.UNKNOWN, Answer.FOREIGN):
             record.entry = entry.otherwise
             return Fate.AGAIN
-    elif answer is Answer.IN_FLIGHT and not is_late:
+    elif answer is Answer.IN_FLIGHT and _is_patient(record, now_s):
         return Fate.WAIT
     elif (kept := instead(entry, answer)) is not None:
         record.entry = kept
         return Fate.REFUSED
     return Fate.AGAIN if answer is None else Fate.STORED
+
+
+def _is_patient(record: HeldRecord, now_s: float) -> bool:
+    record.since_s = record.since_s or now_s
+    return now_s - record.since_s < PATIENCE_S
 
 
 def _parts(records: Sequence[HeldRecord], *, again: bool = False) -> Iterator[list[HeldRecord]]:

@@ -19,7 +19,7 @@ Reached = tuple[Topic, int, int]
 
 
 class PassedOffsets:
-    """How far partitions are stored while some of their records wait for a damaged bucket."""
+    """How far partitions are stored while some of their records are set aside."""
 
     def __init__(self) -> None:
         self._passed: dict[tuple[Topic, int], int] = {}  # the offset after the last record
@@ -39,6 +39,12 @@ class PassedOffsets:
         fresh = {at: n for at, n in reached.items() if at in last or self._told.get(at) != n}
         self._told |= fresh
         return [(*place, offset) for place, offset in fresh.items()]
+
+    def forget(self, places: Collection[Place]) -> None:
+        """These partitions were given up: others go on with them."""
+        for known in (self._passed, self._told):
+            for topic, partition in [at for at in known if (at[0].name, at[1]) in places]:
+                del known[topic, partition]
 
 
 def skips(texts: Iterable[str]) -> dict[Place, int]:
@@ -96,11 +102,15 @@ def commit(
 
 
 def waiting(
-    consumer: Consumer, begun: Mapping[Place, int], stopped: Collection[Place]
+    consumer: Consumer,
+    begun: Mapping[Place, int],
+    stopped: Collection[Place],
+    ends: Mapping[Place, int],
 ) -> dict[str, int]:
     """How many records wait, by topic, as far as is known without asking the broker.
 
     begun: where partitions began. stopped: partitions not fetched; the broker is asked about them.
+    ends: where others end that are not fetched.
     """
     found: dict[str, int] = {}
     for place in consumer.position(consumer.assignment()):
@@ -110,6 +120,6 @@ def waiting(
             low, high = consumer.get_watermark_offsets(
                 place, timeout=_MEASURE_TIMEOUT_S, cached=where not in stopped
             )
-            behind = max(high - max(position, low), 0)
+            behind = max(ends.get(where, high) - max(position, low), 0)
             found[place.topic] = found.get(place.topic, 0) + behind
     return found

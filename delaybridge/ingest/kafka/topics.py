@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
 from delaybridge.publish.kafka.outcomes import error_of
 
 ANSWER_TIMEOUT_S = 10.0
+_ENDS_TIMEOUT_S = 1.0
 _AGAIN_S = 0.1
 _LOOK_SHARE = 10  # at most one tenth of the time is spent on looking
 _LOOK_S = 1.0  # ... but there is a look every second, whatever it costs
@@ -49,6 +52,18 @@ class TopicIds:
         except KafkaException:
             self._settings.renew(self._admin)
             raise
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """The offsets after the last records of partitions, of those that answer in time."""
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = {TopicPartition(*place): latest for place in places}
+        found: dict[Place, int] = {}
+        if asked:
+            answers = self._admin.list_offsets(asked, request_timeout=_ENDS_TIMEOUT_S)
+            for place, future in answers.items():
+                with suppress(KafkaException, FutureTimeout):
+                    found[place.topic, place.partition] = future.result(_ENDS_TIMEOUT_S).offset
+        return found
 
     def of(self, name: str) -> Topic:
         """The topic as it was last learnt."""

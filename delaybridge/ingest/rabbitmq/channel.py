@@ -50,6 +50,10 @@ class HeldMessage(msgspec.Struct, gc=False):
     since_s: float = 0.0
 
     @property
+    def origin(self) -> None:
+        """No bucket remembers what it has read of a queue."""
+
+    @property
     def blocks(self) -> bool:
         """Whether nothing may be stored before it."""
         return False

@@ -83,7 +83,9 @@ class Intake:
         self._is_stopping = False
 
     def _new_aside(self) -> Aside[HeldMessage]:
-        return Aside(self._store, lambda faults: self.noticed("store", faults))
+        return Aside(
+            self._store, lambda: self.noticed("store", self.aside.faults(self.aside.messages))
+        )
 
     @property
     def is_read(self) -> bool:
