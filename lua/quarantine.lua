@@ -4,6 +4,7 @@
 -- KEYS[2]  dead         zset
 -- KEYS[3]  dead_reason  hash
 -- KEYS[4]  marks        hash
+-- KEYS[5]  attempts     hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  birth        the namespace's birth id
 -- ARGV[3]  first        1: the caller has just read the birth id; a bucket without one takes it
@@ -24,6 +25,8 @@ if not birth then
   redis.call('HSET', KEYS[4], 'birth', ARGV[2])
 end
 
+local in_attempts = redis.pcall('HLEN', KEYS[5])
+local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 local answers, bare = {}, 0
 for i = 4, #ARGV, 4 do
   local stamp, id = ARGV[i], ARGV[i + 1]
@@ -33,6 +36,9 @@ for i = 4, #ARGV, 4 do
       bare = bare + 1
     end
     redis.call('HSET', KEYS[3], id, ARGV[i + 3])
+    if any_tried then -- of an earlier message of this id
+      redis.call('HDEL', KEYS[5], id, id .. '\0')
+    end
     answers[#answers + 1] = CREATED
   else
     local mine = string.sub(redis.call('HGET', KEYS[1], id), 10) == stamp .. ARGV[i + 2]

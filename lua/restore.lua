@@ -7,6 +7,7 @@
 -- KEYS[5]  marks        hash
 -- KEYS[6]  calls        zset
 -- KEYS[7]  gone         zset
+-- KEYS[8]  attempts     hash
 -- ARGV[1]  birth        the namespace's birth id
 -- ARGV[2]  generation   as read before the ledger; empty: there was none
 -- ARGV[3]  healed       the same
@@ -38,6 +39,16 @@ local look = tonumber(marks[4]) or 0 -- an idle owner's next look
 local answers, first_due, bare = {}, math.huge, 0 -- bare: of those brought back, dead without a record
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
 redis.call('ZCARD', KEYS[3])
+local any_tried = redis.call('HLEN', KEYS[8]) > 0
+
+-- They may be of an earlier message of this id. As in `kick`, what may have arrived stays so.
+local function forget_attempts(id)
+  local tried = redis.call('HGET', KEYS[8], id)
+  redis.call('HDEL', KEYS[8], id, id .. '\0')
+  if tried and string.match(tried, ':(%d)') ~= '0' then
+    redis.call('HSET', KEYS[8], id, '0:1:')
+  end
+end
 
 local function bring(id, stamp, score, payload, reason)
   if not marks[1] then
@@ -45,6 +56,9 @@ local function bring(id, stamp, score, payload, reason)
     marks[1] = ARGV[1]
   end
   redis.call('HSET', KEYS[1], id, struct.pack('>Bd', 1, score) .. stamp .. payload)
+  if any_tried then
+    forget_attempts(id)
+  end
   if reason == '' then
     redis.call('ZADD', KEYS[2], string.format('%.17g', score), id)
     first_due = math.min(first_due, score)

@@ -115,6 +115,9 @@ local in_mirror, in_parked = redis.pcall('ZCARD', mirror), redis.pcall('ZCARD', 
 local in_dead = redis.pcall('ZCARD', KEYS[6])
 local is_odd = type(in_mirror) == 'number' and type(in_parked) == 'number' and type(in_dead) == 'number'
   and redis.call('ZCARD', due) + in_mirror + in_parked + in_dead - bare ~= redis.call('HLEN', messages)
+-- Attempts can be there without a record, and no size tells. Of a run of KNOWN_SOURCE they are its own.
+local in_attempts = policy ~= KNOWN_SOURCE and redis.pcall('HLEN', attempts)
+local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 
 -- The usual case: all messages are new. Then three calls store them.
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
@@ -160,6 +163,12 @@ if all_new then
     redis.call('ZREM', due, unpack(argv, 11, 10 + count))
     answers, first_due, head, all_new = {}, math.huge, nil, false
   else
+    if any_tried and redis.call('HDEL', attempts, unpack(argv, 11, 10 + count)) > 0 then
+      for i = 1, count do -- they were of earlier messages, and so are the errors
+        fields[i] = argv[10 + i] .. '\0'
+      end
+      redis.call('HDEL', attempts, unpack(fields, 1, count))
+    end
     count_scheduled(ARGV[10]) -- as text: a number would be formatted
     read = read and struct.unpack('>I8', ARGV[8], count * 8 - 7)
   end
@@ -170,7 +179,7 @@ if not all_new then
   local reach = ARGV[9]
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
-  local any_claimed, any_tried -- once a message of the same id is met
+  local any_claimed -- once a message of the same id is met
   local added, accepted = {}, 0
 
   local function score_of(record)
@@ -378,7 +387,6 @@ if not all_new then
   -- Nothing is left of the last message of this id, whose record has vanished.
   local function forget_last(id)
     flush() -- if a key is damaged, the messages accepted so far are not lost
-    redis.call('HDEL', attempts, id, id .. '\0')
     redis.call('ZREM', KEYS[5], id)
     if redis.call('HGET', KEYS[7], id) ~= 'payload_missing' then -- else it is one of `bare`
       redis.call('ZREM', KEYS[6], id)
@@ -404,7 +412,6 @@ if not all_new then
     flush() -- if a key is damaged, the messages accepted so far are not lost
     if any_claimed == nil then
       any_claimed = redis.call('ZCARD', mirror) > 0
-      any_tried = redis.call('HLEN', attempts) > 0
     end
     local its_score, tried = score_of(old), any_tried and given(id)
     local is_held = tried and math.floor(its_score) > now and policy ~= KNOWN_SOURCE
@@ -447,6 +454,9 @@ if not all_new then
       added[#added + 1] = string.format('%.17g', score)
       added[#added + 1] = id
       first_due, accepted = math.min(first_due, score), accepted + 1
+      if any_tried then
+        redis.call('HDEL', attempts, id, id .. '\0')
+      end
       if is_lost then
         forget_last(id)
       end

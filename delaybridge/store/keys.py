@@ -38,7 +38,7 @@ _WHOLE = ("messages", "due", "mirror", "attempts", "parked", "dead", "dead_reaso
 # fmt: off
 SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "schedule": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
-    "quarantine": ("messages", "dead", "dead_reason", "marks"),
+    "quarantine": ("messages", "dead", "dead_reason", "marks", "attempts"),
     "cancel": (*_WHOLE, "revoked", "calls", "sources", "gone", "delivered"),
     "reschedule": (
         "messages", "due", "mirror", "attempts", "parked", "dead", "marks", "revoked", "calls",
@@ -81,7 +81,9 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     ),
     "seal": ("lease", "marks", "gone"),
     "drop": ("lease", "messages", "due", "parked", "dead", "dead_reason", "attempts"),
-    "restore": ("messages", "due", "dead", "dead_reason", "marks", "calls", "gone"),
+    "restore": (
+        "messages", "due", "dead", "dead_reason", "marks", "calls", "gone", "attempts",
+    ),
     "announce": ("workers", "worker_info"),
     "set_rule": ("destinations",),
     "allow": ("allowances",),

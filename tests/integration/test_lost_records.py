@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from delaybridge.store import healing
 from delaybridge.store.keys import bucket_key, bucket_of
 from delaybridge.store.scheduling import Patience
 from delaybridge.store.verbs import Item
 from tests.rigs.crew import BUCKETS, CALM, Crew
-from tests.rigs.mending import compare, counts, lose
+from tests.rigs.mending import compare, counts, lose, old
 from tests.rigs.outcomes import NACK, UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, message
 from tests.rigs.waiting import until_async
@@ -107,7 +108,10 @@ async def test_failed_attempts_are_not_those_of_the_next_message(
     assert lone.memory.ids == ["x", "x"]
 
 
-async def test_a_receipt_of_the_last_message_does_not_finish_the_next_one(crew: Crew) -> None:
+@pytest.mark.parametrize("names", [("messages",), ("messages", "due")], ids=" and ".join)
+async def test_a_receipt_of_the_last_message_does_not_finish_the_next_one(
+    crew: Crew, names: tuple[str, ...]
+) -> None:
     crew.start(lease=CALM)
     await crew.client.schedule("pull:t", b"x", delay=0, id="x")
     received = []
@@ -117,11 +121,70 @@ async def test_a_receipt_of_the_last_message_does_not_finish_the_next_one(crew: 
         return bool(received)
 
     await until_async(is_received, "received")
-    records = bucket_key(crew.namespace, bucket_of(b"x", BUCKETS), "messages")
-    await crew.store.redis.delete(records)
+    number = bucket_of(b"x", BUCKETS)
+    keys = [bucket_key(crew.namespace, number, name) for name in names]
+    await crew.store.redis.delete(*keys)
     assert await crew.client.schedule("pull:t", b"next", delay="1h", id="x") == "created"
     assert await crew.client.finish(received) == ["unknown"]
     assert await crew.client.get("x") is not None
+
+
+async def fail_once(rig: Rig) -> None:
+    """x is tried again; its due time is kept with its attempts."""
+    rig.memory.next_outcomes.extend([UNROUTABLE])
+    await rig.claim(message("x", SOON_MS))
+    await rig.at(SOON_MS)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("how", ["lost", "old"])
+async def test_attempts_that_nothing_contradicts_are_not_those_of_the_next_message(
+    lone: Rig, how: str, others: int
+) -> None:
+    await fail_once(lone)
+    if how == "lost":
+        await lose(lone, "messages", "due")
+    else:
+        async with old(lone, "attempts"):
+            lone.scanner.wake_all()
+            await lone.live_until(SOON_MS + 20_000)
+            assert await lone.client.get("x") is None
+    assert await compare(lone), "attempts are in no size"
+    await lone.schedule(*[message("pending", FAR_MS + 60_000, body=b"y")] * others)
+    new = [message("x", FAR_MS, body=b"next", ttl=60)]
+    new += [message("pending", FAR_MS + 60_000, body=b"y")] * others  # then it goes one by one
+    assert (await lone.client.schedule_many(new))[0] == "created"
+    stored = await lone.client.get("x")
+    assert stored is not None
+    assert (stored.attempts, stored.last_error) == (0, None)
+    lone.memory.taken.clear()
+    lone.scanner.wake_all()
+    await lone.live_until(FAR_MS + 1000)
+    assert [(each.id, each.at_ms) for each in lone.memory.taken] == [("x", FAR_MS)]
+
+
+async def test_of_what_the_ledger_brings_back_only_that_it_may_have_arrived_is_kept(
+    lone: Rig,
+) -> None:
+    lone.memory.next_outcomes.extend([NACK])
+    await lone.claim(message("x", SOON_MS), message("y", FAR_MS + 60_000))
+    await lone.at(SOON_MS)
+    payload = (await lone.store.redis.hget(bucket_key(lone.namespace, 0, "messages"), "x"))[13:]
+    await lose(lone, "messages", "due")
+    bucket = lone.sessions[0].bucket
+    lacking = [healing.Lacking("x", b"next", float(FAR_MS), payload)]
+    assert await lone.store.run_one(healing.restore(bucket, healing.Standing(), lacking))
+    attempts = await lone.store.redis.hgetall(bucket_key(lone.namespace, 0, "attempts"))
+    assert attempts == {b"x": b"0:1:"}
+    assert await lone.client.cancel("x") == "cancelled_maybe_delivered"
+
+
+async def test_what_is_quarantined_begins_without_attempts(lone: Rig) -> None:
+    await fail_once(lone)
+    await lose(lone, "messages", "due")
+    bucket = lone.sessions[0].bucket
+    await lone.store.run_one(bucket.quarantine([(b"next", "x", b"payload", "bad_header: x")]))
+    assert await lone.store.redis.hgetall(bucket_key(lone.namespace, 0, "attempts")) == {}
 
 
 async def test_of_a_call_only_ids_with_a_copy_wait_and_sets_of_the_others_are_cleared(
@@ -144,7 +207,7 @@ async def test_of_a_call_only_ids_with_a_copy_wait_and_sets_of_the_others_are_cl
     assert await compare(lone)
 
 
-@pytest.mark.parametrize("name", ["mirror", "parked", "dead"])
+@pytest.mark.parametrize("name", ["mirror", "parked", "dead", "attempts"])
 async def test_a_key_of_a_wrong_type_keeps_no_message_out(lone: Rig, name: str) -> None:
     key = bucket_key(lone.namespace, 0, name)
     await lone.store.redis.set(key, "odd")

@@ -312,10 +312,15 @@ MUTANTS = [
     ),
     Mutant(
         "schedule: the receipt of a lost record", "lua/schedule.lua",
-        "    redis.call('HDEL', attempts, id, id .. '\\0')\n    redis.call('ZREM', KEYS[5], id)",
-        "    redis.call('ZREM', KEYS[5], id)",
+        "if any_tried then\n        redis", "if false then\n        redis",
         "a consumer finishes a message that it has not received",
         "tests/integration/test_lost_records.py -k receipt",
+    ),
+    Mutant(
+        "schedule: old attempts", "lua/schedule.lua",
+        "if any_tried and redis.call('HDEL'", "if false and redis.call('HDEL'",
+        "a new message counts as expired since the last one of its id was due",
+        "tests/integration/test_lost_records.py -k nothing_contradicts",
     ),
     Mutant(
         "cancel: claimed, and in an old `due`", "lua/cancel.lua",
