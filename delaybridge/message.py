@@ -57,7 +57,7 @@ class Answer(StrEnum):
     DUPLICATE = "duplicate"  # pending (with `fail`: same content), or delivered within the window
     CONFLICT = "conflict"  # the id is pending with other content; nothing was changed
     REPLACED = "replaced"
-    IN_FLIGHT = "in_flight"  # too late: handed to the broker, or about to be
+    IN_FLIGHT = "in_flight"  # too late: handed to the broker, or about to be; if dead: it may live
     CANCELLED = "cancelled"  # it is not delivered after this answer
     CANCELLED_MAYBE_DELIVERED = "cancelled_maybe_delivered"  # an earlier publish may have arrived
     RESCHEDULED = "rescheduled"  # it is not delivered before its new due time

@@ -13,9 +13,9 @@
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
--- returns  answer: 0 not in the dead set, or in another set, too; 12 discarded
+-- returns  answer: 0 not in the dead set; 5 in another set, too: the call is to be made again; 12 discarded
 -- cost     O(log n)
-local UNKNOWN, CANCELLED, DISCARDED = 0, 6, 12
+local UNKNOWN, IN_FLIGHT, CANCELLED, DISCARDED = 0, 5, 6, 12
 local WITHDRAWN = 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id = ARGV[2], ARGV[3]
@@ -23,9 +23,11 @@ local stamp, id = ARGV[2], ARGV[3]
 local past = redis.call('ZSCORE', KEYS[5], stamp .. id)
 if past then
   return past % 1 * 256
-elseif not redis.call('ZSCORE', KEYS[3], id) or redis.call('ZSCORE', KEYS[8], id)
-  or redis.call('ZSCORE', KEYS[9], id) or redis.call('ZSCORE', KEYS[10], id) then
-  return UNKNOWN -- in another set, too: it may live, as `dead` came back as it was; `mend` finds out
+elseif not redis.call('ZSCORE', KEYS[3], id) then
+  return UNKNOWN
+elseif redis.call('ZSCORE', KEYS[8], id) or redis.call('ZSCORE', KEYS[9], id)
+  or redis.call('ZSCORE', KEYS[10], id) then
+  return IN_FLIGHT -- it may live, as `dead` came back as it was; `mend` finds out
 end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)

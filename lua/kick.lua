@@ -15,10 +15,10 @@
 -- ARGV[4]  delay        ms from now
 -- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
--- returns  answer: 0 not in the dead set, or in another set, too; 11 kicked, 13 its record is missing
---          or has no head
+-- returns  answer: 0 not in the dead set; 5 in another set, too: the call is to be made again; 11
+--          kicked, 13 its record is missing or has no head
 -- cost     O(log n) and the size of the message
-local UNKNOWN, KICKED, UNREADABLE = 0, 11, 13
+local UNKNOWN, IN_FLIGHT, KICKED, UNREADABLE = 0, 5, 11, 13
 local KEEP_CALLS_MS = 600000
 local stamp, id = ARGV[2], ARGV[3]
 
@@ -26,9 +26,11 @@ local past = redis.call('ZSCORE', KEYS[7], stamp .. id)
 if past then
   return past % 1 * 256
 end
-if not redis.call('ZSCORE', KEYS[4], id) or redis.call('ZSCORE', KEYS[2], id)
-  or redis.call('ZSCORE', KEYS[8], id) or redis.call('ZSCORE', KEYS[9], id) then
-  return UNKNOWN -- in another set, too: it may live, as `dead` came back as it was; `mend` finds out
+if not redis.call('ZSCORE', KEYS[4], id) then
+  return UNKNOWN
+elseif redis.call('ZSCORE', KEYS[2], id) or redis.call('ZSCORE', KEYS[8], id)
+  or redis.call('ZSCORE', KEYS[9], id) then
+  return IN_FLIGHT -- it may live, as `dead` came back as it was; `mend` finds out
 end
 local old = redis.call('HGET', KEYS[1], id)
 if not old or #old < 13 or not string.find(old, '^[\1\2]') then

@@ -30,7 +30,7 @@ BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 # Answer -> the exit code and the words of its failure.
 _FAILURES = {
     "unknown": (Exit.NOT_FOUND, ""),
-    "in_flight": (Exit.CONFLICT, "too late: it is handed to the broker"),
+    "in_flight": (Exit.CONFLICT, ""),
     "unreadable": (
         Exit.CONFLICT,
         "its record cannot be read; see: delaybridge dead show, and discard it",
@@ -43,11 +43,17 @@ Verb = Callable[..., "list[Answer]"]
 
 
 def perform(
-    call: Invocation, targets: Targets, word: str, verb: Verb, unknown: str = "no such message"
+    call: Invocation,
+    targets: Targets,
+    word: str,
+    verb: Verb,
+    unknown: str = "no such message",
+    in_flight: str = "too late: it is handed to the broker",
 ) -> int:
     """Apply the verb and print the answer for every message; the exit code.
 
-    All ids are checked before anything is done. The failure of a single id is raised.
+    All ids are checked before anything is done. The failure of a single id is raised; unknown,
+    in_flight: its words.
     """
     from delaybridge.accept.accept import check_id
 
@@ -66,7 +72,8 @@ def perform(
         (answer,) = verb(client, ids, key=targets.key)
         if answer.value in _FAILURES:
             exit, what = _FAILURES[answer.value]
-            raise Failure(exit, answer.value, ids[0], what or unknown)
+            words = {"unknown": unknown, "in_flight": in_flight}
+            raise Failure(exit, answer.value, ids[0], words.get(answer.value, what))
         _show(call, ids, [answer])
         return Exit.DONE
 

@@ -18,6 +18,7 @@ from delaybridge.cli.targets import Targets, target_options
 from delaybridge.store.described import moment
 
 _NOT_DEAD = "not in the dead set"
+_MAY_LIVE = "it may live: it is dead and elsewhere; try again once that is mended"
 
 
 @click.group(cls=Group)
@@ -63,7 +64,8 @@ def kick(call: Invocation, **given: Any) -> int:
     once you confirm (or with --yes).
     """
     targets = Targets(**given, default_states=("dead",))
-    return perform(call, targets, "bring back", delaybridge.Client.kick_many, _NOT_DEAD)
+    verb = delaybridge.Client.kick_many
+    return perform(call, targets, "bring back", verb, _NOT_DEAD, _MAY_LIVE)
 
 
 @dead.command("discard")
@@ -76,7 +78,8 @@ def discard(call: Invocation, **given: Any) -> int:
     you confirm (or with --yes).
     """
     targets = Targets(**given, default_states=("dead",))
-    return perform(call, targets, "discard", delaybridge.Client.discard_many, _NOT_DEAD)
+    verb = delaybridge.Client.discard_many
+    return perform(call, targets, "discard", verb, _NOT_DEAD, _MAY_LIVE)
 
 
 def _show_reasons(call: Invocation, query: dict[str, Any]) -> None:

@@ -260,11 +260,11 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         return await self.pending(state=State.DEAD, limit=limit, cursor=cursor)
 
     async def kick(self, id: str, *, key: Key = None) -> Answer:
-        """Move a message out of the dead set, due now: `kicked`, `unreadable` or `unknown`."""
+        """Move a message out of the dead set, due now; as `Client.kick`."""
         return await self._batching.complete(self._requests.kick(id, key))
 
     async def discard(self, id: str, *, key: Key = None) -> Answer:
-        """Delete a message from the dead set: `discarded` or `unknown`."""
+        """Delete a message from the dead set; as `Client.discard`."""
         return await self._batching.complete(self._requests.discard(id, key))
 
     async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:

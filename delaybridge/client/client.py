@@ -328,7 +328,8 @@ class Client(Many, Overview, Steers, Pulls):
             id, key: as for `cancel`.
 
         Returns:
-            `kicked`, `unreadable` (it cannot be decoded and stays) or `unknown`.
+            `kicked`, `unreadable` (it cannot be decoded and stays), `in_flight` (it may live: a key
+            of its bucket came back old; try again once that is mended) or `unknown`.
 
         Raises:
             MessageError: the id or key is wrong.
@@ -339,7 +340,7 @@ class Client(Many, Overview, Steers, Pulls):
         """Delete a message from the dead set; arguments and errors as for `cancel`.
 
         Returns:
-            `discarded` or `unknown`.
+            `discarded`, `in_flight` or `unknown`, as for `kick`.
         """
         return self._store.complete(self._requests.discard(id, key))
 

@@ -11,7 +11,7 @@ from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.messages import OfKey, listed
 from delaybridge.web.paging import PageQuery
 from delaybridge.web.problems import Problem
-from delaybridge.web.shapes import ChangedMessage, MessagePage, StoredMessage, shape_of
+from delaybridge.web.shapes import ChangedMessage, MessagePage, StoredMessage, may_live, shape_of
 
 _MOST = 5000
 
@@ -77,6 +77,8 @@ async def discard(call: Call) -> Reply:
 def _done(id: str, answer: Answer) -> Reply:
     if answer is Answer.UNKNOWN:
         raise _not_dead(id)
+    if answer is Answer.IN_FLIGHT:
+        raise may_live(id)
     if answer is Answer.UNREADABLE:
         what = "its record cannot be read; look at it, then discard it"
         raise Problem(409, answer.value, what, "$.id")
@@ -109,6 +111,7 @@ ENDPOINTS = (
     Endpoint(
         method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=discard,
         is_audited=True,
-        summary="Discard a dead message", query=OfKey, answers={200: ChangedMessage, 404: None},
+        summary="Discard a dead message", query=OfKey,
+        answers={200: ChangedMessage, 404: None, 409: None},
     ),
 )  # fmt: skip

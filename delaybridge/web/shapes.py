@@ -174,6 +174,12 @@ def too_late(id: str, answer: str) -> Problem:
     return Problem(409, answer, what, "$.id")
 
 
+def may_live(id: str) -> Problem:
+    """The problem of a dead message that is elsewhere, too, as a key came back old."""
+    what = f"{id[:80]!r} may live: it is dead and elsewhere; try again once that is mended"
+    return Problem(409, "in_flight", what, "$.id")
+
+
 def shape_of(stored: Stored, *, with_body: bool) -> StoredMessage:
     """The shape of a stored message."""
     made = StoredMessage(

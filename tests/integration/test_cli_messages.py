@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
 from msgspec.structs import replace
 
 from delaybridge import Client, Message
@@ -123,6 +124,16 @@ def test_a_quarantined_message_is_found_by_its_own_id(run: Run, caller: Client) 
     assert run("dead", "kick", "a").out == "a  kicked\n"
     assert run("--json", "message", "show", "a~2").objects[0]["state"] == "delayed"
     assert run("dead", "kick", "a").code == 3
+
+
+@pytest.mark.parametrize("verb", ["kick", "discard"])
+def test_what_is_dead_and_elsewhere_may_live(run: Run, owner_of: OwnerOf, verb: str) -> None:
+    run("schedule", "rabbitmq:/q", "x", *HOUR, "--id", "a")
+    world = owner_of("a").world
+    world.redis.zadd(world.key("dead"), {"a": 1})
+    refused = run("--json", "dead", verb, "a")
+    assert (refused.code, refused.error["code"], refused.error["field"]) == (4, "in_flight", "a")
+    assert "may live" in refused.err
 
 
 def test_a_list_goes_on_after_its_cursor(run: Run, caller: Client) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from delaybridge import AsyncClient
 from delaybridge.message import Answer
+from delaybridge.store.keys import bucket_key, bucket_of
 from delaybridge.web import jobs as web_jobs
 from tests.rigs.api import ended_job, job_of
-from tests.rigs.crew import Crew
+from tests.rigs.crew import BUCKETS, Crew
 from tests.rigs.waiting import until_async
 
 BROKERS = {"memory": "memory://"}
@@ -174,3 +175,15 @@ async def test_a_dead_message_from_burial_to_kick(http: httpx.AsyncClient, crew:
     assert (await http.post("/v1/dead/late:kick")).json()["result"] == "kicked"
     assert (await http.post("/v1/dead/nothing:kick")).status_code == 404
     assert (await http.delete("/v1/dead/nothing")).status_code == 404
+
+
+async def test_what_is_dead_and_elsewhere_may_live(http: httpx.AsyncClient, crew: Crew) -> None:
+    await add(http, 1)
+    key = bucket_key(crew.namespace, bucket_of(b"m0000", BUCKETS), "dead")
+    await crew.store.redis.zadd(key, {"m0000": 1})
+    for refused in (await http.post("/v1/dead/m0000:kick"), await http.delete("/v1/dead/m0000")):
+        assert (refused.status_code, refused.json()["code"]) == (409, "in_flight")
+        assert "may live" in refused.json()["detail"]
+    for verb in ("kick", "discard"):
+        job = await job_of(http, f"/v1/dead:{verb}", {"ids": ["m0000"]})
+        assert job["answers"] == {"in_flight": 1}

@@ -13,8 +13,9 @@ import pytest
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
+from delaybridge.store.keys import bucket_key, bucket_of
 from tests.rigs.api import api, ended_job
-from tests.rigs.crew import CALM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import DEADLINE_S, until_async
 
@@ -198,6 +199,17 @@ async def test_a_dead_job_comes_back(redis_url: str, namespace: str, crew: Crew)
         assert (await got(http, "GET", "/reStoreJob?JobId=a")) == DONE
         restored = await got(http, "GET", "/reStore?expire=true")
         assert await finished(http, restored["data"]) == {"kicked": 1}
+
+
+async def test_whether_a_job_that_is_dead_and_elsewhere_waits_is_not_told(
+    redis_url: str, namespace: str, crew: Crew
+) -> None:
+    async with server(redis_url, namespace, "mykit") as http:
+        await got(http, "POST", "/push", json={**TASK, "id": "a"})
+        dead = bucket_key(namespace, bucket_of(b"a", BUCKETS), "dead")
+        await crew.store.redis.zadd(dead, {"a": 1})
+        refused = await got(http, "GET", "/reStoreJob?jobId=a")
+        assert refused["message"].startswith("in_flight: ")
 
 
 @pytest.mark.parametrize(

@@ -180,13 +180,13 @@ async def test_what_was_sent_at_most_once_goes_once_though_due_is_old(lone: Rig)
 
 
 async def take_out(rig: Rig, id: str, how: str) -> None:
-    """Somebody wants the message out of the dead set; until it is mended, nothing is done."""
+    """Somebody wants the message out of the dead set; it is not done until it is mended."""
     session = rig.sessions[0]
     if how == "trim":
         trim = session.bucket.trim(*session.owner, keep=0, age_ms=None)
         assert (await rig.store.run_one(trim)).dropped == 0
     else:
-        assert await getattr(rig.client, how)(id) == "unknown"
+        assert await getattr(rig.client, how)(id) == "in_flight"
 
 
 @pytest.mark.parametrize("how", ["trim", "discard", "kick"])
@@ -214,3 +214,18 @@ async def test_what_died_is_not_revived_by_who_ends_it_though_due_is_old(
     await mend(lone)
     await lone.live_until(NOW_MS + 120_000)
     assert (await lone.state("x"), lone.memory.ids) == ("dead", [])
+
+
+@pytest.mark.parametrize("how", ["discard", "kick"])
+async def test_for_what_may_live_the_quarantined_ones_of_its_id_do_not_go(
+    lone: Rig, how: str
+) -> None:
+    await lone.schedule(message("x", FAR_MS))
+    bucket = lone.sessions[0].bucket
+    await lone.store.run_one(bucket.quarantine([(b"1234", "x~1", b"payload", "ingress:foreign x")]))
+    dead = bucket_key(lone.namespace, 0, "dead")
+    await lone.store.redis.zadd(dead, {"x": NOW_MS})
+    assert await getattr(lone.client, how)("x") == "in_flight"
+    assert await getattr(lone.client, f"{how}_many")(["x", "none"]) == ["in_flight", "unknown"]
+    assert {id for id, _ in await lone.raw("dead")} == {b"x", b"x~1"}
+    assert [(id, int(score)) for id, score in await lone.raw("due")] == [(b"x", FAR_MS)]

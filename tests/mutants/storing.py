@@ -329,6 +329,12 @@ MUTANTS = [
         "tests/integration/test_mending_old_keys.py -k revoked",
     ),
     Mutant(
+        "discard: an old `dead`", "lua/discard.lua",
+        "return IN_FLIGHT", "return UNKNOWN",
+        "what is quarantined with its id is deleted instead",
+        "tests/integration/test_mending_old_keys.py -k quarantined",
+    ),
+    Mutant(
         "trim: an old `dead`", "lua/trim.lua",
         "redis.call('ZSCORE', KEYS[12], id) or ", "",
         "a worker deletes a message that lives",

@@ -23,6 +23,7 @@ from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.problems import Problem
 from delaybridge.web.reading import decoded
+from delaybridge.web.shapes import may_live
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEW_STATUS = (0, 5)  # WaitPut, Restore
@@ -173,8 +174,11 @@ async def delete(call: Call) -> MykitEnvelope:
 async def restore_one(call: Call) -> MykitEnvelope:
     """Bring a job back from the dead set; one that waits already is left as it is."""
     id = call.path.get("id") or call.query.one()
-    if await call.site.client.kick(id) is Answer.KICKED:
+    answer = await call.site.client.kick(id)
+    if answer is Answer.KICKED:
         return MykitEnvelope(True)
+    if answer is Answer.IN_FLIGHT:
+        raise may_live(id)
     found = await call.site.client.get(id)
     if found is None or found.state is State.DEAD:
         what = f"{id[:80]!r} neither waits nor is dead: it was delivered, deleted, or never here"
