@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -183,15 +185,20 @@ async def test_a_binding_made_while_the_exchange_is_deleted_is_followed_by_the_n
     entrance.ingest("rabbitmq")
     await reading(entrance, delay)
 
-    def bind_until_it_is_gone(channel: BlockingChannel) -> None:
-        with contextlib.suppress(pika.exceptions.ChannelClosedByBroker):
-            while True:
-                channel.queue_bind(name, name, "", arguments)
+    def bind_until(is_gone: threading.Event) -> Callable[[BlockingChannel], None]:
+        def bind(channel: BlockingChannel) -> None:
+            with contextlib.suppress(pika.exceptions.ChannelClosedByBroker):
+                while not is_gone.is_set():
+                    channel.queue_bind(name, name, "", arguments)
+
+        return bind
 
     # In most rounds RabbitMQ 4.3 stores a binding of what it has deleted.
     for count in range(8):
-        binding = asyncio.create_task(rabbit.do(bind_until_it_is_gone))
+        is_gone = threading.Event()
+        binding = asyncio.create_task(rabbit.do(bind_until(is_gone)))
         await rabbit.do(lambda channel: channel.exchange_delete(name))
+        is_gone.set()  # by now it may be there again
         await binding
         await entrance.until(lambda: is_routed(rabbit, delay, lost), "it is there again")
         await entrance.until_delayed(count + 1)

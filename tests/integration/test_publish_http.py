@@ -74,7 +74,7 @@ async def test_what_a_status_means(
         assert outcome.verdict is verdict
         if verdict is not Verdict.CONFIRMED:
             assert outcome.fault is fault
-            assert outcome.answered == (fault is Fault.MESSAGE)
+            assert outcome.answered == (verdict is Verdict.REFUSED or status == 500)
             assert outcome.reason.startswith(f"http_{status}: ")
         assert outcome.wait_ms == (7000 if verdict is Verdict.UNKNOWN else 0)
     assert len(rig.node.got(path)) == 1  # no redirect is followed
