@@ -28,6 +28,7 @@ from delaybridge.store.scheduling import Receipt
 
 Say = Callable[..., None]  # called with a level, an event's name and its fields
 Outcome = Receipt | Answer | Exception
+_Row = tuple[int, bytes]  # number and stamp: a promoted replica gives numbers a second time
 _RETRY_S = (0.1, 2.0)  # pause after a failure: first, longest
 _STEADY_S = 10.0
 _LATE_S = (0.02, 0.2)  # until rows are tried again whose ids are in flight: first, longest
@@ -68,7 +69,7 @@ class Pump:
         self._silent: set[str] = set()  # what has failed, and was said
         self._causes = set[str]()  # why rows are held up, as far as it was said
         self._is_unconfirmed = False  # a call was NotDurable
-        self._stored = set[int]()  # rows that Redis has, and whose transaction may have failed
+        self._stored = set[_Row]()  # which Redis has, and whose transaction may have failed
         self._is_late = False  # a row stays, since the message of its id is being delivered
         self._is_held = False  # a row stays for another reason of its own
         self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
@@ -137,7 +138,7 @@ class Pump:
                 if batch is None:  # another pump does it
                     return False
                 is_more = self._pages(batch, moved)
-                batch.finish(moved.done, moved.refused)
+                batch.finish([number for number, _ in moved.done], moved.refused)
         except SQLAlchemyError:
             self._stored.update(moved.done)
             raise
@@ -175,9 +176,9 @@ class Pump:
         return moved.count > 0 and (is_full or is_more)
 
     def _move(self, calls: Sequence[OutboxCall], moved: _Moved) -> None:
-        moved.done += [call.number for call in calls if call.number in self._stored]
+        moved.done += [_row(call) for call in calls if _row(call) in self._stored]
         try:
-            for call, outcome in self._sent(c for c in calls if c.number not in self._stored):
+            for call, outcome in self._sent(c for c in calls if _row(c) not in self._stored):
                 if isinstance(outcome, Exception):
                     self._keep(call, outcome, moved)
                 elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
@@ -185,7 +186,7 @@ class Pump:
                 elif outcome == Answer.CONFLICT:
                     moved.refused[call.number] = "conflict: the id is pending with other content"
                 else:
-                    moved.done.append(call.number)
+                    moved.done.append(_row(call))
         except (ConfigError, StoreError) as exc:  # what was moved before is done
             self._fails(exc, moved)
 
@@ -261,14 +262,14 @@ class Pump:
 
 
 class _Moved:
-    """What became of the rows of a transaction, by their numbers.
+    """What became of the rows of a transaction.
 
     held: a row for each reason why some stay. failure: the first of the whole store. is_whole: all
     rows were looked at.
     """
 
     def __init__(self) -> None:
-        self.done, self.refused = list[int](), dict[int, str]()
+        self.done, self.refused = list[_Row](), dict[int, str]()  # refused: by their numbers
         self.held = dict[str, tuple[OutboxCall, Exception]]()
         self.failure: Exception | None = None
         self.is_whole = False
@@ -276,6 +277,10 @@ class _Moved:
     @property
     def count(self) -> int:
         return len(self.done) + len(self.refused)
+
+
+def _row(call: OutboxCall) -> _Row:
+    return call.number, call.stamp
 
 
 def _cause(error: Exception) -> str:

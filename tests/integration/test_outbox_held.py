@@ -59,6 +59,12 @@ def later(to: str, id: str) -> Message:
     return Message(to, b"new", delay="1h", id=id)
 
 
+def refuse_deletes(site: Site) -> None:
+    refuses = "BEFORE DELETE ON delaybridge_outbox BEGIN SELECT raise(ABORT, 'no'); END"
+    with site.engine.begin() as connection:
+        connection.execute(text(f"CREATE TRIGGER guard {refuses}"))
+
+
 def calls(raw: redis.Redis, command: str, counted: str = "calls") -> int:
     return int(raw.info("commandstats").get(f"cmdstat_{command}", {}).get(counted, 0))
 
@@ -156,10 +162,7 @@ def test_rows_that_redis_has_are_not_sent_again_while_the_database_refuses(
 ) -> None:
     site.client.schedule_message(Message(TO, b"x", delay="1h", key=KEY))
     arrivals = Arrivals(owner_of(KEY))
-    with site.engine.begin() as connection:
-        refuses = "BEFORE DELETE ON delaybridge_outbox BEGIN SELECT raise(ABORT, 'no'); END"
-        connection.execute(text(f"CREATE TRIGGER guard {refuses}"))
-        connection.execute(text("CREATE TABLE tries (number integer)"))
+    refuse_deletes(site)
     site.put(due_now("one"))
     began, plain = list[object](), site.table.batch
     monkeypatch.setattr(site.table, "batch", lambda newest: began.append(0) or plain(newest))
@@ -170,3 +173,21 @@ def test_rows_that_redis_has_are_not_sent_again_while_the_database_refuses(
             connection.execute(text("DROP TRIGGER guard"))
         until(lambda: site.rows == 0, "it goes")
     assert arrivals.look() == 1
+
+
+def test_a_number_that_is_given_a_second_time_is_another_row(site: Site) -> None:
+    """As by a replica that was promoted, and had not the first one yet."""
+    refuse_deletes(site)
+    site.put(later(OTHER, "lost with the primary"))
+    with site.pumping(poll_s=0.01):
+        until(lambda: site.fields("outbox_silent"), "the commit fails")
+        with site.engine.begin() as connection:
+            for statement in (
+                "DROP TRIGGER guard",
+                "DELETE FROM delaybridge_outbox",
+                "DELETE FROM sqlite_sequence",
+            ):
+                connection.execute(text(statement))
+            site.put(later(OTHER, "new"), on=connection)
+        until(lambda: site.rows == 0, "it goes")
+    assert site.client.get("new")

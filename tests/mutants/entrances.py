@@ -99,6 +99,12 @@ MUTANTS = [
         "tests/integration/test_outbox_held.py -k database_refuses",
     ),
     Mutant(
+        "outbox: a number is a row", "delaybridge/outbox/pump.py",
+        "return call.number, call.stamp", 'return call.number, b""',
+        "a row is deleted and not sent, since another one had its number before",
+        "tests/integration/test_outbox_held.py -k second_time",
+    ),
+    Mutant(
         "outbox: what is committed between two pages", "delaybridge/outbox/database.py",
         '"newest": newest, "after"', '"newest": 2**62, "after"',
         "a message is scheduled after its committed cancel",
