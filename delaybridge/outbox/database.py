@@ -15,6 +15,7 @@ from delaybridge.outbox import rows, table
 from delaybridge.sql_connection import MYSQL, SQLITE
 
 _DELETE = text(table.DELETE).bindparams(bindparam("numbers", expanding=True))
+_WITH_ROWS = text(table.WITH_ROWS).bindparams(bindparam("ids", expanding=True))
 
 
 class OutboxCall(NamedTuple):
@@ -93,7 +94,11 @@ class OutboxTable:
                 yield None
                 return
             try:
-                yield OutboxBatch(connection, partial(self._taken, connection, newest))
+                yield OutboxBatch(
+                    connection,
+                    partial(self._taken, connection, newest),
+                    partial(self._with_rows, connection),
+                )
                 connection.commit()
             finally:
                 self._unlock(connection)
@@ -102,6 +107,11 @@ class OutboxTable:
         named = {**self._named, "newest": newest, "after": after}
         found = connection.execute(text(table.TAKE[self.dialect]), named)
         return [_call(row) for row in found]
+
+    def _with_rows(self, connection: Connection, ids: Iterable[str], up_to: int) -> set[str]:
+        fitted = [id.encode() for id in ids] if self.dialect == MYSQL else [*ids]
+        named = {**self._named, "ids": fitted, "up_to": up_to}
+        return {_text(id) for id in connection.execute(_WITH_ROWS, named).scalars()}
 
     def _unlock(self, connection: Connection) -> None:
         """Release a lock that does not end with the transaction; not before that has ended."""
@@ -130,10 +140,18 @@ class OutboxTable:
 
 
 class OutboxBatch:
-    """The rows of a transaction under way. page: takes the first ones after a number."""
+    """The rows of a transaction under way.
 
-    def __init__(self, connection: Connection, page: Callable[[int], Sequence[OutboxCall]]) -> None:
-        self.page, self._connection = page, connection
+    page: takes the first ones after a number. with_rows: which of these ids have one up to it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        page: Callable[[int], Sequence[OutboxCall]],
+        with_rows: Callable[[Iterable[str], int], set[str]],
+    ) -> None:
+        self.page, self.with_rows, self._connection = page, with_rows, connection
 
     def finish(self, done: Iterable[int], refused: Mapping[int, str]) -> None:
         """Delete rows, and write down why others were refused; both by their numbers."""

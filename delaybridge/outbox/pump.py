@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -33,6 +34,8 @@ _RETRY_S = (0.1, 2.0)  # pause after a failure: first, longest
 _STEADY_S = 10.0
 _LATE_S = (0.02, 0.2)  # until rows are tried again whose ids are in flight: first, longest
 _HEARD_POLL_S = 1.0  # while a listener tells of new rows
+_PAGES = 4  # of a transaction
+_PAUSE = 5  # until rows that stay are tried again, at least so many times what the last time took
 
 
 class Pump:
@@ -46,8 +49,8 @@ class Pump:
     than another one for its id. One pump works at a time; further ones take over when it ends.
 
     A row whose id is in flight stays until that message is settled; one whose destination is full,
-    or whose bucket is damaged, until that is over. Others go on. However many stay, those behind
-    them are looked at in the same transaction.
+    or whose bucket is damaged, until that is over. Others go on: new rows are looked at alone.
+    Now and then all are, from the first one, in transactions of a few pages each.
 
     If Redis or the database fails, it says so once, and tries again until stopped. Rows that Redis
     has are not sent again for that. is_told: while it returns True, somebody calls `look` when rows
@@ -70,10 +73,21 @@ class Pump:
         self._causes = set[str]()  # why rows are held up, as far as it was said
         self._is_unconfirmed = False  # a call was NotDurable
         self._stored = set[_Row]()  # which Redis has, and whose transaction may have failed
+        self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
+        self._seen = set[str]()  # ids of the rows that stay
+        self._due_s = self._ready_s = 0.0  # when those are tried again; not before `ready`
+        self._begin(0)
+
+    def _begin(self, after: int) -> None:
+        """Look at the rows after this one next, up to the newest; 0: at those that stay, too."""
+        self._after = self._last = after  # last: the last row that was looked at
+        self._newest: int | None = None
+        self._took_s = 0.0
         self._is_late = False  # a row stays, since the message of its id is being delivered
         self._is_held = False  # a row stays for another reason of its own
-        self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
-        self._last = 0  # number of the last row that was looked at
+        if not after:
+            self._seen.clear()
+            self._met = set[str]()  # why rows are held up
 
     def look(self) -> None:
         """Look for rows now. From any thread."""
@@ -90,54 +104,86 @@ class Pump:
         began_s = time.monotonic()
         while not self._stopping.is_set():
             try:
-                is_more = self._look()
+                is_over = self._look()
                 self._succeed()
-                if not is_more:
+                if is_over:
                     self._wait()
-                self._bell.clear()
             except (ConfigError, StoreWiped):
                 raise
             except (StoreError, SQLAlchemyError) as exc:
                 self._fail("store_silent" if isinstance(exc, StoreError) else "outbox_silent", exc)
+                self._begin(0)
                 self._stopping.wait(backoff.next_s(time.monotonic() - began_s))
                 began_s = time.monotonic()
 
     def _wait(self) -> None:
         """Until it is time to look again, or the bell rings."""
         poll_s = _HEARD_POLL_S if self._is_told() else self._poll_s
-        if not (self._is_late or self._is_held):
+        if not self._seen:
             self._bell.wait(poll_s)
-            return
-        until_s = time.monotonic() + (self._late if self._is_late else self._held).next_s()
-        while (left_s := until_s - time.monotonic()) > 0:
-            if self._bell.wait(min(left_s, poll_s)) or self._rows.newest(self._last):
+            self._bell.clear()
+            self._begin(0)
+        while self._seen and not self._stopping.is_set():
+            left_s = max(self._due_s, self._ready_s) - time.monotonic()
+            if left_s <= 0:
+                self._begin(0)
+                return
+            has_rung = self._bell.wait(min(left_s, poll_s))
+            self._bell.clear()
+            if self._rows.newest(self._last):
                 self._late = Backoff(*_LATE_S)  # a new row may stay for a moment only
                 return
+            if has_rung:  # for a row with a lower number
+                self._due_s = 0.0
 
     def _look(self) -> bool:
-        """Move what is there; whether there may be more to do at once."""
-        self._is_late = self._is_held = False
+        """Move what is there, one transaction; whether that was all."""
         if self._is_unconfirmed:  # sent again each time, rows might be published each time
             self._client.run(lambda calls: confirmed(calls.buckets))
             self._is_unconfirmed = False
         elif "store_silent" in self._silent:
             self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
-        newest = self._rows.newest()
-        if newest is None:
-            self._tell_held({}, is_whole=True)
-        return newest is not None and self._batch(newest)
+        self._newest = self._newest or self._rows.newest(self._after)
+        if self._newest is None:
+            self._end()
+            return True
+        since_s = time.monotonic()
+        is_over = self._batch(self._newest)
+        if is_over is None:  # another pump does it
+            self._begin(0)
+            return True
+        took_s = time.monotonic() - since_s
+        self._took_s += took_s
+        if self._seen:
+            self._stopping.wait(took_s)  # others need the lock, too
+        if is_over:
+            self._end()
+        return is_over
 
-    def _batch(self, newest: int) -> bool:
-        """Move one batch, up to this row; whether there may be more to do at once.
+    def _end(self) -> None:
+        """All were looked at: say when those that stay are next."""
+        now_s, is_whole = time.monotonic(), not self._after
+        if is_whole:
+            self._tell_free()
+            self._ready_s, self._due_s = now_s + _PAUSE * self._took_s, math.inf
+            self._held = self._held if self._is_held else Backoff(*_RETRY_S)
+        if self._is_late:
+            self._due_s = min(self._due_s, now_s + self._late.next_s())
+        if self._is_held and is_whole:
+            self._due_s = min(self._due_s, now_s + self._held.next_s())
+        self._begin(self._last)
+
+    def _batch(self, newest: int) -> bool | None:
+        """Move one batch, up to this row; whether that was all. None: another pump has one.
 
         Raises what concerns the whole store: some rows stay then, the others are done.
         """
         moved = _Moved()
         try:
             with self._rows.batch(newest) as batch:
-                if batch is None:  # another pump does it
-                    return False
-                is_more = self._pages(batch, moved)
+                if batch is None:
+                    return None
+                is_over = self._pages(batch, moved)
                 batch.finish([number for number, _ in moved.done], moved.refused)
         except SQLAlchemyError:
             self._stored.update(moved.done)
@@ -147,33 +193,46 @@ class Pump:
             self._say(logging.WARNING, "outbox_refused", number=number, reason=reason)
         if moved.done:
             self._say(logging.DEBUG, "outbox_moved", n=len(moved.done))
-        self._tell_held(moved.held, is_whole=moved.is_whole)
-        if moved.failure is not None:
-            raise moved.failure
-        return is_more
-
-    def _pages(self, batch: OutboxBatch, moved: _Moved) -> bool:
-        """Move a page, and the next ones too while rows stay for reasons of their own.
-
-        Returns whether there may be more to do at once.
-        """
-        self._last, seen, is_full, is_more = 0, set[str](), True, False
-        while is_full and moved.failure is None and moved.count <= MOST_ROWS // 2:
-            if self._stopping.is_set():
-                break
-            page = batch.page(self._last)
-            calls = _first_of_each_id(page, seen)
-            self._move(calls, moved)
-            is_full, is_more = len(page) == MOST_ROWS, is_more or len(calls) < len(page)
-            if not (self._is_late or self._is_held):
-                break
-            self._last = page[-1].number if page else self._last
         if moved.count:
             self._late = Backoff(*_LATE_S)
-        if not self._is_held:
-            self._held = Backoff(*_RETRY_S)
-        moved.is_whole = not is_full and moved.failure is None
-        return moved.count > 0 and (is_full or is_more)
+        self._tell_held(moved.held)
+        if moved.failure is not None:
+            raise moved.failure
+        return is_over
+
+    def _pages(self, batch: OutboxBatch, moved: _Moved) -> bool:
+        """Move a few pages; whether those were all rows."""
+        for _ in range(_PAGES):
+            if self._stopping.is_set() or moved.failure or moved.count > MOST_ROWS // 2:
+                return False
+            page = batch.page(self._last)
+            self._see_earlier(page, batch)
+            if not self._page(page, moved):
+                return False
+            if len(page) < MOST_ROWS:
+                return True
+        return False
+
+    def _page(self, page: Sequence[OutboxCall], moved: _Moved) -> bool:
+        """Move a page; False: up to a row that follows one of this transaction, and is next."""
+        calls = _first_of_each_id((c for c in page if c.id not in self._seen), moved.ids)
+        self._move(calls, moved)
+        numbers = {call.number for call in calls}
+        for call in page:
+            if call.number not in numbers and call.id not in self._seen:
+                return False
+            self._last = call.number
+        return True
+
+    def _see_earlier(self, page: Sequence[OutboxCall], batch: OutboxBatch) -> None:
+        """Rows stay that follow one which had a lower number than others, and was committed later.
+
+        Such a one is only met when all are looked at.
+        """
+        if self._after and (ids := {call.id for call in page} - self._seen):
+            earlier = batch.with_rows(ids, self._after)
+            self._seen |= earlier
+            self._due_s = 0.0 if earlier else self._due_s
 
     def _move(self, calls: Sequence[OutboxCall], moved: _Moved) -> None:
         moved.done += [_row(call) for call in calls if _row(call) in self._stored]
@@ -183,6 +242,7 @@ class Pump:
                     self._keep(call, outcome, moved)
                 elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
                     self._is_late = True
+                    self._seen.add(call.id)
                 elif outcome == Answer.CONFLICT:
                     moved.refused[call.number] = "conflict: the id is pending with other content"
                 else:
@@ -194,6 +254,7 @@ class Pump:
         """A row stays: alone if the error is its destination's or its bucket's."""
         if cause := _cause(error):
             self._is_held = True
+            self._seen.add(call.id)
             moved.held.setdefault(cause, (call, error))
         else:
             self._fails(error, moved)
@@ -229,10 +290,8 @@ class Pump:
             self._say(logging.WARNING, "outbox_cancel_too_late", n=len(late), ids=shown)
         return outcomes
 
-    def _tell_held(
-        self, held: Mapping[str, tuple[OutboxCall, Exception]], *, is_whole: bool
-    ) -> None:
-        """Say once why rows are held up, with one of them. is_whole: these are all causes."""
+    def _tell_held(self, held: Mapping[str, tuple[OutboxCall, Exception]]) -> None:
+        """Say once why rows are held up, with one of them."""
         for cause, (call, error) in held.items():
             if cause not in self._causes:
                 to = call.accepted and {"destination": destination_text(call.accepted.payload)}
@@ -240,11 +299,14 @@ class Pump:
                     logging.WARNING, "outbox_held", number=call.number, id=call.id, **to or {},
                     reason=str(error), hint="it is tried again; others go on",
                 )  # fmt: skip
-        if is_whole:
-            for cause in sorted(self._causes - held.keys()):
-                self._say(logging.INFO, "outbox_goes_on", reason=f"no row stays for {cause}")
-            self._causes.clear()
         self._causes.update(held)
+        self._met.update(held)
+
+    def _tell_free(self) -> None:
+        """Say for what no row is held up any more."""
+        for cause in sorted(self._causes - self._met):
+            self._say(logging.INFO, "outbox_goes_on", reason=f"no row stays for {cause}")
+        self._causes &= self._met
 
     def _fail(self, event: str, exc: Exception) -> None:
         if event in self._silent:
@@ -264,15 +326,15 @@ class Pump:
 class _Moved:
     """What became of the rows of a transaction.
 
-    held: a row for each reason why some stay. failure: the first of the whole store. is_whole: all
-    rows were looked at.
+    ids: of which a call was made. held: a row for each reason why some stay. failure: the first of
+    the whole store.
     """
 
     def __init__(self) -> None:
         self.done, self.refused = list[_Row](), dict[int, str]()  # refused: by their numbers
+        self.ids = set[str]()
         self.held = dict[str, tuple[OutboxCall, Exception]]()
         self.failure: Exception | None = None
-        self.is_whole = False
 
     @property
     def count(self) -> int:

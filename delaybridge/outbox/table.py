@@ -68,6 +68,10 @@ TAKE = {
     f"{_WAITING} AND number <= :newest ORDER BY number LIMIT {MOST_ROWS}{locking}"
     for dialect, locking in _LOCKING.items()
 }
+WITH_ROWS = (
+    "SELECT DISTINCT id FROM delaybridge_outbox WHERE namespace = :namespace AND error IS NULL "
+    "AND number <= :up_to AND id IN :ids"
+)
 DELETE = "DELETE FROM delaybridge_outbox WHERE number IN :numbers"
 REFUSE = "UPDATE delaybridge_outbox SET error = :error WHERE number = :number"
 # Of one namespace one pump at a time: of two, one might cancel before the other has scheduled.

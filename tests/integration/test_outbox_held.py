@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from sqlalchemy import text
 
 from delaybridge import Client, Limits, Message
+from delaybridge.outbox import pump as pump_module
+from delaybridge.outbox.database import OutboxCall
+from delaybridge.outbox.pump import Pump
 from delaybridge.store import keys
 from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner, World
@@ -114,6 +119,37 @@ def test_rows_of_one_full_destination_hold_up_nobody(
     assert site.rows == 0
     assert site.client.get("x8") is None
     assert not site.fields("store_silent")
+
+
+def test_a_new_row_makes_the_pump_look_at_no_row_that_stays(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that follows another of its id. A transaction has a few pages only."""
+    small_pages(monkeypatch, site.table.dialect, 4)
+    monkeypatch.setattr(pump_module, "_PAUSE", 1e9)
+    pages, sent = list[int](), Counter[str]()
+    batch, move = site.table.batch, Pump._move
+
+    def moves(pump: Pump, some: Sequence[OutboxCall], moved: Any) -> None:
+        pages[-1] += 1
+        sent.update(call.id for call in some)
+        move(pump, some, moved)
+
+    monkeypatch.setattr(Pump, "_move", moves)
+    monkeypatch.setattr(site.table, "batch", lambda newest: pages.append(0) or batch(newest))
+    site.client.schedule_many([later(FULL, f"f{n}") for n in range(MOST)])
+    held = [f"x{n}" for n in range(20)]
+    site.put(*(later(FULL, id) for id in [*held, "x0", "x0"]))
+    site.put(later(OTHER, "twice"), later(OTHER, "twice"))
+    with site.pumping(poll_s=0.01):
+        until(lambda: site.rows == len(held) + 2, "those behind them go")
+        for id in ("new", "newer"):
+            site.put(later(OTHER, id), later(FULL, f"{id} to a full one"))
+            site.cancel("x1", key=None)  # stays behind its row
+            until(lambda id=id: sent[id], "a new one goes")
+        until(lambda: site.rows == len(held) + 6, "they have gone")
+    assert {id: times for id, times in sent.items() if times != 1} == {"twice": 2}
+    assert 1 < max(pages) <= 4
 
 
 def test_rows_of_one_damaged_bucket_hold_up_nobody(

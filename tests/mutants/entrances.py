@@ -69,10 +69,28 @@ MUTANTS = [
     ),
     Mutant(
         "outbox: one page", "delaybridge/outbox/pump.py",
-        "            if not (self._is_late or self._is_held):\n                break",
-        "            break",
+        "            if len(page) < MOST_ROWS:\n                return True\n",
+        "            return True\n",
         "a thousand rows whose ids are in flight hold up all others",
         "tests/integration/test_outbox_again.py",
+    ),
+    Mutant(
+        "outbox: a new row is looked at with all others", "delaybridge/outbox/pump.py",
+        "self._begin(self._last)", "self._begin(0)",
+        "while a destination is full, each new row costs a look at all rows that stay",
+        "tests/integration/test_outbox_held.py -k look_at_no_row",
+    ),
+    Mutant(
+        "outbox: no pause after a long look", "delaybridge/outbox/pump.py",
+        "now_s + _PAUSE * self._took_s", "now_s",
+        "rows that stay are looked at all the time, and locked",
+        "tests/integration/test_outbox_held.py -k look_at_no_row",
+    ),
+    Mutant(
+        "outbox: a lower number that is committed later", "delaybridge/outbox/pump.py",
+        "            self._seen |= earlier\n", "",
+        "a message is scheduled after its committed cancel",
+        "tests/integration/test_outbox_again.py -k between_two_pages",
     ),
     Mutant(
         "outbox: an error of one destination", "delaybridge/outbox/pump.py",
