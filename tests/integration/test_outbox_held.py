@@ -127,6 +127,7 @@ def test_a_new_row_makes_the_pump_look_at_no_row_that_stays(
     """Nor does one that follows another of its id. A transaction has a few pages only."""
     small_pages(monkeypatch, site.table.dialect, 4)
     monkeypatch.setattr(pump_module, "_PAUSE", 1e9)
+    monkeypatch.setattr(pump_module, "_RETRY_S", (0.001, 0.001))
     pages, sent = list[int](), Counter[str]()
     batch, move = site.table.batch, Pump._move
 
