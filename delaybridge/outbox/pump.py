@@ -16,15 +16,14 @@ from delaybridge.client.client import Client
 from delaybridge.errors import (
     ConfigError,
     NotDurable,
-    StoreDamaged,
     StoreError,
-    StoreFull,
     StoreWiped,
 )
 from delaybridge.message import Answer, OnConflict, destination_text
+from delaybridge.outbox.causes import cause_of, is_of_server, servers, unconfirmed
 from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
-from delaybridge.store.durability import confirmed
+from delaybridge.store.keys import bucket_of
 from delaybridge.store.scheduling import Receipt
 
 Say = Callable[..., None]  # called with a level, an event's name and its fields
@@ -49,8 +48,9 @@ class Pump:
     than another one for its id. One pump works at a time; further ones take over when it ends.
 
     A row whose id is in flight stays until that message is settled; one whose destination is full,
-    or whose bucket is damaged, until that is over. Others go on: new rows are looked at alone.
-    Now and then all are, from the first one, in transactions of a few pages each.
+    whose bucket is damaged, or whose server, of several, is silent or confirms nothing, until that
+    is over. Others go on: new rows are looked at alone. Now and then all are, from the first one,
+    in transactions of a few pages each.
 
     If Redis or the database fails, it says so once, and tries again until stopped. Rows that Redis
     has are not sent again for that. is_told: while it returns True, somebody calls `look` when rows
@@ -71,7 +71,8 @@ class Pump:
         self._bell, self._stopping = threading.Event(), threading.Event()
         self._silent: set[str] = set()  # what has failed, and was said
         self._causes = set[str]()  # why rows are held up, as far as it was said
-        self._is_unconfirmed = False  # a call was NotDurable
+        self._is_unsure = False  # a server did not answer, or did not confirm
+        self._unsure: Sequence[Exception | None] = ()  # of each bucket, when that was asked last
         self._stored = set[_Row]()  # which Redis has, and whose transaction may have failed
         self._late, self._held = Backoff(*_LATE_S), Backoff(*_RETRY_S)
         self._seen = set[str]()  # ids of the rows that stay
@@ -87,6 +88,7 @@ class Pump:
         self._is_held = False  # a row stays for another reason of its own
         if not after:
             self._seen.clear()
+            self._is_unsure |= any(self._unsure)
             self._met = set[str]()  # why rows are held up
 
     def look(self) -> None:
@@ -138,9 +140,11 @@ class Pump:
 
     def _look(self) -> bool:
         """Move what is there, one transaction; whether that was all."""
-        if self._is_unconfirmed:  # sent again each time, rows might be published each time
-            self._client.run(lambda calls: confirmed(calls.buckets))
-            self._is_unconfirmed = False
+        if self._is_unsure:  # sent again each time, rows might be published each time
+            since_s = time.monotonic()
+            self._unsure = self._client.run(unconfirmed)
+            self._took_s += time.monotonic() - since_s  # the longer, the more seldom: others wait
+            self._is_unsure = False
         elif "store_silent" in self._silent:
             self._client.run(lambda calls: calls.now_ms())  # before rows are locked again
         self._newest = self._newest or self._rows.newest(self._after)
@@ -165,6 +169,7 @@ class Pump:
         now_s, is_whole = time.monotonic(), not self._after
         if is_whole:
             self._tell_free()
+            self._unsure = self._unsure if self._seen else ()  # nobody is asked in vain
             self._ready_s, self._due_s = now_s + _PAUSE * self._took_s, math.inf
             self._held = self._held if self._is_held else Backoff(*_RETRY_S)
         if self._is_late:
@@ -207,7 +212,7 @@ class Pump:
                 return False
             page = batch.page(self._last)
             self._see_earlier(page, batch)
-            if not self._page(page, moved):
+            if not self._page(page, moved) or self._is_unsure:
                 return False
             if len(page) < MOST_ROWS:
                 return True
@@ -235,9 +240,8 @@ class Pump:
             self._due_s = 0.0 if earlier else self._due_s
 
     def _move(self, calls: Sequence[OutboxCall], moved: _Moved) -> None:
-        moved.done += [_row(call) for call in calls if _row(call) in self._stored]
         try:
-            for call, outcome in self._sent(c for c in calls if _row(c) not in self._stored):
+            for call, outcome in self._sent(self._unsent(calls, moved)):
                 if isinstance(outcome, Exception):
                     self._keep(call, outcome, moved)
                 elif outcome == Answer.IN_FLIGHT and call.accepted is not None:
@@ -248,20 +252,44 @@ class Pump:
                 else:
                     moved.done.append(_row(call))
         except (ConfigError, StoreError) as exc:  # what was moved before is done
-            self._fails(exc, moved)
+            self._is_unsure |= isinstance(exc, NotDurable)
+            moved.failure = moved.failure or exc
+
+    def _unsent(self, calls: Iterable[OutboxCall], moved: _Moved) -> list[OutboxCall]:
+        """The calls but for those that Redis has, and those that stay since their server fails."""
+        found = list[OutboxCall]()
+        for call in calls:
+            if _row(call) in self._stored:
+                moved.done.append(_row(call))
+            elif error := self._known(call):
+                self._stays(call, error, moved)
+            else:
+                found.append(call)
+        return found
+
+    def _known(self, call: OutboxCall) -> Exception | None:
+        """Why a call is not sent: its server is known not to answer, or not to confirm."""
+        key = call.key if call.accepted is None else call.accepted.shard_key
+        if key is None or not self._unsure:
+            return None
+        return self._unsure[bucket_of(key, len(self._unsure))]
 
     def _keep(self, call: OutboxCall, error: Exception, moved: _Moved) -> None:
-        """A row stays: alone if the error is its destination's or its bucket's."""
-        if cause := _cause(error):
-            self._is_held = True
-            self._seen.add(call.id)
-            moved.held.setdefault(cause, (call, error))
+        """A row stays: alone if the error is its destination's, its bucket's or its server's."""
+        self._is_unsure |= isinstance(error, NotDurable)
+        if not is_of_server(error):
+            is_alone = bool(cause_of(error))
+        elif is_alone := self._client.run(servers) > 1:
+            self._is_unsure = True
+        if is_alone:
+            self._stays(call, error, moved)
         else:
-            self._fails(error, moved)
+            moved.failure = moved.failure or error
 
-    def _fails(self, error: Exception, moved: _Moved) -> None:
-        self._is_unconfirmed |= isinstance(error, NotDurable)
-        moved.failure = moved.failure or error
+    def _stays(self, call: OutboxCall, error: Exception, moved: _Moved) -> None:
+        self._is_held = True
+        self._seen.add(call.id)
+        moved.held.setdefault(cause_of(error), (call, error))
 
     def _sent(self, calls: Iterable[OutboxCall]) -> Iterable[tuple[OutboxCall, Outcome]]:
         """Each call with its outcome. Their ids differ, so their order does not matter."""
@@ -343,13 +371,6 @@ class _Moved:
 
 def _row(call: OutboxCall) -> _Row:
     return call.number, call.stamp
-
-
-def _cause(error: Exception) -> str:
-    """What keeps rows of one destination or bucket only, always in the same words; else empty."""
-    if isinstance(error, StoreFull):
-        return error.limit
-    return str(error) if isinstance(error, StoreDamaged) else ""
 
 
 def _first_of_each_id(calls: Iterable[OutboxCall], seen: set[str]) -> list[OutboxCall]:

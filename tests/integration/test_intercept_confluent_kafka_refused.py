@@ -15,6 +15,7 @@ from delaybridge.intercept.confluent_kafka import Producer
 from delaybridge.store import keys, quota
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
+from tests.rigs.flaky import Flaky
 from tests.rigs.kafka_site import Reports
 from tests.rigs.waiting import until
 
@@ -23,30 +24,6 @@ BUCKETS, FULL = 4, Limits(destination_messages=1)
 BAD = keys.bucket_of(b"bad", BUCKETS)
 assert BAD == keys.bucket_of(b"x", BUCKETS)
 assert BAD not in [keys.bucket_of(id, BUCKETS) for id in (b"good", b"later", b"next")]
-
-
-class Flaky:
-    """A client one of whose buckets has a server that can fail, and what that is asked."""
-
-    def __init__(self, client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.client, self.asked = client, list[str]()
-        self.error: Exception | None = None
-        self._tag = keys.bucket_key(namespace, BAD, "messages").partition("}")[0]
-        self._plain: Any = client._store.run_each
-        monkeypatch.setattr(client._store, "run_each", self._run_each)
-
-    def _run_each(self, commands: Any) -> list[Any]:
-        """What has no good answer is executed all the same."""
-        answers: list[Any] = self._plain(commands)
-        for i, command in enumerate(commands):
-            if str((command.keys or command.args)[0]).startswith(self._tag):
-                self.asked.append(command.name)
-                answers[i] = self.error or answers[i]
-        return answers
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.asked.clear()
 
 
 @pytest.fixture
@@ -64,7 +41,7 @@ def flaky(
     """It says that there are two servers."""
     with Client(redis_url, namespace=namespace) as client:
         monkeypatch.setattr(client._store, "nodes", lambda: ["a", "b"])
-        yield Flaky(client, namespace, monkeypatch)
+        yield Flaky(client, namespace, BAD, monkeypatch)
 
 
 def producing(client: Client, **config: Any) -> Producer:
@@ -101,7 +78,7 @@ def test_what_is_over_a_limit_waits_and_the_others_are_stored_once(
     monkeypatch.setattr(quota, "_EVERY_S", 0.0)
     free.schedule("kafka:full", b"", delay="1h", id="old")
     with Client(redis_url, namespace=namespace, limits=FULL) as client:
-        flaky = Flaky(client, namespace, monkeypatch)
+        flaky = Flaky(client, namespace, BAD, monkeypatch)
         with producing(client) as producer:
             with producer._outbox._changed:
                 produce(producer, bad, "bad", to="full")

@@ -13,12 +13,14 @@ import redis
 from sqlalchemy import text
 
 from delaybridge import Client, Limits, Message
+from delaybridge.errors import NotDurable, StoreUnavailable
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox.database import OutboxCall
 from delaybridge.outbox.pump import Pump
 from delaybridge.store import keys
 from delaybridge.store.store import Store
 from tests.rigs.bucket import Owner, World
+from tests.rigs.flaky import Flaky
 from tests.rigs.flavours import TO
 from tests.rigs.outbox_site import KEY, Site, site_of, small_pages
 from tests.rigs.waiting import until
@@ -169,6 +171,34 @@ def test_rows_of_one_damaged_bucket_hold_up_nobody(
         raw.delete(damaged)
         until(lambda: site.rows == 0, "all go")
     assert len([each for each in site.fields("outbox_held") if damaged in each["reason"]]) == 1
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable(), NotDurable()])
+def test_rows_of_one_server_of_several_hold_up_nobody(
+    site: Site, namespace: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Only the first page is sent to it: what it has would be published each time."""
+    small_pages(monkeypatch, site.table.dialect, 4)
+    site.client.schedule_message(later(OTHER, "x"))  # the buckets are there
+    monkeypatch.setattr(site.client._store, "nodes", lambda: ["a", "b"])
+    flaky = Flaky(site.client, namespace, SICK, monkeypatch)
+    flaky.fail(error)
+    site.put(*(later(OTHER, id) for id in IN_SICK[:6]))
+    site.cancel(IN_SICK[5], key=IN_SICK[5])
+    site.schedule("other")
+    with site.pumping(poll_s=0.01):
+        until(lambda: site.body("other"), "the one behind them goes")
+        site.schedule("new")
+        until(lambda: site.body("new") and site.rows == 7, "a new one goes")
+        until(lambda: flaky.asked.count("SET") > 2, "it is asked again")
+        assert flaky.asked.count("schedule") == 1
+        (held,) = site.fields("outbox_held")
+        assert held["id"] == IN_SICK[0]
+        flaky.error = None
+        until(lambda: site.rows == 0 and site.fields("outbox_goes_on"), "all go")
+    assert site.client.get(IN_SICK[4])
+    assert site.client.get(IN_SICK[5]) is None
+    assert not site.fields("store_silent")
 
 
 def test_a_row_is_sent_again_only_once_writes_are_confirmed(namespace: str, tmp_path: Path) -> None:

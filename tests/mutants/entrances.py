@@ -93,10 +93,22 @@ MUTANTS = [
         "tests/integration/test_outbox_again.py -k between_two_pages",
     ),
     Mutant(
-        "outbox: an error of one destination", "delaybridge/outbox/pump.py",
+        "outbox: an error of one destination", "delaybridge/outbox/causes.py",
         "        return error.limit\n", '        return ""\n',
         "rows of a destination that is full hold up all others",
         "tests/integration/test_outbox_held.py -k full_destination",
+    ),
+    Mutant(
+        "outbox: an error of one server", "delaybridge/outbox/pump.py",
+        "self._client.run(servers) > 1", "False",
+        "while one server of a Cluster is silent, no row moves",
+        "tests/integration/test_outbox_held.py -k one_server",
+    ),
+    Mutant(
+        "outbox: sent to a server that is known to be silent", "delaybridge/outbox/pump.py",
+        "        return self._unsure[bucket_of(key, len(self._unsure))]", "        return None",
+        "rows are sent again and again to a server that does not confirm them",
+        "tests/integration/test_outbox_held.py -k one_server",
     ),
     Mutant(
         "outbox: what Redis raises", "delaybridge/store/changes.py",
@@ -106,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         "outbox: sent again unconfirmed", "delaybridge/outbox/pump.py",
-        "self._is_unconfirmed |= isinstance(error, NotDurable)", "pass",
+        "self._is_unsure |= isinstance(error, NotDurable)", "pass",
         "a row is published again and again while no replica confirms it",
         "tests/integration/test_outbox_held.py -k confirmed",
     ),
