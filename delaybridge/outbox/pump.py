@@ -169,6 +169,7 @@ class Pump:
         now_s, is_whole = time.monotonic(), not self._after
         if is_whole:
             self._tell_free()
+            self._stored.clear()  # other rows are not there any more
             self._unsure = self._unsure if self._seen else ()  # nobody is asked in vain
             self._ready_s, self._due_s = now_s + _PAUSE * self._took_s, math.inf
             self._held = self._held if self._is_held else Backoff(*_RETRY_S)
@@ -193,7 +194,7 @@ class Pump:
         except SQLAlchemyError:
             self._stored.update(moved.done)
             raise
-        self._stored.clear()
+        self._stored.difference_update(moved.done)
         for number, reason in moved.refused.items():
             self._say(logging.WARNING, "outbox_refused", number=number, reason=reason)
         if moved.done:
