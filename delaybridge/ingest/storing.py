@@ -145,10 +145,11 @@ def are_scheduled(entries: Sequence[Entry], answers: Sequence[Found]) -> bool:
 def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
     """What became of each entry: the error of one bucket concerns only its own entries.
 
-    Entries of one bucket, and those of one id, take effect in their order. Entries from a source
-    get one call per bucket, which stops at a conflict or an id in flight; entries after it, or
-    beyond the call's bounds, are not looked at. Send a change from a source by itself, once all
-    entries before it are answered. StoreWiped if the namespace is not there, or no bucket is of it.
+    Entries of one bucket, and those of one id, take effect in their order. Send what follows a
+    change in its id once that is answered: it may have to be sent again. Entries from a source get
+    one call per bucket, which stops at a conflict or an id in flight; entries after it, or beyond
+    the call's bounds, are not looked at. Send a change from a source by itself, once all entries
+    before it are answered. StoreWiped if the namespace is not there, or no bucket is of it.
     """
     buckets = yield from calls.open()
     answers: list[Found] = [None] * len(entries)
@@ -158,7 +159,7 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
     todo = yield from _send(calls, entries, todo, answers)
     if todo:
         yield from _send_first(calls, entries, todo, answers)
-    return _in_order(entries, answers)
+    return answers
 
 
 def _send(
@@ -223,24 +224,6 @@ def _refuse(
         if number not in found:
             found[number] = yield from calls.explained(calls.buckets[number], StoreWiped())
         answers[place] = found[number]
-
-
-def _in_order(entries: Sequence[Entry], answers: list[Found]) -> list[Found]:
-    """The answers; a message that follows a refused entry of the same id has its error.
-
-    It is to be sent again, too, or it would have overtaken that. So is a change, but its answer is
-    known, and it may have changed an earlier message: it is to be sent as another call.
-    """
-    if not any(isinstance(answer, Exception) for answer in answers):
-        return answers
-    failed: dict[str, Exception] = {}
-    for place, entry in enumerate(entries):
-        answer = answers[place]
-        if isinstance(answer, Exception):
-            failed.setdefault(id_of(entry), answer)
-        elif id_of(entry) in failed and not isinstance(entry, Change):
-            answers[place] = failed[id_of(entry)]
-    return answers
 
 
 def _take_answers(answered: Iterable[tuple[_Call, list[Any]]], answers: list[Found]) -> list[int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis
+from pika import BasicProperties
 
 from delaybridge.events import IngestFailed
+from delaybridge.ingest.entries import Entry
+from delaybridge.ingest.storing import EntryStore, Found
 from delaybridge.store import keys
 from tests.rigs.ingest import Entrance, MakeEntrance, source
 from tests.rigs.ingest_kafka import Kafka
@@ -117,6 +120,52 @@ async def test_once_they_fill_the_window_nothing_more_is_read_until_it_is_mended
     damage.mend()
     await entrance.until_delayed(5)
     await drained(entrance, delay)
+
+
+async def test_a_cancel_that_waits_finds_no_message_that_came_after_it(
+    make_entrance: MakeEntrance,
+    rabbit: Exchanges,
+    namespace: str,
+    damage: Damage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a key it asks all buckets; the message after it is in one that is well."""
+    delay = f"{namespace}.delay"
+    entrance = make_entrance()
+    entrance.ingest("rabbitmq")
+    await reading(entrance, delay)
+    await rabbit.target(namespace)
+    again, other = ids_of(1, 2)
+    await rabbit.send(delay, [("k", b"x", described(HOUR_MS, message_id=other))])
+    await entrance.until_delayed(1)
+    damage.harm()
+    cancel = BasicProperties(headers={"delaybridge-cancel": "true"}, message_id=again)
+    both = [("k", b"", cancel), ("k", b"again", described(HOUR_MS, message_id=again))]
+    await rabbit.send(delay, both)
+    await until_told(entrance, delay)
+
+    async def is_read() -> bool:
+        return await rabbit.waiting(delay) == 0
+
+    await entrance.until(is_read, "both are read")
+    tries: list[object] = []
+    store = EntryStore.store
+
+    async def counted(self: EntryStore, entries: Sequence[Entry]) -> list[Found]:
+        answers = await store(self, entries)
+        tries.append(None)
+        return answers
+
+    monkeypatch.setattr(EntryStore, "store", counted)
+
+    async def is_tried() -> bool:
+        return len(tries) > 2
+
+    await entrance.until(is_tried, "both are tried again")
+    damage.mend()
+    await until_well(entrance, delay)
+    await drained(entrance, delay)
+    await entrance.until_delayed(2)
 
 
 async def test_a_bucket_with_another_birth_id_is_damaged_and_the_namespace_not_wiped(

@@ -8,9 +8,34 @@ from msgspec.structs import replace
 
 from delaybridge.ingest.entries import Change, Schedule, instead
 from delaybridge.ingest.rabbitmq.channel import HeldMessage
-from delaybridge.ingest.storing import PATIENCE_S, Found
+from delaybridge.ingest.storing import PATIENCE_S, Found, shard_key_of
 from delaybridge.message import Answer
 from delaybridge.store.verbs import new_stamp
+
+
+def ready(held: Sequence[HeldMessage]) -> tuple[list[HeldMessage], list[HeldMessage]]:
+    """Those to be sent now, and those that are to be sent once these are answered.
+
+    Messages wait for what came before in their id: a change, or a message of another key. If that
+    has to be tried again, they must not be in the store, where it would find them. What has the key
+    of one that waits stays behind it.
+    """
+    if len({each.id for each in held}) == len(held):
+        return [*held], []
+    now: list[HeldMessage] = []
+    later: list[HeldMessage] = []
+    before: dict[str, bytes | None] = {}  # by id: the key of a message; None: a change
+    kept: set[str | bytes | None] = set()  # ids and keys
+    for each in held:
+        key, is_change = shard_key_of(each.entry), isinstance(each.entry, Change)
+        waits = not is_change and before.get(each.id, key) != key
+        if waits or each.id in kept or key in kept:
+            later.append(each)
+            kept |= {each.id} if is_change else {each.id, key}
+        else:
+            now.append(each)
+            before[each.id] = None if is_change else key
+    return now, later
 
 
 def sorted_out(

@@ -25,9 +25,9 @@ from delaybridge.events import (
 )
 from delaybridge.ingest.aside import Aside, Late
 from delaybridge.ingest.counts import SourceCounts
-from delaybridge.ingest.entries import Entry, Schedule
+from delaybridge.ingest.entries import Schedule
 from delaybridge.ingest.owner import Owner, SourceTaken
-from delaybridge.ingest.rabbitmq.answered import sorted_out
+from delaybridge.ingest.rabbitmq.answered import ready, sorted_out
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died
@@ -42,7 +42,7 @@ from delaybridge.ingest.storing import (
     Found,
     are_scheduled,
 )
-from delaybridge.message import MAX_PRIORITY, Answer, OnConflict, encode_record
+from delaybridge.message import MAX_PRIORITY, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.verbs import new_stamp
 
@@ -288,23 +288,22 @@ class Intake:
     ) -> list[Late[HeldMessage]]:
         """Store messages; returns those that must wait, and why. Quarantine a conflict."""
         now_s = asyncio.get_running_loop().time()
-        stored: list[tuple[Entry, Answer | None]] = []
-        settled: list[HeldMessage] = []
         late: dict[int, Found] = {}  # by tag
         left = held
         while left:
-            entries = [each.entry for each in left]
+            sent, left = ready(left)
+            entries = [each.entry for each in sent]
             answers = await self._store.store(entries)
             if are_scheduled(entries, answers):
                 self.counts.scheduled(entries, self._emit)
-                settled += left
-                break
-            done, waiting, left = sorted_out(left, answers, now_s)
-            late |= waiting
-            stored += [(each.entry, answer) for each, answer in done]
-            settled += [each for each, _ in done]
-        self._settle(channel, settled)
-        self.counts.report(stored, self._emit)
+                self._settle(channel, sent)
+                continue
+            done, waiting, refused = sorted_out(sent, answers, now_s)
+            self._settle(channel, [each for each, _ in done])
+            self.counts.report([(each.entry, answer) for each, answer in done], self._emit)
+            ids = {each.id for each in sent if each.message.tag in waiting}
+            late |= waiting | {each.message.tag: None for each in left if each.id in ids}
+            left = refused + [each for each in left if each.id not in ids]
         return [(each, late[each.message.tag]) for each in held if each.message.tag in late]
 
     def _settle(self, channel: IntakeChannel, held: Sequence[HeldMessage]) -> None:
