@@ -72,6 +72,16 @@ def test_only_what_might_overtake_joins() -> None:
     assert waiting.messages == [refused, later[0], later[2], same_id, behind_it]
 
 
+def test_a_change_that_joins_takes_what_came_before_it_in_its_id_along() -> None:
+    """That may be for an id in flight: tried without it, the change would be done too early."""
+    waiting = aside()
+    refused = message("a", 0)
+    waiting.take([(refused, DAMAGED)])
+    first, change = message("x", 1), cancel("x")
+    assert waiting.split([first, change]) == []
+    assert waiting.messages == [refused, first, change]
+
+
 def test_a_full_destination_holds_up_its_own_origin_alone() -> None:
     waiting = aside()
     full = OverLimit("kafka:a: limits.destination_messages")
