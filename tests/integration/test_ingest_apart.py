@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from delaybridge.ingest.kafka import ingest as kafka_ingest
-from delaybridge.ingest.kafka import window
+from delaybridge.ingest.kafka import held, window
 from tests.rigs.bucket import Owner
 from tests.rigs.ingest import Entrance, MakeEntrance, source
 from tests.rigs.ingest_kafka import Kafka, until_state
@@ -109,7 +108,7 @@ class TestKafka:
             await entrance.until_delayed(5)
             assert not await entrance.dead()
         else:
-            monkeypatch.setattr(kafka_ingest, "PATIENCE_S", 0.0)
+            monkeypatch.setattr(held, "PATIENCE_S", 0.0)
             await entrance.until_dead(1)
             assert (await entrance.dead())[0].body == b"again"
 

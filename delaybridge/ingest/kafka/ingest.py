@@ -10,22 +10,19 @@ published since.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from enum import Enum, auto
 from typing import Any
-
-import msgspec
 
 from delaybridge.events import Emit, Ingested, IngestStarted
 from delaybridge.ingest.aside import Aside, Late
 from delaybridge.ingest.counts import SourceCounts
-from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, instead
+from delaybridge.ingest.entries import Entry
 from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.handover import Batch
+from delaybridge.ingest.kafka.held import Fate, HeldRecord, fate_of, parts
 from delaybridge.ingest.kafka.offsets import PassedOffsets, Reached, skips
 from delaybridge.ingest.kafka.records import Headers, RawRecord, RecordReader
 from delaybridge.ingest.kafka.sources import Sources
@@ -33,53 +30,9 @@ from delaybridge.ingest.kafka.topics import Place, Topic
 from delaybridge.ingest.kafka.window import HOLD_SHARE
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.spans import spans
-from delaybridge.ingest.storing import (
-    PATIENCE_S,
-    TURN_MESSAGES,
-    EntryStore,
-    are_scheduled,
-)
+from delaybridge.ingest.storing import TURN_MESSAGES, EntryStore, are_scheduled
 from delaybridge.message import Answer
 from delaybridge.publish.kafka.configuration import Configuration, configuration
-
-
-class Fate(Enum):
-    """The next step for a record after an answer. REFUSED: its entry is now a quarantine."""
-
-    STORED = auto()
-    AGAIN = auto()
-    WAIT = auto()
-    REFUSED = auto()
-
-
-class HeldRecord(msgspec.Struct, gc=False):
-    """One record on its way into the store. place: of its topic and partition, and its offset.
-
-    since_s: when its id was first found in flight. is_lost: its partition was given up.
-    """
-
-    reader: RecordReader
-    entry: Entry
-    place: Reached
-    size: int
-    since_s: float = 0.0
-    is_lost: bool = False
-
-    @property
-    def origin(self) -> tuple[Topic, int]:
-        """Its partition."""
-        return self.place[:2]
-
-    @property
-    def blocks(self) -> bool:
-        """Whether nothing of its partition may be stored before it.
-
-        Once another bucket has read a later offset, it would skip a change that asks all; and a
-        refused record is skipped by the bucket that refused it.
-        """
-        return not isinstance(self.entry, Schedule) and (
-            isinstance(self.entry, Quarantine) or self.entry.shard_key is None
-        )
 
 
 class KafkaIngest:
@@ -216,7 +169,7 @@ class KafkaIngest:
     async def _store_batch(
         self, batch: Batch, records: Sequence[HeldRecord], consumer: KafkaConsumer
     ) -> None:
-        for part in _parts(records):
+        for part in parts(records):
             await self._store_part(self._aside.split(part), self._aside)
         with ExitStack() as settling:
             for topic, read in batch.items():
@@ -269,12 +222,12 @@ class KafkaIngest:
             self._sources.unguarded(fault)
 
     async def _empty(self, consumer: KafkaConsumer) -> None:
-        """Store what was set aside; each part of it after the one before, as `_parts` cuts."""
+        """Store what was set aside; each part of it after the one before, as `parts` cuts."""
 
         async def store(records: list[HeldRecord]) -> Aside[HeldRecord]:
             left = self._new_aside()
             free = [record for record in records if not record.is_lost]
-            for part in _parts(free, again=True):
+            for part in parts(free, again=True):
                 await self._store_part(left.split(part), left)
             return left
 
@@ -330,7 +283,7 @@ class KafkaIngest:
             if isinstance(answer, Exception):
                 late.append((record, answer))
                 continue
-            fate = fates[record.place] = _fate(record, answer, now_s)
+            fate = fates[record.place] = fate_of(record, answer, now_s)
             if fate is Fate.STORED:
                 stored[record.reader.topic].append((record.entry, answer))
                 continue
@@ -350,45 +303,6 @@ def _held(reader: RecordReader, topic: Topic, record: RawRecord) -> HeldRecord:
 
 def _headers_of(record: RawRecord) -> Headers:
     return record.headers or ()
-
-
-def _fate(record: HeldRecord, answer: Answer | None, now_s: float) -> Fate:
-    """The fate of a record after an answer. A tombstone with nothing to cancel is a message."""
-    entry = record.entry
-    if isinstance(entry, Change):
-        if entry.otherwise and answer in (Answer.UNKNOWN, Answer.FOREIGN):
-            record.entry = entry.otherwise
-            return Fate.AGAIN
-    elif answer is Answer.IN_FLIGHT and _is_patient(record, now_s):
-        return Fate.WAIT
-    elif (kept := instead(entry, answer)) is not None:
-        record.entry = kept
-        return Fate.REFUSED
-    return Fate.AGAIN if answer is None else Fate.STORED
-
-
-def _is_patient(record: HeldRecord, now_s: float) -> bool:
-    record.since_s = record.since_s or now_s
-    return now_s - record.since_s < PATIENCE_S
-
-
-def _parts(records: Sequence[HeldRecord], *, again: bool = False) -> Iterator[list[HeldRecord]]:
-    """Cut where changes and schedules meet: each waits for the answers to those before it.
-
-    A cancel that may turn into a schedule is a part by itself, or later ones would overtake it. So
-    is, again, what blocks.
-    """
-
-    def kind(place_and_record: tuple[int, HeldRecord]) -> int:
-        place, record = place_and_record
-        if again and record.blocks:
-            return place
-        if isinstance(record.entry, Change):
-            return -1 if record.entry.otherwise is None else place
-        return -2
-
-    for _, part in itertools.groupby(enumerate(records), key=kind):
-        yield [record for _, record in part]
 
 
 @asynccontextmanager
