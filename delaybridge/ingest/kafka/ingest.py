@@ -88,6 +88,7 @@ class KafkaIngest:
     async def stop(self, timeout_s: float) -> None:
         """Read no more. Returns when everything read is stored, or after the timeout."""
         self._is_stopping.set()
+        self._moved.set()  # a full window waits for it
         if self._consumer is not None:
             await asyncio.wait([asyncio.create_task(self._stopped.wait())], timeout=timeout_s)
 
@@ -124,11 +125,8 @@ class KafkaIngest:
                 _, ends = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if storing.done():
                     storing.result()
-                if self._emptying is not None:
-                    if self._emptying.done():
-                        self._emptying.result()
-                    else:
-                        ends.add(self._emptying)
+                if (emptying := self._running()) is not None:
+                    ends.add(emptying)
             return coming.result() if coming.done() else None
         finally:
             coming.cancel()
@@ -177,14 +175,20 @@ class KafkaIngest:
                 settling.enter_context(spans("settle", route, read, _headers_of))
             consumer.stored(self._progress.take(batch, self._held()))
         self._hold(consumer)
-        if self._aside.messages and (self._emptying is None or self._emptying.done()):
+        if self._aside.messages and self._running() is None:
             self._emptying = asyncio.create_task(self._empty(consumer))
         while self._filled(consumer) >= 1 and not self._is_stopping.is_set():
-            if self._emptying is None or self._emptying.done():
-                break  # `_next` raises what ended it
             self._moved.clear()
             await self._moved.wait()
+            self._running()
         consumer.settled()
+
+    def _running(self) -> asyncio.Task[None] | None:
+        """The task that stores what is set aside, if there is one; raises what ended it."""
+        if self._emptying is not None and self._emptying.done():
+            self._emptying.result()
+            self._emptying = None
+        return self._emptying
 
     def _held(self) -> list[Reached]:
         return [record.place for record in self._aside.messages if not record.is_lost]
