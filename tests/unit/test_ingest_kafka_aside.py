@@ -97,3 +97,13 @@ async def test_a_full_window_does_not_hold_up_its_stop() -> None:
     await storing
     assert consumer.is_settled
     emptying.cancel()
+
+
+async def test_a_record_that_is_read_again_while_it_waits_is_set_aside_once() -> None:
+    consumer: Any = Window(is_full=False)
+    ingest = ingest_of(Refusing())
+    for offsets in ((1, 2), (1, 2, 3)):
+        await ingest._store_batch({}, [record(offset) for offset in offsets], consumer)
+    assert [record.place[2] for record in ingest._aside.messages] == [1, 2, 3]
+    assert ingest._emptying is not None
+    ingest._emptying.cancel()

@@ -167,6 +167,8 @@ class KafkaIngest:
     async def _store_batch(
         self, batch: Batch, records: Sequence[HeldRecord], consumer: KafkaConsumer
     ) -> None:
+        if held := {*self._held()}:  # they are read again if their partition was away
+            records = [record for record in records if record.place not in held]
         for part in parts(records):
             await self._store_part(self._aside.split(part), self._aside)
         with ExitStack() as settling:
@@ -280,14 +282,14 @@ class KafkaIngest:
                 self._sources.of(topic).scheduled(of_one, self._emit)
             return []
         late: list[Late[HeldRecord]] = []
-        fates: dict[Reached, Fate] = {}
+        fates: dict[int, Fate] = {}  # by the record's `id()`
         stored: defaultdict[str, list[tuple[Entry, Answer | None]]] = defaultdict(list)
         now_s = asyncio.get_running_loop().time()
         for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, Exception):
                 late.append((record, answer))
                 continue
-            fate = fates[record.place] = fate_of(record, answer, now_s)
+            fate = fates[id(record)] = fate_of(record, answer, now_s)
             if fate is Fate.STORED:
                 stored[record.reader.topic].append((record.entry, answer))
                 continue
@@ -296,7 +298,7 @@ class KafkaIngest:
             late.append((record, answer))
         for topic, of_topic in stored.items():
             self._sources.of(topic).report(of_topic, self._emit)
-        return [(record, fates[record.place]) for record in aside.take(late)]
+        return [(record, fates[id(record)]) for record in aside.take(late)]
 
 
 def _held(reader: RecordReader, topic: Topic, record: RawRecord) -> HeldRecord:
