@@ -60,13 +60,15 @@ class Aside(Generic[H]):
         return errors[0]
 
     def split(self, held: Sequence[H]) -> list[H]:
-        """Take those that may not overtake, and those of their ids; returns the others.
+        """Take those that may not overtake; returns the others.
 
-        Else a change that joins would be tried without a message before it, of an id in flight.
+        Those before them join, too, if they may not be overtaken: they may have to wait as well.
         """
         if not self._ids:
             return [*held]
-        self._ids |= {id_of(each.entry) for each in held if self._joins(each)}
+        for each in held:
+            if self._joins(each):
+                self.mark(each)
         free: list[H] = []
         for each in held:
             (self._add if self._joins(each) else free.append)(each)

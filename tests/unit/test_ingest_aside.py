@@ -82,6 +82,16 @@ def test_a_change_that_joins_takes_what_came_before_it_in_its_id_along() -> None
     assert waiting.messages == [refused, first, change]
 
 
+def test_what_joins_takes_what_came_before_it_in_its_partition_and_bucket_along() -> None:
+    """Otherwise the bucket might read it first, and would skip the other one."""
+    waiting = aside()
+    refused = message("x", 0)
+    waiting.take([(refused, DAMAGED)])
+    first, second, other = message("a", 1, "p"), message("x", 1, "p"), message("b", 1, "q")
+    assert waiting.split([first, other, second]) == [other]
+    assert waiting.messages == [refused, first, second]
+
+
 def test_a_full_destination_holds_up_its_own_origin_alone() -> None:
     waiting = aside()
     full = OverLimit("kafka:a: limits.destination_messages")
