@@ -247,11 +247,17 @@ MUTANTS = [
         "tests/unit/test_ingest_storing.py",
     ),
     Mutant(
-        "ingest: what follows in an id overtakes what its bucket refused",
-        "delaybridge/ingest/storing.py",
-        "answers[place] = failed[id_of(entry)]", "pass",
-        "a cancel is done before the message that a full Redis refused",
-        "tests/unit/test_ingest_storing.py",
+        "ingest: a message goes before the change that it follows is answered",
+        "delaybridge/ingest/rabbitmq/answered.py",
+        "not is_change and before.get(each.id, key) != key", "False",
+        "a cancel that waits for a damaged bucket removes the message that came after it",
+        "tests/unit/test_ingest_answered.py",
+    ),
+    Mutant(
+        "ingest: what joins leaves behind what came before it", "delaybridge/ingest/aside.py",
+        "            if self._joins(each):\n                self.mark(each)", "            pass",
+        "a cancel is done before the message that waits for an id in flight",
+        "tests/unit/test_ingest_aside.py",
     ),
     Mutant(
         "ingest: an offset passes a record that is set aside",
