@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.mutants import entrances, outside, scanning, storing
+from tests.mutants import entrances, ingest, outside, scanning, storing
 from tests.mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
     *entrances.MUTANTS,
+    *ingest.MUTANTS,
     *storing.MUTANTS,
     *scanning.MUTANTS,
     *outside.MUTANTS,
