@@ -29,8 +29,8 @@ from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Each, Steps
-from delaybridge.store.durability import confirming
+from delaybridge.store.command import Steps
+from delaybridge.store.durability import unconfirmed
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.scheduling import Patience, Receipt
 from delaybridge.store.verbs import new_stamp
@@ -230,7 +230,7 @@ class Outbox:
         unavailable = [one for one in refused if isinstance(one, StoreUnavailable)]
         self._is_unconfirmed |= any(isinstance(one, NotDurable) for one in unavailable)
         nothing = bool(unavailable) and len(refused) == len(outcomes)
-        self._is_silent = nothing and client.run(_servers) <= 1
+        self._is_silent = nothing and client.run(Calls.servers) <= 1
         late, next_s = list[Waiting](), PAUSE_S
         with self._changed:
             for outcome in outcomes:
@@ -293,15 +293,8 @@ def _unconfirmed(
 ) -> Steps[Sequence[Exception | None]]:
     """Of each the error if its server does not confirm what it stores."""
     buckets = yield from on.open()
-    found = yield Each(confirming(buckets))
-    errors = [one if isinstance(one, Exception) else None for one in found]
+    errors = yield from unconfirmed(buckets)
     return [errors[bucket_of(one.shard_key, len(buckets))] for _, one in sent]
-
-
-def _servers(on: Calls) -> Steps[int]:
-    """How many servers there are, so far as is known."""
-    yield from ()
-    return len(on.placement.nodes())
 
 
 def _tried_again(one: Waiting, outcome: Outcome, timeout_s: float) -> tuple[Waiting | None, float]:

@@ -11,9 +11,9 @@ from delaybridge.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from delaybridge.store import durability
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Each, Steps
-from delaybridge.store.durability import confirming
+from delaybridge.store.command import Steps
 
 
 def is_of_server(error: Exception) -> bool:
@@ -34,20 +34,13 @@ def cause_of(error: Exception) -> str:
     return str(error) if isinstance(error, StoreDamaged) else ""
 
 
-def servers(on: Calls) -> Steps[int]:
-    """How many servers there are, so far as is known."""
-    yield from ()
-    return len(on.placement.nodes())
-
-
 def unconfirmed(on: Calls) -> Steps[Sequence[Exception | None]]:
     """Of each bucket the error if its server does not answer, or confirms nothing. Stores nothing.
 
     If there is one server, its error is raised.
     """
     buckets = yield from on.open()
-    found = yield Each(confirming(buckets))
-    errors = [one if isinstance(one, Exception) else None for one in found]
+    errors = yield from durability.unconfirmed(buckets)
     if len(on.placement.nodes()) == 1 and (error := next(filter(None, errors), None)):
         raise error
     return [one if one is not None and is_of_server(one) else None for one in errors]

@@ -20,9 +20,10 @@ from delaybridge.errors import (
     StoreWiped,
 )
 from delaybridge.message import Answer, OnConflict, destination_text
-from delaybridge.outbox.causes import cause_of, is_of_server, servers, unconfirmed
+from delaybridge.outbox.causes import cause_of, is_of_server, unconfirmed
 from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
+from delaybridge.store.calls import Calls
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.scheduling import Receipt
 
@@ -280,7 +281,7 @@ class Pump:
         self._is_unsure |= isinstance(error, NotDurable)
         if not is_of_server(error):
             is_alone = bool(cause_of(error))
-        elif is_alone := self._client.run(servers) > 1:
+        elif is_alone := self._client.run(Calls.servers) > 1:
             self._is_unsure = True
         if is_alone:
             self._stays(call, error, moved)

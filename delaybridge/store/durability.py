@@ -17,7 +17,7 @@ from typing import Any
 from delaybridge.errors import NotDurable, printable
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store import keys
-from delaybridge.store.command import RedisCommand, Steps, plain
+from delaybridge.store.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.scripts import packed
 from delaybridge.store.verbs import Bucket
 
@@ -133,6 +133,12 @@ def confirming(buckets: Iterable[Bucket]) -> list[RedisCommand[Any]]:
     They store nothing.
     """
     return [plain("SET", _waits(bucket.key("lease")), 1) for bucket in buckets]
+
+
+def unconfirmed(buckets: Iterable[Bucket]) -> Steps[list[Exception | None]]:
+    """Of each bucket the error if its server does not confirm writes. Stores nothing."""
+    found = yield Each(confirming(buckets))
+    return [one if isinstance(one, Exception) else None for one in found]
 
 
 def confirmed(buckets: Iterable[Bucket]) -> Steps[None]:

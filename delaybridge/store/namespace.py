@@ -62,6 +62,11 @@ class Namespace:
         """Whether a bucket's server does not answer, or did not lately."""
         return bool(self._buckets) and self.placement.misses(self._buckets[bucket].key("due"))
 
+    def servers(self) -> Steps[int]:
+        """How many servers there are, as far as is known."""
+        yield from ()
+        return len(self.placement.nodes())
+
     @property
     def buckets(self) -> list[Bucket]:
         """Every bucket, once `open` has run."""

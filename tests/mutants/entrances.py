@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         "outbox: an error of one server", "delaybridge/outbox/pump.py",
-        "self._client.run(servers) > 1", "False",
+        "self._client.run(Calls.servers) > 1", "False",
         "while one server of a Cluster is silent, no row moves",
         "tests/integration/test_outbox_held.py -k one_server",
     ),
