@@ -179,7 +179,7 @@ class Batching:
     ) -> list[_Waiting]:
         """Make these calls, and answer their callers; returns those whose id is in flight.
 
-        again: they were made before. last: the first so many are answered in any case.
+        again: they were made before. last: how many, from the front, are answered in any case.
         """
         sent = Outgoing([message for message, _ in waiting], self._calls.ids)
         late, answers = list[int](), list[Receipt | Exception | None]()

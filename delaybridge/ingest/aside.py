@@ -38,7 +38,7 @@ class Aside(Generic[H]):
 
     Whatever comes later and must not overtake joins them: the same id; the same bucket, if that
     refuses all or it is of the same origin; and a change that has to ask such a bucket. They are
-    tried again by themselves, so that nobody waits for the time-out of a silent server.
+    tried again in calls of their own, so that no other waits for the time-out of a silent server.
     """
 
     def __init__(self, store: EntryStore, tell: Callable[[], object]) -> None:
@@ -53,7 +53,7 @@ class Aside(Generic[H]):
 
     @property
     def stuck(self) -> Exception | None:
-        """What somebody has to mend, unless something may also end by itself."""
+        """What an operator has to mend; None if nothing, or if some errors may end without that."""
         errors = [*self._errors.values()]
         if not errors or any(isinstance(error, StoreUnavailable | OverLimit) for error in errors):
             return None
