@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
@@ -77,7 +78,7 @@ def test_a_new_row_does_not_wait_for_those_that_stay(
     old = delivering(site, owner_of, "x")
     site.schedule("x")
     with site.pumping(poll_s=0.01) as pump:
-        until(lambda: pump._is_late, "it stays")
+        until(lambda: pump._seen, "it stays")
         site.schedule("later")
         until(lambda: site.body("later") is not None, "a new one goes")
         old.settle()
@@ -93,7 +94,7 @@ def test_a_new_row_that_stays_does_not_wait_as_long_as_an_old_one(
     site.client.schedule_message(Message(TO, b"old", delay=0, id="y", key="other"))
     other = Delivering(owner_of("other"))
     with site.pumping(poll_s=0.01) as pump:
-        until(lambda: pump._is_late, "it stays")
+        until(lambda: pump._seen, "it stays")
         pump._late = Backoff(NEVER_S, NEVER_S)
         site.put(Message(TO, b"new", delay="1h", id="y", key="other"))
         until(lambda: pump._last == 2, "the new one stays, too")
@@ -107,10 +108,10 @@ def test_a_pump_does_not_wait_for_a_row_that_went_another_way(
     delivering(site, owner_of, "x")
     site.schedule("x")
     with site.pumping() as pump:
-        until(lambda: pump._is_late, "it stays")
+        until(lambda: pump._seen, "it stays")
         with site.engine.begin() as connection:
             connection.execute(text("DELETE FROM delaybridge_outbox"))
-        until(lambda: not pump._is_late, "it waits for no row")
+        until(lambda: pump._due_s == math.inf, "it waits for no row")
 
 
 SERVERS = ["postgres_url", pytest.param("mariadb_url", marks=pytest.mark.slow)]
