@@ -100,7 +100,7 @@ def test_what_stays_over_a_limit_is_given_up_and_the_next_of_its_id_goes_on(
     reports = Reports()
     free.schedule("kafka:full", b"", delay="1h", id="old")
     limited = partial(Client, redis_url, namespace=namespace, limits=FULL)
-    with limited() as client, producing(client, **{"message.timeout.ms": 400}) as producer:
+    with limited() as client, producing(client, **{"message.timeout.ms": 1500}) as producer:
         produce(producer, reports, "bad", to="full")
         until(lambda: producer._outbox._late)
         produce(producer, reports, "bad", body="next")
