@@ -327,7 +327,7 @@ async def test_a_worker_delivers_everything_though_keys_vanish_from_half_of_its_
     await crew.settled()
     assert min(arrived.late_ms) >= 0
     if vanished == ("due",):
-        assert any(isinstance(event, OrphansMended) for event in crew.events)
+        await until_async(lambda: any(isinstance(event, OrphansMended) for event in crew.events))
 
 
 @pytest.mark.parametrize("has_backlog", [False, True])

@@ -59,4 +59,5 @@ async def test_what_took_the_place_of_a_received_message_is_found_though_due_van
         due = bucket_key(namespace, bucket_of(b"x", BUCKETS), "due")
         await crew.store.redis.delete(due)
         await until_async(lambda: crew.store.redis.zscore(due, "x"), "found")
-        assert [event.due for event in crew.events if isinstance(event, OrphansMended)] == [1]
+        told = await until_async(lambda: [e for e in crew.events if isinstance(e, OrphansMended)])
+        assert [event.due for event in told] == [1]
