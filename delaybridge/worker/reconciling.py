@@ -74,6 +74,7 @@ class Reconciling:
         self._known: dict[Session, int] = {}  # the last generation that the ledger has
         self._seen: dict[Session, Marks] = {}  # when it was told last
         self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
+        self._exits: set[Session] = set()  # from which a message was published since a seal
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
         self._times: dict[tuple[int, str], int] = {}  # when messages were settled
         self._steps: list[Step] = []
@@ -147,7 +148,7 @@ class Reconciling:
         """The store has these exits; the ledger gets them with the next `tell`."""
         now_ms, number = time.time_ns() // 1_000_000, session.bucket.number
         if report.published:
-            self._left[session] = 1
+            self._exits.add(session)
         for ids in report.published.values():
             self._times.update({(number, id): now_ms for id in ids})
         steps, who = self._steps, (self._worker, number)
@@ -177,7 +178,8 @@ class Reconciling:
 
     def _may_have_left(self, session: Session) -> bool:
         marks = self.marks().get(session.bucket.number)
-        return self._left.get(session, 1) > 0 or marks != self._seen.get(session)
+        has_left = session in self._exits or self._left.get(session, 1) > 0
+        return has_left or marks != self._seen.get(session)
 
     async def _tell(self, session: Session) -> None:
         """Tell what left a bucket."""
@@ -188,6 +190,8 @@ class Reconciling:
     async def _seal(self, session: Session) -> Sealed | None:
         """Seal what left so far; None: the session is over."""
         marks = self.marks().get(session.bucket.number)
+        self._exits.discard(session)  # before: what leaves while it is asked may not be in it
+        self._left[session] = 1  # until those are told
         info = registry.info("server", session.bucket.key("lease"))
         seal = healing.seal(session.bucket, session.owner, known=self._known.get(session))
         about, answer = await self._store.run([info, seal])
@@ -378,6 +382,7 @@ class Reconciling:
     def _forget_sessions(self) -> None:
         for session in [each for each in self._known if not each.alive]:
             self._in_doubt.discard(session)
+            self._exits.discard(session)
             for kept in (self._known, self._seen, self._left):
                 kept.pop(session, None)
         if len(self._times) > _MOST_STEPS:

@@ -7,14 +7,19 @@ import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as redis_py
 
 from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, Limits
+from delaybridge.scan.session import Session
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import plain
+from delaybridge.store.healing import Sealed
+from delaybridge.store.keys import bucket_of
+from delaybridge.worker.reconciling import Reconciling
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
@@ -58,6 +63,28 @@ async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerPro
     await states_are(ledger, published=300, delayed=1)
     steps = ledger.ask("SELECT worker, count(*) FROM transition GROUP BY worker")
     assert steps == [("w", 300)]
+    await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "sqlite")
+async def test_what_leaves_while_it_is_looked_for_is_told_with_the_next(
+    crew: Crew, ledger: LedgerProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, number, kept = Reconciling._seal, bucket_of(b"x", BUCKETS), set[str]()
+    marks: Any = {number: "after it was claimed and fired"}
+
+    async def seal(self: Reconciling, session: Session) -> Sealed | None:
+        sealed = await original(self, session)
+        if session.bucket.number == number and session.ready and not kept:
+            kept.add(await crew.client.schedule(TO, b"x", delay=0, id="x"))
+            await until_async(lambda: self._times, "it is settled")
+        elif session.bucket.number == number:
+            self.marks = lambda: marks
+        return sealed
+
+    monkeypatch.setattr(Reconciling, "_seal", seal)
+    crew.start(lease=CALM)
+    await states_are(ledger, published=1)
     await crew.stop()
 
 
