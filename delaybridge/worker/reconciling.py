@@ -380,7 +380,7 @@ class Reconciling:
         self.silent = ""
 
     def _forget_sessions(self) -> None:
-        for session in [each for each in self._known if not each.alive]:
+        for session in [each for each in self._left if not each.alive]:
             self._in_doubt.discard(session)
             self._exits.discard(session)
             for kept in (self._known, self._seen, self._left):
