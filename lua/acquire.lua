@@ -3,13 +3,14 @@
 -- KEYS[1]  lease        string
 -- KEYS[2]  marks        hash
 -- KEYS[3]  revoked      zset
+-- KEYS[4]  messages     hash
 -- ARGV[1]  owner        worker name, colon, a random part that is new for each taking
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  dedup        ms: how long an id that this owner settles is not scheduled again; 0: it may be
 -- returns  {1, turn} taken, now or when this call was first executed; the token is owner:turn, and
 --          turn 1 is the bucket's first. {0, ms left, holder} held by another.
---          {-1} if the bucket has another birth id
+--          {-1} if the bucket has another birth id and messages
 -- cost     O(revoked)
 local held = redis.call('GET', KEYS[1])
 if held then
@@ -28,7 +29,7 @@ if held then
   return {0, left, held}
 end
 local birth = redis.call('HGET', KEYS[2], 'birth')
-if birth and birth ~= ARGV[3] then
+if birth and birth ~= ARGV[3] and redis.call('HLEN', KEYS[4]) > 0 then
   return {-1}
 end
 

@@ -18,7 +18,8 @@
 --                       delivered already; 4: as 1, but nothing happens unless the source is known to
 --                       the bucket, and whatever has the id is the same message
 -- ARGV[3]  birth        the namespace's birth id
--- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one takes it
+-- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one, or without
+--                       messages, takes it: a worker of a namespace that was wiped may have left its own
 -- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       topic and partition that the messages were read from; empty: none
@@ -49,7 +50,8 @@ local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
 local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'generation', 'bare')
-if marks[1] ~= ARGV[3] and (marks[1] or ARGV[4] ~= '1') then
+local stranger = marks[1] ~= ARGV[3]
+if stranger and (ARGV[4] ~= '1' or marks[1] and redis.call('HLEN', messages) > 0) then
   return {-1}
 end
 
@@ -75,7 +77,7 @@ if marks[3] and policy ~= REPLACE then
     end
   end
 end
-if not marks[1] then
+if stranger then
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   redis.call('HSET', KEYS[8], 'birth', ARGV[3])
 end

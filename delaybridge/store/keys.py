@@ -55,7 +55,7 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
     "page": ("listed", "messages", "attempts", "dead_reason", "marks"),
     "sample": ("messages", "due"),
     "tally": ("listed", "messages"),
-    "acquire": ("lease", "marks", "revoked"),
+    "acquire": ("lease", "marks", "revoked", "messages"),
     "renew": ("lease", "due", "marks"),
     "release": ("lease",),
     "claim": (

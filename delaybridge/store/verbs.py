@@ -94,7 +94,7 @@ class Bucket:
         """Accept (stamp, message) pairs. Answers with the answer and due time in ms of each.
 
         Answers None if the bucket has another birth id, or none yet: read the namespace's record
-        again, then pass first=True, which lets a bucket without a birth id take it.
+        again, then pass first=True, which lets a bucket without a birth id or messages take it.
 
         source: messages at offsets that this source delivered before are skipped and answered
         `duplicate`, even if published already. The answers end with the first `conflict`,

@@ -14,6 +14,7 @@ from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, MessageError, StoreFull, StoreWiped
 from delaybridge.message import Answer, Limits
 from delaybridge.store import keys
+from delaybridge.store.verbs import Bucket
 from tests.rigs.bucket import World
 from tests.rigs.flavours import BUCKETS, TO, Maker
 from tests.servers.redis import RedisServer
@@ -66,6 +67,17 @@ async def test_a_bucket_with_another_birth_is_not_written(
         with pytest.raises(StoreWiped):
             await client.schedule(TO, b"", delay=60, id="x2", key="x")
         assert world.state() == before
+
+
+async def test_a_bucket_that_a_worker_of_a_wiped_namespace_took_late_is_taken_over(
+    client: Any, bucket_of_x: Callable[[], World]
+) -> None:
+    await client.schedule(TO, b"", delay=60, id="y", key="other")
+    with bucket_of_x() as world:
+        late = Bucket(world.namespace, world.number, "another")
+        assert world.run(late.acquire("late:1", 60_000)).token
+        assert await client.schedule(TO, b"", delay=60, id="x") == "created"
+        assert world.redis.hget(world.key("marks"), "birth") == world.bucket.birth.encode()
 
 
 async def test_after_flushall_a_client_creates_its_namespace_again(
