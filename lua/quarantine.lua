@@ -7,21 +7,23 @@
 -- KEYS[5]  attempts     hash
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  birth        the namespace's birth id
--- ARGV[3]  first        1: the caller has just read the birth id; a bucket without one takes it
+-- ARGV[3]  first        1: the caller has just read the birth id; a bucket without one, or without
+--                       messages, takes it
 -- ARGV[4+] messages     four each: stamp (4 bytes), id, payload, reason
 -- returns  {-1} if the bucket has another birth id; else an answer per message: 1 kept, 3
 --          another message has the id
 -- cost     O(log n) per message
 local CREATED, CONFLICT, FIRST_RANK = 1, 3, 255 / 256
 local birth = redis.call('HGET', KEYS[4], 'birth')
-if birth ~= ARGV[2] and (birth or ARGV[3] ~= '1') then
+local stranger = birth ~= ARGV[2]
+if stranger and (ARGV[3] ~= '1' or birth and redis.call('HLEN', KEYS[1]) > 0) then
   return {-1}
 end
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not a zset
 redis.call('HLEN', KEYS[3])
-if not birth then
+if stranger then
   redis.call('HSET', KEYS[4], 'birth', ARGV[2])
 end
 

@@ -169,6 +169,15 @@ def test_a_quarantine_with_the_same_stamp_and_other_content_is_another_one(world
         assert world.run(command) == [answer]
 
 
+def test_a_quarantine_takes_over_a_bucket_of_another_birth_id_only_without_messages(
+    world: World,
+) -> None:
+    world.redis.hset(world.key("marks"), "birth", "another")
+    assert world.run(world.quarantining("q")) == [CREATED]
+    world.redis.hset(world.key("marks"), "birth", "another")
+    assert world.run(world.quarantining("r")) is None
+
+
 def bound_for(destination: str) -> bytes:
     return encode_record(Record(destination, b"body"))
 
