@@ -173,8 +173,9 @@ async def test_a_wiped_namespace_ends_ingest_with_the_reason(
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
     with redis.Redis.from_url(redis_url) as store:
-        for bucket in range(4):
+        for bucket in range(4):  # with a message of that namespace: an empty one is taken over
             store.hset(f"{{{namespace}:{bucket}}}:marks", "birth", "another")
+            store.hset(f"{{{namespace}:{bucket}}}:messages", "of another", b"")
     await rabbit.publish(delay, "k", headers={"x-delay": HOUR_MS})
     with pytest.raises(StoreWiped):
         async with asyncio.timeout(DEADLINE_S):
