@@ -28,6 +28,7 @@ if held then
   end
   return {0, left, held}
 end
+-- An empty bucket may have the id of a namespace since wiped, whose worker took it late.
 local birth = redis.call('HGET', KEYS[2], 'birth')
 if birth and birth ~= ARGV[3] and redis.call('HLEN', KEYS[4]) > 0 then
   return {-1}

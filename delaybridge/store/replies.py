@@ -116,7 +116,7 @@ class Acquired(NamedTuple):
     fresh: bool = False
     left_ms: int = 0
     holder: str = ""
-    stranger: bool = False  # the bucket has another birth id
+    stranger: bool = False  # the bucket has another birth id, and messages
 
 
 class Reclaimed(NamedTuple):
