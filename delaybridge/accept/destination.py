@@ -13,6 +13,8 @@ from delaybridge.message import PULL, Destination
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PATH_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
 _PATH = re.compile(rf"{_PATH_CHAR}+(?:\?(?:{_PATH_CHAR}|\?)*)?")
+_ODD = re.compile(r"[\x00-\x1f\x7f%\\]")  # in a path that was decoded once
+_NO_NAMES = frozenset({"", ".", ".."})
 _MAX_CACHED = 10_000
 _NAME_CHARS = 255  # similar broker names are looked for in this many characters
 
@@ -80,17 +82,28 @@ def _check_address(destination: Destination) -> None:
     else:
         _short_text(address, "address")
         if destination.kind == "http":
-            _check_path(address)
+            check_path(address)
         if not address:
             raise _bad("the address is empty")
 
 
-def _check_path(path: str) -> None:
-    """A path below the broker's own: nothing in it may lead out of that."""
-    segments = unquote(path.partition("?")[0]).split("/")
-    if not _PATH.fullmatch(path) or not all(segments) or {".", ".."} & {*segments}:
+def check_path(path: str) -> None:
+    """MessageError unless it is a path below the broker's own, however the host reads it.
+
+    Some hosts take `..;` for `..` and a backslash for a slash, decode twice, or stop at NUL.
+    """
+    place = _decoded(path.partition("?")[0])
+    names = {segment.partition(";")[0] for segment in place.split("/")}
+    if not _PATH.fullmatch(path) or "%00" in path or _ODD.search(place) or names & _NO_NAMES:
         what = "write PATH or PATH?QUERY, percent-encoded, without . or .. or an empty part"
-        raise _bad(f"{shown(path)} is not a path; {what}")
+        raise _bad(f"{shown(path)} is not a path; {what}, backslash, %25, %00")
+
+
+def _decoded(path: str) -> str:
+    try:
+        return unquote(path, errors="strict")
+    except UnicodeDecodeError:  # also what decodes to dots with too many bytes
+        raise _bad(f"{shown(path)} is not UTF-8") from None
 
 
 def _short_text(text: str, what: str) -> None:

@@ -29,6 +29,11 @@ from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until_async
 
+# What some host takes for `..`, for a slash, or for the end.
+ODD_PATHS = [
+    "..;/x", "a/..;x=y/b", "a/.;/b", "a/;/b", "a%5Cb", "a/..%5C..%5Cb", "%252e%252e/b", "a%25b",
+    "a/..%3B/b", "a%00", "a%00b/c", "a%0d%0aX:y", "a?b%00", "%c0%ae%c0%ae/x", "a/%ff",
+]  # fmt: skip
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
 
 
@@ -277,6 +282,7 @@ async def test_s18_a_name_that_leads_home_is_never_connected_to(rig: HttpRig) ->
     [
         "", "/x", "a//b", "../x", "a/../b", "a/%2e%2e/b", "%2E%2E", ".", "a b", "a\nb", "a#b",
         "//evil.example/x", "http://evil.example", "a%zz", "a%", "é", "a\\b", "a/%2F../b",
+        *ODD_PATHS,
     ],
 )  # fmt: skip
 async def test_d6_a_path_never_leads_elsewhere(redis_url: str, namespace: str, path: str) -> None:
@@ -284,6 +290,16 @@ async def test_d6_a_path_never_leads_elsewhere(redis_url: str, namespace: str, p
     async with AsyncClient(redis_url, namespace=namespace, brokers=brokers) as client:
         with pytest.raises(MessageError):
             await client.schedule(f"hook:{path}", "x", delay="1h")
+
+
+async def test_d6_a_stored_path_that_leads_elsewhere_is_not_posted_to(rig: HttpRig) -> None:
+    async with rig.connected() as (publisher, sink):
+        made = [rig.delivery(rig.destination(path)) for path in ODD_PATHS]
+        await sink.publish(made)
+        outcomes = {sink.outcomes[one] for one in made}
+        assert {each.verdict for each in outcomes} == {Verdict.REFUSED}
+        assert {each.reason.partition(":")[0] for each in outcomes} == {"bad_destination"}
+        assert "bad_destination" in str(await publisher.check(rig.destination("a/..;/b")))
 
 
 @pytest.mark.parametrize(

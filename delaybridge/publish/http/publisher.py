@@ -13,7 +13,8 @@ from dataclasses import replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from delaybridge import __version__
-from delaybridge.errors import ConfigError
+from delaybridge.accept.destination import check_path
+from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import (
     Fault,
@@ -199,10 +200,12 @@ class HttpPublisher(LinkedPublisher):
         body = delivery.record.body or b""
         try:
             headers = self._headers(delivery, body)
-            url = URL(f"{self._base}{delivery.destination.address}", encoded=True)
+            url = self._url(delivery.destination)
         except ConfigError as exc:
             self._is_doubted.set()
             return broker_refusal(f"unreachable: {exc}")
+        except MessageError as exc:  # stored by whoever did not check it
+            return Outcome(Verdict.REFUSED, f"bad_destination: {exc.detail}")
         except (ValueError, TypeError) as exc:
             return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
         began_s = asyncio.get_running_loop().time()
@@ -234,6 +237,11 @@ class HttpPublisher(LinkedPublisher):
             self._is_doubted.set()
         return replace(outcome, fault=Fault.MESSAGE) if is_late and not is_silent else outcome
 
+    def _url(self, destination: Destination) -> URL:
+        """Where its messages are posted; MessageError if that is not below the base."""
+        check_path(destination.address)
+        return URL(f"{self._base}{destination.address}", encoded=True)
+
     def _headers(self, delivery: Delivery, body: bytes) -> list[tuple[str, str]]:
         ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
         found = [*zip(OWN_HEADERS, ours, strict=True), *self._authorization()]
@@ -250,11 +258,12 @@ class HttpPublisher(LinkedPublisher):
     async def _check(self, destination: Destination) -> str | None:
         if self._session is None:
             return CLOSED
-        url = URL(f"{self._base}{destination.address}", encoded=True)
         try:
-            headers = self._authorization()
+            url, headers = self._url(destination), self._authorization()
             async with self._session.head(url, headers=headers, allow_redirects=False) as answer:
                 status = answer.status
+        except MessageError as exc:
+            return f"bad_destination: {exc.detail}"
         except ConfigError as exc:
             return f"unreachable: {exc}"
         except (aiohttp.ClientError, OSError) as exc:
