@@ -10,7 +10,8 @@ from delaybridge.web.endpoint import Reply
 from delaybridge.web.shapes import MessagePage, StoredMessage
 
 COLUMNS = ("id", "destination", "state", "due", "attempts", "bytes", "headers", "why")
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run what begins so
+# A spreadsheet would run what begins so; also the wide forms, where one types Japanese or Chinese.
+_FORMULAS = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def csv_reply(page: MessagePage) -> Reply:
@@ -39,9 +40,12 @@ def download_headers(is_csv: bool) -> dict[str, str]:
 
 
 def csv_lines(rows: Iterable[StoredMessage | tuple[str, ...]]) -> bytes:
-    """Rows of CSV: of messages, and tuples as they are."""
+    """Rows of CSV: of messages, and tuples as they are.
+
+    Each cell is quoted: where a semicolon separates, one must not begin a cell of its own.
+    """
     text = io.StringIO()
-    lines = csv.writer(text)
+    lines = csv.writer(text, quoting=csv.QUOTE_ALL)
     lines.writerows(
         [_cell(value) for value in (row if isinstance(row, tuple) else _row(row))] for row in rows
     )

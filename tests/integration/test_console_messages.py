@@ -56,7 +56,7 @@ async def test_messages_are_found_by_every_filter(http: httpx.AsyncClient) -> No
     api_path = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.json"', page)[0])
     assert [each["id"] for each in (await http.get(api_path)).json()] == ["b-1"]
     csv = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.csv"', page)[0])
-    assert (await http.get(csv)).text.splitlines()[1].startswith("b-1,memory:other,")
+    assert (await http.get(csv)).text.splitlines()[1].startswith('"b-1","memory:other",')
 
 
 async def test_a_wrong_query_is_a_page_that_says_so_and_leads_on(http: httpx.AsyncClient) -> None:

@@ -159,14 +159,20 @@ def rows_of(answer: httpx.Response) -> list[dict[str, str]]:
 
 
 async def test_a_page_is_csv_that_a_spreadsheet_does_not_run(http: httpx.AsyncClient) -> None:
-    hostile = ["=1+1", "+1", "-1", "@x", 'a"b,c']
+    hostile = ["=1+1", "+1", "-1", "@x", 'a"b,c', "＝1", "x;=1+1"]
     await add(http, [
         {"id": id, "destination": "kafka:t", "headers": {"=h": "a\nb", "@i": "\tz"}}
         for id in hostile
     ])  # fmt: skip
-    rows = rows_of(await http.get("/v1/messages", params={"format": "csv"}))
+    answer = await http.get("/v1/messages", params={"format": "csv"})
+    rows = rows_of(answer)
     shown = {row["id"] for row in rows}
-    assert shown == {"'=1+1", "'+1", "'-1", "'@x", 'a"b,c'}
+    assert shown == {"'=1+1", "'+1", "'-1", "'@x", 'a"b,c', "'＝1", "x;=1+1"}
+    # Where a semicolon separates cells, what follows one within a cell begins none.
+    elsewhere = csv.reader(
+        io.StringIO(answer.text.replace('","', '";"'), newline=""), delimiter=";"
+    )
+    assert {row[0] for row in elsewhere} == {"id", *shown}
     for row in rows:
         assert (row["destination"], row["state"], row["attempts"]) == ("kafka:t", "delayed", "0")
         assert row["bytes"] == "1" and row["due"].endswith("Z")
