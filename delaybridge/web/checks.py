@@ -30,8 +30,9 @@ def check_request(
     if hosts and _PORT.sub("", headers.get("host", "")) not in hosts:
         what = "this server has another name; its names are in serve.allowed_hosts"
         raise Problem(421, "wrong_host", what)
-    if "origin" in headers and method in _CHANGING:
-        _check_origin(headers)
+    if method in _CHANGING and is_of_another_site(headers, "origin"):
+        what = "a page of another site may not do that; send the request from a server"
+        raise Problem(403, "foreign_origin", what)
     accept = headers.get("accept")
     if accept and endpoint.path.startswith("/v1/") and not _ACCEPTED.search(accept):
         raise Problem(406, "not_acceptable", "the answer is application/json; accept that")
@@ -39,11 +40,16 @@ def check_request(
         _check_content(headers, endpoint)
 
 
-def _check_origin(headers: Mapping[str, str]) -> None:
-    """A page of another site may not change anything."""
-    if urlsplit(headers["origin"]).netloc != headers.get("host"):
-        what = "a page of another site may not do that; send the request from a server"
-        raise Problem(403, "foreign_origin", what)
+def is_of_another_site(headers: Mapping[str, str], *names: str) -> bool:
+    """Whether one of these headers, `origin` or `referer`, names another host than this one."""
+    return any(_host(headers[name]) != headers.get("host") for name in names if name in headers)
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:  # brackets that are no IPv6 address
+        return None
 
 
 def _check_content(headers: Mapping[str, str], endpoint: Endpoint) -> None:

@@ -305,6 +305,15 @@ async def test_mykit_from_push_to_delete(redis_url: str, namespace: str, crew: C
         assert (huge["body"], huge["ttl"]) == ("huge", 10**15)
 
 
+ELSEWHERE = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Referer": "https://evil.example/page"},
+    {"Referer": "http://[evil"},
+]
+
+
 @pytest.mark.parametrize("dialect", ["mykit", "youzan", "delay-queue"])
 async def test_a_page_in_a_browser_cannot_use_it(
     redis_url: str, namespace: str, dialect: str
@@ -315,8 +324,12 @@ async def test_a_page_in_a_browser_cannot_use_it(
         "delay-queue": ("POST", "/push"),
     }[dialect]
     async with server(redis_url, namespace, dialect) as http:
-        answer = await http.request(*asked, headers={"Sec-Fetch-Site": "cross-site"})
-        assert "forbidden: " in answer.text
+        for headers in ELSEWHERE:
+            text = (await http.request(*asked, headers=headers)).text
+            assert "forbidden: " in text or "foreign_origin" in text, headers
+        assert (await http.get("/v1/audit")).json()["items"] == []
+        near = {"Origin": str(http.base_url), "Referer": f"{http.base_url}/x"}
+        assert "forbidden: " not in (await http.request(*asked, headers=near)).text
 
 
 async def test_without_a_dialect_nothing_of_it_is_there(redis_url: str, namespace: str) -> None:

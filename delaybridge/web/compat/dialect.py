@@ -11,6 +11,8 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer
+from delaybridge.web.audit import audited
+from delaybridge.web.checks import is_of_another_site
 from delaybridge.web.endpoint import Call, Handler, Reply
 from delaybridge.web.problems import Problem, problem_of
 
@@ -27,7 +29,7 @@ def answers(refusal: Callable[[str], Any]) -> Callable[[Callable[[Call], Awaitab
             try:
                 _refuse_browsers(call.headers)
                 found = await handler(call)
-                return found if callable(found) else Reply(found)
+                return found if callable(found) or isinstance(found, Reply) else Reply(found)
             except Exception as exc:
                 problem = problem_of(exc)
                 return Reply(refusal(f"{problem.code}: {problem.detail}"))
@@ -37,9 +39,25 @@ def answers(refusal: Callable[[str], Any]) -> Callable[[Callable[[Call], Awaitab
     return around
 
 
+def noted(handler: Callable[[Call], Awaitable[Any]]) -> Handler:
+    """The same, in the audit; within `answers`, so that what a browser asks leaves no record."""
+
+    async def act(call: Call) -> Reply:
+        return Reply(await handler(call))
+
+    @wraps(handler)
+    async def run(call: Call) -> Any:
+        return await audited(call, act, f"GET {call.asked}")
+
+    return run
+
+
 def _refuse_browsers(headers: Mapping[str, str]) -> None:
-    """These dialects change things by GET: a page in somebody's browser must not."""
-    if "sec-fetch-site" in headers:
+    """These dialects change things by GET: a page in somebody's browser must not.
+
+    Browsers that do not say `Sec-Fetch-Site` say where the page is.
+    """
+    if "sec-fetch-site" in headers or is_of_another_site(headers, "origin", "referer"):
         raise Problem(403, "forbidden", "these requests are for programs, not for browsers")
 
 

@@ -18,7 +18,7 @@ from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.selection import Selection
 from delaybridge.times import epoch_ms
 from delaybridge.web import jobs
-from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, put
+from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, noted, put
 from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.problems import Problem
@@ -187,6 +187,7 @@ async def restore_one(call: Call) -> MykitEnvelope:
 
 
 @_answers
+@noted
 async def restore(call: Call) -> MykitEnvelope:
     """Bring all jobs back from the dead set, as a job of its own: its id.
 
@@ -200,6 +201,7 @@ async def restore(call: Call) -> MykitEnvelope:
 
 
 @_answers
+@noted
 async def clear(call: Call) -> MykitEnvelope:
     """Cancel all jobs that wait, as a job of its own: its id."""
     if call.query.confirm != call.site.settings.namespace:
@@ -255,7 +257,6 @@ ENDPOINTS = (
             handler=handler,
             summary="",
             query=query,
-            is_audited=scope is _ADMIN,
         )
         for path, scope, handler, query in (
             ("/delete", _WRITE, delete, NamedJob),
