@@ -15,13 +15,15 @@ from delaybridge.message import Limits
 from delaybridge.settings import password_file
 from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
-from delaybridge.settings.values import delay, number, printable, switch, texts, whole
+from delaybridge.settings.values import delay, networks, number, printable, switch, texts, whole
 
+PATH_PREFIX = r"(/[A-Za-z0-9._~-]+)*/?"
 _LIMITS = Limits()
 _KIB, _MIB = 2**10, 2**20
 _DAY_MS = 86_400_000
 
 Texts = Annotated[tuple[str, ...], texts()]
+Networks = Annotated[tuple[str, ...], texts(), networks]
 Switch = Annotated[bool, switch]
 Skips = Annotated[
     tuple[str, ...],
@@ -272,8 +274,11 @@ class ServeSettings(Section):
     """The address to listen on; any but this host's own needs token_file."""
     port: Annotated[int, whole(0, 65_535)] = 8645
     """The port; 0: any free one."""
-    base_path: Annotated[str, Field(max_length=255, pattern=r"^(/[A-Za-z0-9._~-]+)*/?$")] = "/"
+    base_path: Annotated[str, Field(max_length=255, pattern=f"^{PATH_PREFIX}$")] = "/"
     """What stands before each path, as /delay behind a proxy."""
+    trusted_proxies: Networks = ()
+    """Addresses or networks of proxies, as ["127.0.0.1", "10.0.0.0/8"]. From these X-Forwarded-For
+    says the client's address, and X-Forwarded-Prefix what they took off the path."""
     token_file: Annotated[str, Field(max_length=4096)] = ""
     """A file with one token a line: TOKEN [read|write|admin [NAME]]; admin if nothing is said.
     Instead of TOKEN also sha256:HEX, its SHA-256. It is read again whenever it changes. Without it

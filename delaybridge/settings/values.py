@@ -7,8 +7,9 @@ Stricter than pydantic, which takes `true` and `1_000` for numbers.
 from __future__ import annotations
 
 import re
+from ipaddress import ip_network
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from delaybridge import times
 from delaybridge.errors import MessageError
@@ -88,6 +89,15 @@ def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for text in value:
+            ip_network(text)
+    except ValueError:
+        raise ValueError('a list of addresses or networks, as ["10.0.0.0/8", "::1"]') from None
+    return value
+
+
 def _switch(value: object) -> bool:
     if isinstance(value, str):
         value = {"true": True, "false": False}.get(value.lower())
@@ -125,6 +135,7 @@ def _durability(value: object) -> str:
     return str(value)
 
 
+networks = AfterValidator(_networks)
 switch = BeforeValidator(_switch)
 delay = BeforeValidator(_delay)
 namespace = BeforeValidator(_namespace)

@@ -15,6 +15,7 @@ from delaybridge.web.audit import audited
 from delaybridge.web.checks import check_request
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import MEDIA, Problem, problem_of
+from delaybridge.web.proxies import Proxies
 from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
 from delaybridge.web.sessions import GUARD
 from delaybridge.web.site import Site
@@ -51,9 +52,13 @@ class App:
         self._site = site
         self._no_page = no_page and Resource(site, {"GET": no_page})
         self._base = site.settings.serve.base_path.rstrip("/")
+        trusted = site.settings.serve.trusted_proxies
+        self._proxies = Proxies(trusted) if trusted else None
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if self._proxies is not None:
+            scope = self._proxies.told(scope)
         # As it was sent: in an id `/` is written `%2F`, and the router must not see it decoded.
         path = scope["raw_path"].decode("ascii", "replace").partition("?")[0]
         if path == self._base:
