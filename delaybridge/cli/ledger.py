@@ -157,7 +157,7 @@ def _audit(call: Invocation, client: delaybridge.Client, record: dict[str, str])
     said = {"who": "command line", **record}
 
     def ask() -> Any:
-        return (yield [audit.write(call.settings.namespace, said)])[0]
+        return (yield [audit.write(call.settings.namespace, said, of_admin=True)])[0]
 
     return str(client.run(lambda calls: ask()))
 

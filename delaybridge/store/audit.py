@@ -1,34 +1,95 @@
-"""The audit: who did what over HTTP that cannot be undone, as a stream of bounded length."""
+"""The audit: who did what over HTTP that cannot be undone, as two streams of bounded length.
+
+Acts of administrators have one of their own: whoever may only write can fill the other, but can
+push none of theirs out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
 
 from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand, plain
 
-KEPT = 10_000  # records, approximately
+KEPT = 10_000  # records of each stream, approximately
+_PLACE = re.compile(r"([0-9]{1,20})-([0-9]{1,20})(\.others)?")
 
 
-def write(namespace: str, record: Mapping[str, str]) -> RedisCommand[str]:
-    """Add a record; its id, which begins with the time in ms on Redis' clock."""
+class Place(NamedTuple):
+    """Where a record is among all, in their order; of two at once, that of others is the older.
+
+    ms: the time on Redis' clock. of_admin: whether it is in the stream of administrators.
+    """
+
+    ms: int
+    number: int
+    of_admin: bool
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.number}{'' if self.of_admin else '.others'}"
+
+    @classmethod
+    def read(cls, text: str) -> Place | None:
+        """The place that is written so; None if none is."""
+        found = _PLACE.fullmatch(text)
+        return found and cls(int(found[1]), int(found[2]), found[3] is None)
+
+
+Record = tuple[Place, dict[str, str]]
+
+
+def write(namespace: str, record: Mapping[str, str], *, of_admin: bool) -> RedisCommand[str]:
+    """Add a record; its place, as text."""
     words = [word for pair in record.items() for word in pair]
-    return plain("XADD", keys.audit(namespace), "MAXLEN", "~", KEPT, "*", *words, parse=_text)
+    key = _key(namespace, of_admin=of_admin)
+
+    def placed(reply: bytes) -> str:
+        return str(_place(reply, of_admin=of_admin))
+
+    return plain("XADD", key, "MAXLEN", "~", KEPT, "*", *words, parse=placed)
 
 
-def read(namespace: str, before: str, most: int) -> RedisCommand[list[tuple[str, dict[str, str]]]]:
-    """The latest records and their ids, the latest first. before: an id; empty: from the end."""
-    last = f"({before}" if before else "+"
-    return plain("XREVRANGE", keys.audit(namespace), last, "-", "COUNT", most, parse=_read)
+def read(namespace: str, before: Place | None, most: int) -> list[RedisCommand[list[Record]]]:
+    """The latest records of each stream, of which `latest` makes one list.
+
+    before: a place; None: from the end.
+    """
+    return [_read(namespace, before, most, of_admin=of_admin) for of_admin in (True, False)]
 
 
-def _read(reply: Any) -> list[tuple[str, dict[str, str]]]:
-    return [
-        (_text(id), dict(zip(map(_text, words[::2]), map(_text, words[1::2]), strict=True)))
-        for id, words in reply
-    ]
+def latest(found: Iterable[list[Record]], most: int) -> list[Record]:
+    """The latest records of both streams, the latest first."""
+    both = chain.from_iterable(found)
+    return sorted(both, key=lambda record: record[0], reverse=True)[:most]
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+def _read(
+    namespace: str, before: Place | None, most: int, *, of_admin: bool
+) -> RedisCommand[list[Record]]:
+    last = "+"
+    if before is not None:
+        is_before = (of_admin, before.of_admin) == (False, True)  # one of the same time, too
+        last = f"{'' if is_before else '('}{before.ms}-{before.number}"
+
+    def parse(reply: Any) -> list[Record]:
+        return [(_place(id, of_admin=of_admin), dict(_pairs(words))) for id, words in reply]
+
+    key = _key(namespace, of_admin=of_admin)
+    return plain("XREVRANGE", key, last, "-", "COUNT", most, parse=parse)
+
+
+def _key(namespace: str, *, of_admin: bool) -> str:
+    return keys.audit(namespace) if of_admin else keys.audit_others(namespace)
+
+
+def _place(id: bytes, *, of_admin: bool) -> Place:
+    ms, _, number = id.partition(b"-")
+    return Place(int(ms), int(number), of_admin)
+
+
+def _pairs(words: list[bytes]) -> Iterator[tuple[str, str]]:
+    texts = [word.decode("utf-8", "replace") for word in words]
+    return zip(texts[::2], texts[1::2], strict=True)

@@ -175,7 +175,9 @@ events = _of_namespace("events")
 jobs = _of_namespace("jobs")
 """Hash: id -> the progress of a bulk verb over HTTP, JSON."""
 audit = _of_namespace("audit")
-"""Stream: who did what over HTTP that cannot be undone; the last 10,000 records or so."""
+"""Stream: what administrators did over HTTP that cannot be undone; the last 10,000 or so."""
+audit_others = _of_namespace("audit_others")
+"""Stream: the same of all others."""
 session_secret = _of_namespace("session_secret")
 """String: signs the sessions of browsers; all servers share it."""
 idempotency = _of_namespace("idempotency")

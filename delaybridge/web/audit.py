@@ -7,7 +7,6 @@ outcome is unknown.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,17 +20,16 @@ from delaybridge.store.command import Steps
 from delaybridge.times import format_time
 from delaybridge.web.endpoint import Call, Endpoint, Handler, Reply, Scope
 from delaybridge.web.problems import Problem, problem_of
-from delaybridge.web.site import Site
 
 _CHARS = 1000  # of one field
 _CONTENT = frozenset({"body", "body_base64", "headers", "properties"})
-_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _MOST = 500
 _log = logging.getLogger("delaybridge")
 
 
 class AuditRecord(msgspec.Struct, omit_defaults=True, rename={"from_": "from"}):
-    """who: the name of the token. what: the request. asked: its body as JSON, lists as counts.
+    """id: ends with `.others` if it was no admin. who: the name of the token. what: the request.
+    asked: its body as JSON, lists as counts.
 
     from: the client's address. After the act: `act`, the id of the record before it, `status` and
     `answer`, as JSON; at the end of a job `what` is its verb.
@@ -66,34 +64,41 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     """What the handler gives, noted before and after. DelayBridgeError: it was not begun."""
     asked = _text(_outline(msgspec.to_builtins(call.body))) if call.body is not None else ""
     record = {"who": call.who, "what": what, "from": call.address, "asked": asked}
-    act = await call.site.client.run(lambda calls: _write(calls, record))
+    act = await call.site.client.run(lambda calls: _write(calls, record, call.may))
     problem: Problem | None = None
     try:
         reply = await handler(call)
     except Exception as exc:
         problem = problem_of(exc)
         reply = Reply(problem.content, problem.status)
-    done = {"who": call.who, "what": what, "act": act}
+    done = {"what": what, "act": act}
     if isinstance(reply, Reply):
         done |= {"status": str(reply.status), "answer": _text(reply.content)}
-    await note(call.site, done)
+    await note(call, done)
     if problem is not None:
         raise problem
     return reply
 
 
-async def note(site: Site, record: Mapping[str, str]) -> None:
-    """Write a record of what was done. If Redis refuses it, the log has it."""
+async def note(call: Call, record: Mapping[str, str]) -> None:
+    """Write a record of what somebody did. If Redis refuses it, the log has it."""
+    record = {"who": call.who, **record}
     try:
-        await site.client.run(lambda calls: _write(calls, record))
+        await call.site.client.run(lambda calls: _write(calls, record, call.may))
     except DelayBridgeError as exc:
-        _log.error("the audit lacks %s: %s", printable(str(dict(record))), exc)
+        _log.error("the audit lacks %s: %s", printable(str(record)), exc)
 
 
-def _write(calls: Calls, record: Mapping[str, str]) -> Steps[str]:
+async def note_reading(call: Call, what: str) -> None:
+    """Write who reads a body, and of what. Without tokens nobody knows who asks."""
+    if call.may_read_bodies and call.site.access.asks_tokens():
+        await note(call, {"what": f"read the body of {what}", "from": call.address})
+
+
+def _write(calls: Calls, record: Mapping[str, str], may: Scope) -> Steps[str]:
     yield from calls.open()
     short = {name: printable(text)[:_CHARS] for name, text in record.items() if text}
-    (id,) = yield [audit.write(calls.namespace, short)]
+    (id,) = yield [audit.write(calls.namespace, short, of_admin=may is Scope.ADMIN)]
     return str(id)
 
 
@@ -119,21 +124,22 @@ async def records(call: Call) -> Reply:
     query: AuditQuery = call.query
     if not 1 <= query.limit <= _MOST:
         raise MessageError("bad_limit", "limit", f"give 1 to {_MOST}")
-    if query.cursor and not _ID.fullmatch(query.cursor):
+    before = audit.Place.read(query.cursor)
+    if query.cursor and before is None:
         raise MessageError("bad_cursor", "cursor", "pass on next_cursor as it was")
-    found = await call.site.client.run(lambda calls: _read(calls, query))
-    following = found[-1][0] if len(found) == query.limit else None
+    found = await call.site.client.run(lambda calls: _read(calls, before, query.limit))
+    following = str(found[-1][0]) if len(found) == query.limit else None
     return Reply(AuditPage([_record(*each) for each in found], following))
 
 
-def _read(calls: Calls, query: AuditQuery) -> Steps[list[tuple[str, dict[str, str]]]]:
-    (found,) = yield [audit.read(calls.namespace, query.cursor, query.limit)]
-    return list(found)
+def _read(calls: Calls, before: audit.Place | None, most: int) -> Steps[list[audit.Record]]:
+    found = yield audit.read(calls.namespace, before, most)
+    return audit.latest(found, most)
 
 
-def _record(id: str, fields: Mapping[str, str]) -> AuditRecord:
-    at = format_time(int(id.partition("-")[0]))
-    return msgspec.convert({"who": "", "what": "", **fields, "id": id, "at": at}, AuditRecord)
+def _record(place: audit.Place, fields: Mapping[str, str]) -> AuditRecord:
+    told = {"id": str(place), "at": format_time(place.ms)}
+    return msgspec.convert({"who": "", "what": "", **fields, **told}, AuditRecord)
 
 
 ENDPOINTS = (

@@ -252,6 +252,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="DELETE", path="/v1/jobs/{id}", scope=Scope.WRITE, handler=stop_job,
+        is_audited=True,
         summary="Stop a bulk verb", answers={200: Job, 404: None, 409: None},
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ import msgspec
 from delaybridge.message import Answer, State
 from delaybridge.store.burials import Burials, DeadGroup
 from delaybridge.store.stored import Stored
+from delaybridge.web.audit import note_reading
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.messages import OfKey, listed
 from delaybridge.web.paging import PageQuery
@@ -58,6 +59,8 @@ async def show(call: Call) -> Reply:
     found += await call.site.client.quarantined(id)
     for one in found:
         if one.state is State.DEAD:
+            if one.body is not None:
+                await note_reading(call, id)
             return Reply(shape_of(one, with_body=call.may_read_bodies))
     raise _not_dead(id)
 

@@ -9,6 +9,7 @@ import msgspec
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
 from delaybridge.store.transfer import Difference, checked, contents, differences, write
+from delaybridge.web.audit import note_reading
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import Problem
 
@@ -54,6 +55,7 @@ async def export(call: Call) -> Reply:
     if here.unreadable:
         names = ", ".join(f"{section}.{name}" for section, name in here.unreadable[:5])
         raise Problem(500, "unreadable", f"{names} cannot be read in full; see: doctor")
+    await note_reading(call, "all recurring definitions")
     return Reply(here.document())
 
 

@@ -44,7 +44,7 @@ async def begin(call: Call, verb: str, progress: Progress) -> Job:
     job = Job(new_id(), verb, RUNNING, now_ms, now_ms)
     site = call.site
     await site.client.run(lambda calls: _begin(calls, job))
-    task = asyncio.create_task(_work(site, job, progress, call.who), name=f"job {job.id}")
+    task = asyncio.create_task(_work(call, job, progress), name=f"job {job.id}")
     site.tasks[job.id] = task
     task.add_done_callback(lambda _: _ended(site, job.id))
     return job
@@ -84,7 +84,8 @@ async def _applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
             yield 0, Counter(answer.value for answer in answers)
 
 
-async def _work(site: Site, job: Job, progress: Progress, who: str) -> None:
+async def _work(call: Call, job: Job, progress: Progress) -> None:
+    site = call.site
     answers, ends = Counter[str](), asyncio.Event()
     telling = asyncio.create_task(_keep_telling(site, job, ends))
     try:
@@ -107,7 +108,7 @@ async def _work(site: Site, job: Job, progress: Progress, who: str) -> None:
         if await _tell(site, job):
             break
     done = msgspec.json.encode(job).decode()
-    await note(site, {"who": who, "what": job.verb, "status": job.state, "answer": done})
+    await note(call, {"what": job.verb, "status": job.state, "answer": done})
 
 
 async def _keep_telling(site: Site, job: Job, ends: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from delaybridge.client.requests import Requests
 from delaybridge.message import Answer, State
+from delaybridge.web.audit import note_reading
 from delaybridge.web.csv_pages import csv_reply
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.idempotency import HEADER, schedule_once
@@ -60,6 +61,8 @@ async def get(call: Call) -> Reply:
     made = await shown(call, id, await call.site.client.get(id, key=call.query.key))
     if made is None:
         raise _unknown(id)
+    if made.body_bytes is not None:
+        await note_reading(call, id)
     return Reply(made)
 
 

@@ -11,6 +11,7 @@ from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.message import Answer
 from delaybridge.store.definitions import Backfilled, Recurring
 from delaybridge.store.described import plain
+from delaybridge.web.audit import note_reading
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import ScheduledMessage, scheduled
@@ -96,6 +97,8 @@ class PreviewRuns(msgspec.Struct):
 async def definitions(call: Call) -> Reply:
     """Every definition with its state, next and last run."""
     found = await call.site.client.recurring.list()
+    if found:
+        await note_reading(call, "all recurring definitions")
     return Reply({"items": [_shape(call, each) for each in found]})
 
 
@@ -104,6 +107,7 @@ async def show(call: Call) -> Reply:
     found = await call.site.client.recurring.get(call.path["name"])
     if found is None:
         raise _unknown(call.path["name"])
+    await note_reading(call, f"the recurring definition {found.name}")
     return Reply(_shape(call, found))
 
 

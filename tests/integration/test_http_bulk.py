@@ -110,6 +110,8 @@ async def test_a_stopped_job_counts_the_messages_under_way_and_begins_no_others(
     goes_on.set()
     stopped = (await stopping).json()
     assert (stopped["state"], stopped["answers"]) == ("stopped", {"cancelled": 250})
+    acts = (await http.get("/v1/audit")).json()["items"]
+    assert [each["what"] for each in acts].count(f"DELETE /v1/jobs/{id}") == 2
     assert (await http.get("/v1/stats")).json()["delayed"] == 350
 
 

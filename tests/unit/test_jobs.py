@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,7 @@ async def test_the_end_of_a_job_is_told_although_redis_is_silent_for_a_moment(
     """For ever it is not tried: the process may have to end."""
     noted = []
 
-    async def note(site: Any, record: Any) -> None:
+    async def note(call: Any, record: Any) -> None:
         noted.append(record["status"])
 
     async def found() -> jobs.Progress:
@@ -45,7 +46,7 @@ async def test_the_end_of_a_job_is_told_although_redis_is_silent_for_a_moment(
     monkeypatch.setattr(jobs, "note", note)
     site: Any = SimpleNamespace(patient=Redis(silent=silent))
     job = jobs.Job("j", "cancel", "running", 0, 0)
-    await jobs._work(site, job, found(), "boss")
+    await jobs._work(SimpleNamespace(site=site), job, found())  # type: ignore[arg-type]
     assert (site.patient.states, noted) == (told, ["done"])
     assert job.answers == {"cancelled": 1}
 
@@ -65,5 +66,5 @@ async def test_a_job_of_mykit_reads_its_pages_as_patiently_as_others(
     settings = SimpleNamespace(namespace="n", serve=serve)
     site: Any = SimpleNamespace(patient=patient, settings=settings)  # without an impatient client
     query = SimpleNamespace(expire=True, confirm="n")
-    await verb(SimpleNamespace(site=site, query=query, headers={}))
+    await inspect.unwrap(verb)(SimpleNamespace(site=site, query=query, headers={}))
     assert [selection.place for selection in read] == ["kafka"]

@@ -29,6 +29,7 @@ OF_THE_NAMESPACE = (
     *(
         keys.jobs,
         keys.audit,
+        keys.audit_others,
         keys.session_secret,
         keys.idempotency,
         keys.recurring,

@@ -10,6 +10,7 @@ import msgspec
 from delaybridge.errors import MessageError
 from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.stored import Stored
+from delaybridge.web.audit import note_reading
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, put
 from delaybridge.web.compat.popping import Pop
 from delaybridge.web.endpoint import Call, Endpoint, Scope
@@ -97,19 +98,25 @@ async def delete(call: Call) -> QueueEnvelope:
 
 @_answers
 async def get(call: Call) -> QueueEnvelope:
-    """Show a job; null if nobody knows it. delay: when it is due, in seconds since 1970."""
+    """Show a job; null if nobody knows it. delay: when it is due, in seconds since 1970.
+
+    body: empty for a token that may only read.
+    """
     found = await call.site.client.get(decoded(call.body, JobId).id.strip())
-    return QueueEnvelope(0, "ok", None if found is None else _shown(found))
+    if found is None:
+        return QueueEnvelope(0, "ok")
+    await note_reading(call, found.id)
+    return QueueEnvelope(0, "ok", _shown(found, with_body=call.may_read_bodies))
 
 
-def _shown(found: Stored) -> dict[str, Any]:
+def _shown(found: Stored, *, with_body: bool) -> dict[str, Any]:
     headers = dict(found.headers)
     return {
         "topic": _text(headers.get("topic", found.destination)),
         "id": found.id,
         "delay": -(-found.due_ms // 1000),
         "ttr": int(_text(headers.get("ttr", "0")) or 0),
-        "body": (found.body or b"").decode(errors="replace"),
+        "body": (found.body or b"" if with_body else b"").decode(errors="replace"),
     }
 
 

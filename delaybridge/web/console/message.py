@@ -11,7 +11,7 @@ import msgspec
 from delaybridge.errors import MessageError
 from delaybridge.store.stored import Stored
 from delaybridge.times import format_time
-from delaybridge.web.audit import note
+from delaybridge.web.audit import note_reading
 from delaybridge.web.console.bodies import FORMS, MOST_BYTES, body_of, digest, viewed
 from delaybridge.web.console.lists import asked_ms
 from delaybridge.web.console.page import ConsolePage, refusal
@@ -43,7 +43,7 @@ async def message(call: Call) -> dict[str, Any]:
     view = None
     if body is not None and call.may_read_bodies and query.as_ != "none":
         view = viewed(body, query.as_)
-        await noted(call, item)
+        await note_reading(call, item.id)
     steps = steps_of(item, look.stats.now_ms)
     api = f"/v1/messages/{segment(item.id)}"
     trace = trace_id(item)
@@ -75,7 +75,7 @@ async def body(call: Call) -> Reply:
     content = body_of(item)
     if content is None:
         raise Problem(404, "no_body", "this message has no body", "$.id")
-    await noted(call, item)
+    await note_reading(call, item.id)
     headers = {
         "Content-Type": "application/octet-stream",
         "Content-Disposition": "attachment; filename=body.bin",
@@ -98,13 +98,6 @@ async def _read(call: Call) -> StoredMessage:
     if item is None:
         raise Problem(404, "unknown_message", f"no message {id[:80]!r} is pending or dead", "$.id")
     return item
-
-
-async def noted(call: Call, item: StoredMessage) -> None:
-    """The audit says who has read which body; without tokens nobody knows who asks."""
-    if call.site.access.asks_tokens():
-        what = f"read the body of {item.id}"
-        await note(call.site, {"who": call.who, "what": what, "from": call.address})
 
 
 def trace_id(item: StoredMessage) -> str | None:

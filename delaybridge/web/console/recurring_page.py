@@ -11,6 +11,7 @@ from delaybridge.errors import DelayBridgeError
 from delaybridge.recurring.definition import Definition
 from delaybridge.store.definitions import Recurring
 from delaybridge.times import format_time
+from delaybridge.web.audit import note_reading
 from delaybridge.web.console.bodies import is_kept_by_fields
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.endpoint import Call
@@ -35,6 +36,8 @@ async def recurring(call: Call) -> dict[str, Any]:
     chosen = next((one for one in every if one.name == query.edit), None)
     if query.edit and chosen is None:
         raise Problem(404, "unknown", f"no definition is named {query.edit[:80]!r}", "$.edit")
+    if chosen is not None:
+        await note_reading(call, f"the recurring definition {chosen.name}")
     return {
         "api": "/v1/recurring",
         "query": query,

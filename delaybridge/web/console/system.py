@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from delaybridge.settings.urls import redact_text
+from delaybridge.web.audit import note_reading
 from delaybridge.web.configuration import settings_in_force
 from delaybridge.web.console.bodies import is_kept_by_fields
-from delaybridge.web.console.message import noted
 from delaybridge.web.console.page import ConsolePage
 from delaybridge.web.doctor import checked
 from delaybridge.web.endpoint import Call, Scope
@@ -94,7 +94,7 @@ async def publish(call: Call) -> dict[str, Any]:
     found = await client.get(query.source, key=query.key) if query.source else None
     one = shape_of(found, with_body=call.may_read_bodies) if found else None
     if one is not None:
-        await noted(call, one)
+        await note_reading(call, one.id)
     places = await client.destinations()
     return {
         "api": "/v1/messages",
