@@ -180,6 +180,8 @@ audit_others = _of_namespace("audit_others")
 """Stream: the same of all others."""
 session_secret = _of_namespace("session_secret")
 """String: signs the sessions of browsers; all servers share it."""
+sessions_ended = _of_namespace("sessions_ended")
+"""Zset: number of a session that was logged out -> when it would end by itself, in epoch s."""
 idempotency = _of_namespace("idempotency")
 """Zset: `token:bucket` of a source for one HTTP request -> when it is forgotten, in epoch ms."""
 recurring = _of_namespace("recurring")

@@ -1,6 +1,9 @@
-"""The secret that signs the sessions of browsers; all servers of a namespace share it."""
+"""What all servers of a namespace know of browsers' sessions: the secret that signs them, and which
+were ended."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand, plain
@@ -14,3 +17,19 @@ def keep(namespace: str, secret: str) -> RedisCommand[bytes | None]:
 def read(namespace: str) -> RedisCommand[bytes | None]:
     """The secret."""
     return plain("GET", keys.session_secret(namespace))
+
+
+def end(namespace: str, ended: Mapping[str, int], now_s: int) -> list[RedisCommand[int]]:
+    """End sessions. ended: number -> when it would end by itself, in s; until then it is kept."""
+    key = keys.sessions_ended(namespace)
+    pairs = [word for number, ends_s in ended.items() for word in (ends_s, number)]
+    return [plain("ZADD", key, *pairs), plain("ZREMRANGEBYSCORE", key, "-inf", now_s)]
+
+
+def has_ended(namespace: str, number: str) -> RedisCommand[bool]:
+    """Whether a session was ended."""
+    return plain("ZSCORE", keys.sessions_ended(namespace), number, parse=_is_there)
+
+
+def _is_there(score: bytes | None) -> bool:
+    return score is not None

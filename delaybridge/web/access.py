@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
-from delaybridge.errors import printable
+from delaybridge.client.async_client import AsyncClient
+from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.settings.settings import Settings
 from delaybridge.web.endpoint import Endpoint, Scope
 from delaybridge.web.problems import Problem
@@ -19,6 +21,7 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="delaybridge"'}
 _IN_QUERY = re.compile(
     rb"(?:^|&)(?:access_?token|token|api_?key|auth|authorization|bearer)=", re.IGNORECASE
 )
+_LOGINS = 5.0  # a second of one token: the end of each session is kept for half a day
 _log = logging.getLogger("delaybridge")
 _ANYONE = Token(b"", Scope.ADMIN, "anyone")
 _NOBODY = Token(b"", Scope.OPEN, "")
@@ -34,6 +37,7 @@ class Access:
         self.sessions = Sessions(all_settings)
         self._read_only = settings.read_only
         self._failures, self._pace = Failures(), Pace(settings.rate)
+        self._logins = Pace(_LOGINS)
 
     def check(
         self, endpoint: Endpoint, headers: Mapping[str, str], query: bytes, address: str
@@ -55,14 +59,22 @@ class Access:
             raise _too_many(wait_s, "more requests than serve.rate allows a token")
         return who
 
+    async def look(self, client: AsyncClient, headers: Mapping[str, str]) -> None:
+        """Ask Redis what it knows of a request's session, before `check`. DelayBridgeError."""
+        if self._file is not None and "cookie" in headers and "authorization" not in headers:
+            await self.sessions.prepare(client)
+            await self.sessions.check(client, headers, self._file)
+
     def asks_tokens(self) -> bool:
         """Whether there is a token file."""
         return self._file is not None
 
-    def knows(self, headers: Mapping[str, str]) -> bool:
+    async def knows(self, client: AsyncClient, headers: Mapping[str, str]) -> bool:
         """Whether the session or token of a request that was allowed still is one."""
         if self._file is None:
             return True
+        with suppress(DelayBridgeError):  # nobody says that it is none
+            await self.look(client, headers)
         kind, _, text = headers.get("authorization", "").partition(" ")
         if kind:
             return kind.lower() == "bearer" and self._file.find(text.strip()) is not None
@@ -70,8 +82,15 @@ class Access:
 
     def log_in(self, text: str, address: str) -> str:
         """The cookie of a new session for this token; Problem 401 or 429."""
-        headers = {"authorization": f"Bearer {text}"}
-        return self.sessions.value(self._who("GET", headers, address))
+        who = self._who("GET", {"authorization": f"Bearer {text}"}, address)
+        if wait_s := self._logins.wait_s(who.name):
+            raise _too_many(wait_s, "too many logins with this token")
+        return self.sessions.value(who)
+
+    async def log_out(self, client: AsyncClient, headers: Mapping[str, str]) -> None:
+        """End the session of a request, if it has one. DelayBridgeError."""
+        if self._file is not None:
+            await self.sessions.end(client, headers, self._file)
 
     def _who(self, method: str, headers: Mapping[str, str], address: str) -> Token:
         """A right token counts whatever its address did: others may share that address."""

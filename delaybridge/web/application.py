@@ -156,8 +156,8 @@ class Resource:
             what = "this server is told to stop; send it again"
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
         call = self._call(scope, headers)
-        if "cookie" in headers and self._access.asks_tokens():
-            await self._access.sessions.prepare(site.client)
+        if endpoint.scope is not Scope.OPEN:
+            await self._access.look(site.client, headers)
         who = self._access.check(endpoint, headers, scope["query_string"], call.address)
         scope[_WHO] = who
         check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)

@@ -57,7 +57,7 @@ class Export:
     async def _next(self) -> bool:
         """Read the next page; False if the download breaks off here."""
         site = self._call.site
-        if site.is_draining or not site.access.knows(self._call.headers):
+        if site.is_draining or not await site.access.knows(site.client, self._call.headers):
             return False
         try:
             self._page = await _page(self._call, self._page.next_cursor)

@@ -1,8 +1,8 @@
 """Sessions of browsers: a signed cookie stands for a token, which itself is never in a cookie.
 
-The cookie has the name of a session's token and the time when it ends, signed with a secret that
-all servers of a namespace share in Redis, and with the token's digest: a token that leaves the file
-ends its sessions.
+The cookie has the name of a session's token, the session's number and the time when it ends, signed
+with a secret that all servers of a namespace share in Redis, and with the token's digest: a token
+that leaves the file ends its sessions. The numbers of those that were logged out are in Redis, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import logging
 import re
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import StoreError, StoreUnavailable
@@ -27,10 +29,19 @@ from delaybridge.web.tokens import Token, TokenFile
 KEPT_S = 12 * 3600
 READ_AGAIN_S = 60.0
 GUARD = "x-delaybridge-console"  # a page of another site cannot set it
-_VALUE = re.compile(r"([0-9a-f]{16})\.([0-9]{1,12})\.([0-9a-f]{64})")
+_VALUE = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{16})\.([0-9]{1,12})\.([0-9a-f]{64})")
+_ALIVE = 10_000  # sessions of which this process remembers that Redis did not know their end
 _SECRET = re.compile(rb"[0-9a-f]{64}")
 _SAFE = frozenset({"GET", "HEAD"})
 _log = logging.getLogger("delaybridge")
+
+
+class Session(NamedTuple):
+    """What a cookie says. number: of this session. ends_s: when it ends by itself."""
+
+    token: Token
+    number: str
+    ends_s: int
 
 
 class Sessions:
@@ -40,6 +51,8 @@ class Sessions:
         self._own = f"{settings.namespace} {settings.serve.base_path} ".encode()
         self._secret: bytes | None = None
         self._read_s = 0.0
+        self._ended: dict[str, int] = {}
+        self._alive: OrderedDict[str, None] = OrderedDict()
 
     @property
     def cookie(self) -> str:
@@ -48,7 +61,8 @@ class Sessions:
         return f"__Host-delaybridge-{hashlib.sha256(own).hexdigest()[:8]}"
 
     async def prepare(self, client: AsyncClient) -> None:
-        """Read the secret, once a minute: a Redis that came back empty may have another one.
+        """Read the secret, once a minute: a Redis that came back empty may have another one. What
+        this process knows to have ended is written again: Redis may lack it.
 
         DelayBridgeError: Redis does not answer.
         """
@@ -56,9 +70,10 @@ class Sessions:
         if self._secret is not None and now_s - self._read_s < READ_AGAIN_S:
             return
         self._read_s = now_s
-        kept = self._secret or secrets.token_hex(32).encode()
+        kept, wall_s = self._secret or secrets.token_hex(32).encode(), time.time()
+        self._ended = {each: ends_s for each, ends_s in self._ended.items() if ends_s > wall_s}
         try:
-            self._secret = await client.run(lambda calls: _shared(calls, kept))
+            self._secret = await client.run(lambda calls: _shared(calls, kept, self._ended))
         except StoreUnavailable:
             if self._secret is None:
                 raise
@@ -69,23 +84,63 @@ class Sessions:
 
     def value(self, token: Token) -> str:
         """The content of a cookie for a session that begins now."""
-        ends_s = int(time.time()) + KEPT_S
-        return f"{_name(token)}.{ends_s}.{self._signature(token, ends_s)}"
+        began = Session(token, secrets.token_hex(8), int(time.time()) + KEPT_S)
+        return f"{_name(token)}.{began.number}.{began.ends_s}.{self._signature(began)}"
 
     def find(self, headers: Mapping[str, str], tokens: TokenFile) -> Token | None:
         """The token of the session that a request's cookie belongs to."""
+        found = self._read(headers, tokens)
+        return None if found is None or found.number in self._ended else found.token
+
+    async def check(
+        self, client: AsyncClient, headers: Mapping[str, str], tokens: TokenFile
+    ) -> None:
+        """Look whether the session of a request was ended, at whichever server, before `find`.
+
+        While Redis is silent, those go on that it did not know as ended when it was asked last.
+        DelayBridgeError: it was never asked.
+        """
+        session = self._read(headers, tokens)
+        if session is None or session.number in self._ended:
+            return
+        try:
+            has_ended = await client.run(lambda calls: _has_ended(calls, session.number))
+        except StoreUnavailable:
+            if session.number not in self._alive:
+                raise
+            return
+        if has_ended:
+            self._ended[session.number] = session.ends_s
+        self._alive[session.number] = None
+        if len(self._alive) > _ALIVE:
+            self._alive.popitem(last=False)
+
+    async def end(self, client: AsyncClient, headers: Mapping[str, str], tokens: TokenFile) -> None:
+        """End the session of a request, for all servers.
+
+        DelayBridgeError: Redis does not know; this process does, and tells it again.
+        """
+        await self.prepare(client)
+        session = self._read(headers, tokens)
+        if session is not None:
+            self._ended[session.number] = session.ends_s
+            one = {session.number: session.ends_s}
+            await client.run(lambda calls: _end(calls, one))
+
+    def _read(self, headers: Mapping[str, str], tokens: TokenFile) -> Session | None:
+        """The session that a request's cookie belongs to, whether or not it was ended."""
         found = _VALUE.fullmatch(cookies(headers).get(self.cookie, ""))
         if found is None or self._secret is None:
             return None
-        name, ends_s, signature = found[1], int(found[2]), found[3]
-        token = next((each for each in tokens.all() if _name(each) == name), None)
-        if token is None or not time.time() < ends_s:
+        token = next((each for each in tokens.all() if _name(each) == found[1]), None)
+        if token is None or not time.time() < int(found[3]):
             return None
-        return token if hmac.compare_digest(self._signature(token, ends_s), signature) else None
+        session = Session(token, found[2], int(found[3]))
+        return session if hmac.compare_digest(self._signature(session), found[4]) else None
 
-    def _signature(self, token: Token, ends_s: int) -> str:
+    def _signature(self, session: Session) -> str:
         assert self._secret is not None
-        signed = b"%d %s" % (ends_s, token.digest)
+        signed = b"%s %d %s" % (session.number.encode(), session.ends_s, session.token.digest)
         return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()
 
 
@@ -116,11 +171,23 @@ def _name(token: Token) -> str:
     return hashlib.sha256(b"session " + token.digest).hexdigest()[:16]
 
 
-def _shared(calls: Calls, kept: bytes) -> Steps[bytes]:
+def _shared(calls: Calls, kept: bytes, ended: Mapping[str, int]) -> Steps[bytes]:
     """The secret of all servers: this one, if there is none."""
     yield from calls.open()
     keep = sessions.keep(calls.namespace, kept.decode())
     _, found = yield [keep, sessions.read(calls.namespace)]
     if not _SECRET.fullmatch(found or b""):
         raise StoreError(f"{keys.session_secret(calls.namespace)} is not what delaybridge wrote")
+    if ended:
+        yield from _end(calls, ended)
     return bytes(found)
+
+
+def _end(calls: Calls, ended: Mapping[str, int]) -> Steps[None]:
+    yield from calls.open()
+    yield sessions.end(calls.namespace, ended, int(time.time()))
+
+
+def _has_ended(calls: Calls, number: str) -> Steps[bool]:
+    (found,) = yield [sessions.has_ended(calls.namespace, number)]
+    return bool(found)

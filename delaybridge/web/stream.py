@@ -38,7 +38,7 @@ class Stream:
     def __init__(self, call: Call) -> None:
         hub, query = call.site.events, call.query
         self._hub, self._place = hub, query.destination
-        self._access, self._headers = call.site.access, call.headers
+        self._site, self._headers = call.site, call.headers
         self._wanted = frozenset(query.event.split(",")) if query.event else None
         self._number, self._gap = hub.count, None
         if last_id := call.headers.get("last-event-id"):
@@ -53,7 +53,7 @@ class Stream:
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")
             await _part(send, first)
-            while not (hub.is_closed or ending.has_ended) and self._access.knows(self._headers):
+            while not (hub.is_closed or ending.has_ended) and await self._is_known():
                 while (text := self._next()) is not None:
                     await _part(send, text)
                 if not ending.has_ended:
@@ -63,6 +63,9 @@ class Stream:
             await send({"type": "http.response.body", "body": b""})
         finally:
             hub.clients -= 1
+
+    async def _is_known(self) -> bool:
+        return await self._site.access.knows(self._site.client, self._headers)
 
     def _next(self) -> bytes | None:
         """The text of the next events that fit; None if there are no more events."""

@@ -132,11 +132,12 @@ async def test_a_session_is_known_to_other_servers_and_ends_with_its_token(
 async def test_a_cookie_that_was_changed_is_no_session(guarded: httpx.AsyncClient) -> None:
     cookie = (await log_in(guarded, "read"))["cookie"]
     label, _, value = cookie.partition("=")
-    name, ends, signature = value.split(".")
+    name, number, ends, signature = value.split(".")
     changed = (
-        f"{name}.{ends}.{'0' * 64}",
-        f"{name}.{int(ends) + 1}.{signature}",
-        f"{'0' * 16}.{ends}.{signature}",
+        f"{name}.{number}.{ends}.{'0' * 64}",
+        f"{name}.{number}.{int(ends) + 1}.{signature}",
+        f"{name}.{'0' * 16}.{ends}.{signature}",
+        f"{'0' * 16}.{number}.{ends}.{signature}",
         "",
     )
     for text, status in (*((each, 401) for each in changed), (value, 200)):

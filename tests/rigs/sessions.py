@@ -26,7 +26,7 @@ async def log_in(client: httpx.AsyncClient, scope: str, after: str = "/") -> dic
     assert answer.status_code == 303 and answer.headers["location"] == after
     cookie = answer.headers["set-cookie"]
     assert re.fullmatch(
-        r"__Host-delaybridge-\w{8}=\w{16}\.\d+\.\w{64}; Max-Age=43200; "
+        r"__Host-delaybridge-\w{8}=\w{16}\.\w{16}\.\d+\.\w{64}; Max-Age=43200; "
         r"Path=/; HttpOnly; Secure; SameSite=Strict",
         cookie,
     )

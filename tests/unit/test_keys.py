@@ -31,6 +31,7 @@ OF_THE_NAMESPACE = (
         keys.audit,
         keys.audit_others,
         keys.session_secret,
+        keys.sessions_ended,
         keys.idempotency,
         keys.recurring,
         keys.recurring_due,

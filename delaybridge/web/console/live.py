@@ -43,7 +43,7 @@ class TickStream:
         ending: Ending = scope["extensions"]["connection"]["ending"]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-            while not (site.is_draining or ending.has_ended) and site.access.knows(self._headers):
+            while not (site.is_draining or ending.has_ended) and await self._is_known():
                 text = await site.looks.tick(self._language)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
                 ending.waiter = asyncio.get_running_loop().create_future()
@@ -52,6 +52,9 @@ class TickStream:
             await send({"type": "http.response.body", "body": b""})
         finally:
             site.events.clients -= 1
+
+    async def _is_known(self) -> bool:
+        return await self._site.access.knows(self._site.client, self._headers)
 
 
 async def live(call: Call) -> TickStream:

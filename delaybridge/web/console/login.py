@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
-from delaybridge.errors import DelayBridgeError
+from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.web.console.look import Look
 from delaybridge.web.console.page import refusal, shown
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
@@ -13,6 +15,7 @@ from delaybridge.web.problems import Problem, problem_of
 from delaybridge.web.sessions import KEPT_S, is_foreign
 
 _MOST_BYTES = 4096
+_log = logging.getLogger("delaybridge")
 
 
 async def form(call: Call) -> Reply:
@@ -34,14 +37,25 @@ async def log_in(call: Call) -> Reply:
         value = access.log_in(given.get("token", [""])[0].strip(), call.address)
     except (Problem, DelayBridgeError) as exc:
         return _form(call, after, problem_of(exc))
-    return _to(call, after, f"{access.sessions.cookie}={value}; Max-Age={KEPT_S}")
+    return _to(call, after, _cookie(call, value, KEPT_S))
 
 
 async def log_out(call: Call) -> Reply:
-    """End the session of this browser. Problem 403 if another site asks for it."""
+    """End the session, for all servers. Problem 403 if another site asks for it."""
     if is_foreign(call.headers):
         raise Problem(403, "foreign_origin", "log out with the button of the console")
-    return _to(call, "/login", f"{call.site.access.sessions.cookie}=; Max-Age=0")
+    access, gone = call.site.access, _cookie(call, "", 0)
+    try:
+        await access.log_out(call.site.client, call.headers)
+    except DelayBridgeError as exc:
+        _log.warning("a session is not ended everywhere: %s", printable(str(exc)))
+        what = (
+            "the session has ended in this browser and at this server; others learn of it as soon"
+        )
+        problem = Problem(503, "store_unavailable", f"{what} as Redis answers")
+        answer = _form(call, "/", problem)
+        return answer._replace(headers={**answer.headers, **gone})
+    return _to(call, "/login", gone)
 
 
 def _form(call: Call, after: str, problem: Problem | None = None) -> Reply:
@@ -49,11 +63,14 @@ def _form(call: Call, after: str, problem: Problem | None = None) -> Reply:
     return shown(call, "login.html", data, problem.status if problem else 200)
 
 
-def _to(call: Call, path: str, cookie: str = "") -> Reply:
-    headers = {"Location": f"{call.base}{path}", "Cache-Control": "no-store"}
-    if cookie:
-        headers["Set-Cookie"] = f"{cookie}; Path=/; HttpOnly; Secure; SameSite=Strict"
-    return Reply(None, 303, headers)
+def _to(call: Call, path: str, more: Mapping[str, str] = {}) -> Reply:
+    there = {"Location": f"{call.base}{path}", "Cache-Control": "no-store"}
+    return Reply(None, 303, {**there, **more})
+
+
+def _cookie(call: Call, value: str, kept_s: int) -> dict[str, str]:
+    named = f"{call.site.access.sessions.cookie}={value}; Max-Age={kept_s}"
+    return {"Set-Cookie": f"{named}; Path=/; HttpOnly; Secure; SameSite=Strict"}
 
 
 def _next(query: str) -> str:
