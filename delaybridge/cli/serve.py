@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from functools import partial
+from pathlib import Path
 
 import click
 
 from delaybridge.cli.failure import refused
-from delaybridge.cli.grammar import Command, option, pass_call
+from delaybridge.cli.grammar import Group, option, pass_call
 from delaybridge.cli.invocation import Invocation
 
 _NEEDED = ("starlette", "uvicorn", "httptools", "jinja2")
+_SCOPES = ("read", "write", "admin")
 _DIALECTS = ("mykit", "youzan", "delay-queue")
 
 
@@ -20,7 +22,7 @@ def has_web() -> bool:
     return all(importlib.util.find_spec(name) for name in _NEEDED)
 
 
-@click.command("serve", cls=Command)
+@click.group("serve", cls=Group, invoke_without_command=True, subcommand_metavar="[token new]")
 @option("--host HOST", "Where to listen. [default: serve.host, 127.0.0.1]")
 @option(
     "--port PORT",
@@ -43,11 +45,16 @@ def has_web() -> bool:
 )
 @pass_call
 def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
-    """Serve the console (/), the HTTP API, its page (/docs) and its description (/openapi.json).
+    """Serve the HTTP API, for every language.
 
-    Start as many as you like, on as many hosts. SIGTERM and Ctrl-C drain: what is under way is
-    answered first.
+    Also the console (/), the API's page (/docs) and its description (/openapi.json). Start as many
+    as you like, on as many hosts. SIGTERM and Ctrl-C drain: what is under way is answered first.
     """
+    if click.get_current_context().invoked_subcommand:
+        names = ["read_only"] if read_only else [n for n in given if given[n] is not None]
+        if names:
+            raise refused(f"--{names[0].replace('_', '-')}", "it is for serving, not for a verb")
+        return
     if not has_web():
         raise refused("serve", 'it needs: pip install "delaybridge[web]"', "config")
     settings = call.load({"serve": {**given, "read_only": read_only or None}})
@@ -59,3 +66,30 @@ def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
     prepare = partial(configure, as_json=call.output.json, verbose=call.verbose)
     prepare()
     run(settings, prepare)
+
+
+@serve.group("token", cls=Group)
+def token() -> None:
+    """The tokens that requests need."""
+
+
+@token.command("new")
+@click.argument("scope", type=click.Choice(_SCOPES), default="admin")
+@click.argument("name", default="")
+@option("--token-file FILE", "Where its digest is written. [default: serve.token_file]")
+@pass_call
+def new(call: Invocation, scope: str, name: str, token_file: str | None) -> None:
+    """Make a token that may do so much, print it, and write its digest to the file.
+
+    It is shown this once: the file has SHA-256 of it. Servers that run know it at once. NAME is
+    who it is in the audit.
+    """
+    from delaybridge.web.endpoint import Scope
+    from delaybridge.web.tokens import add_token
+
+    file = call.load({"serve": {"token_file": token_file}}).serve.token_file
+    if not file:
+        raise refused("serve.token_file", "say which file: --token-file FILE", "config")
+    text = add_token(Path(file), Scope(scope), name)
+    call.output.result({"token": text, "scope": scope, "name": name, "file": file}, text)
+    call.note(f"its digest is in {file}; nothing shows the token again")

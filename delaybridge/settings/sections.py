@@ -281,8 +281,8 @@ class ServeSettings(Section):
     says the client's address, and X-Forwarded-Prefix what they took off the path."""
     token_file: Annotated[str, Field(max_length=4096)] = ""
     """A file with one token a line: TOKEN [read|write|admin [NAME]]; admin if nothing is said.
-    Instead of TOKEN also sha256:HEX, its SHA-256. It is read again whenever it changes. Without it
-    everybody who reaches the port may do everything."""
+    Instead of TOKEN also sha256:HEX, its SHA-256, as `delaybridge serve token new` writes it. It is
+    read again whenever it changes. Without it everybody who reaches the port may do everything."""
     rate: Annotated[float, number(0, 1_000_000)] = 0.0
     """The most requests a second of one token to one process; 0: no limit."""
     allowed_hosts: Texts = ()

@@ -18,7 +18,7 @@ KEPT = 10_000  # records of each stream, approximately
 _PLACE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})(\.others)?")
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a record is among all, in their order; of two at once, that of others is the older.
 
     ms: the time on Redis' clock. of_admin: whether it is in the stream of administrators.
@@ -32,13 +32,13 @@ class Place(NamedTuple):
         return f"{self.ms}-{self.number}{'' if self.of_admin else '.others'}"
 
     @classmethod
-    def read(cls, text: str) -> Place | None:
+    def read(cls, text: str) -> Position | None:
         """The place that is written so; None if none is."""
         found = _PLACE.fullmatch(text)
         return found and cls(int(found[1]), int(found[2]), found[3] is None)
 
 
-Record = tuple[Place, dict[str, str]]
+Record = tuple[Position, dict[str, str]]
 
 
 def write(namespace: str, record: Mapping[str, str], *, of_admin: bool) -> RedisCommand[str]:
@@ -52,7 +52,7 @@ def write(namespace: str, record: Mapping[str, str], *, of_admin: bool) -> Redis
     return plain("XADD", key, "MAXLEN", "~", KEPT, "*", *words, parse=placed)
 
 
-def read(namespace: str, before: Place | None, most: int) -> list[RedisCommand[list[Record]]]:
+def read(namespace: str, before: Position | None, most: int) -> list[RedisCommand[list[Record]]]:
     """The latest records of each stream, of which `latest` makes one list.
 
     before: a place; None: from the end.
@@ -67,7 +67,7 @@ def latest(found: Iterable[list[Record]], most: int) -> list[Record]:
 
 
 def _read(
-    namespace: str, before: Place | None, most: int, *, of_admin: bool
+    namespace: str, before: Position | None, most: int, *, of_admin: bool
 ) -> RedisCommand[list[Record]]:
     last = "+"
     if before is not None:
@@ -85,9 +85,9 @@ def _key(namespace: str, *, of_admin: bool) -> str:
     return keys.audit(namespace) if of_admin else keys.audit_others(namespace)
 
 
-def _place(id: bytes, *, of_admin: bool) -> Place:
+def _place(id: bytes, *, of_admin: bool) -> Position:
     ms, _, number = id.partition(b"-")
-    return Place(int(ms), int(number), of_admin)
+    return Position(int(ms), int(number), of_admin)
 
 
 def _pairs(words: list[bytes]) -> Iterator[tuple[str, str]]:

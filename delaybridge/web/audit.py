@@ -124,7 +124,7 @@ async def records(call: Call) -> Reply:
     query: AuditQuery = call.query
     if not 1 <= query.limit <= _MOST:
         raise MessageError("bad_limit", "limit", f"give 1 to {_MOST}")
-    before = audit.Place.read(query.cursor)
+    before = audit.Position.read(query.cursor)
     if query.cursor and before is None:
         raise MessageError("bad_cursor", "cursor", "pass on next_cursor as it was")
     found = await call.site.client.run(lambda calls: _read(calls, before, query.limit))
@@ -132,12 +132,12 @@ async def records(call: Call) -> Reply:
     return Reply(AuditPage([_record(*each) for each in found], following))
 
 
-def _read(calls: Calls, before: audit.Place | None, most: int) -> Steps[list[audit.Record]]:
+def _read(calls: Calls, before: audit.Position | None, most: int) -> Steps[list[audit.Record]]:
     found = yield audit.read(calls.namespace, before, most)
     return audit.latest(found, most)
 
 
-def _record(place: audit.Place, fields: Mapping[str, str]) -> AuditRecord:
+def _record(place: audit.Position, fields: Mapping[str, str]) -> AuditRecord:
     told = {"id": str(place), "at": format_time(place.ms)}
     return msgspec.convert({"who": "", "what": "", **fields, **told}, AuditRecord)
 

@@ -36,7 +36,7 @@ _SAFE = frozenset({"GET", "HEAD"})
 _log = logging.getLogger("delaybridge")
 
 
-class Session(NamedTuple):
+class BrowserSession(NamedTuple):
     """What a cookie says. number: of this session. ends_s: when it ends by itself."""
 
     token: Token
@@ -84,7 +84,7 @@ class Sessions:
 
     def value(self, token: Token) -> str:
         """The content of a cookie for a session that begins now."""
-        began = Session(token, secrets.token_hex(8), int(time.time()) + KEPT_S)
+        began = BrowserSession(token, secrets.token_hex(8), int(time.time()) + KEPT_S)
         return f"{_name(token)}.{began.number}.{began.ends_s}.{self._signature(began)}"
 
     def find(self, headers: Mapping[str, str], tokens: TokenFile) -> Token | None:
@@ -127,7 +127,7 @@ class Sessions:
             one = {session.number: session.ends_s}
             await client.run(lambda calls: _end(calls, one))
 
-    def _read(self, headers: Mapping[str, str], tokens: TokenFile) -> Session | None:
+    def _read(self, headers: Mapping[str, str], tokens: TokenFile) -> BrowserSession | None:
         """The session that a request's cookie belongs to, whether or not it was ended."""
         found = _VALUE.fullmatch(cookies(headers).get(self.cookie, ""))
         if found is None or self._secret is None:
@@ -135,10 +135,10 @@ class Sessions:
         token = next((each for each in tokens.all() if _name(each) == found[1]), None)
         if token is None or not time.time() < int(found[3]):
             return None
-        session = Session(token, found[2], int(found[3]))
+        session = BrowserSession(token, found[2], int(found[3]))
         return session if hmac.compare_digest(self._signature(session), found[4]) else None
 
-    def _signature(self, session: Session) -> str:
+    def _signature(self, session: BrowserSession) -> str:
         assert self._secret is not None
         signed = b"%s %d %s" % (session.number.encode(), session.ends_s, session.token.digest)
         return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()

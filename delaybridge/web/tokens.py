@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import os
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from delaybridge.errors import ConfigError
 from delaybridge.web.endpoint import Scope
+from delaybridge.web.guessing import weakness
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
-_TOKEN_CHARS, _KINDS_OF_CHARS = 16, 8  # at least
+_NAME_FORM = "a name has 1 to 64 of a-z A-Z 0-9 . _ -"
 _FORM = "TOKEN [read|write|admin [NAME]]"
+_REMEDY = "make one with: delaybridge serve token new"
 _log = logging.getLogger("delaybridge")
 
 
@@ -38,17 +42,28 @@ class TokenFile:
     def __init__(self, file: str) -> None:
         """ConfigError: the file cannot be read, has a fault or no token."""
         self._file = Path(file)
+        self._strong: dict[bytes, bool] = {}  # by the digest of those that were used
         self._seen = self._look()
         self._tokens = _tokens_of(self._file)
         if not self._tokens:
-            raise ConfigError(f"serve.token_file: {file} has no token; write {_FORM}")
+            raise ConfigError(f"serve.token_file: {file} has no token; {_REMEDY}")
 
     def find(self, text: str) -> Token | None:
         """The token that reads so, as the file is now."""
         digest = hashlib.sha256(text.encode("latin-1", "replace")).digest()
         # All are compared: how long it takes does not say which one was nearly right.
         found = [each for each in self.all() if hmac.compare_digest(each.digest, digest)]
-        return found[0] if found else None
+        return found[0] if found and self._is_strong(found[0], text) else None
+
+    def _is_strong(self, token: Token, text: str) -> bool:
+        """Whether it is hard to guess; of a digest that is known only when the token is used."""
+        is_strong = self._strong.get(token.digest)
+        if is_strong is None:
+            weak = weakness(text)
+            is_strong = self._strong[token.digest] = weak is None
+            if weak:
+                _log.error("serve.token_file: %s is refused: %s; %s", token.name, weak, _REMEDY)
+        return is_strong
 
     def all(self) -> list[Token]:
         """The tokens, as the file is now."""
@@ -96,7 +111,7 @@ def _tokens(lines: list[str]) -> Iterator[Token]:
         if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or more:
             raise ConfigError(f"{where}: write {_FORM}")
         if name and not _NAME.fullmatch(name):
-            raise ConfigError(f"{where}: a name has 1 to 64 of a-z A-Z 0-9 . _ -")
+            raise ConfigError(f"{where}: {_NAME_FORM}")
         digest = _digest(text, where)
         if (first := line_of.setdefault(digest, number)) != number:
             raise ConfigError(f"{where}: has the token of line {first}; remove one of them")
@@ -109,9 +124,28 @@ def _digest(text: str, where: str) -> bytes:
         return bytes.fromhex(hashed[1])
     if text.startswith("sha256:"):
         raise ConfigError(f"{where}: after sha256: come 64 hexadecimal digits")
-    if len(text) < _TOKEN_CHARS:
-        what = f"the token has {len(text)} characters; use {_TOKEN_CHARS} random ones or more"
-        raise ConfigError(f"{where}: {what}")
-    if "changeme" in text.lower() or len(set(text)) < _KINDS_OF_CHARS:
-        raise ConfigError(f"{where}: the token is easy to guess; use: openssl rand -hex 32")
+    if weak := weakness(text):
+        raise ConfigError(f"{where}: {weak}; {_REMEDY}")
     return hashlib.sha256(text.encode()).digest()
+
+
+def add_token(file: Path, scope: Scope, name: str) -> str:
+    """A new token, whose digest the file has now. ConfigError: it cannot be used; nothing is new.
+
+    Servers that read the file know the token at once.
+    """
+    if name and not _NAME.fullmatch(name):
+        raise ConfigError(_NAME_FORM)
+    text, before = secrets.token_hex(32), b""
+    if file.exists():
+        _tokens_of(file)  # of a file with a fault servers would not read the new line
+        before = file.read_bytes()
+    line = f"sha256:{hashlib.sha256(text.encode()).hexdigest()} {scope} {name}".rstrip()
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with open(descriptor, "ab") as lines:
+            lines.write(b"" if before.endswith(b"\n") or not before else b"\n")
+            lines.write(f"{line}\n".encode())
+    except OSError as exc:
+        raise ConfigError(f"serve.token_file: {file}: {exc.strerror}") from None
+    return text

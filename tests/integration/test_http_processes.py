@@ -75,7 +75,7 @@ async def test_a_stream_ends_when_the_server_drains(
 def test_settings_that_make_no_sense(
     run: Run, tmp_path: Path, args: list[str], code: int, said: str
 ) -> None:
-    (tmp_path / "tokens").write_text("0123456789abcdef0123\n")
+    (tmp_path / "tokens").write_text("Zr7qK2mVx9TbWc4P\n")
     result = run("serve", *([] if "--port" in args else ["--port", "0"]), *args)
     assert (result.code, said in result.err) == (code, True), result.err
 

@@ -141,6 +141,6 @@ def test_without_tokens_somebody_must_check_who_asks(redis_url: str, tmp_path: P
     settings = Settings.load(overrides={"redis": {"url": redis_url}})
     with pytest.raises(ConfigError, match="trusted=True"):
         web.app(settings)
-    (tmp_path / "tokens").write_text("0123456789abcdef read\n")
+    (tmp_path / "tokens").write_text("Zr7qK2mVx9TbWc4P read\n")
     serve = {"token_file": str(tmp_path / "tokens")}
     web.app(Settings.load(overrides={"redis": {"url": redis_url}, "serve": serve}))

@@ -229,9 +229,62 @@ MUTANTS = [
     ),
     Mutant(
         "web: a session without an end", "delaybridge/web/sessions.py",
-        "if token is None or not time.time() < ends_s:", "if token is None:",
+        "if token is None or not time.time() < int(found[3]):", "if token is None:",
         "a cookie is good for ever",
         "tests/unit/test_web_sessions.py",
+    ),
+    Mutant(
+        "web: a session ended elsewhere", "delaybridge/web/sessions.py",
+        "        if has_ended:\n", "        if has_ended and not session:\n",
+        "a cookie that was copied is good after its user has logged out",
+        "tests/integration/test_console_log_out.py::test_a_log_out_ends_this_session_at_every_"
+        "server_and_no_other",
+    ),
+    Mutant(
+        "web: one audit for all", "delaybridge/store/audit.py",
+        "keys.audit(namespace) if of_admin else keys.audit_others(namespace)",
+        "keys.audit(namespace)",
+        "requests with a write token push an administrator's act out",
+        "tests/integration/test_http_audit.py::test_whoever_may_only_write_pushes_no_act_of_an_"
+        "administrator_out",
+    ),
+    Mutant(
+        "web: a record of the same moment", "delaybridge/store/audit.py",
+        "(of_admin, before.of_admin) == (False, True)", "False",
+        "a page of the audit lacks what somebody else did at the same time",
+        "tests/integration/test_http_audit.py::test_both_streams_are_one_list_whose_pages_lack_"
+        "nothing",
+    ),
+    Mutant(
+        "web: forwarded from the left", "delaybridge/web/proxies.py",
+        'for text in reversed(",".join(lines)', 'for text in iter(",".join(lines)',
+        "a client chooses the address that it has in the audit",
+        "tests/unit/test_web_proxies.py",
+    ),
+    Mutant(
+        "web: anybody is a proxy", "delaybridge/web/proxies.py",
+        "if not sender or not self._trusts(sender):", "if not sender:",
+        "whoever guesses tokens has another address each time",
+        "tests/unit/test_web_proxies.py",
+    ),
+    Mutant(
+        "web: repetitions count", "delaybridge/web/guessing.py",
+        "_run(text, at), _repetition(text, at))", "_run(text, at))",
+        "half a token, twice, is taken",
+        "tests/unit/test_web_tokens.py",
+    ),
+    Mutant(
+        "web: bare cells", "delaybridge/web/csv_pages.py",
+        "csv.writer(text, quoting=csv.QUOTE_ALL)", "csv.writer(text)",
+        "a spreadsheet that splits at semicolons runs a formula",
+        "tests/integration/test_http_filters.py::test_a_page_is_csv_that_a_spreadsheet_does_not_"
+        "run",
+    ),
+    Mutant(
+        "http: a path is decoded twice", "delaybridge/accept/destination.py",
+        r're.compile(r"[\x00-\x1f\x7f%\\]")', r're.compile(r"[\x00-\x1f\x7f\\]")',
+        "%252e%252e leads out of the base at a host that decodes twice",
+        "tests/integration/test_publish_http.py",
     ),
     Mutant(
         "web: a token file that is gone", "delaybridge/web/tokens.py",

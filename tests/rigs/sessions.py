@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 TOKENS = {
-    scope: f"{scope[0] * 8}0123456789abcdef" for scope in ("read", "write", "admin")
+    scope: f"{scope}-Zr7qK2mVx9TbWc4P" for scope in ("read", "write", "admin")
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.web.sessions import Sessions
 from delaybridge.web.tokens import TokenFile
 
-FIRST, SECOND = "0123456789abcdef-first", "0123456789abcdef-second"
+FIRST, SECOND = "first-Zr7qK2mVx9TbWc4P", "second-Zr7qK2mVx9TbWc4P"
 HALF_A_DAY_S = 12 * 3600
 
 
