@@ -175,7 +175,7 @@ class Lanes:
         if name in self.routing.kinds and not copy.record.suits(self.routing.kinds[name]):
             self._park_misfit(copy, name, now_ms)
         else:
-            reason = "bad_destination: it is not BROKER:ADDRESS"
+            reason = f"bad_destination: {self.routing.fault(copy.record.destination)}"
             self._outcomes.attempt_failed(copy, reason, now_ms)
 
     def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:

@@ -62,6 +62,14 @@ class Routing:
         whole = str(destination)
         return destination, self._lane(whole if whole in self._apart else label, broker, now_ms)
 
+    def fault(self, text: str) -> str:
+        """Why a stored destination cannot be parsed."""
+        try:
+            parse_destination(text, self.kinds)
+        except MessageError as exc:
+            return exc.detail
+        return "it could not be parsed"
+
     def _lane(self, label: str, broker: Broker | None, now_ms: int) -> Lane:
         lane = self.lanes.get(label)
         if lane is None:

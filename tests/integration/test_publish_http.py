@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from delaybridge import AsyncClient
+from delaybridge.accept import destination
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.publish import Fault, HttpOptions, PublishOptions, Verdict
 from delaybridge.publish.http import addresses
@@ -341,6 +342,24 @@ async def test_a_large_delivery_and_a_null_body(rig: HttpRig) -> None:
         null: Any = None
         await sink.publish([rig.delivery(to, bytes(2**20)), rig.delivery(to, null)])
     assert sorted(len(one["body"]) for one in rig.node.got(path)) == [0, 2**20]
+
+
+async def test_d6_a_worker_gives_up_a_stored_path_that_leads_elsewhere(
+    redis_url: str, namespace: str, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = {"hook": "http://127.0.0.1:1/base", "memory": "memory://"}
+    async with AsyncClient(redis_url, namespace=namespace, brokers=brokers) as client:
+        with monkeypatch.context() as unchecked:  # as an earlier version stored it
+            unchecked.setattr(destination, "check_path", lambda path: None)
+            plan = {"max_attempts": 1}
+            made = await client.schedule("hook:a/..;/b", "x", delay=0, retry=plan)
+        crew.start(brokers=brokers, http={"allow_private": True}, lease=CALM)
+
+        async def reason() -> str | None:
+            found = await client.get(made.id)
+            return None if found is None else found.reason
+
+        assert "..;" in str(await until_async(reason, "it is dead"))
 
 
 async def test_a_message_is_posted_when_it_is_due(
