@@ -27,7 +27,7 @@ from delaybridge.web.problems import Problem
 from delaybridge.web.tokens import Token, TokenFile
 
 KEPT_S = 12 * 3600
-READ_AGAIN_S = 60.0
+READ_AGAIN_S, SILENT_S = 60.0, 5.0
 GUARD = "x-delaybridge-console"  # a page of another site cannot set it
 _VALUE = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{16})\.([0-9]{1,12})\.([0-9a-f]{64})")
 _ALIVE = 10_000  # sessions of which this process remembers that Redis did not know their end
@@ -50,7 +50,7 @@ class Sessions:
     def __init__(self, settings: Settings) -> None:
         self._own = f"{settings.namespace} {settings.serve.base_path} ".encode()
         self._secret: bytes | None = None
-        self._read_s = 0.0
+        self._read_s = self._silent_until_s = 0.0
         self._ended: dict[str, int] = {}
         self._alive: OrderedDict[str, None] = OrderedDict()
 
@@ -97,16 +97,20 @@ class Sessions:
     ) -> None:
         """Look whether the session of a request was ended, at whichever server, before `find`.
 
-        While Redis is silent, those go on that it did not know as ended when it was asked last.
-        DelayBridgeError: it was never asked.
+        While Redis is silent, those go on that it did not know as ended when it was asked last; and
+        then none waits for it for some seconds. DelayBridgeError: it was never asked.
         """
         session = self._read(headers, tokens)
         if session is None or session.number in self._ended:
             return
+        is_known = session.number in self._alive
+        if is_known and time.monotonic() < self._silent_until_s:
+            return
         try:
             has_ended = await client.run(lambda calls: _has_ended(calls, session.number))
         except StoreUnavailable:
-            if session.number not in self._alive:
+            self._silent_until_s = time.monotonic() + SILENT_S
+            if not is_known:
                 raise
             return
         if has_ended:

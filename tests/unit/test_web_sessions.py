@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from delaybridge.errors import StoreUnavailable
 from delaybridge.settings.settings import Settings
 from delaybridge.web.sessions import Sessions
 from delaybridge.web.tokens import TokenFile
@@ -70,3 +71,35 @@ async def test_a_session_ends_with_its_token(tokens: TokenFile, tmp_path: Path) 
     assert made.find(cookie, tokens) is not None
     (tmp_path / "tokens").write_text(f"{SECOND} admin two\n")
     assert made.find(cookie, tokens) is None
+
+
+async def test_while_redis_is_silent_no_session_that_it_knew_waits_for_it(
+    tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, asked, answers = 1000.0, 0, True
+
+    async def run(_: object) -> bool:
+        nonlocal asked
+        asked += 1
+        if not answers:
+            raise StoreUnavailable("no answer")
+        return False
+
+    made, client = await sessions(), SimpleNamespace(run=run)
+    known, new = [{"cookie": f"{made.cookie}={made.value(one)}"} for one in tokens.all()]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+
+    async def check(cookie: dict[str, str]) -> int:
+        before = asked
+        await made.check(client, cookie, tokens)  # type: ignore[arg-type]
+        return asked - before
+
+    assert await check(known) == 1
+    answers = False
+    assert [await check(known) for _ in range(3)] == [1, 0, 0]
+    with pytest.raises(StoreUnavailable):
+        await check(new)
+    now_s += 6
+    assert [await check(known) for _ in range(2)] == [1, 0]
+    now_s, answers = now_s + 6, True
+    assert [await check(each) for each in (known, known, new)] == [1, 1, 1]
