@@ -15,7 +15,7 @@ from delaybridge.store import keys
 from delaybridge.store.command import RedisCommand, plain
 
 KEPT = 10_000  # records of each stream, approximately
-_PLACE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})(\.others)?")
+_PLACE = re.compile(r"([1-9][0-9]{0,18})-([0-9]{1,19})(\.others)?")
 
 
 class Position(NamedTuple):

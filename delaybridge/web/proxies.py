@@ -68,4 +68,5 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 def _prefix(value: bytes) -> str:
     """A path that pages can link to; empty if it is none."""
     text = value.decode("latin-1")
-    return text.rstrip("/") if len(text) <= _PREFIX_CHARS and _PATH.fullmatch(text) else ""
+    is_path = len(text) <= _PREFIX_CHARS and _PATH.fullmatch(text)
+    return text.rstrip("/") if is_path and not {".", ".."} & {*text.split("/")} else ""

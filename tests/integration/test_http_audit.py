@@ -77,7 +77,7 @@ async def test_both_streams_are_one_list_whose_pages_lack_nothing(
             paged += [each["who"] for each in answer["items"]]
             cursor = answer["next_cursor"]
         assert paged == expected
-    for cursor in ("x", f"{2**64}-1", "1-1.other", "1-1.others.others", "-"):
+    for cursor in ("x", "0-0", f"{2**64}-1", "1-1.other", "1-1.others.others", "-"):
         refused = await http.get("/v1/audit", headers=ADMIN, params={"cursor": cursor})
         assert refused.json()["code"] == "bad_cursor"
 

@@ -59,6 +59,7 @@ def test_only_what_trusted_proxies_wrote_says_who_asks(
         ("10.1.1.1", "//evil.example", "/app"),
         ("10.1.1.1", "/\\evil", "/app"),
         ("10.1.1.1", "/a\n", "/app"),
+        ("10.1.1.1", "/a/../b", "/app"),
         ("10.1.1.1", "/" + "a" * 255, "/app"),
         ("9.9.9.9", "/delay", "/app"),
     ],
