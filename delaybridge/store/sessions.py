@@ -19,11 +19,14 @@ def read(namespace: str) -> RedisCommand[bytes | None]:
     return plain("GET", keys.session_secret(namespace))
 
 
-def end(namespace: str, ended: Mapping[str, int], now_s: int) -> list[RedisCommand[int]]:
-    """End sessions. ended: number -> when it would end by itself, in s; until then it is kept."""
+def end(namespace: str, ended: Mapping[str, int], before_s: int) -> list[RedisCommand[int]]:
+    """End sessions, and forget those that ended by themselves before a time.
+
+    ended: number -> when it would end by itself, in s.
+    """
     key = keys.sessions_ended(namespace)
     pairs = [word for number, ends_s in ended.items() for word in (ends_s, number)]
-    return [plain("ZADD", key, *pairs), plain("ZREMRANGEBYSCORE", key, "-inf", now_s)]
+    return [plain("ZADD", key, *pairs), plain("ZREMRANGEBYSCORE", key, "-inf", before_s)]
 
 
 def has_ended(namespace: str, number: str) -> RedisCommand[bool]:
