@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.announcements import IngestInfo, WorkerInfo
 
+_NO_TOPICS = "names no delay topic"
+_ASK_S = 3.0  # how long a cluster may take to name its topics
+_SHOWN = 10
+
 _metrics_port = option(
     "--metrics-port PORT",
     "Serve /metrics and /health on this port. [default: metrics.port, 0: none]",
@@ -58,11 +62,10 @@ def scan(
     if burst and with_ingest:
         raise refused("--burst", "ingest never ends by itself; leave one of the two out")
     from delaybridge.publish import PublishOptions, check_brokers
-    from delaybridge.worker.ingester import routes_of
     from delaybridge.worker.processes import run
 
     check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http))
-    routes = routes_of(settings) if with_ingest else []
+    routes = _routes(call, settings) if with_ingest else []
     with _started(call, settings, "worker", name, routes) as prepare:
         return run(
             settings,
@@ -73,6 +76,20 @@ def scan(
             exit_code=worker_exit_code,
             prepare=prepare,
         )
+
+
+def _routes(call: Invocation, settings: Settings) -> list[Route]:
+    """The sources of `--with-ingest`. A worker runs also where no delay topic is named."""
+    from delaybridge.settings.urls import kinds_of
+    from delaybridge.worker.ingester import routes_of
+
+    if not settings.ingest.topics and "kafka" in kinds_of(settings.brokers).values():
+        call.note(
+            f"warning: ingest.topics: {_NO_TOPICS}, so none is read; name yours, then restart"
+        )
+        if not settings.ingest.exchanges:
+            return []
+    return routes_of(settings)
 
 
 @click.group(cls=Group)
@@ -158,7 +175,7 @@ def _tell(call: Invocation, route: Route, done: Converted) -> None:
 @option(
     "--topic T.delay",
     "A delay topic, or a pattern with *: [BROKER:]T.delay or NAME=TARGET. Repeat for several. "
-    "[default: ingest.topics, *.delay]",
+    "[default: ingest.topics]",
     to="topics",
     multiple=True,
 )
@@ -189,10 +206,33 @@ def _ingest(
     from delaybridge.worker.serving import served
 
     check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http), [kind])
+    if kind == "kafka" and not settings.ingest.topics:
+        raise refused("ingest.topics", _unnamed(settings), "config")
     routes = routes_of(settings, [kind])
     with _started(call, settings, "ingest", name, routes), served(settings, ["ingest"]) as reports:
         on_report = None if reports is None else partial(reports.put, "ingest")
         run_ingest(settings, routes=routes, kinds=[kind], name=name, on_report=on_report)
+
+
+def _unnamed(settings: Settings) -> str:
+    """What to do if no delay topic is named. Asks for those that an earlier version would read."""
+    from delaybridge.ingest.kafka.topics import topics_of
+    from delaybridge.publish import PublishOptions
+    from delaybridge.settings.routes import SUFFIX
+    from delaybridge.settings.urls import kinds_of
+
+    options = PublishOptions.of(settings.publish, settings.http)
+    clusters = [name for name, kind in kinds_of(settings.brokers).items() if kind == "kafka"]
+    found: list[str] = []
+    for name in clusters:
+        topics = topics_of(name, settings.brokers[name], options, _ASK_S)
+        named = f"{name}:" if len(clusters) > 1 else ""
+        found += [named + topic for topic in sorted(topics) if topic.endswith(SUFFIX)]
+    what = f'{_NO_TOPICS}; write ["orders.delay"] or --topic orders.delay'
+    if not found:
+        return what
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{what}. Until now *{SUFFIX} was read: {', '.join(found[:_SHOWN])}{more}"
 
 
 @contextmanager

@@ -216,11 +216,12 @@ class IngestSettings(Section):
     exchanges: Texts = ()
     """RabbitMQ: the delay exchanges. X.delay delivers to X; NAME=TARGET for other names;
     BROKER:NAME if several are configured."""
-    topics: Texts = ("*.delay",)
-    """Kafka: the delay topics, written the same way. * stands for any text."""
+    topics: Texts = ()
+    """Kafka: the delay topics, written the same way. * stands for any text: on a cluster that
+    others use too, it may match their topics."""
     destinations: Texts = ()
     """Destinations that a delaybridge-destination header may name, in addition to the source's own
-    target: as rabbitmq:audit or kafka:*, without routing key."""
+    target: as rabbitmq:audit or kafka:*, without routing key. They are of the source's kind."""
     trust: Rules = ()
     """A source may cancel, replace and reschedule only messages for destinations that it may send
     to. Rules that allow more: SOURCE=DESTINATION, as orders.delay=rabbitmq:audit; * is any text."""

@@ -68,12 +68,12 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     routes: list[Route] = []
     if "rabbitmq" in kinds:
         routes += parse_routes(settings.ingest.exchanges, named, "rabbitmq", brokers)
-    if "kafka" in kinds and "kafka" in named.values():
+    if "kafka" in kinds:
         routes += parse_routes(settings.ingest.topics, named, "kafka", brokers)
     if not routes:
         raise ConfigError(
-            "ingest: nothing to read: name delay exchanges in ingest.exchanges (or --exchange "
-            'X.delay), or configure a Kafka broker, whose topics "*.delay" are read'
+            "ingest: nothing to read: name delay exchanges in ingest.exchanges (--exchange "
+            "X.delay), or delay topics in ingest.topics (--topic T.delay)"
         )
     return routes
 

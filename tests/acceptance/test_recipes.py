@@ -53,8 +53,6 @@ class Reader:
             "HOME": str(folder),
             "DELAYBRIDGE_REDIS_URL": redis_url,
             "DELAYBRIDGE_NAMESPACE": self.name,
-            # The shared Kafka also has the delay topics of other tests.
-            "DELAYBRIDGE_INGEST__TOPICS": f"{self.name}.delay",
             "DELAYBRIDGE_INGEST__GROUP": f"{self.name}.ingest",
             **{f"DELAYBRIDGE_BROKERS__{kind.upper()}": url for kind, url in brokers.items()},
             **PATIENT_PROCESS,

@@ -16,6 +16,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import Producer
 
 from delaybridge import AsyncClient
+from tests.rigs.command_line import Run
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance, announced
@@ -198,6 +199,39 @@ class TestStates:
         await until_state(other, later, f"{later}: UNKNOWN_TOPIC_OR_PART ")
         await entrance.stop(first)
         await until_state(other, delay, "reading")
+
+
+# no topics named
+
+
+async def test_without_topics_nothing_is_read_and_those_are_named_that_were_until_now(
+    kafka: Kafka, run: Run, namespace: str
+) -> None:
+    first = await kafka.topic(f"-{namespace}.delay")  # sorts before those of other tests
+    other = await kafka.topic(f"-{namespace}")
+    refused = await kafka.do(lambda: run("--json", "--broker", kafka.url, "ingest", "kafka"))
+    assert (refused.code, refused.out) == (2, "")
+    assert (refused.error["code"], refused.error["field"]) == ("config", "ingest.topics")
+    assert first in refused.error["message"]
+    assert f"{other}," not in refused.error["message"]
+
+
+async def test_a_worker_without_topics_to_ingest_says_so_once_and_works(
+    kafka: Kafka, redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "delaybridge", "--redis", redis_url, "--namespace", namespace]
+    command += ["--broker", kafka.url, "scan", "--with-ingest"]
+    process = Process("w", command, PATIENT_PROCESS | os.environ, tmp_path / "w.log")
+    try:
+        async with AsyncClient(redis_url, namespace=namespace) as client:
+            await client.schedule("pull:t", b"", delay=0)
+            await until_async(lambda: client.receive("t"), "the worker works")
+            assert (await client.stats()).ingests == []
+        process.signal(signal.SIGTERM)
+        assert await kafka.do(process.wait) == 0
+        assert process.log.count("ingest.topics") == 1
+    finally:
+        process.close()
 
 
 # changed settings

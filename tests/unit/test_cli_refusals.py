@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from delaybridge.cli import scan
+from delaybridge.errors import ConfigError
+from delaybridge.settings.settings import Settings
 from tests.rigs.command_line import Run
 
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")
 CANARY = "S3CR3T-CANARY-88"
+KAFKA, RABBIT = {"kafka": "kafka://127.0.0.1:1"}, {"rabbitmq": "amqp://127.0.0.1:1"}
 WHEN = ("--in", "5m")
 
 
@@ -123,3 +130,38 @@ def test_names_that_are_no_text_are_refused_before_anything_starts(
     assert (refused.code, refused.out) == (2, "")
     assert refused.error["code"] == code
     assert refused.error["message"].startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("brokers", [(), ("--broker", "kafka://127.0.0.1:1")])
+def test_ingest_without_delay_topics_is_refused_though_no_cluster_answers(
+    run: Run, monkeypatch: pytest.MonkeyPatch, brokers: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(scan, "_ASK_S", 0.01)
+    refused = run("--json", *NOWHERE, *brokers, "ingest", "kafka")
+    assert (refused.code, refused.out) == (2, "")
+    assert (refused.error["code"], refused.error["field"]) == ("config", "ingest.topics")
+    assert "--topic" in refused.error["message"] and "read:" not in refused.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "count", "warns"),
+    [
+        ({"brokers": KAFKA}, 0, True),
+        ({"brokers": KAFKA | RABBIT, "ingest": {"exchanges": ["a.delay"]}}, 1, True),
+        ({"brokers": KAFKA, "ingest": {"topics": ["a.delay", "b*.delay"]}}, 2, False),
+        ({"brokers": RABBIT, "ingest": {"exchanges": ["a.delay"]}}, 1, False),
+    ],
+)
+def test_a_scan_with_ingest_reads_what_is_named_and_warns_of_delay_topics_only(
+    flags: dict[str, Any], count: int, warns: bool
+) -> None:
+    told: list[str] = []
+    call: Any = SimpleNamespace(note=told.append)
+    assert len(scan._routes(call, Settings.load(None, flags, environ={}))) == count
+    assert [line.split(":")[1] for line in told] == [" ingest.topics"] * warns
+
+
+def test_a_scan_with_ingest_of_rabbitmq_alone_needs_an_exchange() -> None:
+    call: Any = None
+    with pytest.raises(ConfigError, match="ingest.exchanges"):
+        scan._routes(call, Settings.load(None, {"brokers": RABBIT}, environ={}))

@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from delaybridge.publish.kafka.configuration import Configuration, LineLogger
+from delaybridge.publish import PublishOptions
+from delaybridge.publish.kafka.configuration import Configuration, LineLogger, configuration
 from delaybridge.publish.kafka.outcomes import error_of
 
 ANSWER_TIMEOUT_S = 10.0
@@ -125,6 +126,13 @@ class TopicIds:
         if refusal is not None:
             self._settings.renew(self._admin)
         return found, refusal
+
+
+def topics_of(broker: str, url: str, options: PublishOptions, timeout_s: float) -> list[str]:
+    """All topics of a cluster; none if it gives no answer in time."""
+    with suppress(KafkaException):
+        return TopicIds(configuration(broker, url, options)).names(timeout_s)
+    return []
 
 
 def _text(id: Any) -> str:
