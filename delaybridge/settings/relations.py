@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, MessageError
@@ -46,6 +47,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
         yield f"{settings.sources()['durability']}: durability: ledger needs ledger.url"
     yield from _numbers(settings)
     yield from _routes(settings, kinds)
+    yield from _destinations(settings, kinds)
     yield from _dead_letters(settings, kinds)
     yield from _compat(settings, kinds)
 
@@ -71,6 +73,20 @@ def _routes(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
             parse_routes(dict(settings.items())[path], known, kind, settings.brokers)
         except ConfigError as exc:
             yield f"{settings.sources()[path]}: {exc}"
+
+
+def _destinations(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
+    """Destinations of a kind of broker that no source is of: a message stays with its kind."""
+    values, path = dict(settings.items()), "ingest.destinations"
+    read = [kind for kind, sources in ROUTE_SETTINGS.items() if values[sources]]
+    for text in settings.ingest.destinations if read else ():
+        named, colon, _ = text.partition(":")
+        known = {**kinds, PULL: PULL}
+        meant = {kind for name, kind in known.items() if colon and fnmatchcase(name, named)}
+        if meant and meant.isdisjoint(read):
+            what = f"got {text!r}, of kind {', '.join(sorted(meant))}; a message that is read from "
+            what += f"{' or '.join(read)} goes to brokers of that kind only; leave it out"
+            yield f"{settings.sources()[path]}: {path}: {what}"
 
 
 def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:

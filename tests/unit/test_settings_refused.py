@@ -203,6 +203,36 @@ def test_a_route_whose_broker_is_configured_elsewhere_is_accepted() -> None:
     Settings.load(None, kafka, environ={})
 
 
+BOTH = {"rabbitmq": "amqp://h", "eu": "amqp://h2", "log": "kafka://h"}
+
+
+@pytest.mark.parametrize(
+    ("sources", "text", "is_refused"),
+    [
+        ({"exchanges": ["rabbitmq:a.delay"]}, "log:audit", True),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "l*:audit", True),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "pull:jobs", True),
+        ({"topics": ["a.delay"]}, "eu:audit", True),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "eu:audit", False),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "*", False),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "*:audit", False),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "nowhere:audit", False),  # it may be elsewhere
+        ({"exchanges": ["rabbitmq:a.delay"], "topics": ["a.delay"]}, "log:audit", False),
+        ({}, "log:audit", False),  # sources of another host
+    ],
+)
+def test_a_destination_that_no_source_may_send_to_is_refused(
+    sources: dict[str, list[str]], text: str, is_refused: bool
+) -> None:
+    overrides = {"brokers": BOTH, "ingest": {**sources, "destinations": [text]}}
+    try:
+        Settings.load(None, overrides, environ={})
+    except ConfigError as refused:
+        assert is_refused and f"ingest.destinations: got {text!r}" in str(refused)
+    else:
+        assert not is_refused
+
+
 @pytest.mark.parametrize(
     ("letters", "what"),
     [
