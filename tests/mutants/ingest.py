@@ -6,6 +6,19 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "ingest: delay topics that nobody named are read", "delaybridge/settings/sections.py",
+        "    topics: Texts = ()", '    topics: Texts = ("*.delay",)',
+        "on a shared cluster the topics of others are read",
+        "tests/unit/test_cli_refusals.py",
+    ),
+    Mutant(
+        "ingest: a destination of another kind is accepted in the settings",
+        "delaybridge/settings/relations.py",
+        "if meant and meant.isdisjoint(read)", "if not read",
+        "every message for it is quarantined, though config check says ok",
+        "tests/unit/test_settings_refused.py",
+    ),
+    Mutant(
         "ingest: an entry overtakes in its source", "delaybridge/ingest/storing.py",
         "            if call is not None and source:\n"
         "                continue\n",
