@@ -101,6 +101,40 @@ async def test_each_user_of_the_page_of_security_can_do_its_work_and_an_operator
     assert refused == []
 
 
+async def test_only_the_operator_needs_the_right_to_load_scripts(
+    guarded: Guarded, arrived: Arrived
+) -> None:
+    """The users that the page recommends: with the others' rights they could load any script."""
+    roles = ("producer", "consumer", "worker")
+    for role in roles:
+        rules = LINES[role].replace("NS", NS).replace(" +script|load", "")
+        guarded.change(role, "reset", *rules.split())
+        with redis.Redis.from_url(guarded.url(role)) as own, pytest.raises(redis.ResponseError):
+            own.script_load("while true do end")
+    guarded.redis.script_flush()
+    assert cli.main(["--redis", guarded.url("operator"), "scripts", "load"]) == 0
+    brokers = {"memory": "memory://"}
+    crew = Crew(guarded.url("operator"), NS)
+    crew.start(url=guarded.url("worker"))
+    with (
+        Client(guarded.url("producer"), namespace=NS, brokers=brokers) as producer,
+        Client(guarded.url("consumer"), namespace=NS, brokers=brokers) as consumer,
+    ):
+        producer.schedule("memory:q", b"x", delay=0.05, id="first")
+        producer.schedule("pull:t", b"y", delay=0.05, id="second")
+        producer.schedule("memory:q", b"z", delay=3600, id="third")
+        assert producer.cancel("third") == Answer.CANCELLED
+        _ingest(producer)
+        await arrived.all(["first"])
+        found = await until_async(lambda: consumer.receive("t"), "it is received")
+        assert [each.body for each in found] == [b"y"]
+    await crew.stop()
+    await crew.close()
+    for role in roles:
+        with Client(guarded.url(role), namespace=NS) as client:
+            assert client.run(lambda calls, r=role: rights.lacking_for(NS, rights.ROLES[r])) == []
+
+
 def _ingest(client: Client) -> None:
     """The commands of an ingest process that clients do not send; a message is quarantined."""
     announcement = registry.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
