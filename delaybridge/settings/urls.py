@@ -76,7 +76,8 @@ _PLAIN = {
 }
 _ANYONE = "anyone on the network path can read and change everything"
 _ANY_NAME = "the certificate of any other server is accepted, too"
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+# A scheme is read once, from where its characters begin: from each of them it would be the square.
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+)")
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(.*)@", re.DOTALL)
 
 
@@ -121,7 +122,7 @@ def redact(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """`text` with every URL in it redacted: for messages of client libraries."""
-    return _URL.sub(lambda found: redact(found[0]), text)
+    return _URL.sub(lambda found: found[1] + redact(found[2]), text)
 
 
 def has_secret(url: str) -> bool:

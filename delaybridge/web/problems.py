@@ -62,9 +62,8 @@ _TYPE_CODES = {
     "cursor": "bad_cursor",
 }
 _FIELD_OF_ARGUMENT = {"at": "due"}
-_PLACE = re.compile(r" - at `(.*?)`$")
-_UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
-_LAST_NAME = re.compile(r"\.([a-z0-9_]+)[^.]*$")
+_PLACE, _UNKNOWN_FIELD = " - at `", "unknown field `"  # in msgspec's errors
+_NAME = re.compile(r"[a-z0-9_]*")
 
 
 class ProblemAnswer(msgspec.Struct, rename={"kind": "type"}, omit_defaults=True):
@@ -135,14 +134,20 @@ def undecodable(exc: msgspec.MsgspecError, wanted: Any) -> Problem:
     text = str(exc)
     if not isinstance(exc, msgspec.ValidationError):
         return Problem(400, "bad_json", f"{text}; send one JSON value in UTF-8")
-    found = _PLACE.search(text)
-    at = found.group(1) if found else "$"
-    what = text[: found.start()] if found else text
-    unknown = _UNKNOWN_FIELD.search(what)
-    if unknown:
-        return Problem(422, "unknown_field", f"{what}{_hint(unknown.group(1), wanted)}", at)
-    name = _LAST_NAME.search(at)
-    return Problem(422, _TYPE_CODES.get(name.group(1) if name else "", "bad_value"), what, at)
+    what, at = _parted(text)
+    _, is_unknown, name = what.partition(_UNKNOWN_FIELD)
+    if is_unknown:
+        return Problem(422, "unknown_field", f"{what}{_hint(name[:-1], wanted)}", at)
+    last = _NAME.match(at.rpartition(".")[2])
+    return Problem(422, _TYPE_CODES.get(last[0] if last else "", "bad_value"), what, at)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """What is wrong, and where. The name of an unknown field is the client's, and may look like a
+    place; msgspec's own is the last one, and has no backtick."""
+    what, is_placed, place = text.rpartition(_PLACE)
+    at = place.removesuffix("`")
+    return (what, at) if is_placed and len(at) < len(place) and "`" not in at else (text, "$")
 
 
 def _hint(name: str, wanted: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -41,9 +42,10 @@ def pager(
     past = [each for each in back.split(".") if each]
     onward = before = None
     if following is not None:
-        kept = [*past, cursor] if cursor else past
-        while len(".".join(kept)) > _BACK_CHARS:
-            kept = kept[1:]
+        kept = deque([*past, cursor] if cursor else past)
+        chars = sum(len(each) + 1 for each in kept)
+        while chars > _BACK_CHARS + 1:
+            chars -= len(kept.popleft()) + 1
         onward = link(path, **filters, cursor=following, back=".".join(kept))
     if cursor is not None:
         last = past[-1] if past else None
