@@ -20,6 +20,7 @@ from delaybridge.settings.durability import Keeping
 from delaybridge.settings.settings import Settings
 from delaybridge.web.access import Access
 from delaybridge.web.application import App
+from delaybridge.web.capacity import capacity, open_files, within_open_files
 from delaybridge.web.console.look import Looks
 from delaybridge.web.console.pages import NO_PAGE
 from delaybridge.web.dialects import DIALECTS
@@ -49,6 +50,7 @@ def serve(settings: Settings, prepare: Callable[[], None]) -> None:
     Access(settings)
     _check_ledger(settings)
     host = settings.serve.host
+    settings = within_open_files(settings)
     with listener(host, settings.serve.port) as sock:
         # What a name stands for is known only now.
         if not settings.serve.token_file and not ip_address(sock.getsockname()[0]).is_loopback:
@@ -100,6 +102,7 @@ async def answer_on(
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_DRAIN_S,
+            backlog=capacity(settings.serve.connections, open_files()).backlog,
         )
         server = SiteServer(config, site)
         sweeping = asyncio.create_task(sweep(server.server_state.connections))

@@ -1,12 +1,14 @@
 """One connection of HTTP: limits that hold before the application sees a request.
 
-uvicorn's protocol for httptools reads headers of any size for any time. This one bounds both, and
-the number of connections. Each server has a class of its own, whose attributes are its limits.
+uvicorn's protocol for httptools reads headers of any size for any time. This one bounds both, the
+requests that wait, and the number of connections. Headers after a body are refused. Each server has
+a class of its own, whose attributes are its limits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, ClassVar
 
 import httptools
@@ -15,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from delaybridge.web.ending import Ending
 from delaybridge.web.problems import MEDIA, Problem
+from delaybridge.worker.eventlog import say
 
 _URL_BYTES = 8 * 1024
 _HEADERS = 100
@@ -23,6 +26,7 @@ _HEAD_BYTES = _URL_BYTES + _HEADERS_BYTES + 1024
 _SWEEP_S = 0.5
 _OF_UPGRADE = (b"connection", b"upgrade", b"http2-settings")
 _LINGER_S = 1.0
+_WAITING = 250  # requests of one connection, behind the one that is being answered
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -36,7 +40,8 @@ class BoundedProtocol(HttpToolsProtocol):
     connections_limit: ClassVar[int] = 10_000
     request_s: ClassVar[float] = 10.0
     write_s: ClassVar[float] = 30.0
-    _idle: ClassVar[dict[BoundedProtocol, None]]  # between requests, the longest first
+    _is_full: ClassVar[bool] = False  # said in the log once
+    _idle: ClassVar[dict[BoundedProtocol, None]]  # waiting for a request, the longest first
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,7 +49,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._extensions = {"connection": {"ending": self._ending}}
         self._began_s: float | None = None  # the request that is not complete; None: there is none
         self._paused_s: float | None = None  # since when the client reads nothing
-        self._head_bytes = 0
+        self._head_bytes = 0  # of a head or a trailer, or between two pieces of a body
         self._is_in_head = True
         self._is_over = False
         self._is_upgrade = False
@@ -68,9 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_over or self.parser is None or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        self._idle.pop(self, None)
-        if self._is_in_head:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as exc:
@@ -79,8 +82,8 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal or Problem(400, "bad_request", "this is not HTTP/1.1"))
             return
-        if self._is_in_head and self._head_bytes > _HEAD_BYTES:
-            self._refuse(_TOO_MANY_HEADERS)
+        if self._head_bytes > _HEAD_BYTES:
+            self._refuse(_TOO_MANY_HEADERS if self._is_in_head else _TRAILERS)
 
     def _begin_without_upgrade(self, rest: bytes) -> None:
         """Read the request again as if it had not asked for another protocol.
@@ -90,15 +93,22 @@ class BoundedProtocol(HttpToolsProtocol):
         lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url)]
         lines += [b"%s: %s" % pair for pair in self.headers if pair[0] not in _OF_UPGRADE]
         self.parser = httptools.HttpRequestParser(self)
-        self._is_upgrade = False
+        self._is_upgrade, self._is_in_head = False, True
         self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
 
     # what the parser finds; an exception ends the connection
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _WAITING:
+            self._end_after_those_that_wait()
         super().on_message_begin()
         self._began_s = self.loop.time()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_in_head:
+            self._fail(_TRAILERS)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.url) > _URL_BYTES:
@@ -113,9 +123,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self._fail(Problem(400, "bad_path", "a path begins with /"))
         self._is_in_head = False
+        self._idle.pop(self, None)
         self._is_upgrade = self.parser.should_upgrade()
         if not self._is_upgrade:
             super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._is_upgrade:
@@ -150,7 +165,16 @@ class BoundedProtocol(HttpToolsProtocol):
             return False
         del self._idle[oldest]
         oldest.transport.close()
+        if not self._is_full:
+            type(self)._is_full = True
+            say(logging.WARNING, "connections_full", connections=self.connections_limit)
         return True
+
+    def _end_after_those_that_wait(self) -> None:
+        """From within the parser: answer what was sent so far, close, and read nothing more."""
+        self._is_over, self._began_s = True, None
+        self.cycle.keep_alive = False  # the last one
+        raise ValueError("too many requests wait")
 
     def _fail(self, problem: Problem) -> None:
         """From within the parser: refuse the request."""
@@ -164,9 +188,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._began_s = None
         self._idle.pop(self, None)
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if is_answering and (self.cycle.response_started or self._is_in_head):
+        if is_answering and (self.pipeline or self.cycle.response_started or self._is_in_head):
             self.transport.close()
             return
+        if is_answering:  # nobody else may answer it, nor take what came of it for the whole
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         content = msgspec.json.encode(problem.content)
         head = [
             STATUS_LINE[problem.status],
@@ -182,6 +209,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self.transport.close)
 
 
+_TRAILERS = Problem(400, "trailers", "send no headers after the body; all of them come before it")
 _TOO_MANY_HEADERS = Problem(
     431, "headers_too_large", f"at most {_HEADERS} headers, {_HEADERS_BYTES} bytes of them"
 )

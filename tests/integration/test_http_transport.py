@@ -7,14 +7,18 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
 from tests.rigs.api import accepted, api
+from tests.rigs.sessions import TOKENS, token_file_in
 from tests.rigs.waiting import DEADLINE_S, quiet_async, until_async
 
+OWN = b"Bearer " + TOKENS["write"].encode()
+CHUNKED = b"Transfer-Encoding: chunked"
 BODY = b'{"destination": "kafka:orders", "body": "x", "delay": "1h"}'
 
 
@@ -78,6 +82,10 @@ def post(*headers: bytes, body: bytes = BODY, length: bool = True) -> bytes:
     return b"\r\n".join([*lines, b"", b""]) + body
 
 
+def in_chunks(*trailers: bytes) -> bytes:
+    return b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), BODY, b"".join(trailers))
+
+
 ROWS: dict[str, tuple[bytes, int]] = {
     "H-9 trace": (b"TRACE /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
     "H-9 connect": (b"CONNECT evil:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
@@ -91,6 +99,9 @@ ROWS: dict[str, tuple[bytes, int]] = {
         post(b"Transfer-Encoding: chunked", body=b"ffffffffffffffffff\r\nx", length=False),
         400,
     ),
+    "H-14 trailer": (post(CHUNKED, body=in_chunks(b"X: y\r\n"), length=False), 400),
+    "H-14 of a get": (get(b"/health/live", CHUNKED) + b"0\r\nX: y\r\n\r\n", 400),
+    "H-14 endless": (post(CHUNKED, body=in_chunks(b"X: " + b"y" * 600_000), length=False), 400),
     "H-18": (
         post(b"Expect: 100-continue", b"Content-Length: 99999999", length=False, body=b""),
         413,
@@ -159,6 +170,18 @@ async def test_h17_the_longest_idle_connection_makes_room(redis_url: str, namesp
             writer.close()
 
 
+async def test_h17_who_has_sent_half_a_request_makes_room(redis_url: str, namespace: str) -> None:
+    async with api(redis_url, namespace, connections=2) as client:
+        site = site_of(client)
+        kept = [await site.connect() for _ in range(2)]
+        await until_async(lambda: len(accepted(client)) == 2, "both are accepted")
+        kept[0][1].write(b"GET /health/live HTTP/1.1\r\nX: y")
+        assert (await site.send(get())).startswith(b"HTTP/1.1 200 ")
+        assert await asyncio.wait_for(kept[0][0].read(), DEADLINE_S) == b""
+        for _, writer in kept:
+            writer.close()
+
+
 async def test_h17_h61_connections_that_are_busy_are_not_closed(
     redis_url: str, namespace: str
 ) -> None:
@@ -193,6 +216,26 @@ async def test_requests_in_a_row_are_all_answered(site: Site) -> None:
     one = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     answer = await site.send(one * 200 + get())
     assert answer.count(b"HTTP/1.1 200 OK") == 201
+
+
+async def test_of_too_many_requests_in_a_row_those_that_wait_are_answered(site: Site) -> None:
+    one = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    answer = await site.send(one * 2000)
+    assert 251 <= answer.count(b"HTTP/1.1 200 OK") < 1000
+    assert answer.count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+async def test_a_token_in_a_trailer_lets_nobody_in(
+    redis_url: str, namespace: str, tmp_path: Path, is_later: bool
+) -> None:
+    async with api(redis_url, namespace, token_file=str(token_file_in(tmp_path))) as client:
+        whole = post(CHUNKED, body=in_chunks(b"Authorization: %s\r\n" % OWN), length=False)
+        end = whole.index(b"Authorization") if is_later else len(whole)
+        answer = await site_of(client).send(whole[:end], whole[end:])
+        assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 401 ")), answer
+        stored = await client.get("/v1/messages", headers={"Authorization": OWN.decode()})
+        assert stored.json()["items"] == []
 
 
 async def test_a_client_that_reads_nothing_is_cut_off(redis_url: str, namespace: str) -> None:

@@ -1,0 +1,63 @@
+"""How many connections a process can hold: each is an open file, and their number is limited."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from contextlib import suppress
+from typing import NamedTuple
+
+from delaybridge.settings.settings import Settings
+from delaybridge.worker.eventlog import say
+
+_BACKLOG = 2048
+_OWN_FILES = 128  # for Redis, the ledger, the log and the files of pages
+_UNLIMITED = 2**30
+
+
+class Capacity(NamedTuple):
+    """connections: the most of them. backlog: how many may wait to be accepted."""
+
+    connections: int
+    backlog: int
+
+
+def capacity(connections: int, files: int) -> Capacity:
+    """What is possible with so many open files, if so many connections are wanted.
+
+    All that wait are accepted in one turn, before the connections that make room for them are
+    closed. So files are kept back for them: if there are none, `accept` fails for everybody.
+    """
+    kept_back = min(2 * _OWN_FILES, files // 2)
+    most = min(connections, files - kept_back)
+    return Capacity(most, min(_BACKLOG, files - most - kept_back // 2))
+
+
+def open_files() -> int:
+    """How many this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files(connections: int) -> None:
+    """Raise the limit to what this many connections need, as far as it may be raised."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + _BACKLOG + _OWN_FILES
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if wanted > open_files():
+        with suppress(ValueError, OSError):  # macOS has a lower limit beside this one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def within_open_files(settings: Settings) -> Settings:
+    """The settings with as many connections as can be open. If those are fewer, the log says so."""
+    asked = settings.serve.connections
+    raise_open_files(asked)
+    files = open_files()
+    most = capacity(asked, files).connections
+    if most == asked:
+        return settings
+    remedy = f"serve.connections is {asked}; raise the limit of open files (LimitNOFILE, ulimit -n)"
+    say(logging.WARNING, "few_connections", connections=most, open_files=files, remedy=remedy)
+    serve = settings.serve.model_copy(update={"connections": most})
+    return settings.model_copy(update={"serve": serve})
