@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from pathlib import Path
 
 import httpx
@@ -40,6 +42,23 @@ def test_children_end_with_their_parent(redis_url: str, namespace: str, tmp_path
         children = until(lambda: len(serving.children) == 2 and serving.children, "two")
         serving.kill()
         until(lambda: not any(c.is_running() for c in children), "they ended")
+
+
+def test_idle_connections_shut_nobody_out_where_few_files_may_be_open(
+    redis_url: str, namespace: str, tmp_path: Path
+) -> None:
+    with (
+        ApiProcess(tmp_path, redis_url, namespace, "--port", "0", open_files=160) as serving,
+        contextlib.ExitStack() as held,
+    ):
+        address = httpx.URL(serving.url)
+        for _ in range(300):
+            held.enter_context(socket.create_connection((address.host, address.port)))
+        assert is_alive(serving.url)
+        log = serving.log.read_text()
+        assert log.count("few_connections connections=80 open_files=160") == 1
+        assert log.count("connections_full connections=80") == 1
+        assert "Traceback" not in log and "out of system resource" not in log
 
 
 async def test_a_stream_ends_when_the_server_drains(

@@ -24,13 +24,22 @@ class ApiProcess:
     """One `delaybridge serve`, with its log in a file."""
 
     def __init__(
-        self, folder: Path, redis_url: str, namespace: str, *args: str, broker: str = ""
+        self,
+        folder: Path,
+        redis_url: str,
+        namespace: str,
+        *args: str,
+        broker: str = "",
+        open_files: int = 0,
     ) -> None:
+        """open_files: how many it may have; 0: as many as this process."""
         self.log = folder / "serve.log"
         program = str(PROGRAMS / "serve_patiently.py")
         options = ["--redis", redis_url, "--namespace", namespace]
         options += ["--broker", broker] if broker else []
         self._command = [sys.executable, program, *options, "serve", *args]
+        if open_files:
+            self._command = ["prlimit", f"--nofile={open_files}", *self._command]
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 

@@ -1,4 +1,4 @@
-"""How the cost of an act grows with what it is given: processor time, so a busy machine does not count."""
+"""How the cost of an act grows with its input, in processor time: a busy machine does not count."""
 
 from __future__ import annotations
 

@@ -53,8 +53,4 @@ def test_where_it_may_not_be_raised_there_are_fewer_connections_and_the_log_says
         assert within_open_files(Settings()).serve.connections == 768
     assert limits == [1024, 1024]
     (said,) = caplog.records
-    assert said.fields == {  # type: ignore[attr-defined]
-        "connections": 768,
-        "open_files": 1024,
-        "remedy": "serve.connections is 10000; raise the limit of open files (LimitNOFILE, ulimit -n)",
-    }
+    assert said.getMessage().startswith("few_connections connections=768 open_files=1024 remedy=")
