@@ -219,8 +219,9 @@ def _is_unknown(reply: object) -> bool:
 def _in_acl(name: str, why: str, namespace: str) -> str:
     # Each version of Redis has its own words: "one of the keys", "a key". The text also holds the
     # user's name, so the match has to be this narrow.
-    if re.search(r"to access .*\bkeys?\b", why):
+    what = why.partition("to access ")[2]
+    if re.search(r"\bkeys?\b", what):
         return f"~{{{namespace}:* ~{{{namespace}}}*"
-    if re.search(r"to access .*\bchannels?\b", why):
+    if re.search(r"\bchannels?\b", what):
         return f"&{{{namespace}:* &{{{namespace}}}*"
     return f"+{name.lower().replace(' ', '|')}"

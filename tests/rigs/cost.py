@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-SMALL, LARGE = 1024, 16 * 1024
-_FACTOR = 3.0  # of a doubled input; linear is 2, the square 4
-_TRIES = 5
-_LEAST_S = 0.001  # less is no more than noise
+_SMALL, _LARGE = 512, 8192  # characters
+_FACTOR = 3  # of an input that is doubled; 2 is linear, 4 the square
+_NOISE_S = 0.0005
+_TRIES = 3
 
 
 def is_linear(act: Callable[[Any], object], make: Callable[[int], Any]) -> bool:
-    """Whether twice the input costs less than three times as much.
+    """Whether twice the input costs less than three times as much. What `act` raises is ignored.
 
-    make: an input of so many characters. One look at a large input tells in most cases: each
-    character of it costs no more than one of a small input does.
+    make: an input of so many characters. In most cases one look tells: a character of a large input
+    costs no more than one of a small input. Else two doublings are looked at, because a limit that
+    lies between two sizes makes one of them dear.
     """
-    once(act, make(64))
-    small_s, large_s = once(act, make(SMALL)), once(act, make(LARGE))
-    if large_s < _LEAST_S or large_s / LARGE < _FACTOR * small_s / SMALL:
+    small_s, large_s = cost_s(act, make(_SMALL)), cost_s(act, make(_LARGE))
+    if large_s < _NOISE_S or large_s / _LARGE < _FACTOR * small_s / _SMALL:
         return True
-    # Two doublings: a limit that lies between two sizes makes one of them dear.
-    sizes = [make(LARGE // 4), make(LARGE // 2), make(LARGE)]
-    return any(_is_cheap([once(act, each) for each in sizes]) for _ in range(_TRIES))
+    inputs = [make(_LARGE // 4), make(_LARGE // 2), make(_LARGE)]
+    return any(_has_cheap_step([cost_s(act, each) for each in inputs]) for _ in range(_TRIES))
 
 
-def _is_cheap(costs_s: list[float]) -> bool:
-    return any(after < _FACTOR * before for before, after in pairwise(costs_s))
+def _has_cheap_step(costs_s: list[float]) -> bool:
+    return any(after_s < _FACTOR * before_s for before_s, after_s in pairwise(costs_s))
 
 
-def once(act: Callable[[Any], object], given: Any) -> float:
-    """The processor time of this thread for one run, whatever it raises."""
+def cost_s(act: Callable[[Any], object], given: Any) -> float:
+    """The processor time that this thread spends on it."""
     began_s = time.thread_time()
-    try:
+    with suppress(Exception):
         act(given)
-    except Exception:
-        pass
     return time.thread_time() - began_s

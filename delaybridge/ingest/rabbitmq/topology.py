@@ -45,9 +45,7 @@ FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""
 _REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION_FAILED = 403, 404, 405, 406
 ALTERNATE = "alternate-exchange"
-_CURRENT_ALTERNATE = re.compile(
-    rf"'{ALTERNATE}' for exchange .* but current is (?:the value )?'([^']*)"
-)
+_OF_ALTERNATE, _CURRENT = f"'{ALTERNATE}' for exchange ", " but current is "
 _DIFFERS = "inequivalent"
 _TOO_OLD = re.compile("x-match|invalid arg")
 # Cut off if the exchange's name is long; the type of a plugin is in two pairs of quotes.
@@ -130,11 +128,12 @@ async def _other_owner(connection: IntakeConnection, route: Route, owner: Owner)
         refused = await _declare_owner(connection, route, "-") or refused
     if not refused:
         return ""
-    found = _CURRENT_ALTERNATE.search(refused)
-    if found is None:
+    _, is_known, current = refused.partition(_OF_ALTERNATE)[2].rpartition(_CURRENT)
+    current = current.removeprefix("the value ")
+    if not (is_known and current.startswith("'")):
         what = f"exchange {owner_exchange(route)!r} was not declared by delaybridge; delete it"
         raise ConfigError(f"{route}: {what}")
-    return found[1].removeprefix(prefix)
+    return current[1:].partition("'")[0].removeprefix(prefix)
 
 
 async def _declare_owner(connection: IntakeConnection, route: Route, name: str) -> str:
