@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 _log = logging.getLogger("delaybridge")
-CONNECTIONS = 32  # further ones are closed at once
+CONNECTIONS = 32  # for a further one the oldest that has not asked is closed
 _HEADER_BYTES = 16 * 2**10
 HEADER_S = 5.0  # to send a request
 ANSWER_S = 15.0  # to make the answer, and for the client to take it
@@ -45,6 +45,7 @@ class Server:
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._open = 0
+        self._silent: dict[asyncio.WriteTransport, None] = {}  # no request yet, the oldest first
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
@@ -76,9 +77,13 @@ class Server:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._open >= CONNECTIONS:
-            writer.transport.abort()
-            return
+            oldest = next(iter(self._silent), writer.transport)
+            self._silent.pop(oldest, None)
+            oldest.abort()
+            if oldest is writer.transport:
+                return
         self._open += 1
+        self._silent[writer.transport] = None
         try:
             # Cancelled, when the server closes: asyncio would log that as an error.
             with suppress(
@@ -87,6 +92,7 @@ class Server:
                 await self._converse(reader, writer)
         finally:
             self._open -= 1
+            self._silent.pop(writer.transport, None)
             writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,6 +102,7 @@ class Server:
                 head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             head = b""
+        self._silent.pop(writer.transport, None)
         async with asyncio.timeout(ANSWER_S):
             response = await self._response(head)
             writer.write(_encoded(response, with_body=not head.startswith(b"HEAD ")))

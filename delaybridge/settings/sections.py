@@ -302,7 +302,8 @@ class ServeSettings(Section):
     processes: Annotated[int, whole(1, 256)] = 1
     """Processes that share the port; at most one per core is useful."""
     connections: Annotated[int, whole(1, 1_000_000)] = 10_000
-    """The most open connections of one process. For a new one the oldest idle one is closed."""
+    """The most open connections of one process; fewer if it may open fewer files. For a new one the
+    oldest idle one is closed."""
     idempotency_keys: Annotated[int, whole(0, 10**9)] = 1_000_000
     """The most Idempotency-Keys that are remembered, for a day each; one takes about 1 KB of
     Redis."""
