@@ -140,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.pipeline:
+        if self.cycle.response_complete:  # the last one that was sent
             self._idle[self] = None
 
     def pause_writing(self) -> None:

@@ -182,12 +182,13 @@ async def test_h17_who_has_sent_half_a_request_makes_room(redis_url: str, namesp
             writer.close()
 
 
+@pytest.mark.parametrize("before", [b"", b"/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET "])
 async def test_h17_h61_connections_that_are_busy_are_not_closed(
-    redis_url: str, namespace: str
+    redis_url: str, namespace: str, before: bytes
 ) -> None:
     async with api(redis_url, namespace, connections=2) as client:
         site = site_of(client)
-        streams = [await site.answered(b"/v1/events", b"retry") for _ in range(2)]
+        streams = [await site.answered(before + b"/v1/events", b"retry") for _ in range(2)]
         answer = await site.send(get())
         assert answer.startswith(b"HTTP/1.1 503 ")
         for _, writer in streams:
