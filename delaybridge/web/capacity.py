@@ -12,6 +12,7 @@ from delaybridge.worker.eventlog import say
 
 _BACKLOG = 2048
 _OWN_FILES = 128  # for Redis, the ledger, the log and the files of pages
+_TURNS = 4  # asyncio: accept, make the connection, close one, close its file
 _UNLIMITED = 2**30
 
 
@@ -25,12 +26,13 @@ class Capacity(NamedTuple):
 def capacity(connections: int, files: int) -> Capacity:
     """What is possible with so many open files, if so many connections are wanted.
 
-    All that wait are accepted in one turn, before the connections that make room for them are
-    closed. So files are kept back for them: if there are none, `accept` fails for everybody.
+    All that wait are accepted in one turn of the loop, and the connections that make room for them
+    are closed some turns later. Files are kept back for that: without any, `accept` fails, and
+    nobody comes in.
     """
-    kept_back = min(2 * _OWN_FILES, files // 2)
-    most = min(connections, files - kept_back)
-    return Capacity(most, min(_BACKLOG, files - most - kept_back // 2))
+    most = min(connections, files - min(4 * _OWN_FILES, files // 2))
+    spare = files - most
+    return Capacity(most, min(_BACKLOG, (spare - min(_OWN_FILES, spare // 4)) // _TURNS))
 
 
 def open_files() -> int:
@@ -42,7 +44,7 @@ def open_files() -> int:
 def raise_open_files(connections: int) -> None:
     """Raise the limit to what this many connections need, as far as it may be raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + _BACKLOG + _OWN_FILES
+    needed = connections + _TURNS * _BACKLOG + _OWN_FILES
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if wanted > open_files():
         with suppress(ValueError, OSError):  # macOS has a lower limit beside this one

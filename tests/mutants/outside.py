@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "web: no file is kept back", "delaybridge/web/capacity.py",
-        "files - kept_back)", "files)",
+        "files - min(4 * _OWN_FILES, files // 2))", "files)",
         "at the limit of open files nobody is accepted, and no one makes room",
         "tests/unit/test_capacity.py",
     ),

@@ -13,14 +13,14 @@ from delaybridge.web.capacity import capacity, within_open_files
 
 @pytest.mark.parametrize(
     ("files", "connections", "backlog"),
-    [(2**30, 10_000, 2048), (20_000, 10_000, 2048), (12_000, 10_000, 1872), (1024, 768, 128),
-     (256, 128, 64), (16, 8, 4)],
+    [(2**30, 10_000, 2048), (20_000, 10_000, 2048), (12_000, 10_000, 468), (1024, 512, 96),
+     (256, 128, 24), (16, 8, 1)],
 )  # fmt: skip
 def test_connections_and_those_that_wait_fit_into_the_open_files(
     files: int, connections: int, backlog: int
 ) -> None:
     assert capacity(10_000, files) == (connections, backlog)
-    assert connections + backlog < files
+    assert connections + 4 * backlog < files
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_soft_limit_is_raised_to_what_is_needed(
     limits[1] = 2**20
     with caplog.at_level(logging.WARNING):
         assert within_open_files(Settings()).serve.connections == 10_000
-    assert limits == [12_176, 2**20]
+    assert limits == [18_320, 2**20]
     assert not caplog.records
 
 
@@ -50,7 +50,7 @@ def test_where_it_may_not_be_raised_there_are_fewer_connections_and_the_log_says
     limits: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert within_open_files(Settings()).serve.connections == 768
+        assert within_open_files(Settings()).serve.connections == 512
     assert limits == [1024, 1024]
     (said,) = caplog.records
-    assert said.getMessage().startswith("few_connections connections=768 open_files=1024 remedy=")
+    assert said.getMessage().startswith("few_connections connections=512 open_files=1024 remedy=")
