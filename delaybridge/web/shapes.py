@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from sys import intern
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from delaybridge.times import epoch_ms, format_time, offset_ms
 from delaybridge.web.problems import Problem
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_JSON_MEDIA = "application/json"
+_SHORT, _RECENT = 255, 256  # characters; texts
 
 
 class Due(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,10 +72,10 @@ class NewMessage(Due, kw_only=True):
 
     def message(self) -> Message:
         """As the client takes it, not checked yet. MessageError."""
-        # Interned, since the client recognizes the same destination and delay by identity.
+        # The same objects again, since the client recognizes a destination and a delay by identity.
         return Message(
-            intern(self.destination), self._content(),
-            delay=self.delay and intern(self.delay), at=self.at(), id=self.id,
+            _same(self.destination), self._content(),
+            delay=self.delay and _same(self.delay), at=self.at(), id=self.id,
             key=self.key, headers=self.headers, properties=self.properties,
             priority=self.priority, ttl=self.ttl, at_most_once=self.at_most_once, retry=self.retry,
         )  # fmt: skip
@@ -90,6 +90,17 @@ class NewMessage(Due, kw_only=True):
         if self.body_json is not UNSET:
             return bytes(self.body_json)
         return b"" if self.body_base64 is UNSET else self.body_base64
+
+
+def _same(text: str) -> str:
+    """The text, as an object that equal texts lately had. Not interned: what a client sent must not
+    outlive it, and some versions of Python 3.12 keep an interned text for ever."""
+    return _recent(text) if len(text) <= _SHORT else text
+
+
+@lru_cache(_RECENT)
+def _recent(text: str) -> str:
+    return text
 
 
 class ScheduledMessage(msgspec.Struct, omit_defaults=True):
