@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -23,6 +24,7 @@ _KEPT = 10_000  # events
 ALIVE_S = 15.0  # between comments that keep a quiet connection open
 _PART = 500  # events in one write
 _encode = msgspec.json.encode
+_AT = re.compile(r"[0-9]{1,15}(?=-)")  # what an id begins with
 
 
 class Kept(NamedTuple):
@@ -78,8 +80,7 @@ class EventHub:
             if one.id == id:
                 return self.count - back, None
         # Another process sent it: go on from its time.
-        at_text = id.partition("-")[0]
-        at_ms = int(at_text) if at_text.isascii() and at_text.isdigit() else 0
+        at_ms = int(found[0]) if (found := _AT.match(id)) else 0
         later = sum(1 for one in self._kept if one.at_ms >= at_ms)
         is_covered = later < len(self._kept)
         return self.count - later, None if is_covered else self._gap
