@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
@@ -36,17 +37,10 @@ async def live(call: Call) -> Reply:
 
 
 async def ready(call: Call) -> Reply:
-    """Messages are accepted and go out; with the reasons why not."""
-    reasons = ["draining: it was told to stop"] if call.site.is_draining else []
-    try:
-        async with asyncio.timeout(_READY_S):
-            found = await call.site.client.stats()
-    except TimeoutError:
-        reasons.append(f"redis: no answer within {_READY_S:g} s")
-    except DelayBridgeError as exc:
-        reasons.append(str(exc))
-    else:
-        reasons += _obstacles(found, call.site)
+    """Messages are accepted and go out; with the reasons why not. Asked at most once a second."""
+    site = call.site
+    reasons = ["draining: it was told to stop"] if site.is_draining else []
+    reasons += await site.readiness.answer(partial(_reasons, site))
     status = 503 if reasons else 200
     word = "failing" if reasons else "ok"
     if not call.who:  # anybody may ask, and learns no more than that
@@ -65,6 +59,17 @@ async def metrics(call: Call) -> Reply:
         raise Problem(501, "no_metrics", f"prometheus-client is missing; {what}")
     text, media = call.site.traffic.text()
     return Reply(text, 200, {"Content-Type": media})
+
+
+async def _reasons(site: Site) -> list[str]:
+    """Why messages are not accepted, or do not go out. It costs a few commands for each bucket."""
+    try:
+        async with asyncio.timeout(_READY_S):
+            return [*_obstacles(await site.client.stats(), site)]
+    except TimeoutError:
+        return [f"redis: no answer within {_READY_S:g} s"]
+    except DelayBridgeError as exc:
+        return [str(exc)]
 
 
 def _obstacles(found: Stats, site: Site) -> Iterator[str]:

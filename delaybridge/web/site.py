@@ -15,7 +15,10 @@ from delaybridge.web.doctor import Doctor
 from delaybridge.web.ending import end_all
 from delaybridge.web.hub import EventHub
 from delaybridge.web.ready import ReadyHub
+from delaybridge.web.shared import Shared
 from delaybridge.web.traffic import Traffic
+
+_ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 
 
 @dataclass(slots=True)
@@ -26,7 +29,7 @@ class Site:
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
-    answered, by id.
+    answered, by id. readiness: why messages do not go out, if they do not.
     """
 
     settings: Settings
@@ -40,11 +43,19 @@ class Site:
     alone_since_s: dict[int, float] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    readiness: Shared[list[str]] = field(default_factory=Shared)
 
     @property
     def patient(self) -> AsyncClient:
         """A client that waits longer for Redis: for people, and for jobs, which nobody repeats."""
         return self.looks.client
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest text of a message."""
+        limits = self.settings.limits
+        # JSON writes a byte as up to six characters.
+        return 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
 
     def base(self, scope: Scope) -> str:
         """What stands before each path, as the client sees it; without the last slash."""
@@ -59,4 +70,5 @@ class Site:
     async def close(self) -> None:
         """End all tasks."""
         await end_all(self.tasks.values())
+        await self.readiness.close()
         await self.looks.close()
