@@ -50,6 +50,8 @@ def plain(
 Steps = Generator[Sequence[RedisCommand[Any]], list[Any], T]
 """A call: yields the commands to run next, is sent their replies, returns its result.
 
+Yielding none gives an event loop a turn in a long calculation.
+
 The first error among the replies ends it, unless the commands were yielded as `Each`.
 """
 

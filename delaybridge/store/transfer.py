@@ -29,7 +29,9 @@ DESTINATIONS, RECURRING = "destinations", "recurring"
 _SECTIONS = ("delaybridge", DESTINATIONS, RECURRING)
 _NOT_EXPORTED = ("paused_ms",)
 _RULE_FIELDS = tuple(field for field in Rule.__struct_fields__ if field not in _NOT_EXPORTED)
+_LIMITS = {DESTINATIONS: RULES_LIMIT, RECURRING: DEFINITIONS_LIMIT}
 _FAULTS = 20
+_PIECE = 50  # definitions that are checked between two turns of a loop
 Word = Literal["added", "changed", "unchanged", "removed", "kept"]
 
 
@@ -75,11 +77,13 @@ def contents(calls: Calls) -> Steps[Contents]:
 def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[MessageError]]]:
     """The contents of a document, and the faults, each with the name of its rule or definition.
 
-    Nothing is written. MessageError: the document itself is none.
+    Nothing is written. MessageError: the document itself is none, or has too many of them.
     """
     yield from calls.open()
     now_ms = yield from calls.now_ms()
     given = _sections(document)
+    for section, limit in _LIMITS.items():
+        _check_count(section, len(given[section]), limit)
     faults: list[MessageError] = []
     by_place: dict[str, Rule] = {}
     for name, fields in given[DESTINATIONS].items():
@@ -92,6 +96,8 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
             faults.append(_of(f"{DESTINATIONS}.{name}", exc))
     definitions: dict[str, Definition] = {}
     for number, fields in enumerate(given[RECURRING]):
+        if number % _PIECE == 0:
+            yield ()
         try:
             definition = calls.check_definition(_definition(fields), now_ms)
             if definition.name in definitions:
@@ -106,14 +112,13 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
 def differences(here: Contents, wanted: Contents, *, prune: bool) -> list[Difference]:
     """What an import changes, section by section in order of names. MessageError: too many."""
     found = []
-    for section, limit, mine, theirs in (
-        (DESTINATIONS, RULES_LIMIT, here.rules, wanted.rules),
-        (RECURRING, DEFINITIONS_LIMIT, here.definitions, wanted.definitions),
+    for section, mine, theirs in (
+        (DESTINATIONS, here.rules, wanted.rules),
+        (RECURRING, here.definitions, wanted.definitions),
     ):
         odd = {name for where, name in here.unreadable if where == section}
         left = theirs.keys() if prune else theirs.keys() | mine.keys() | odd
-        if len(left) > limit:
-            raise MessageError("too_many", section, f"{len(left)}; at most {limit} are allowed")
+        _check_count(section, len(left), _LIMITS[section])
         for name in sorted(mine.keys() | theirs.keys() | odd):
             found.append(Difference(section, name, _word(name, mine, theirs, odd, prune=prune)))
     return found
@@ -169,6 +174,11 @@ def _sections(document: object) -> dict[str, Any]:
     if not isinstance(given[RECURRING], list):
         raise MessageError("bad_document", RECURRING, "give a list of definitions")
     return given
+
+
+def _check_count(section: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise MessageError("too_many", section, f"{count}; at most {limit} are allowed")
 
 
 def _known_place(text: str, kinds: Mapping[str, str]) -> str:

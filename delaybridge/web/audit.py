@@ -22,6 +22,7 @@ from delaybridge.web.endpoint import Call, Endpoint, Handler, Reply, Scope
 from delaybridge.web.problems import Problem, problem_of
 
 _CHARS = 1000  # of one field
+_NAMED = 100  # entries of an object
 _CONTENT = frozenset({"body", "body_base64", "headers", "properties"})
 _MOST = 500
 _log = logging.getLogger("delaybridge")
@@ -107,8 +108,8 @@ def _text(content: Any) -> str:
 
 
 def _outline(asked: Any) -> Any:
-    """Without the content of messages, and of lists only how long they are."""
-    if isinstance(asked, list):
+    """Without the content of messages, and of what is long only how long it is."""
+    if isinstance(asked, list) or (isinstance(asked, dict) and len(asked) > _NAMED):
         return len(asked)
     if not isinstance(asked, dict):
         return asked
