@@ -304,6 +304,8 @@ class ServeSettings(Section):
     connections: Annotated[int, whole(1, 1_000_000)] = 10_000
     """The most open connections of one process; fewer if it may open fewer files. For a new one the
     oldest idle one is closed."""
+    batch_bytes: Annotated[int, whole(64 * _KIB, 512 * _MIB)] = 16 * _MIB
+    """The largest request of POST /v1/messages:batch."""
     idempotency_keys: Annotated[int, whole(0, 10**9)] = 1_000_000
     """The most Idempotency-Keys that are remembered, for a day each; one takes about 1 KB of
     Redis."""

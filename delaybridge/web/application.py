@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -14,16 +15,17 @@ from starlette.types import Scope as Connection
 from delaybridge.web.audit import audited
 from delaybridge.web.checks import check_request
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.web.json_text import decoded
 from delaybridge.web.problems import MEDIA, Problem, problem_of
 from delaybridge.web.proxies import Proxies
-from delaybridge.web.reading import body_of, decoded, query_of, refuse_repeated, segment
+from delaybridge.web.reading import body_of, query_of, refuse_repeated, segment
 from delaybridge.web.sessions import GUARD
 from delaybridge.web.site import Site
 
 _JSON = b"application/json"
 _WHO = "delaybridge.who"  # in the scope of a request: whom the access check has let in
 _encode = msgspec.json.Encoder().encode
-_ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
+_REMEDY = "send less at once, or raise limits.body_bytes"
 
 
 class App:
@@ -96,9 +98,6 @@ class Resource:
         get = methods.get("GET")
         if get and (get.is_safe or get.scope in (Scope.OPEN, Scope.READ)):
             self._methods["HEAD"] = get  # those of some dialects change something
-        limits = site.settings.limits
-        # JSON writes a byte as up to six characters.
-        self._most = 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -184,10 +183,12 @@ class Resource:
         return Call(self._site, {}, None, None, headers, *nobody, media, base, shown, address)
 
     async def _body(self, endpoint: Endpoint, headers: Mapping[str, str], receive: Receive) -> Any:
-        raw = await body_of(receive, headers, endpoint.most_bytes or self._most)
+        size = endpoint.size
+        most, remedy = size(self._site.settings) if size else (self._site.most_bytes, _REMEDY)
+        raw = await body_of(receive, headers, most, remedy)
         if endpoint.body is bytes or (endpoint.is_raw and endpoint.is_raw(headers)):
             return raw
-        return decoded(raw, endpoint.body)
+        return await decoded(raw, endpoint.body)
 
 
 def _headers(scope: Connection) -> dict[str, str]:
@@ -198,7 +199,7 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
     content = reply.content
     if not isinstance(content, bytes):
         content = b"" if content is None else _encode(content)
-    headers = [(b"content-length", b"%d" % len(content))]
+    headers = [] if reply.status == HTTPStatus.NOT_MODIFIED else [_length(content)]
     if content:
         media = reply.headers.get("Content-Type")
         headers.append((b"content-type", media.encode() if media else _JSON))
@@ -212,6 +213,10 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
+
+
+def _length(content: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", b"%d" % len(content)
 
 
 def _refusal(problem: Problem) -> Reply:

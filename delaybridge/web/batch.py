@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
 
 from delaybridge.message import Answer
+from delaybridge.settings.settings import Settings
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.idempotency import HEADER
-from delaybridge.web.problems import Problem, at_item, problem_of, undecodable
+from delaybridge.web.json_text import as_type, decoded, elements
+from delaybridge.web.problems import Problem, at_item, problem_of
 from delaybridge.web.shapes import NewMessage, scheduled
 
 _MOST = 1000
-_MOST_BYTES = 64 * 2**20
+_AT_ONCE = 256 * 1024  # the longest text that is read as a whole
+_GROUP_BYTES = 2**20  # of the texts of messages that are stored together
+_AWAY = 503
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,29 +47,68 @@ class BatchAnswer(msgspec.Struct):
     items: list[BatchItem]
 
 
+_Wanted = tuple[int, NewMessage | Problem]
+
+
 async def schedule_batch(call: Call) -> Reply:
-    """Schedule many messages in one round trip to Redis. One that is refused hinders no other."""
-    batch: Batch = call.body
+    """Schedule many messages in few round trips to Redis. One that is refused hinders no other."""
     if HEADER in call.headers:
         what = "a batch takes none: give each message an id, then the batch can be sent again"
         raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
-    if not batch.messages:
+    wanted = await _wanted(call)
+    if not wanted:
         raise Problem(422, "batch_empty", "give 1 to 1000 messages", "$.messages")
-    if len(batch.messages) > _MOST:
-        what = f"{len(batch.messages)} messages; at most {_MOST}"
-        raise Problem(413, "batch_too_large", what, "$.messages")
-    # All are called in the same tick, so the client sends them together.
-    raws = enumerate(batch.messages)
-    items = await asyncio.gather(*(_item(call, number, raw) for number, raw in raws))
+    items: list[BatchItem] = []
+    most = _GROUP_BYTES
+    while len(items) < len(wanted):
+        group = _group(wanted, len(items), most)
+        # All are called in the same tick, so the client sends them together.
+        found = await asyncio.gather(*(_item(call, *each) for each in group))
+        items += found
+        if all(each.status == _AWAY for each in found):
+            most = call.site.settings.serve.batch_bytes  # the others wait for it together
     return Reply(BatchAnswer(items), 207)
 
 
-async def _item(call: Call, number: int, raw: msgspec.Raw) -> BatchItem:
-    try:
+async def _wanted(call: Call) -> list[_Wanted]:
+    """The messages, or what is wrong with them, and how long their texts are."""
+    found: list[_Wanted] = []
+    async for raw in _raws(call):
+        if len(found) == _MOST:
+            what = f"more than {_MOST} messages"
+            raise Problem(413, "batch_too_large", what, "$.messages")
         try:
-            wanted = msgspec.json.decode(raw, type=NewMessage)
-        except msgspec.MsgspecError as exc:
-            raise undecodable(exc, NewMessage) from None
+            found.append((len(raw), as_type(raw, NewMessage)))
+        except Problem as problem:
+            found.append((len(raw), problem))
+    return found
+
+
+def _group(
+    wanted: list[_Wanted], first: int, most: int
+) -> Iterator[tuple[int, NewMessage | Problem]]:
+    """The next messages by their numbers: one, and others until their texts are too long."""
+    size = 0
+    for number in range(first, len(wanted)):
+        size += wanted[number][0]
+        if number > first and size > most:
+            return
+        yield number, wanted[number][1]
+
+
+async def _raws(call: Call) -> AsyncIterator[bytes]:
+    if len(call.body) > _AT_ONCE:
+        async for raw in elements(call.body, "messages", call.site.most_bytes):
+            yield raw
+        return
+    for each in (await decoded(call.body, Batch)).messages:
+        yield bytes(each)
+
+
+async def _item(call: Call, number: int, wanted: NewMessage | Problem) -> BatchItem:
+    try:
+        if isinstance(wanted, Problem):
+            raise wanted
         receipt = await call.site.client.schedule_message(
             wanted.message(), on_conflict=wanted.on_conflict
         )
@@ -76,10 +120,15 @@ async def _item(call: Call, number: int, raw: msgspec.Raw) -> BatchItem:
     return BatchItem(status, made.id, made.result, made.due, made.due_ms)
 
 
+def _size(settings: Settings) -> tuple[int, str]:
+    return settings.serve.batch_bytes, "send fewer messages at once, or raise serve.batch_bytes"
+
+
 _ANSWERS: dict[int, Any] = {207: BatchAnswer, 413: None}
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages:batch", scope=Scope.WRITE, handler=schedule_batch,
-        summary="Schedule many messages", body=Batch, answers=_ANSWERS, most_bytes=_MOST_BYTES,
+        summary="Schedule many messages", body=Batch, answers=_ANSWERS, size=_size,
+        is_raw=lambda headers: True,  # it is read in pieces
     ),
 )  # fmt: skip

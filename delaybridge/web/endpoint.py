@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from delaybridge.settings.settings import Settings
     from delaybridge.web.problems import Problem
     from delaybridge.web.site import Site
 
@@ -70,8 +71,9 @@ class Endpoint:
 
     path: as `/v1/messages/{id}:publish`; a parameter stands for one segment, or a part of it. body:
     the type of a JSON body; bytes: the handler reads the body itself. query: a struct with the
-    parameters after the question mark. answers: status -> the type of its content. is_raw: whether
-    the body of a request with these headers is not JSON; then the handler gets its bytes.
+    parameters after the question mark. answers: status -> the type of its content. size: the most
+    bytes of the body, and what helps if there are more; by default those of a message. is_raw:
+    whether the handler of a request with these headers gets the bytes of the body.
     is_audited: noted before and after in the audit; if that is impossible, not done. is_safe: it
     changes nothing, although it needs more than READ. The method does not tell: dialects use GET.
     refusal: how a problem is shown, unless as JSON; its call has neither query nor body.
@@ -85,7 +87,7 @@ class Endpoint:
     body: Any = None
     query: Any = None
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: None})
-    most_bytes: int | None = None
+    size: Callable[[Settings], tuple[int, str]] | None = None
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
     is_audited: bool = False
     is_safe: bool = False

@@ -41,7 +41,7 @@ async def schedule(call: Call) -> Reply:
     With an `Idempotency-Key` the same request gets the first answer again, for 24 hours.
     """
     message, policy = (
-        raw_message(call)
+        await raw_message(call)
         if isinstance(call.body, bytes)
         else (call.body.message(), call.body.on_conflict)
     )

@@ -14,6 +14,7 @@ from delaybridge import __version__
 from delaybridge.web.endpoint import Endpoint, Scope
 from delaybridge.web.problems import MEDIA, ProblemAnswer
 
+_encode = msgspec.json.encode
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"{([a-z_]+)}")
 _ABOUT = """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
@@ -22,8 +23,8 @@ Every error is `application/problem+json` (RFC 9457): `code` is a word for progr
 in the request. In a path write `/` as `%2F`, and a colon before a verb's name as `%3A`."""
 
 
-def description(endpoints: Iterable[Endpoint], base_path: str = "/") -> dict[str, Any]:
-    """The document, as JSON."""
+def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The document, as JSON, of a server whose paths have nothing before them."""
     listed = list(endpoints)
     types = [kind for endpoint in listed for kind in _types(endpoint)]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -35,13 +36,22 @@ def description(endpoints: Iterable[Endpoint], base_path: str = "/") -> dict[str
     return {
         "openapi": "3.1.0",
         "info": {"title": "delaybridge", "version": __version__, "description": _ABOUT},
-        "servers": [{"url": base_path.rstrip("/") or "/"}],
+        "servers": _servers("/"),
         "paths": paths,
         "components": {
             "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def with_base(document: bytes, base: str) -> bytes:
+    """The encoded document, of a server whose paths begin with this."""
+    return document.replace(_encode(_servers("/")), _encode(_servers(base or "/")), 1)
+
+
+def _servers(url: str) -> list[dict[str, str]]:
+    return [{"url": url}]
 
 
 def about(endpoint: Endpoint) -> str:

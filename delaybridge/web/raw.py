@@ -15,8 +15,8 @@ from delaybridge.accept.instructions import INSTRUCTIONS, instructions, is_instr
 from delaybridge.errors import MessageError
 from delaybridge.message import MAX_PRIORITY, TABLE_KINDS, Message, OnConflict
 from delaybridge.web.endpoint import Call
+from delaybridge.web.json_text import decoded
 from delaybridge.web.problems import Problem
-from delaybridge.web.reading import decoded
 
 DESTINATION = "delaybridge-destination"
 STRUCTURED = "application/cloudevents+json"
@@ -40,12 +40,12 @@ def is_raw(headers: Mapping[str, str]) -> bool:
     )
 
 
-def raw_message(call: Call) -> tuple[Message, OnConflict]:
+async def raw_message(call: Call) -> tuple[Message, OnConflict]:
     """The message of a raw body, not checked yet, and its conflict policy.
 
     Problem or MessageError: the event or an instruction is wrong.
     """
-    attributes = _attributes(call)
+    attributes = await _attributes(call)
     told: Pairs = [
         (name, value.encode("latin-1"))
         for name, value in call.headers.items()
@@ -109,10 +109,10 @@ def _percent_encoded(value: str) -> str:
     return quote(value, safe="!#$&'()*+,/:;<=>?@[\\]^`{|}~")
 
 
-def _attributes(call: Call) -> dict[str, Any]:
+async def _attributes(call: Call) -> dict[str, Any]:
     """The attributes of a CloudEvent; none if the body is something else. Problem `bad_event`."""
     if call.media == STRUCTURED:
-        event = decoded(call.body, dict[str, Any])
+        event = await decoded(call.body, dict[str, Any])
         found = {name: value for name, value in event.items() if not name.startswith("data")}
     elif _BINARY in call.headers:
         found = dict(_in_headers(call.headers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
@@ -14,21 +13,20 @@ import msgspec
 from delaybridge.web.problems import Problem, undecodable
 
 T = TypeVar("T")
-_DEPTH = 32
-# A string ends with its quote or with the text: from no quote in it is the rest read again. Nothing
-# is given back (`*+`): to be able to do so would take 60 times the memory of the text.
-_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-_LOOSE = re.compile(rb"\s:")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_BOM = b"\xef\xbb\xbf"
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-async def body_of(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
-    """The whole body; Problem 413 as soon as it is too large, 400 if the client left."""
+async def body_of(
+    receive: Receive, headers: Mapping[str, str], limit: int, remedy: str = ""
+) -> bytes:
+    """The whole body; Problem 413 as soon as it is too large, 400 if the client left.
+
+    remedy: what to do if it is too large.
+    """
     length = headers.get("content-length", "0")
-    if length.isdigit() and int(length[:20]) > limit:
-        raise _too_large(limit)
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
+        raise _too_large(limit, remedy)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -38,26 +36,10 @@ async def body_of(receive: Receive, headers: Mapping[str, str], limit: int) -> b
         part = event.get("body", b"")
         size += len(part)
         if size > limit:
-            raise _too_large(limit)
+            raise _too_large(limit, remedy)
         parts.append(part)
         if not event.get("more_body"):
             return part if len(parts) == 1 else b"".join(parts)
-
-
-def decoded(raw: bytes, wanted: type[T]) -> T:
-    """The JSON value as this type; Problem 400 if it is not JSON, 422 if its values are wrong."""
-    raw = raw.removeprefix(_BOM)
-    if not raw.strip():
-        raise Problem(400, "bad_json", "the body is empty; send a JSON object")
-    check_depth(raw)
-    try:
-        _check_once(raw)
-        return msgspec.json.decode(raw, type=wanted)
-    except msgspec.MsgspecError as exc:
-        raise undecodable(exc, wanted) from None
-    except (ValueError, RecursionError) as exc:  # json names the place, msgspec not
-        text = f"{str(exc)[:200]}; send one JSON value in UTF-8"
-        raise Problem(400, "bad_json", text) from None
 
 
 def refuse_repeated(names: Iterable[bytes]) -> None:
@@ -119,41 +101,5 @@ def query_of(text: bytes, wanted: type[T]) -> T:
     return made
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, "body_too_large", f"the request may have {limit:,} bytes at most")
-
-
-def check_depth(raw: bytes) -> None:
-    """Problem 400 if JSON is nested more deeply than any message needs."""
-    if raw.count(b"[") + raw.count(b"{") <= _DEPTH:
-        return
-    depth = 0
-    for found in _BRACKETS.finditer(raw):
-        bracket = found.group()
-        depth += (bracket in b"[{") - (bracket in b"]}")
-        if depth > _DEPTH:
-            raise Problem(400, "bad_json", f"more than {_DEPTH} levels deep")
-
-
-def _check_once(raw: bytes) -> None:
-    """ValueError if a key is given twice in one object: msgspec would keep the last."""
-    try:
-        # Of keys as they are mostly written, `"key":`, this one look tells.
-        if not _LOOSE.search(raw) and raw.count(b'":') == len(_NAMES.decode(raw)):
-            return
-    except msgspec.MsgspecError:
-        pass  # it is no object
-    _ONCE.decode(raw.decode())
-
-
-def _check_keys(pairs: list[tuple[str, Any]]) -> None:
-    names = {name for name, _ in pairs}
-    if len(names) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"{twice[:80]!r} is given twice in one object")
-
-
-# As floats: int() refuses more than 4300 digits.
-_ONCE = json.JSONDecoder(object_pairs_hook=_check_keys, parse_int=float)
-_NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+def _too_large(limit: int, remedy: str) -> Problem:
+    return Problem(413, "body_too_large", f"a request has at most {limit:,} bytes; {remedy}")

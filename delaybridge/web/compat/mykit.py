@@ -21,8 +21,8 @@ from delaybridge.web import jobs
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, noted, put
 from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.json_text import decoded
 from delaybridge.web.problems import Problem
-from delaybridge.web.reading import decoded
 from delaybridge.web.shapes import may_live
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,7 +100,7 @@ _answers = answers(_refusal)
 @_answers
 async def push(call: Call) -> MykitEnvelope:
     """Store a job: its id. One with the id given that still waits is replaced."""
-    job = decoded(call.body, MykitJob)
+    job = await decoded(call.body, MykitJob)
     if job.status not in _NEW_STATUS:
         raise MessageError("bad_value", "status", f"got {job.status}; a new job has 0 or 5")
     for field in ("delay", "ttl"):

@@ -12,8 +12,8 @@ from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, put
 from delaybridge.web.compat.popping import Pop
 from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.json_text import decoded
 from delaybridge.web.problems import Problem
-from delaybridge.web.reading import decoded
 
 
 class YouzanCommand(msgspec.Struct, rename={"ttr": "TTR"}):
@@ -49,7 +49,7 @@ def _popped(found: ReceivedMessage | None) -> CommandEnvelope:
 @answers(_refusal)
 async def run(call: Call) -> CommandEnvelope | Pop:
     """Run a command. An `add` replaces a job with its id that still waits."""
-    job = decoded(call.body, YouzanCommand)
+    job = await decoded(call.body, YouzanCommand)
     if job.command == "add":
         return await _add(call, job)
     if job.command == "pop":

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from delaybridge.web.json_text import check_depth
 from delaybridge.web.problems import Problem
-from delaybridge.web.reading import check_depth
 from delaybridge.web.shapes import StoredMessage
 
 MOST_BYTES = 64 * 1024

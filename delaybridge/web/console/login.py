@@ -14,7 +14,7 @@ from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import Problem, problem_of
 from delaybridge.web.sessions import KEPT_S, is_foreign
 
-_MOST_BYTES = 4096
+_SIZE = 4096, "send a token only"
 _log = logging.getLogger("delaybridge")
 
 
@@ -90,10 +90,10 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="POST", path="/login", scope=Scope.OPEN, handler=log_in,
-        summary="Begin a session", body=bytes, most_bytes=_MOST_BYTES, refusal=refusal,
+        summary="Begin a session", body=bytes, size=lambda settings: _SIZE, refusal=refusal,
     ),
     Endpoint(
         method="POST", path="/logout", scope=Scope.OPEN, handler=log_out,
-        summary="End a session", body=bytes, most_bytes=_MOST_BYTES, refusal=refusal,
+        summary="End a session", body=bytes, size=lambda settings: _SIZE, refusal=refusal,
     ),
 )  # fmt: skip

@@ -1,0 +1,201 @@
+"""JSON that a client sent, read strictly: every object has each key once, and nothing is deep.
+
+Whatever it is, no step of the reading takes long: of a large text the loop has a turn after each
+piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from itertools import accumulate, repeat
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from delaybridge.web.problems import Problem, undecodable
+
+T = TypeVar("T")
+PIECE = 64 * 1024  # bytes between two turns of the loop
+_OBJECTS = 10_000  # looked at between two turns
+_DEPTH = 32
+_LOOSE = re.compile(rb"\s:")
+_BOM = b"\xef\xbb\xbf"
+# Brackets and strings; of a string that is cut what is there.
+_NESTING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+_COMMA = re.compile(r"[ \t\r\n]*+,[ \t\r\n]*+")
+_END = re.compile(r"[ \t\r\n]*+\][ \t\r\n]*+\}[ \t\r\n]*+")
+_WORD = 10  # the longest that can be cut, `-Infinity`, and one more
+_OVERHEAD = 1024  # what an element costs beside its length, as bytes
+
+
+async def decoded(raw: bytes, wanted: type[T]) -> T:
+    """The JSON value as this type; Problem 400 if it is not JSON, 422 if its values are wrong."""
+    raw = raw.removeprefix(_BOM)
+    if not raw.strip():
+        raise Problem(400, "bad_json", "the body is empty; send a JSON object")
+    try:
+        for _ in _nesting(raw):
+            await asyncio.sleep(0)
+        for _ in _keys(raw):
+            await asyncio.sleep(0)
+        if len(raw) > PIECE:
+            await asyncio.sleep(0)
+        return as_type(raw, wanted)
+    except (ValueError, RecursionError) as exc:  # json names the place, msgspec not
+        raise _bad(exc) from None
+
+
+def as_type(raw: bytes, wanted: type[T]) -> T:
+    """The value of JSON that was checked before, as this type. Problem."""
+    try:
+        with _uncollected():
+            return msgspec.json.decode(raw, type=wanted)
+    except msgspec.MsgspecError as exc:
+        raise undecodable(exc, wanted) from None
+
+
+async def elements(raw: bytes, name: str, most: int) -> AsyncIterator[bytes]:
+    """The elements of the list in `{name: [...]}`, each checked as `decoded` checks a whole text.
+
+    Problem 400, 413 or 422: it is not JSON; an element is longer than `most`; it has another form.
+    """
+    try:
+        text = raw.removeprefix(_BOM).decode()
+        head = re.compile(rf'\s*+\{{\s*+"{name}"\s*+:\s*+\[\s*+').match(text)
+        if head is None:
+            raise Problem(422, "bad_value", f'a body of this size has the form {{"{name}": [...]}}')
+        end = at = head.end()
+        number = since_turn = 0
+        while number or _END.fullmatch(text, at) is None:
+            end, element = await _element(text, at, most, f"$.{name}[{number}]")
+            since_turn += end - at + _OVERHEAD
+            if since_turn >= PIECE:
+                await asyncio.sleep(0)
+                since_turn = 0
+            yield element
+            if (comma := _COMMA.match(text, end)) is None:
+                break
+            at, number = comma.end(), number + 1
+        if _END.fullmatch(text, end) is None:
+            raise ValueError(f"Expecting ',' or ']' (char {end})")
+    except (ValueError, RecursionError) as exc:
+        raise _bad(exc) from None
+
+
+async def _element(text: str, at: int, most: int, place: str) -> tuple[int, bytes]:
+    """Where the value that begins here ends, and the value, checked.
+
+    It is looked for in ever larger parts of the text. Problem 413: it is longer than `most`.
+    """
+    size = PIECE // 2
+    while True:
+        part, is_rest = text[at : at + size], at + size >= len(text)
+        keys: list[Any] = []
+        try:
+            with _uncollected():
+                _, end = _decoder(keys).raw_decode(part)
+        except json.JSONDecodeError as exc:
+            is_cut = exc.pos >= len(part) - _WORD or exc.msg.startswith("Unterminated")
+            if is_rest or not is_cut:
+                raise ValueError(f"{exc.msg} (char {at + exc.pos})") from None
+        else:
+            if end < len(part) or is_rest:  # a number may go on
+                break
+        if size > most:
+            what = f"it has more than {most:,} bytes; see limits.body_bytes"
+            raise Problem(413, "message_too_large", what, place)
+        size *= 2
+        await asyncio.sleep(0)
+    _check_each(keys)
+    element = part[:end].encode()
+    for _ in _nesting(element):
+        await asyncio.sleep(0)
+    return at + end, element
+
+
+def check_depth(raw: bytes) -> None:
+    """Problem 400 if JSON is nested more deeply than any message needs."""
+    for _ in _nesting(raw):
+        pass
+
+
+def _nesting(raw: bytes) -> Iterator[None]:
+    """`check_depth` in pieces."""
+    if raw.count(b"[") + raw.count(b"{") <= _DEPTH:
+        return
+    depth = at = 0
+    while at < len(raw):
+        end = at + PIECE
+        found = _NESTING.findall(raw, at, end)
+        if found and found[-1].startswith(b'"') and raw.endswith(found[-1], at, end):
+            # It may be cut: go on after the whole of it.
+            whole = _NESTING.match(raw, min(end, len(raw)) - len(found[-1]))
+            end = len(raw) if whole is None else whole.end()
+        depths = [*accumulate(map(_STEPS.get, found, repeat(0)), initial=depth)]
+        if max(depths) > _DEPTH:
+            raise Problem(400, "bad_json", f"more than {_DEPTH} levels deep")
+        depth, at = depths[-1], end
+        yield
+
+
+def _keys(raw: bytes) -> Iterator[None]:
+    """ValueError if a key is given twice in one object: msgspec would keep the last."""
+    try:
+        # Of keys as they are mostly written, `"key":`, this one look tells.
+        if not _LOOSE.search(raw) and raw.count(b'":') == len(_NAMES.decode(raw)):
+            return
+    except msgspec.MsgspecError:
+        pass  # it is no object
+    keys: list[Any] = []
+    with _uncollected():
+        _decoder(keys).decode(raw.decode())
+    for first in range(0, len(keys), _OBJECTS):
+        _check_each(keys[first : first + _OBJECTS])
+        yield
+
+
+def _check_each(objects: list[list[tuple[str, Any]]]) -> None:
+    if sum(map(len, map(dict, objects))) == sum(map(len, objects)):
+        return
+    for pairs in objects:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"{name[:80]!r} is given twice in one object")
+            seen.add(name)
+
+
+def _decoder(keys: list[Any]) -> json.JSONDecoder:
+    """Puts the pairs of each object into `keys`, and makes nothing else of what it reads."""
+    return json.JSONDecoder(
+        object_pairs_hook=keys.append, parse_int=len, parse_float=len, parse_constant=_refuse
+    )
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON")
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Until Python 3.11 the collector would run in between, and look at everything many times."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def _bad(exc: Exception) -> Problem:
+    return Problem(400, "bad_json", f"{str(exc)[:200]}; send one JSON value in UTF-8")
+
+
+_NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
