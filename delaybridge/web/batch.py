@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -47,68 +46,56 @@ class BatchAnswer(msgspec.Struct):
     items: list[BatchItem]
 
 
-_Wanted = tuple[int, NewMessage | Problem]
-
-
 async def schedule_batch(call: Call) -> Reply:
     """Schedule many messages in few round trips to Redis. One that is refused hinders no other."""
     if HEADER in call.headers:
         what = "a batch takes none: give each message an id, then the batch can be sent again"
         raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
-    wanted = await _wanted(call)
-    if not wanted:
+    raws = await _messages(call)
+    if not raws:
         raise Problem(422, "batch_empty", "give 1 to 1000 messages", "$.messages")
     items: list[BatchItem] = []
     most = _GROUP_BYTES
-    while len(items) < len(wanted):
-        group = _group(wanted, len(items), most)
+    while len(items) < len(raws):
+        numbers = _group(raws, len(items), most)
         # All are called in the same tick, so the client sends them together.
-        found = await asyncio.gather(*(_item(call, *each) for each in group))
+        found = await asyncio.gather(*(_item(call, number, raws[number]) for number in numbers))
         items += found
         if all(each.status == _AWAY for each in found):
-            most = call.site.settings.serve.batch_bytes  # the others wait for it together
+            most = len(call.body)  # the others wait together until it answers
     return Reply(BatchAnswer(items), 207)
 
 
-async def _wanted(call: Call) -> list[_Wanted]:
-    """The messages, or what is wrong with them, and how long their texts are."""
-    found: list[_Wanted] = []
-    async for raw in _raws(call):
-        if len(found) == _MOST:
-            what = f"more than {_MOST} messages"
-            raise Problem(413, "batch_too_large", what, "$.messages")
-        try:
-            found.append((len(raw), as_type(raw, NewMessage)))
-        except Problem as problem:
-            found.append((len(raw), problem))
+async def _messages(call: Call) -> list[bytes]:
+    """The texts of the messages. Problem: there are too many, or one of them is no JSON."""
+    if len(call.body) <= _AT_ONCE:
+        found = [bytes(each) for each in (await decoded(call.body, Batch)).messages]
+        _check_count(len(found))
+        return found
+    found = []
+    async for raw in elements(call.body, "messages", call.site.most_bytes):
+        found.append(raw)
+        _check_count(len(found))
     return found
 
 
-def _group(
-    wanted: list[_Wanted], first: int, most: int
-) -> Iterator[tuple[int, NewMessage | Problem]]:
-    """The next messages by their numbers: one, and others until their texts are too long."""
-    size = 0
-    for number in range(first, len(wanted)):
-        size += wanted[number][0]
-        if number > first and size > most:
-            return
-        yield number, wanted[number][1]
+def _check_count(count: int) -> None:
+    if count > _MOST:
+        raise Problem(413, "batch_too_large", f"more than {_MOST} messages", "$.messages")
 
 
-async def _raws(call: Call) -> AsyncIterator[bytes]:
-    if len(call.body) > _AT_ONCE:
-        async for raw in elements(call.body, "messages", call.site.most_bytes):
-            yield raw
-        return
-    for each in (await decoded(call.body, Batch)).messages:
-        yield bytes(each)
+def _group(raws: list[bytes], first: int, most: int) -> range:
+    """The numbers of the next messages: of one, and of more while their texts are not too long."""
+    end, size = first + 1, len(raws[first])
+    while end < len(raws) and size + len(raws[end]) <= most:
+        size += len(raws[end])
+        end += 1
+    return range(first, end)
 
 
-async def _item(call: Call, number: int, wanted: NewMessage | Problem) -> BatchItem:
+async def _item(call: Call, number: int, raw: bytes) -> BatchItem:
     try:
-        if isinstance(wanted, Problem):
-            raise wanted
+        wanted = as_type(raw, NewMessage)
         receipt = await call.site.client.schedule_message(
             wanted.message(), on_conflict=wanted.on_conflict
         )

@@ -105,7 +105,7 @@ async def _element(text: str, at: int, most: int, place: str) -> tuple[int, byte
             if is_rest or not is_cut:
                 raise ValueError(f"{exc.msg} (char {at + exc.pos})") from None
         else:
-            if end < len(part) or is_rest:  # a number may go on
+            if end <= len(part) - _WORD or is_rest:  # a number may go on
                 break
         if size > most:
             what = f"it has more than {most:,} bytes; see limits.body_bytes"
