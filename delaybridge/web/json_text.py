@@ -28,8 +28,9 @@ _BOM = b"\xef\xbb\xbf"
 # Brackets and strings; of a string that is cut what is there.
 _NESTING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
-_COMMA = re.compile(r"[ \t\r\n]*+,[ \t\r\n]*+")
-_END = re.compile(r"[ \t\r\n]*+\][ \t\r\n]*+\}[ \t\r\n]*+")
+_SPACE = r"[ \t\r\n]*+"
+_COMMA = re.compile(f"{_SPACE},{_SPACE}")
+_END = re.compile(_SPACE.join(("", r"\]", r"\}", "")))
 _WORD = 10  # the longest that can be cut, `-Infinity`, and one more
 _OVERHEAD = 1024  # what an element costs beside its length, as bytes
 
@@ -67,7 +68,8 @@ async def elements(raw: bytes, name: str, most: int) -> AsyncIterator[bytes]:
     """
     try:
         text = raw.removeprefix(_BOM).decode()
-        head = re.compile(rf'\s*+\{{\s*+"{name}"\s*+:\s*+\[\s*+').match(text)
+        begin = ("", r"\{", f'"{name}"', ":", r"\[", "")
+        head = re.compile(_SPACE.join(begin)).match(text)
         if head is None:
             raise Problem(422, "bad_value", f'a body of this size has the form {{"{name}": [...]}}')
         end = at = head.end()

@@ -17,11 +17,15 @@ from delaybridge.web.problems import Problem
 
 TEXTS = st.text(st.sampled_from('a"\\[]{}:, é\n'), max_size=12)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=12,
 )
-MANY = "[" + ",".join(["[]"] * 400_000) + "]"
+MANY = "[" + ",".join(["[]"] * 100_000) + "]"
 
 
 def turns(reading: Awaitable[Any]) -> tuple[int, Any]:
@@ -127,9 +131,9 @@ def test_a_large_text_leaves_others_a_turn_after_each_piece(
     monkeypatch.setattr(json_text, "PIECE", PIECE)
     count, _ = turns(decoded(MANY.encode(), list[Any]))
     assert count >= len(MANY) // PIECE
-    objects = "[" + ",".join(['{"a":1}'] * 100_000) + "]"
+    objects = "[" + ",".join(['{"a":1}'] * 30_000) + "]"
     count, _ = turns(decoded(objects.encode(), list[Any]))
-    assert count >= len(objects) // PIECE + 10
+    assert count >= len(objects) // PIECE + 3
     count, found = turns(every(elements(f'{{"messages": [{MANY}]}}'.encode(), "messages", 2**21)))
     assert count >= len(MANY) // PIECE and len(found) == 1
     small = ",".join(['"x"'] * 10_000)
