@@ -112,7 +112,7 @@ async def _element(text: str, at: int, most: int, place: str) -> tuple[int, byte
         if size > most:
             what = f"it has more than {most:,} bytes; see limits.body_bytes"
             raise Problem(413, "message_too_large", what, place)
-        size *= 2
+        size = min(2 * size, most + 2 * _WORD)
         await asyncio.sleep(0)
     _check_each(keys)
     element = part[:end].encode()

@@ -1,0 +1,23 @@
+"""`Last-Event-ID`: whatever a client sends, it is told where to go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from delaybridge.settings.settings import Settings
+from delaybridge.web.hub import EventHub, _kept_gap
+
+SENT = [
+    *("9" * 5000, "9" * 5000 + "-w-1-0", "-", "--", "-5-w", "0-", "1e9-w", "0x5-w", "٣-w", "²-w"),
+    *("1" * 15 + "-w.x-1-0", "\x00", "\xff", " 1-w", "null", "1_0-w", "1.5-w", "+1-w"),
+]
+
+
+@pytest.mark.parametrize("id", SENT, ids=range(len(SENT)))
+def test_an_id_of_any_form_has_a_place(id: str) -> None:
+    hub = EventHub(Settings())
+    hub._add(_kept_gap("some may be missing"))
+    number, gap = hub.place_of(id)
+    assert 0 <= number <= hub.count
+    is_time = id.startswith("1" * 15)
+    assert (number, gap is None) == ((1, True) if is_time else (0, False))
