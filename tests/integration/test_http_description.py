@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import httpx
+import pytest
 from openapi_spec_validator import validate
 
+from delaybridge.web import about
 from delaybridge.web.table import ENDPOINTS
+from tests.rigs.api import api
 
 
 async def test_the_description_is_openapi(http: httpx.AsyncClient) -> None:
@@ -35,3 +39,35 @@ def test_a_verb_comes_before_the_path_that_it_would_fit() -> None:
         if "}:" in path:
             whole = path.rpartition(":")[0]
             assert whole not in paths or paths.index(path) < paths.index(whole)
+
+
+async def test_the_descriptions_are_made_once_and_sent_to_whoever_lacks_them(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        made.append(args)
+        return describe(*args)
+
+    describe = about.description
+    monkeypatch.setattr(about, "description", counted)
+    for path in ("/openapi.json", "/docs") * 3:
+        first = await http.get(path)
+        tag = first.headers["etag"]
+        again = await http.get(path, headers={"If-None-Match": f'W/"x", {tag}'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        other = await http.get(path, headers={"If-None-Match": '"x"'})
+        assert (other.status_code, other.content) == (200, first.content)
+        assert (await http.head(path)).headers["content-length"] == str(len(first.content))
+    assert len(made) <= 1
+
+
+async def test_the_description_names_what_stands_before_the_paths(
+    redis_url: str, namespace: str, http: httpx.AsyncClient
+) -> None:
+    assert (await http.get("/openapi.json")).json()["servers"] == [{"url": "/"}]
+    async with api(redis_url, namespace, base_path="/delay/") as below:
+        document = (await below.get("/delay/openapi.json")).json()
+        assert document["servers"] == [{"url": "/delay"}]
+    assert (await http.get("/openapi.json")).json()["servers"] == [{"url": "/"}]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from delaybridge import AsyncClient
+from delaybridge.web import shared
 from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import until_async
 
@@ -113,6 +117,24 @@ async def test_the_fleet_and_its_readiness(
 
     await until_async(is_ready, "it is ready")
     assert (await http.get("/v1/alarm")).json() == {"alarm": None, "setbacks": [], "mended": {}}
+
+
+async def test_many_who_ask_whether_it_is_ready_ask_redis_once(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[AsyncClient] = []
+
+    async def counted(client: AsyncClient) -> Any:
+        asked.append(client)
+        return await stats(client)
+
+    stats = AsyncClient.stats
+    monkeypatch.setattr(AsyncClient, "stats", counted)
+    monkeypatch.setattr(shared, "FRESH_S", 3600.0)
+    answers = await asyncio.gather(*(http.get("/health/ready") for _ in range(20)))
+    answers += [await http.get("/health/ready") for _ in range(5)]
+    assert {each.text for each in answers} == {'{"status":"ok"}'}
+    assert len(asked) == 1
 
 
 async def test_definitions_there_and_back(http: httpx.AsyncClient) -> None:

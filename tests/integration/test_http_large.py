@@ -41,7 +41,11 @@ async def test_a_large_batch_is_stored_in_order_and_one_bad_message_hinders_no_o
         for text, status, code in (
             (whole[:-2] + ',{"id": "n", "id": "n"}]}', 400, "bad_json"),
             (whole[:-2], 400, "bad_json"),
-            (json.dumps({"messages": [*messages, message(body="x" * 1_200_000)]}), 413, "message_too_large"),
+            (
+                json.dumps({"messages": [*messages, message(body="x" * 1_200_000)]}),
+                413,
+                "message_too_large",
+            ),
             (json.dumps({"messages": [{}] * 99_000}), 413, "batch_too_large"),
             (json.dumps({"message": messages}), 422, "bad_value"),
             ('{"messages": [' + " " * 300_000 + "]}", 422, "batch_empty"),

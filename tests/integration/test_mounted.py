@@ -111,6 +111,8 @@ async def test_everything_works_below_the_path_of_the_host(
         horizon = await client.get(f"{at}/horizon?range=1d")
         assert f'hx-get="{at}/horizon?range=1d"' in horizon.text
         assert (await client.get(f"{at}/docs")).status_code == 200
+        document = (await client.get(f"{at}/openapi.json")).json()
+        assert document["servers"] == [{"url": at}]
         assert (await client.get("/elsewhere")).status_code == 404
 
 
