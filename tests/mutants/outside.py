@@ -358,6 +358,37 @@ MUTANTS = [
         "cancelled_once",
     ),
     Mutant(
+        "web: a number is cut in two", "delaybridge/web/json_text.py",
+        "end <= len(part) - _WORD or is_rest", "end <= len(part) or is_rest",
+        "a large batch is refused because a piece ends within a number",
+        "tests/unit/test_json_text.py",
+    ),
+    Mutant(
+        "web: no turn in a large body", "delaybridge/web/json_text.py",
+        "        for _ in _nesting(raw):\n            await asyncio.sleep(0)\n",
+        "        check_depth(raw)\n",
+        "one large body holds up every other request",
+        "tests/unit/test_json_text.py",
+    ),
+    Mutant(
+        "web: a large batch at once", "delaybridge/web/batch.py",
+        "most = len(call.body)", "pass",
+        "while Redis is away, each MiB of a batch waits for it anew",
+        "tests/integration/test_http_large.py",
+    ),
+    Mutant(
+        "web: everybody asks whether it is ready", "delaybridge/web/shared.py",
+        "(self._making.done() and now_s >= self._fresh_until_s)", "self._making.done()",
+        "anybody makes a server send as many commands to Redis as they like",
+        "tests/unit/test_shared.py",
+    ),
+    Mutant(
+        "web: who asked first is gone", "delaybridge/web/shared.py",
+        "await asyncio.shield(self._making)", "await self._making",
+        "all who wait for the same answer get none",
+        "tests/unit/test_shared.py",
+    ),
+    Mutant(
         "cli: a line in two pieces", "delaybridge/cli/lines.py",
         "yield from _line(number, kept + part, limit)", "yield from _line(number, part, limit)",
         "the beginning of a line is lost",

@@ -12,7 +12,7 @@ from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.stored import Stored
 from delaybridge.web.audit import note_reading
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, put
-from delaybridge.web.compat.popping import Pop
+from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.json_text import decoded
 
@@ -115,7 +115,7 @@ def _shown(found: Stored, *, with_body: bool) -> dict[str, Any]:
         "topic": _text(headers.get("topic", found.destination)),
         "id": found.id,
         "delay": -(-found.due_ms // 1000),
-        "ttr": int(_text(headers.get("ttr", "0")) or 0),
+        "ttr": number_of(_text(headers.get("ttr", "")).encode()),
         "body": (found.body or b"" if with_body else b"").decode(errors="replace"),
     }
 
