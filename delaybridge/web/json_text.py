@@ -116,7 +116,7 @@ async def _element(text: str, at: int, most: int, place: str) -> tuple[int, byte
         await asyncio.sleep(0)
     _check_each(keys)
     element = part[:end].encode()
-    for _ in _nesting(element):
+    for _ in _nesting(element, within=2):
         await asyncio.sleep(0)
     return at + end, element
 
@@ -127,11 +127,11 @@ def check_depth(raw: bytes) -> None:
         pass
 
 
-def _nesting(raw: bytes) -> Iterator[None]:
-    """`check_depth` in pieces."""
-    if raw.count(b"[") + raw.count(b"{") <= _DEPTH:
+def _nesting(raw: bytes, within: int = 0) -> Iterator[None]:
+    """`check_depth` in pieces. within: how many brackets are around it."""
+    if within + raw.count(b"[") + raw.count(b"{") <= _DEPTH:
         return
-    depth = at = 0
+    depth, at = within, 0
     while at < len(raw):
         end = at + PIECE
         found = _NESTING.findall(raw, at, end)

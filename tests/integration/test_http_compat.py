@@ -46,6 +46,13 @@ async def test_delay_queue(redis_url: str, namespace: str) -> None:
         # The same id once more replaces it.
         assert await got(http, "POST", "/push", json={**JOB, "body": "two"}) == OK
         assert (await got(http, "POST", "/get", json={"id": JOB["id"]}))["data"]["body"] == "two"
+        # Whoever else schedules it may say anything.
+        other = {"destination": "memory:order", "body": "", "delay": "1h"}
+        for id, ttr, shown_ttr in (("a", "9" * 5000, 10**15), ("b", "soon", 0)):
+            made = {**other, "id": id, "headers": {"ttr": ttr}}
+            assert (await http.post("/v1/messages", json=made)).status_code == 201
+            shown = await got(http, "POST", "/get", json={"id": id})
+            assert shown["data"]["ttr"] == shown_ttr
         for _ in range(2):  # also if nobody knows it
             assert await got(http, "POST", "/delete", json={"id": JOB["id"]}) == OK
         assert await got(http, "POST", "/get", json={"id": JOB["id"]}) == OK
