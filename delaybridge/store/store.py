@@ -166,10 +166,8 @@ class AsyncStore:
                     asked = steps.send(await ledger_of(self.recorder).run_async(asked))
                     continue
                 run = self.run_each if isinstance(asked, Each) else self.run
-                if isinstance(asked, Each) and asked.after_s:
-                    await asyncio.sleep(asked.after_s)
-                elif not asked:
-                    await asyncio.sleep(0)
+                if not asked or (isinstance(asked, Each) and asked.after_s):
+                    await asyncio.sleep(asked.after_s if isinstance(asked, Each) else 0)
                 asked = steps.send(await run(asked))
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]

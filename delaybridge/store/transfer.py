@@ -82,8 +82,6 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
     yield from calls.open()
     now_ms = yield from calls.now_ms()
     given = _sections(document)
-    for section, limit in _LIMITS.items():
-        _check_count(section, len(given[section]), limit)
     faults: list[MessageError] = []
     by_place: dict[str, Rule] = {}
     for name, fields in given[DESTINATIONS].items():
@@ -173,6 +171,8 @@ def _sections(document: object) -> dict[str, Any]:
         raise MessageError("bad_document", DESTINATIONS, "give an object: place -> rule")
     if not isinstance(given[RECURRING], list):
         raise MessageError("bad_document", RECURRING, "give a list of definitions")
+    for section, limit in _LIMITS.items():
+        _check_count(section, len(given[section]), limit)
     return given
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate, repeat
 from typing import Any, NoReturn, TypeVar
 
@@ -41,11 +42,14 @@ async def decoded(raw: bytes, wanted: type[T]) -> T:
     if not raw.strip():
         raise Problem(400, "bad_json", "the body is empty; send a JSON object")
     try:
+        if len(raw) <= PIECE:
+            check_depth(raw)
+            if not _is_plain(raw):
+                _ONCE.decode(raw.decode())
+            return as_type(raw, wanted)
         for _ in _nesting(raw):
             await asyncio.sleep(0)
         for _ in _keys(raw):
-            await asyncio.sleep(0)
-        if len(raw) > PIECE:
             await asyncio.sleep(0)
         return as_type(raw, wanted)
     except (ValueError, RecursionError) as exc:  # json names the place, msgspec not
@@ -55,6 +59,8 @@ async def decoded(raw: bytes, wanted: type[T]) -> T:
 def as_type(raw: bytes, wanted: type[T]) -> T:
     """The value of JSON that was checked before, as this type. Problem."""
     try:
+        if len(raw) <= PIECE:
+            return msgspec.json.decode(raw, type=wanted)
         with _uncollected():
             return msgspec.json.decode(raw, type=wanted)
     except msgspec.MsgspecError as exc:
@@ -146,42 +152,57 @@ def _nesting(raw: bytes, within: int = 0) -> Iterator[None]:
         yield
 
 
+def _is_plain(raw: bytes) -> bool:
+    """Whether one look tells that it is an object without others, which has each key once."""
+    try:
+        # Of keys as they are mostly written, `"key":`, it does.
+        return not _LOOSE.search(raw) and raw.count(b'":') == len(_NAMES.decode(raw))
+    except msgspec.MsgspecError:
+        return False  # it is no object
+
+
 def _keys(raw: bytes) -> Iterator[None]:
     """ValueError if a key is given twice in one object: msgspec would keep the last."""
-    try:
-        # Of keys as they are mostly written, `"key":`, this one look tells.
-        if not _LOOSE.search(raw) and raw.count(b'":') == len(_NAMES.decode(raw)):
-            return
-    except msgspec.MsgspecError:
-        pass  # it is no object
+    if _is_plain(raw):
+        return
     keys: list[Any] = []
     with _uncollected():
         _decoder(keys).decode(raw.decode())
     for first in range(0, len(keys), _OBJECTS):
         _check_each(keys[first : first + _OBJECTS])
         yield
+    yield
 
 
 def _check_each(objects: list[list[tuple[str, Any]]]) -> None:
     if sum(map(len, map(dict, objects))) == sum(map(len, objects)):
         return
     for pairs in objects:
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"{name[:80]!r} is given twice in one object")
-            seen.add(name)
+        _check_keys(pairs)
 
 
-def _decoder(keys: list[Any]) -> json.JSONDecoder:
-    """Puts the pairs of each object into `keys`, and makes nothing else of what it reads."""
-    return json.JSONDecoder(
-        object_pairs_hook=keys.append, parse_int=len, parse_float=len, parse_constant=_refuse
-    )
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) == len(pairs):
+        return
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"{name[:80]!r} is given twice in one object")
+        seen.add(name)
 
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON")
+
+
+# Of numbers only how long they are: int() refuses more than 4300 digits, and float() is slow.
+_reading = partial(json.JSONDecoder, parse_int=len, parse_float=len, parse_constant=_refuse)
+_ONCE = _reading(object_pairs_hook=_check_keys)
+
+
+def _decoder(keys: list[Any]) -> json.JSONDecoder:
+    """Puts the pairs of each object into `keys`; a call for each object would take long."""
+    return _reading(object_pairs_hook=keys.append)
 
 
 @contextmanager
