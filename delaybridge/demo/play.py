@@ -86,7 +86,7 @@ class Play:
         while batch := list(islice(messages, _CALL_MESSAGES)):
             for receipt in self.client.schedule_many(batch):
                 if receipt.answer is not Answer.CREATED:
-                    raise Failed(f"{receipt.id} was not accepted: {receipt}")
+                    raise Failed(f"{receipt.id} was not accepted: {receipt!r}")
                 message = Scheduled(receipt.id, receipt.bucket, receipt.due_ms)
                 story.scheduled[receipt.id] = message
                 self.observer.expect(message)

@@ -175,7 +175,7 @@ class Showcase:
         ]
         for receipt in self._client.schedule_many(made):
             if receipt.answer is not Answer.CREATED:
-                raise Failed(f"{receipt.id} was not accepted: {receipt}")
+                raise Failed(f"{receipt.id} was not accepted: {receipt!r}")
             self._account.waiting[receipt.id] = receipt.due_ms
 
     def _drawn(self, messages: int) -> list[str]:

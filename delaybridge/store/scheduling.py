@@ -16,7 +16,6 @@ from delaybridge.store.keys import bucket_of
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.outgoing import Outgoing, ScriptCall, Stamped, stamped
 from delaybridge.store.replies import ANSWERS
-from delaybridge.times import format_time
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _IN_FLIGHT = next(number for number, answer in ANSWERS.items() if answer is Answer.IN_FLIGHT)
@@ -35,9 +34,9 @@ class Patience:
 
 
 class Receipt(str):
-    """The answer to `schedule`: a `str` equal to an `Answer`, such as `created`.
+    """The answer to `schedule`: a `str`, the text of an `Answer`, such as `created`.
 
-    Printed, it also shows the id and the due time. id: the message's. due_ms: when it is due, in
+    Only its repr shows more. id: the message's. due_ms: when it is due, in
     epoch milliseconds of Redis' clock; for a duplicate or conflict, when the pending message is
     due. bucket: the number of its bucket. answer: the same as an `Answer`.
     """
@@ -55,12 +54,6 @@ class Receipt(str):
 
     def __reduce__(self) -> tuple[type[Receipt], tuple[Answer, str, int, int]]:
         return Receipt, (self.answer, self.id, self.due_ms, self.bucket)
-
-    def __str__(self) -> str:
-        return f"{self.answer.value} {self.id} due {format_time(self.due_ms)}"
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
 
     def __repr__(self) -> str:
         return (

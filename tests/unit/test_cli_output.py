@@ -17,9 +17,8 @@ from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.logs import shown
 from delaybridge.errors import StoreError
 from delaybridge.ingest.rabbitmq import remedies
-from delaybridge.message import Answer, State
+from delaybridge.message import State
 from delaybridge.settings.routes import Route
-from delaybridge.store.scheduling import Receipt
 from delaybridge.store.stored import Stored
 from delaybridge.times import in_time
 
@@ -134,12 +133,6 @@ def show_table(rows: list[tuple[str, str]], *, number: str = "N") -> bool:
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     assert show_table([("a", "1"), ("long", "1000")], number=">N")
     assert capsys.readouterr().out == "NAME     N\na        1\nlong  1000\n"
-
-
-def test_a_receipt_is_its_answer_and_shows_its_message() -> None:
-    receipt = Receipt(Answer.CREATED, "a", 1_900_000_000_000, 3)
-    assert receipt == "created"
-    assert str(receipt) == f"{receipt}" == "created a due 2030-03-17T17:46:40.000Z"
 
 
 TITLES = ("IN", "ID", "DESTINATION", ">TRY", "HEADERS", "REASON")
