@@ -27,7 +27,8 @@ class Setback(NamedTuple):
 
     bucket: the one that went back from one turn to another; None if the namespace was wiped.
     missing: how many scheduled messages are not counted any more; they are lost, unless they had
-    been published or cancelled.
+    been published or cancelled. More may be: counts are read once a second, and what was accepted
+    after the last reading, and lost, was never in one.
     """
 
     at_ms: int
@@ -76,13 +77,14 @@ def sentence(found: Sequence[Setback]) -> Sentence:
     if last.to_turn < last.from_turn:
         return Sentence(
             "Redis went back to an older state in {buckets} buckets (bucket {bucket} from turn "
-            "{from_turn} to {to_turn}), {missing} scheduled messages are missing, seen by {worker} "
-            "at {time}",
+            "{from_turn} to {to_turn}), at least {missing} scheduled messages are missing; up to a "
+            "second of accepted messages is not counted; seen by {worker} at {time}",
             values | {"from_turn": last.from_turn, "to_turn": last.to_turn},
         )
     return Sentence(
         "Redis went back to an older state in {buckets} buckets (bucket {bucket} at turn {turn}), "
-        "{missing} scheduled messages are missing, seen by {worker} at {time}",
+        "at least {missing} scheduled messages are missing; up to a second of accepted messages is "
+        "not counted; seen by {worker} at {time}",
         values | {"turn": last.to_turn},
     )
 

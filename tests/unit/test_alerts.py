@@ -68,15 +68,17 @@ CASES = {
     "back": (
         {"setbacks": [Setback(NOW_MS, "w", 3, 9, 4, 1200), Setback(1, "v", 2, 9, 4, 2)]},
         [
-            "Redis went back to an older state in 2 buckets (bucket 3 from turn 9 to 4), 1,202 "
-            "scheduled messages are missing, seen by w at 2027-01-15T08:00:00.000Z"
+            "Redis went back to an older state in 2 buckets (bucket 3 from turn 9 to 4), at least "
+            "1,202 scheduled messages are missing; up to a second of accepted messages is not "
+            "counted; seen by w at 2027-01-15T08:00:00.000Z"
         ],
     ),
     "same turn": (
         {"setbacks": [Setback(NOW_MS, "w", 3, 4, 4, 2)]},
         [
-            "Redis went back to an older state in 1 buckets (bucket 3 at turn 4), 2 "
-            "scheduled messages are missing, seen by w at 2027-01-15T08:00:00.000Z"
+            "Redis went back to an older state in 1 buckets (bucket 3 at turn 4), at least 2 "
+            "scheduled messages are missing; up to a second of accepted messages is not counted; "
+            "seen by w at 2027-01-15T08:00:00.000Z"
         ],
     ),
     "keys were lost": (

@@ -149,8 +149,17 @@ def test_the_words_name_a_bucket_its_turns_and_the_sum_of_what_is_missing() -> N
     found = [Setback(0, "w", 3, 9, 4, 20), Setback(1000, "v", 7, 8, 2, 1500)]
     said = told(found)
     assert "in 2 buckets" in said and "from turn 8 to 2)" in said
-    assert "1,520 scheduled messages" in said and "by v at 1970-01-01T00:00:01.000Z" in said
+    assert "at least 1,520 scheduled messages" in said and "by v at 1970-01-01T00:00:01.000Z" in said
     assert told([]) == ""
+
+
+def test_messages_that_no_reading_counted_may_be_missing_too(world: World) -> None:
+    world.beat(b0=(9, 10, 1, 1))
+    world.beat(b0=(5, 10, 1, 1))  # 570 were accepted meanwhile, and lost with their turns
+    (alarm,) = world.alarms()
+    assert alarm.missing == 0
+    assert "at least 0 scheduled messages are missing" in alarm.reason
+    assert "up to a second of accepted messages is not counted" in alarm.reason
 
 
 async def test_a_worker_does_not_begin_while_it_cannot_read_whether_there_is_an_alarm() -> None:
