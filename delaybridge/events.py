@@ -206,8 +206,8 @@ class StoreSilent(Event, frozen=True, kw_only=True):
 class StoreWentBack(Event, frozen=True, kw_only=True):
     """Redis has an older past than before: a restored snapshot, or a replica that was behind.
 
-    missing: how many scheduled messages are not counted any more, at least: what was accepted in the
-    last second before was never counted.
+    missing: how many scheduled messages are not counted any more, at least: what was accepted in
+    the last second before was never counted.
     """
 
     buckets: list[int]

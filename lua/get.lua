@@ -8,6 +8,7 @@
 -- KEYS[6]  dead_reason  hash
 -- KEYS[7]  marks        hash
 -- ARGV[1]  id
+-- ARGV[2]  bytes        the most of the record that are wanted; empty: all
 -- returns  false if it is unknown; else {0 delayed, 1 in flight, 2 parked or 3 dead, record
 --          (empty if a dead message has none), attempts or empty, why it is dead or how it
 --          failed last or empty, buried at (ms or empty), 1 if fired}
@@ -25,6 +26,7 @@ local buried = redis.call('ZSCORE', KEYS[5], id)
 if not record and not buried then
   return false
 end
+record = record and string.sub(record, 1, tonumber(ARGV[2]) or -1)
 local tried = redis.call('HGET', KEYS[3], id) or ''
 if buried then
   return {3, record or '', tried, redis.call('HGET', KEYS[6], id) or '', buried, 0}

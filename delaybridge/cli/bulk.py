@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delaybridge.cli.failure import INTERRUPTED, Exit, Failure
@@ -52,13 +53,17 @@ def perform(
 ) -> int:
     """Apply the verb and print the answer for every message; the exit code.
 
-    All ids are checked before anything is done. The failure of a single id is raised; unknown,
+    All ids are checked before anything is done. A dry run with ids prints what would be answered
+    now, and has the exit code of that. The failure of a single id is raised; unknown,
     in_flight: its words.
     """
     from delaybridge.accept.accept import check_id
 
     ids = [*dict.fromkeys(targets.ids)]
-    if word in _CONFIRMED and len(ids) > 1:
+    if ids and targets.dry_run:
+        verb = partial(verb, dry_run=True)
+        call.note("dry run: nothing is changed")
+    elif word in _CONFIRMED and len(ids) > 1:
         call.confirm(f"{word} {len(ids)} messages", yes=targets.yes)
     for id in ids:
         check_id(id, call.settings.limits.as_limits())

@@ -101,11 +101,9 @@ def reschedule(
             "--over", "given together with --by, which keeps them as far apart as they are"
         )
     moving = Targets(**given, default_states=_MOVABLE)
-    return perform(call, moving, "move", partial(_moved, by_ms=by_ms), _NOT_PENDING)
-
-
-def _moved(client: delaybridge.Client, some: Any, *, by_ms: int, key: bytes | None) -> Any:
-    return client.move_many(some, by_ms=by_ms, key=key)
+    return perform(
+        call, moving, "move", partial(delaybridge.Client.move_many, by_ms=by_ms), _NOT_PENDING
+    )
 
 
 @message.command("publish-now")

@@ -49,8 +49,6 @@ class Targets:
         for given, flag in ((ids, "ID"), (key, "--key")):
             if given and (chosen or everything):
                 raise refused(flag, "given together with a filter; give one of them")
-        if dry_run and ids:
-            raise refused("--dry-run", "only together with a filter")
 
     @property
     def selection(self) -> Selection:
@@ -71,7 +69,8 @@ _STATES = option("--state", _STATE_HELP, to="states", type=_STATE_CHOICE, multip
 _ALL = option("--all", "All dead messages.", to="everything")
 _OVER_HELP = "Spread them evenly over this span, in their order."
 _OVER = option("--over", _OVER_HELP, type=grammar.DURATION)
-_DRY_RUN = option("--dry-run", "Only count the messages that match.")
+_DRY_HELP = "Change nothing: count the messages that match, or answer for each ID."
+_DRY_RUN = option("--dry-run", _DRY_HELP)
 _YES = option("--yes", "Do not ask.")
 
 

@@ -277,13 +277,14 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
             yield page
 
     async def cancel_many(
-        self, messages: Iterable[str | Selected], *, key: Key = None
+        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
     ) -> list[Answer]:
         """Cancel many messages in one round trip: the answer of `cancel` for each.
 
-        `messages`: ids, or messages found by `select`.
+        `messages`: ids, or messages found by `select`. `dry_run`: change nothing, and answer what
+        would be answered now.
         """
-        return await self._store.complete(self._requests.cancel_many(messages, key))
+        return await self._store.complete(self._requests.cancel_many(messages, key, dry_run))
 
     async def reschedule_many(
         self,
@@ -293,6 +294,7 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         at: At = None,
         spread_ms: Spread = None,
         key: Key = None,
+        dry_run: bool = False,
     ) -> list[Answer]:
         """Reschedule many messages in one round trip: the answer of `reschedule` for each.
 
@@ -300,29 +302,40 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         `at` says.
         """
         return await self._store.complete(
-            self._requests.reschedule_many(messages, delay, at, spread_ms, key)
+            self._requests.reschedule_many(messages, delay, at, spread_ms, key, dry_run)
         )
 
     async def move_many(
-        self, messages: Iterable[str | Selected], *, by_ms: int, key: Key = None
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        by_ms: int,
+        key: Key = None,
+        dry_run: bool = False,
     ) -> list[Answer]:
         """Move the due times of many messages by a span; as `Client.move_many`."""
-        return await self._store.complete(self._requests.move_many(messages, by_ms, key))
+        return await self._store.complete(self._requests.move_many(messages, by_ms, key, dry_run))
 
     async def kick_many(
-        self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        spread_ms: Spread = None,
+        key: Key = None,
+        dry_run: bool = False,
     ) -> list[Answer]:
         """Kick many messages at once: the answer of `kick` for each.
 
         `spread_ms`: for each message, the milliseconds from now until it is due.
         """
-        return await self._store.complete(self._requests.kick_many(messages, spread_ms, key))
+        steps = self._requests.kick_many(messages, spread_ms, key, dry_run)
+        return await self._store.complete(steps)
 
     async def discard_many(
-        self, messages: Iterable[str | Selected], *, key: Key = None
+        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
     ) -> list[Answer]:
         """Discard many messages at once: the answer of `discard` for each."""
-        return await self._store.complete(self._requests.discard_many(messages, key))
+        return await self._store.complete(self._requests.discard_many(messages, key, dry_run))
 
     async def stats(self) -> Stats:
         """Counts by state and bucket, the workers, and the failures with their reasons."""

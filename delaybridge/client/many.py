@@ -30,12 +30,15 @@ class Many(OfClient):
         while (page := self._store.complete(walk.page())) is not None:
             yield page
 
-    def cancel_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
+    def cancel_many(
+        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
+    ) -> list[Answer]:
         """Cancel many messages in one round trip.
 
         Args:
             messages: ids, or messages found by `select`.
             key: the key of all messages given by id, if they have one.
+            dry_run: change nothing, and answer what would be answered now.
 
         Returns:
             The answer of `cancel` for each, in their order.
@@ -43,7 +46,7 @@ class Many(OfClient):
         Raises:
             MessageError: an id or the key is wrong; none is cancelled.
         """
-        return self._store.complete(self._requests.cancel_many(messages, key))
+        return self._store.complete(self._requests.cancel_many(messages, key, dry_run))
 
     def reschedule_many(
         self,
@@ -53,11 +56,12 @@ class Many(OfClient):
         at: At = None,
         spread_ms: Spread = None,
         key: Key = None,
+        dry_run: bool = False,
     ) -> list[Answer]:
         """Reschedule many messages in one round trip.
 
         Args:
-            messages, key: as for `cancel_many`.
+            messages, key, dry_run: as for `cancel_many`.
             delay, at: as for `schedule`; give one.
             spread_ms: for each message, the milliseconds by which it is due later than that.
 
@@ -68,11 +72,16 @@ class Many(OfClient):
             MessageError: an argument is wrong; none is rescheduled.
         """
         return self._store.complete(
-            self._requests.reschedule_many(messages, delay, at, spread_ms, key)
+            self._requests.reschedule_many(messages, delay, at, spread_ms, key, dry_run)
         )
 
     def move_many(
-        self, messages: Iterable[str | Selected], *, by_ms: int, key: Key = None
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        by_ms: int,
+        key: Key = None,
+        dry_run: bool = False,
     ) -> list[Answer]:
         """Move the due times of many messages at once, each by the same span.
 
@@ -81,7 +90,7 @@ class Many(OfClient):
                 that `select` found in flight is not moved.
             by_ms: how much later each is due than it was when it was found; negative: earlier. A
                 time in the past means now.
-            key: of the messages named by id, as for `cancel`.
+            key, dry_run: as for `cancel_many`.
 
         Returns:
             The answer of `reschedule` for each. A message that somebody else reschedules after it
@@ -90,26 +99,34 @@ class Many(OfClient):
         Raises:
             DelayOutOfRange: a message would be due later than the limits allow; none is moved.
         """
-        return self._store.complete(self._requests.move_many(messages, by_ms, key))
+        return self._store.complete(self._requests.move_many(messages, by_ms, key, dry_run))
 
     def kick_many(
-        self, messages: Iterable[str | Selected], *, spread_ms: Spread = None, key: Key = None
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        spread_ms: Spread = None,
+        key: Key = None,
+        dry_run: bool = False,
     ) -> list[Answer]:
         """Kick many messages at once.
 
         Args:
-            messages, key: as for `cancel_many`.
+            messages, key, dry_run: as for `cancel_many`.
             spread_ms: for each message, the milliseconds from now until it is due.
 
         Returns:
             The answer of `kick` for each, in their order.
         """
-        return self._store.complete(self._requests.kick_many(messages, spread_ms, key))
+        steps = self._requests.kick_many(messages, spread_ms, key, dry_run)
+        return self._store.complete(steps)
 
-    def discard_many(self, messages: Iterable[str | Selected], *, key: Key = None) -> list[Answer]:
+    def discard_many(
+        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
+    ) -> list[Answer]:
         """Discard many messages at once; arguments as for `cancel_many`.
 
         Returns:
             The answer of `discard` for each, in their order.
         """
-        return self._store.complete(self._requests.discard_many(messages, key))
+        return self._store.complete(self._requests.discard_many(messages, key, dry_run))

@@ -137,25 +137,40 @@ class Requests:
         asked = State(state), destination, span_ms, limit, cursor
         return self.calls.page(*asked, partial, conditions)
 
-    def cancel_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
+    def cancel_many(
+        self, messages: Iterable[Named], key: Key, dry: bool = False
+    ) -> Steps[list[Answer]]:
         named = self._named(messages)
+        if dry:
+            return self.calls.cancel_many(named, check_key(key), dry=True)
         return changing("cancel_scheduled", named, self.calls.cancel_many(named, check_key(key)))
 
     def reschedule_many(
-        self, messages: Iterable[Named], delay: Delay, at: At, spread_ms: Spread, key: Key
+        self,
+        messages: Iterable[Named],
+        delay: Delay,
+        at: At,
+        spread_ms: Spread,
+        key: Key,
+        dry: bool = False,
     ) -> Steps[list[Answer]]:
         named = self._named(messages)
         due = self._due(delay, at)
         sign = "+" if due.startswith("+") else ""
         dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
-        steps = self.calls.reschedule_many(named, dues, check_key(key))
-        return changing("reschedule", named, steps, due)
+        steps = self.calls.reschedule_many(named, dues, check_key(key), dry=dry)
+        return steps if dry else changing("reschedule", named, steps, due)
 
-    def move_many(self, messages: Iterable[Named], by_ms: int, key: Key) -> Steps[list[Answer]]:
+    def move_many(
+        self, messages: Iterable[Named], by_ms: int, key: Key, dry: bool = False
+    ) -> Steps[list[Answer]]:
         named = self._named(messages)
-        return changing("reschedule", named, self._move(named, by_ms, check_key(key)))
+        steps = self._move(named, by_ms, check_key(key), dry)
+        return steps if dry else changing("reschedule", named, steps)
 
-    def _move(self, named: Sequence[Named], by_ms: int, key: bytes | None) -> Steps[list[Answer]]:
+    def _move(
+        self, named: Sequence[Named], by_ms: int, key: bytes | None, dry: bool
+    ) -> Steps[list[Answer]]:
         """Look up the due times that are not known, then move all in one pipeline."""
         found: list[Selected | Answer] = []
         for each in named:
@@ -166,7 +181,8 @@ class Requests:
         if dues and by_ms > 0:
             latest_ms = max(map(int, dues))
             check_delay(latest_ms - time.time_ns() // 1_000_000, self.calls.limits, "by")
-        given = iter((yield from self.calls.reschedule_many([*moved], dues, None)) if moved else [])
+        steps = self.calls.reschedule_many([*moved], dues, None, dry=dry)
+        given = iter((yield from steps) if moved else [])
         return [one if isinstance(one, Answer) else next(given) for one in found]
 
     def _found(self, id: str, key: bytes | None) -> Steps[Selected | None]:
@@ -177,13 +193,15 @@ class Requests:
         return Selected(found.id, found.bucket, found.state, due_ms)
 
     def kick_many(
-        self, messages: Iterable[Named], spread_ms: Spread, key: Key
+        self, messages: Iterable[Named], spread_ms: Spread, key: Key, dry: bool = False
     ) -> Steps[list[Answer]]:
         named = self._named(messages)
-        return self.calls.kick_many(named, _spread(spread_ms, named), check_key(key))
+        return self.calls.kick_many(named, _spread(spread_ms, named), check_key(key), dry=dry)
 
-    def discard_many(self, messages: Iterable[Named], key: Key) -> Steps[list[Answer]]:
-        return self.calls.discard_many(self._named(messages), check_key(key))
+    def discard_many(
+        self, messages: Iterable[Named], key: Key, dry: bool = False
+    ) -> Steps[list[Answer]]:
+        return self.calls.discard_many(self._named(messages), check_key(key), dry=dry)
 
     def _id(self, id: str) -> str:
         return check_id(id, self.calls.limits)

@@ -9,6 +9,7 @@ from delaybridge.errors import StoreError
 from delaybridge.message import Answer
 from delaybridge.store import keys, verbs
 from delaybridge.store.command import RedisCommand, Steps, grouped
+from delaybridge.store.foreseen import foresee
 from delaybridge.store.ids import quarantine_ids
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.selection import Selected
@@ -16,8 +17,9 @@ from delaybridge.store.stored import stored
 from delaybridge.store.verbs import Bucket
 
 Named = str | Selected  # a message by its id, or as a selection found it
-# Takes a bucket, the stamp of the call, an id, and the place of that id in the call.
-_Verb = Callable[[Bucket, bytes, str, int], RedisCommand[Answer]]
+# Takes a bucket, the stamp of the call, an id, and the place of that id in the call. Its answer may
+# be None if it changes nothing: the id is unknown.
+_Verb = Callable[[Bucket, bytes, str, int], RedisCommand[Answer] | RedisCommand[Answer | None]]
 _UNDECODABLE = "undecodable"
 # If one id is in several buckets (under several keys), the answer that comes first here counts.
 ANSWER_PRECEDENCE = (
@@ -36,7 +38,7 @@ ANSWER_PRECEDENCE = (
 
 
 class Changes(Namespace):
-    """Calls that change messages by id."""
+    """Calls that change messages by id; those for many, if they are dry, only say the answers."""
 
     def cancel(self, id: str, key: bytes | None) -> Steps[Answer]:
         """Cancel by id; without a key, in every bucket."""
@@ -58,9 +60,12 @@ class Changes(Namespace):
         (answer,) = yield from self.discard_many([id], key)
         return answer
 
-    def cancel_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
+    def cancel_many(
+        self, messages: Sequence[Named], key: bytes | None, *, dry: bool = False
+    ) -> Steps[list[Answer]]:
         """Cancel each; all in one pipeline."""
-        return (yield from self._each(messages, key, lambda b, s, id, _: b.cancel(s, id)))
+        verb: _Verb = _foreseen("cancel") if dry else lambda b, s, id, _: b.cancel(s, id)
+        return (yield from self._each(messages, key, verb))
 
     def cancel_each(
         self, named: Sequence[tuple[str, bytes | None]]
@@ -72,15 +77,24 @@ class Changes(Namespace):
         return (yield from self._outcomes(ids, places, lambda b, s, id, _: b.cancel(s, id)))
 
     def reschedule_many(
-        self, messages: Sequence[Named], dues: Sequence[str], key: bytes | None
+        self,
+        messages: Sequence[Named],
+        dues: Sequence[str],
+        key: bytes | None,
+        *,
+        dry: bool = False,
     ) -> Steps[list[Answer]]:
         """Reschedule each to the due time at its place; all in one pipeline."""
-        return (
-            yield from self._each(messages, key, lambda b, s, id, i: b.reschedule(s, id, dues[i]))
-        )
+        verb: _Verb = lambda b, s, id, i: b.reschedule(s, id, dues[i])  # noqa: E731
+        return (yield from self._each(messages, key, _foreseen("reschedule") if dry else verb))
 
     def kick_many(
-        self, messages: Sequence[Named], delays_ms: Sequence[int], key: bytes | None
+        self,
+        messages: Sequence[Named],
+        delays_ms: Sequence[int],
+        key: bytes | None,
+        *,
+        dry: bool = False,
     ) -> Steps[list[Answer]]:
         """Kick each, due after its delay; for an unknown id, the messages quarantined with it.
 
@@ -89,8 +103,9 @@ class Changes(Namespace):
         refused = yield from self._unreadable(messages, key)
         places = [i for i in range(len(messages)) if i not in refused]
         readable = [messages[i] for i in places]
+        verb: _Verb = lambda b, s, id, i: b.kick(s, id, delays_ms[places[i]])  # noqa: E731
         answers = yield from self._each_or_quarantined(
-            readable, key, lambda b, s, id, i: b.kick(s, id, delays_ms[places[i]])
+            readable, key, _foreseen("kick") if dry else verb
         )
         kicked = dict(zip(places, answers, strict=True))
         return [kicked.get(i, Answer.UNREADABLE) for i in range(len(messages))]
@@ -110,13 +125,12 @@ class Changes(Namespace):
             if row is not None and not stored(row, 0).is_readable
         }
 
-    def discard_many(self, messages: Sequence[Named], key: bytes | None) -> Steps[list[Answer]]:
+    def discard_many(
+        self, messages: Sequence[Named], key: bytes | None, *, dry: bool = False
+    ) -> Steps[list[Answer]]:
         """Discard each; for an unknown id, the messages quarantined with it."""
-        return (
-            yield from self._each_or_quarantined(
-                messages, key, lambda b, s, id, _: b.discard(s, id)
-            )
-        )
+        verb: _Verb = _foreseen("discard") if dry else lambda b, s, id, _: b.discard(s, id)
+        return (yield from self._each_or_quarantined(messages, key, verb))
 
     def _each(
         self, messages: Sequence[Named], key: bytes | None, verb: _Verb
@@ -150,7 +164,7 @@ class Changes(Namespace):
         for place, mine in zip(places, replies, strict=True):
             known = [reply for reply in mine if isinstance(reply, Answer)]
             outcomes.append(min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN))
-            if outcomes[-1] is Answer.UNKNOWN and len(known) < len(mine):
+            if outcomes[-1] is Answer.UNKNOWN and any(isinstance(r, StoreError) for r in mine):
                 # It may be in a bucket that cannot answer.
                 outcomes[-1] = yield from self._first_error(place, mine, explained)
         return outcomes
@@ -179,7 +193,8 @@ class Changes(Namespace):
             if answer is Answer.UNKNOWN and isinstance(message, str):
                 bucket = asked_for(message, None, buckets)[0]
                 found = yield [verb(bucket, stamp, name, i) for name in quarantine_ids(message)]
-                answers[i] = min(found, key=ANSWER_PRECEDENCE.index)
+                known = filter(None, found)
+                answers[i] = min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
         return answers
 
 
@@ -191,6 +206,10 @@ def asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[
     if key is not None:
         return [buckets[number]]
     return [buckets[number], *buckets[:number], *buckets[number + 1 :]]
+
+
+def _foreseen(verb: str) -> _Verb:
+    return lambda bucket, _stamp, id, _place: foresee(bucket, verb, id)
 
 
 def _id(message: Named) -> str:

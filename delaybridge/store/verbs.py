@@ -177,7 +177,7 @@ class Bucket:
 
     def get(self, id: str) -> RedisCommand[replies.Row | None]:
         """The message in any state, None if there is none with this id."""
-        return self._call("get", (id,), lambda reply: replies.read_message(id, reply))
+        return self._call("get", (id, ""), lambda reply: replies.read_message(id, reply))
 
     def dead_reason(self, id: str) -> RedisCommand[str]:
         """Why a message is in the dead set; empty if it is not."""

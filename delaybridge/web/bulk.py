@@ -19,7 +19,7 @@ from delaybridge.web import jobs
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.jobs import Named, Verb
 from delaybridge.web.problems import Problem
-from delaybridge.web.shapes import Due, NewDue
+from delaybridge.web.shapes import ChangedMessage, Due, NewDue
 
 _MOST_IDS = 1000
 _MOVABLE = (State.PARKED, State.DELAYED)  # the others have no due time that can change
@@ -46,7 +46,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
 class Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Either ids, at most 1000, or a filter; an empty filter is every message.
 
-    dry_run: only count the messages that match.
+    dry_run: change nothing; count the messages that match, or say what would become of each id.
     """
 
     ids: list[str] | None = None
@@ -70,10 +70,14 @@ class BulkOver(Bulk, kw_only=True):
 
 
 class Matched(msgspec.Struct):
-    """How many messages match now, in all and by state."""
+    """A dry run. matched: how many messages match now, or how many ids were given.
+
+    states: those that match, by state. items: what the verb would answer now, for each id.
+    """
 
     matched: int
-    states: dict[str, int]
+    states: dict[str, int] = {}
+    items: list[ChangedMessage] = []
 
 
 class JobList(msgspec.Struct):
@@ -127,6 +131,8 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
         over_ms = delay_ms(wanted.over, field="over")
     if wanted.ids is not None:
         ids = _ids(wanted)
+        if wanted.dry_run:
+            return Reply(Matched(len(ids), items=await _foreseen(ids, verb)))
         counted = Counter[int | None]({None: len(ids)})
         pages = _one_page(ids)
     else:
@@ -145,11 +151,19 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
 
 def _ids(wanted: Bulk) -> list[str]:
     ids = [*dict.fromkeys(wanted.ids or ())]
-    if wanted.dry_run:
-        raise MessageError("bad_selection", "dry_run", "only together with a filter")
     if not 0 < len(ids) <= _MOST_IDS:
         raise MessageError("bad_selection", "ids", f"got {len(ids)}; give 1 to {_MOST_IDS}")
     return ids
+
+
+async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
+    """What the verb would answer now for each id; in batches, as a job applies it."""
+    found: list[ChangedMessage] = []
+    for at in range(0, len(ids), jobs.BATCH_MESSAGES):
+        some = ids[at : at + jobs.BATCH_MESSAGES]
+        answers = await verb(some, dry_run=True)
+        found += [ChangedMessage(id, one.value) for id, one in zip(some, answers, strict=True)]
+    return found
 
 
 def _selection(wanted: Filter, states: tuple[State, ...]) -> Selection:

@@ -55,6 +55,23 @@ def test_matches_of_a_filter_are_counted_confirmed_and_changed(
     assert (left.code, left.out, left.err) == (0, "", "no message matches\n")
 
 
+def test_a_dry_run_says_what_would_happen_to_each_id(
+    run: Run, caller: Client, owner_of: OwnerOf
+) -> None:
+    caller.schedule_many(Message("kafka:t", b"", delay=60, id=id) for id in ("a", "b"))
+    hand_over(owner_of("b"), "b")
+    dry = run("--json", "message", "cancel", "a", "b", "c", "--dry-run")
+    answers = {each["id"]: each["answer"] for each in dry.objects}
+    assert answers == {"a": "cancelled", "b": "in_flight", "c": "unknown"}
+    assert dry.code == 6, "as that of the verb"
+    alone = run("message", "reschedule", "a", "--by", "+1h", "--dry-run")
+    assert (alone.out, alone.err) == ("a  rescheduled\n", "dry run: nothing is changed\n")
+    assert run("--json", "message", "cancel", "b", "--dry-run").error["code"] == "in_flight"
+    assert run("message", "publish-now", "a", "--over", "1h", "--dry-run").out == "a  rescheduled\n"
+    kept = caller.get("a")
+    assert kept is not None and kept.due_ms < (caller.stats().now_ms + 60_000)
+
+
 def test_messages_moved_by_filter_can_be_spread_over_time(
     run: Run, caller: Client, store: Store
 ) -> None:

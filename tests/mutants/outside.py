@@ -401,10 +401,16 @@ MUTANTS = [
         "tests/unit/test_cli_checks.py",
     ),
     Mutant(
-        "cli: ids are not counted", "delaybridge/cli/targets.py",
-        "if dry_run and ids:", "if dry_run and not ids:",
+        "cli: a dry run of ids is none", "delaybridge/cli/bulk.py",
+        "verb = partial(verb, dry_run=True)", "pass",
         "--dry-run with ids changes them",
-        "tests/unit/test_cli_bulk.py",
+        "tests/integration/test_cli_many.py -k dry_run",
+    ),
+    Mutant(
+        "foreseen: a fired message", "delaybridge/store/foreseen.py",
+        "if row.fired:", "if row.fired and row.state is State.DEAD:",
+        "a dry run says cancelled of a message that is with the broker",
+        "tests/integration/test_dry_runs.py",
     ),
     Mutant(
         "cli: a wrong word for not durable", "delaybridge/cli/failure.py",

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from delaybridge.cli import bulk, output
-from delaybridge.cli.failure import Exit, Failure
+from delaybridge.cli.failure import Exit
 from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.targets import Targets
 from delaybridge.errors import (
     StoreUnavailable,
 )
@@ -98,9 +97,3 @@ def test_a_sweep_that_is_stopped_prints_its_answers(capsys: pytest.CaptureFixtur
 )
 def test_the_exit_code_of_many_answers(answers: dict[str, int], code: int) -> None:
     assert bulk.exit_code(Counter(answers)) == code
-
-
-def test_only_what_a_filter_matches_is_counted() -> None:
-    with pytest.raises(Failure, match="^--dry-run: "):
-        Targets(ids=("a",), dry_run=True)
-    assert Targets(id_prefix="a", dry_run=True).selection.id_prefix == "a"

@@ -149,7 +149,9 @@ def test_the_words_name_a_bucket_its_turns_and_the_sum_of_what_is_missing() -> N
     found = [Setback(0, "w", 3, 9, 4, 20), Setback(1000, "v", 7, 8, 2, 1500)]
     said = told(found)
     assert "in 2 buckets" in said and "from turn 8 to 2)" in said
-    assert "at least 1,520 scheduled messages" in said and "by v at 1970-01-01T00:00:01.000Z" in said
+    assert (
+        "at least 1,520 scheduled messages" in said and "by v at 1970-01-01T00:00:01.000Z" in said
+    )
     assert told([]) == ""
 
 
