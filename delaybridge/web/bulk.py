@@ -126,9 +126,7 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
     wanted: Bulk = call.body
     if (wanted.ids is None) == (wanted.filter is None):
         raise MessageError("bad_selection", "ids", "give either ids or filter")
-    over_ms = 0
-    if isinstance(wanted, BulkOver) and wanted.over is not None:
-        over_ms = delay_ms(wanted.over, field="over")
+    over_ms = _over_ms(wanted)
     if wanted.ids is not None:
         ids = _ids(wanted)
         if wanted.dry_run:
@@ -147,6 +145,12 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
         pages = call.site.patient.select(selection)
     do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
     return Reply(await jobs.start(call, word, pages, do), 202)
+
+
+def _over_ms(wanted: Bulk) -> int:
+    if isinstance(wanted, BulkOver) and wanted.over is not None:
+        return delay_ms(wanted.over, field="over")
+    return 0
 
 
 def _ids(wanted: Bulk) -> list[str]:
