@@ -1,0 +1,25 @@
+"""A dead owner's bucket waits for one lease, also if the clock is set back; by which rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.dead_owner import ClockRules, DeadOwner, explore_dead_owner
+
+
+@pytest.mark.parametrize("sets", [0, 1])
+def test_its_bucket_is_taken_when_its_lease_is_over_and_not_before(sets: int) -> None:
+    states, broken = explore_dead_owner(DeadOwner(ClockRules(), sets=sets))
+    assert broken == set()
+    assert states > 200
+
+
+def test_a_clock_that_is_set_back_twice_takes_no_living_owner_s_lease() -> None:
+    _, broken = explore_dead_owner(DeadOwner(ClockRules(), sets=2))
+    assert broken <= {3}, "it may only wait longer"
+
+
+@pytest.mark.parametrize("rule", ClockRules._fields)
+def test_without_a_rule_it_waits_longer(rule: str) -> None:
+    _, broken = explore_dead_owner(DeadOwner(ClockRules(**{rule: False}), sets=1))
+    assert broken == {3}
