@@ -8,6 +8,7 @@
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  dedup        ms: how long an id that this owner settles is not scheduled again; 0: it may be
+-- ARGV[5]  back         ms by which the caller saw the store's clock set back lately; 0: not
 -- returns  {1, turn} taken, now or when this call was first executed; the token is owner:turn, and
 --          turn 1 is the bucket's first. {0, ms left, holder} held by another.
 --          {-1} if the bucket has another birth id and messages
@@ -18,13 +19,15 @@ if held then
   if turn and held == ARGV[1] .. ':' .. turn then
     return {1, tonumber(turn)}
   end
-  -- After a clock step back a PTTL is longer than any lease: a dead owner would keep its bucket.
-  -- Cut it to the lease's own ttl, not the caller's: settings may differ.
+  -- After a clock step back a PTTL is longer than any lease: a dead owner would keep its bucket. It
+  -- was renewed before, so the rest of it is known by the step; else it gets its ttl once more:
+  -- its own, not the caller's: settings may differ.
   local left = redis.call('PTTL', KEYS[1])
   local ttl = tonumber(redis.call('HGET', KEYS[2], 'ttl') or ARGV[2])
   if left < 0 or left > ttl then
-    redis.call('PEXPIRE', KEYS[1], ttl)
-    left = ttl
+    local rest = left - ARGV[5]
+    left = (left < 0 or rest < -ttl or rest > ttl) and ttl or math.max(1, rest)
+    redis.call('PEXPIRE', KEYS[1], left)
   end
   return {0, left, held}
 end

@@ -8,6 +8,8 @@
 -- ARGV[4]  ttl          ms; 0: withdraw
 -- ARGV[5]  info         JSON
 -- ARGV[6]  channel      where the fleet listens
+-- ARGV[7]  clock        ms: what the caller's own clock takes for the store's, never ahead of it
+--                       unless that was set back; empty: unknown
 -- returns  {1 announced or 0 the name is taken by another instance, seconds, microseconds of the
 --          store's clock, name, expiry ms, name, expiry ms, ...}
 -- cost     O(workers)
@@ -45,15 +47,17 @@ local living = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
   local worker, expires = living[i], tonumber(living[i + 1])
-  -- After a clock step back it would outlast its own ttl: a dead worker would seem alive.
+  -- After a clock step back it would outlast its own ttl: a dead worker would seem alive. It ends
+  -- when it would have ended by the caller's clock; else it gets its ttl once more.
   local info = expires <= now + ttl or read(redis.call('HGET', KEYS[2], worker))
   if not info then
     redis.call('ZREM', KEYS[1], worker)
   elseif expires > now + ttl then
-    local longest = now + (tonumber(string.match(info, '^[^{ ]+ (%d+)')) or LONGEST_MS)
-    if expires > longest then
-      expires = longest
-      redis.call('ZADD', KEYS[1], string.format('%.0f', longest), worker)
+    local own = tonumber(string.match(info, '^[^{ ]+ (%d+)')) or LONGEST_MS
+    if expires > now + own then
+      local left = expires - (tonumber(ARGV[7]) or now)
+      expires = now + ((left < -own or left > own) and own or math.max(1, left))
+      redis.call('ZADD', KEYS[1], string.format('%.0f', expires), worker)
     end
   end
   if info then

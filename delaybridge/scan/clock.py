@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 STEP_MS = 100  # a reading that contradicts an earlier one by this much is a step, not drift
 _READINGS = 8
@@ -24,6 +25,7 @@ class StoreClock:
         self.monotonic = monotonic
         self._bounds_s: deque[tuple[float, float]] = deque(maxlen=_READINGS)
         self._offset_s: float | None = None
+        self._back_ms, self._back_s = 0, -inf  # how far it was set back last; when that was seen
 
     @property
     def is_set(self) -> bool:
@@ -44,7 +46,13 @@ class StoreClock:
         self._bounds_s.append((lower_s, upper_s))
         self._offset_s = max(lower for lower, _ in self._bounds_s)
         step_ms = round(step_s * 1000)
+        if step_ms < -STEP_MS:
+            self._back_ms, self._back_s = -step_ms, received_s
         return step_ms if abs(step_ms) > STEP_MS else 0
+
+    def set_back_ms(self, within_s: float) -> int:
+        """How far it was set back last, at least, if that was seen within this time; else 0."""
+        return self._back_ms if self._back_s >= self.monotonic() - within_s else 0
 
     def glance(self, store_us: int, sent_s: float, received_s: float) -> int:
         """As `observe`, for a reading that came with another answer: used only if it is tighter."""

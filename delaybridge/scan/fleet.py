@@ -133,8 +133,9 @@ class Membership:
         sent_s = self._clock.monotonic()
         ttl_ms = 0 if self._leaving else self._ttl_ms
         command = registry.announce(
-            self._namespace, self.name, self._instance, ttl_ms, self._info()
-        )
+            self._namespace, self.name, self._instance, ttl_ms, self._info(),
+            clock_ms=self._clock.now_ms() if self._clock.is_set else None,
+        )  # fmt: skip
         (fleet,) = await self._store.run_isolated([command])
         if isinstance(fleet, StoreError):
             self._emit(FleetDamaged(reason=f"{command.keys[0]}, {command.keys[1]}: {fleet}"))

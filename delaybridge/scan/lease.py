@@ -182,7 +182,9 @@ class Leases:
         if await self.damaged_buckets.look():
             self._on_change()
         free, self._free = self._free - self.damaged_buckets.numbers, set()
-        await self._acquire([self._share[b] for b in sorted(free & self._share.keys())])
+        if wanted := [self._share[b] for b in sorted(free & self._share.keys())]:
+            await self._note_step(wanted[0])  # a lease may last longer by as much
+            await self._acquire(wanted)
         now_s = self._clock.monotonic()
         if any(until_s <= now_s for until_s in self._blocked_s.values()):
             self._blocked_s = {}  # free now, perhaps
@@ -235,23 +237,28 @@ class Leases:
     async def _follow_clock(self) -> None:
         """Read the clock, if it was not read lately."""
         if self._share and self._is_long_ago(self._clock_read_s):
-            self._clock_read_s = self._clock.monotonic()
-            if step_ms := await self.read_clock(next(iter(self._share.values())), 1):
-                self._holder.clock_stepped(step_ms)
+            await self._note_step(next(iter(self._share.values())))
+
+    async def _note_step(self, bucket: Bucket) -> None:
+        """Read the clock of a bucket's node; tell the holder if it was set."""
+        self._clock_read_s = self._clock.monotonic()
+        if step_ms := await self.read_clock(bucket, 1):
+            self._holder.clock_stepped(step_ms)
 
     def _is_long_ago(self, at_s: float) -> bool:
         return at_s < self._clock.monotonic() - self._owner.renew_ms / 2000
 
     async def _acquire(self, wanted: Sequence[Bucket]) -> None:
         """Try to take these buckets."""
-        if not wanted or self._closed:
+        if self._closed:
             return
         now_s = self._clock.monotonic()
         owners = [f"{self._owner.name}:{secrets.token_hex(8)}" for _ in wanted]
         ttl_ms, dedup_ms = self._owner.ttl_ms, self._owner.dedup_ms
+        back_ms = self._clock.set_back_ms(2 * ttl_ms / 1000)
         pairs = zip(wanted, owners, strict=True)
         answers: list[Acquired | StoreError] = await self._store.run_isolated(
-            [b.acquire(o, ttl_ms, dedup_ms=dedup_ms) for b, o in pairs]
+            [b.acquire(o, ttl_ms, dedup_ms=dedup_ms, back_ms=back_ms) for b, o in pairs]
         )
         self._blocked_s = {}
         for bucket, answer in zip(wanted, answers, strict=True):

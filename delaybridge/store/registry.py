@@ -31,9 +31,14 @@ def announce(
     *,
     ingests: bool = False,
     now_ms: int | None = None,
+    clock_ms: int | None = None,
 ) -> RedisCommand[Fleet]:
-    """Announce this worker (or ingest process) for `ttl_ms`; with ttl_ms=0, withdraw it."""
-    args = ("" if now_ms is None else now_ms, name, instance, ttl_ms, info, keys.wake(namespace))
+    """Announce this worker (or ingest process) for `ttl_ms`; with ttl_ms=0, withdraw it.
+
+    clock_ms: the caller's own steady clock, as far as it takes it for the store's.
+    """
+    times = ["" if each is None else each for each in (now_ms, clock_ms)]
+    args = (times[0], name, instance, ttl_ms, info, keys.wake(namespace), times[1])
     return RedisCommand("announce", _members(namespace, ingests), args, replies.read_fleet)
 
 

@@ -216,13 +216,14 @@ class Bucket:
     # the lease
 
     def acquire(
-        self, owner: str, ttl_ms: int, *, dedup_ms: int = 0
+        self, owner: str, ttl_ms: int, *, dedup_ms: int = 0, back_ms: int = 0
     ) -> RedisCommand[replies.Acquired]:
         """Take the lease if it is free. owner: `worker:random`, a new random part each time.
 
         dedup_ms: for how long an id that was delivered is not scheduled again; 0: it may be.
+        back_ms: by how much the caller saw the store's clock set back lately.
         """
-        args = (owner, ttl_ms, self.birth, dedup_ms)
+        args = (owner, ttl_ms, self.birth, dedup_ms, back_ms)
         return self._call("acquire", args, lambda reply: replies.read_acquired(owner, reply))
 
     def renew(self, token: str, ttl_ms: int, known: Arg = "") -> RedisCommand[replies.Renewed]:

@@ -138,3 +138,54 @@ def test_a_lease_is_cut_to_its_own_ttl_not_to_the_callers(world: World) -> None:
     world.redis.pexpire(lease, STEP_MS)
     assert world.run(world.bucket.acquire("short:1", TTL_MS)).left_ms <= 6 * TTL_MS
     assert 5 * TTL_MS < world.redis.pttl(lease) <= 6 * TTL_MS
+
+
+def prolonged(world: World, left_ms: int) -> None:
+    """A lease that has so much left, and whose clock was set back by STEP_MS since."""
+    assert world.run(world.bucket.acquire("dead:1", TTL_MS)).token is not None
+    world.redis.pexpire(world.key("lease"), left_ms + STEP_MS)
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "back_ms", "longest_ms"),
+    [
+        (3000, STEP_MS, 3000),  # what is left of it
+        (-3000, STEP_MS, 1),  # it is over
+        (3000, 0, TTL_MS),  # nobody saw the step
+        (3000, STEP_MS // 2, TTL_MS),  # nor this one
+        (3000, 2 * STEP_MS, TTL_MS),  # another one, of before
+    ],
+)
+def test_a_lease_that_a_step_back_prolonged_is_cut_to_what_is_left_of_it(
+    world: World, left_ms: int, back_ms: int, longest_ms: int
+) -> None:
+    prolonged(world, left_ms)
+    found = world.run(world.bucket.acquire("rival:1", TTL_MS, back_ms=back_ms))
+    assert found.token is None
+    assert min(longest_ms, 1000 * (longest_ms // 1000 - 1)) < found.left_ms + 1 <= longest_ms + 1
+    assert world.redis.pttl(world.key("lease")) <= longest_ms
+
+
+def test_a_lease_without_an_end_gets_its_own_ttl(world: World) -> None:
+    prolonged(world, 0)
+    world.redis.persist(world.key("lease"))
+    found = world.run(world.bucket.acquire("rival:1", TTL_MS, back_ms=STEP_MS))
+    assert found.left_ms == TTL_MS
+
+
+@pytest.mark.parametrize(
+    ("clock_ms", "ends_ms"),
+    [(0, TTL_MS - 3000), (TTL_MS, 1), (-STEP_MS, TTL_MS), (STEP_MS, TTL_MS)],
+)
+def test_an_announcement_that_a_step_back_prolonged_ends_by_the_caller_s_clock(
+    world: World, now_ms: int, clock_ms: int, ends_ms: int
+) -> None:
+    announce(world, "dead", now_ms)
+    back_ms = now_ms - STEP_MS  # three seconds later
+    fleet = world.run(
+        registry.announce(
+            world.namespace, "alive", "61", TTL_MS, b"{}",
+            now_ms=back_ms, clock_ms=now_ms + 3000 + clock_ms,
+        )
+    )  # fmt: skip
+    assert fleet.expires_ms["dead"] == back_ms + ends_ms

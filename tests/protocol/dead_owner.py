@@ -1,4 +1,4 @@
-"""A dead owner as a model of its own: when a rival takes its bucket, if the store's clock is set back.
+"""A dead owner as a model of its own: when a rival takes its bucket, if the clock is set back.
 
 The lease and the announcement of a worker end by the store's clock, so a clock that is set back
 prolongs both. One owner renews both until it dies; one rival, whose own clock is steady, announces
@@ -9,8 +9,8 @@ Promises:
 
 1. What a living owner renews in time is not taken.
 2. A lease is not taken before it is over, as if the clock had not been set.
-3. A dead owner's bucket is taken as soon as its lease is over, one ttl after it was renewed last; or
-   later by as much as the clock was set back, if that is less than a ttl.
+3. A dead owner's bucket is taken as soon as its lease is over, one ttl after it was renewed last;
+   or later by as much as the clock was set back, if that is less than a ttl.
 """
 
 from __future__ import annotations
