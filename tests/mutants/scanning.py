@@ -6,6 +6,18 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "lease: the step back is not told", "delaybridge/scan/lease.py",
+        "dedup_ms=dedup_ms, back_ms=back_ms)", "dedup_ms=dedup_ms)",
+        "a dead worker's buckets wait for a second lease, if Redis' clock was set back",
+        "tests/integration/test_clock_set_back.py",
+    ),
+    Mutant(
+        "announce: a ttl once more", "lua/announce.lua",
+        "(tonumber(ARGV[7]) or now)", "now",
+        "a dead worker is announced for a second ttl, if Redis' clock was set back",
+        "tests/integration/test_clock_set_back.py",
+    ),
+    Mutant(
         "limit: the lead of 0.3 s", "delaybridge/scan/limit.py",
         "(1000 * _HOLD_S + _SLOT_MS)", "(1000 * _HOLD_S)",
         "of a burst a third more is parked than can be on time",
