@@ -1,14 +1,19 @@
-"""The alarm: what workers noticed of losses in Redis, until an operator clears it."""
+"""The alarm: what workers noticed of losses in Redis, until an operator clears it.
+
+With a ledger, a setback ends with the rebuild of its bucket, a wipe with that of all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.store import repairs, setbacks
-from delaybridge.store.command import Steps
+from delaybridge.errors import StoreError
+from delaybridge.store import healing, registry, repairs, setbacks
+from delaybridge.store.command import Each, Steps
 from delaybridge.store.orphans import Orphans
 from delaybridge.store.setbacks import Setback
+from delaybridge.store.verbs import Bucket
 
 
 class Losses(NamedTuple):
@@ -42,3 +47,43 @@ def clear(namespace: str) -> Steps[bool]:
     """Forget it; whether there was one."""
     (cleared,) = yield [setbacks.clear(namespace)]
     return (yield from repairs.clear(namespace)) or bool(cleared)
+
+
+def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Setback]]:
+    """Forget the setbacks whose buckets agree with the ledger again; which they were."""
+    (found,) = yield [setbacks.read(namespace)]
+    if not found:
+        return []
+    sound = yield from _rebuilt(namespace, {each.bucket for each in found}, node_of)
+    ended = [each for each in found if sound.get(each.bucket)]
+    if ended:
+        yield [setbacks.end(namespace, ended)]
+    return ended
+
+
+def _rebuilt(
+    namespace: str, numbers: set[int | None], node_of: Callable[[str], str]
+) -> Steps[dict[int | None, bool]]:
+    """Which of these buckets (None: all) were compared under the runs of their servers."""
+    buckets = yield from repairs.buckets_of(namespace)
+    asked = [each for each in buckets if None in numbers or each.number in numbers]
+    nodes = {each.number: node_of(_lease(each)) for each in asked}
+    first = {
+        node: each for each, node in zip(reversed(asked), reversed(nodes.values()), strict=True)
+    }
+    abouts = yield Each([registry.info("server", _lease(each)) for each in first.values()])
+    standings = yield Each([healing.standing(each) for each in asked])
+    runs = {
+        node: "" if isinstance(about, StoreError) else about.get("run_id", "")
+        for node, about in zip(first, abouts, strict=True)
+    }
+    found: dict[int | None, bool] = {
+        each.number: not isinstance(stands, StoreError)
+        and stands.is_healed_under(runs[nodes[each.number]])
+        for each, stands in zip(asked, standings, strict=True)
+    }
+    return {**found, None: len(found) == len(buckets) > 0 and all(found.values())}
+
+
+def _lease(bucket: Bucket) -> str:
+    return bucket.key("lease")

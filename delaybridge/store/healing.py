@@ -34,7 +34,7 @@ class Sealed(NamedTuple):
 
     def is_healed_under(self, run: str) -> bool:
         """Whether the bucket was compared under this run of the server."""
-        return bool(run) and self.healed.partition(":")[0] == run
+        return _is_under(self.healed, run)
 
 
 class Left(NamedTuple):
@@ -50,6 +50,10 @@ class Standing(NamedTuple):
 
     generation: str = ""
     healed: str = ""
+
+    def is_healed_under(self, run: str) -> bool:
+        """Whether the bucket was compared under this run of the server."""
+        return _is_under(self.healed, run)
 
 
 class Presence(IntEnum):
@@ -181,6 +185,10 @@ def _read_presence(reply: Sequence[int]) -> list[Presence] | None:
     if [*reply[:1]] == [-1]:
         raise StoreWiped
     return None if [*reply[:1]] == [-2] else [*map(Presence, reply)]
+
+
+def _is_under(healed: str, run: str) -> bool:
+    return bool(run) and healed.partition(":")[0] == run
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ _NAMED = 10  # buckets
 
 def read(namespace: str) -> Steps[dict[int, Orphans]]:
     """Bucket -> what was mended there; nothing of a namespace whose record cannot be read."""
-    buckets = yield from _buckets(namespace)
+    buckets = yield from buckets_of(namespace)
     replies = yield from grouped([commands(bucket) for bucket in buckets])
     found = {b.number: orphans_of(*each) for b, each in zip(buckets, replies, strict=True)}
     return {number: each for number, each in found.items() if each.at_ms}
@@ -29,12 +29,13 @@ def read(namespace: str) -> Steps[dict[int, Orphans]]:
 
 def clear(namespace: str) -> Steps[bool]:
     """Forget it; whether there was anything. What is held back stays so."""
-    buckets = yield from _buckets(namespace)
+    buckets = yield from buckets_of(namespace)
     gone = yield Each([plain("HDEL", b.key("marks"), *TOTALS, parse=int) for b in buckets])
     return any(each for each in gone if not isinstance(each, StoreError))
 
 
-def _buckets(namespace: str) -> Steps[list[Bucket]]:
+def buckets_of(namespace: str) -> Steps[list[Bucket]]:
+    """All buckets; none if the namespace's record cannot be read."""
     (record,) = yield Each([registry.read_birth(namespace)])
     if record is None or isinstance(record, StoreError):
         return []

@@ -41,8 +41,16 @@ class Setback(NamedTuple):
 
 def note(namespace: str, found: Setback) -> RedisCommand[Any]:
     """Keep it; a later one of the same bucket replaces it."""
-    field = _WIPED if found.bucket is None else str(found.bucket)
-    return plain("HSET", keys.alarms(namespace), field, json.dumps(found._asdict()))
+    return plain("HSET", keys.alarms(namespace), _field(found), json.dumps(found._asdict()))
+
+
+def end(namespace: str, found: Iterable[Setback]) -> RedisCommand[int]:
+    """Forget these; at least one."""
+    return plain("HDEL", keys.alarms(namespace), *map(_field, found), parse=int)
+
+
+def _field(found: Setback) -> str:
+    return _WIPED if found.bucket is None else str(found.bucket)
 
 
 def read(namespace: str) -> RedisCommand[list[Setback]]:

@@ -19,6 +19,7 @@ from delaybridge.store import keys, remote
 from delaybridge.store.calls import Calls
 from delaybridge.store.rules import Rules
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.alarms import end_alarms
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.pace import CountedPace
@@ -148,8 +149,9 @@ class ScanRun:
             await self.pulse.last_beat()
 
     def _reconciling_tasks(self) -> list[Coroutine[Any, Any, None]]:
-        found = self._reconciling
-        return [] if found is None else found.tasks(self._settings.ledger)
+        if (found := self._reconciling) is None:
+            return []
+        return [*found.tasks(self._settings.ledger), end_alarms(self._store, self._calls.namespace)]
 
     def _beat_s(self) -> float:
         return max(self._fleet.beat_s, self._shifts.beat_s)

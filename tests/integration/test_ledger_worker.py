@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -55,6 +56,16 @@ async def delayed_are(crew: Crew, count: int) -> None:
     await until_async(are, f"{count} messages are in Redis")
 
 
+async def alarm_ended(crew: Crew, caplog: pytest.LogCaptureFixture) -> None:
+    """It was noted, and nobody had to clear it."""
+    await until_async(lambda: "alarm_ended" in caplog.text, "it ends with the rebuild")
+
+    async def is_over() -> bool:
+        return not (await crew.client.stats()).setbacks
+
+    await until_async(is_over, "all of it")
+
+
 async def test_what_left_is_told(crew: Crew, arrived: Arrived, ledger: LedgerProbe) -> None:
     crew.start(lease=CALM)
     ids = await crew.schedule(300, seconds=0.5)
@@ -96,6 +107,7 @@ async def test_a_wiped_redis_is_rebuilt(
     ledger: LedgerProbe,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     crew.start(lease=WATCHED)
     first = await crew.schedule(50, seconds=0.2)
     await arrived.all(first)
@@ -112,6 +124,7 @@ async def test_a_wiped_redis_is_rebuilt(
     def restored() -> int:  # maybe in several parts, of the buckets that it took together
         return sum(map(int, re.findall(r"ledger_rebuilt restored=(\d+) seconds=", caplog.text)))
 
+    await alarm_ended(crew, caplog)
     # 199 if the rows were read before the second cancel, which then took effect on Redis.
     await until_async(lambda: restored() in (198, 199), lambda: f"{restored()} are restored")
     await asyncio.gather(*(crew.client.reschedule(id, delay=0) for id in ids[2:]))
@@ -124,8 +137,13 @@ async def test_a_wiped_redis_is_rebuilt(
 
 @pytest.mark.slow_with("mariadb", "sqlite")
 async def test_an_older_past_is_put_right_before_anything_goes_out(
-    crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
+    crew: Crew,
+    server: RedisServer,
+    arrived: Arrived,
+    ledger: LedgerProbe,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     ids = await crew.schedule(100, seconds=0.2, first_s=1.5)
     cancelled = await crew.schedule(20, seconds=0.2, first_s=4)
     moved = await crew.schedule(20, seconds=0.2, first_s=4)
@@ -144,6 +162,7 @@ async def test_an_older_past_is_put_right_before_anything_goes_out(
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(shutil.copy, kept, server.folder / "dump.rdb")
     await asyncio.to_thread(server.start)
+    await alarm_ended(crew, caplog)
     await arrived.all(late)
     await states_are(ledger, published=150, cancelled=20, delayed=20)
     assert not {*cancelled, *moved} & arrived.at_ms.keys()

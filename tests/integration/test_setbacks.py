@@ -12,7 +12,12 @@ import redis as redis_py
 from delaybridge import Client
 from delaybridge.errors import StoreWiped
 from delaybridge.events import StoreWentBack
-from delaybridge.store import keys
+from delaybridge.store import alarms, keys, registry, setbacks
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import plain
+from delaybridge.store.setbacks import Setback
+from delaybridge.store.store import Store
+from delaybridge.store.verbs import Bucket
 from tests.rigs.command_line import Run
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -113,3 +118,29 @@ async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
         await crew.stop("c")
     finally:
         await crew.close()
+
+
+def test_an_alarm_ends_with_the_rebuild_of_its_bucket_and_a_wipe_with_that_of_all(
+    store: Store, redis_url: str, namespace: str
+) -> None:
+    with Client(redis_url, namespace=namespace, buckets=2) as client:
+        first, second = client.run(Calls.open)
+        noticed = [Setback(1, "w"), Setback(1, "w", 0, 9, 4), Setback(1, "w", 1, 9, 4)]
+        (about, *_) = store.run(
+            [registry.info("server"), *(setbacks.note(namespace, each) for each in noticed)]
+        )
+
+        def ended(bucket: Bucket, healed: str) -> list[int | None]:
+            """Those that end once the last comparison of the bucket was this one."""
+            store.run([plain("HSET", bucket.key("marks"), "healed", healed)])
+            found = store.complete(alarms.end_rebuilt(namespace, store.node_of))
+            return sorted((each.bucket for each in found), key=str)
+
+        run_id = about["run_id"]
+        assert ended(first, "") == []
+        assert ended(first, f"{run_id}:w:random:5") == [0]
+        assert ended(second, f"other{run_id}:w:random:5") == [], "before Redis was started again"
+        assert ended(second, "?w:random:5") == [], "it is under way"
+        assert client.stats().setbacks[0].bucket is None
+        assert ended(second, f"{run_id}:w:random:5") == [1, None]
+        assert not client.stats().setbacks
