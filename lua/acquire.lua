@@ -4,13 +4,14 @@
 -- KEYS[2]  marks        hash
 -- KEYS[3]  revoked      zset
 -- KEYS[4]  messages     hash
--- ARGV[1]  owner        worker name, colon, a random part that is new for each taking
+-- ARGV[1]  owner        worker name, colon, a random part that is new for each taking; empty: only
+--                       look at the lease
 -- ARGV[2]  ttl          ms
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  dedup        ms: how long an id that this owner settles is not scheduled again; 0: it may be
 -- ARGV[5]  back         ms by which the caller saw the store's clock set back lately; 0: not
 -- returns  {1, turn} taken, now or when this call was first executed; the token is owner:turn, and
---          turn 1 is the bucket's first. {0, ms left, holder} held by another.
+--          turn 1 is the bucket's first. {0, ms left, holder} held by another, or only looked at.
 --          {-1} if the bucket has another birth id and messages
 -- cost     O(revoked)
 local held = redis.call('GET', KEYS[1])
@@ -30,6 +31,8 @@ if held then
     redis.call('PEXPIRE', KEYS[1], left)
   end
   return {0, left, held}
+elseif ARGV[1] == '' then
+  return {0, 0, ''}
 end
 -- An empty bucket may have the id of a namespace since wiped, whose worker took it late.
 local birth = redis.call('HGET', KEYS[2], 'birth')

@@ -113,6 +113,13 @@ class Leases:
                 step_ms += self._clock.observe(now_us, sent_s, self._clock.monotonic())
         return step_ms
 
+    async def look(self, buckets: Sequence[Bucket]) -> None:
+        """Look at leases at the start: those that seem to last longer than their ttl are cut to it.
+
+        The clock may have been set back before, and their buckets may be for this worker later.
+        """
+        await self._store.run_isolated([each.acquire("", self._owner.ttl_ms) for each in buckets])
+
     # which buckets
 
     def assign(self, share: dict[int, Bucket], *, may_take: bool) -> None:

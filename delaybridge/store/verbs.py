@@ -218,7 +218,7 @@ class Bucket:
     def acquire(
         self, owner: str, ttl_ms: int, *, dedup_ms: int = 0, back_ms: int = 0
     ) -> RedisCommand[replies.Acquired]:
-        """Take the lease if it is free. owner: `worker:random`, a new random part each time.
+        """Take the lease if it is free. owner: `worker:random`, new each time; empty: only look.
 
         dedup_ms: for how long an id that was delivered is not scheduled again; 0: it may be.
         back_ms: by how much the caller saw the store's clock set back lately.

@@ -99,6 +99,7 @@ class Shift:
             try:
                 for bucket in [*self.here.values()][:1]:
                     await self.leases.read_clock(bucket)
+                await self.leases.look([*self.here.values()])
             except StoreUnavailable as exc:
                 self._common.emit(StoreSilent(reason=str(exc)))
             if not self.clock.is_set:

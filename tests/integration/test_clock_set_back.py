@@ -126,3 +126,23 @@ async def test_a_worker_that_lives_keeps_its_leases(rival: Rival) -> None:
     assert {*(await taken_at(rival, [420.0, 640.0, 790.0], -HOUR_S)).values()} == {0}
     await taken_at(rival, [801.0, 801.1], -HOUR_S)
     assert await rival.round() == 4
+
+
+async def test_who_comes_after_the_set_waits_for_one_lease_at_most(
+    clocked_redis: ClockedRedis, rival: Rival
+) -> None:
+    late = Rival(clocked_redis, rival.store, rival.calls)
+    late.at(10.0, -HOUR_S)
+    await late.leases.read_clock(late.calls.buckets[0])
+    await late.leases.look(late.calls.buckets)
+    assert {*(await taken_at(late, [10.0, 240.0, 480.0, 600.0], -HOUR_S)).values()} == {0}
+    await taken_at(late, [TTL_S + 11, TTL_S + 11.1], -HOUR_S)
+    assert await late.round() > 0, "its share: the rival is there, too"
+
+
+async def test_to_look_at_a_lease_takes_none(rival: Rival) -> None:
+    bucket = rival.calls.buckets[0]
+    await rival.store.run([bucket.release("dead:1:1")])
+    (found,) = await rival.store.run([bucket.acquire("", TTL_MS)])
+    assert (found.token, found.left_ms) == (None, 0)
+    assert await rival.store.run([bucket.holder()]) == [None]

@@ -10,7 +10,8 @@ Promises:
 1. What a living owner renews in time is not taken.
 2. A lease is not taken before it is over, as if the clock had not been set.
 3. A dead owner's bucket is taken as soon as its lease is over, one ttl after it was renewed last;
-   or later by as much as the clock was set back, if that is less than a ttl.
+   or later by as much as the clock was set back, if that is less than a ttl. A rival that comes
+   only then, and does not know the clock of before, waits for a ttl at most.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 TTL, RENEW = 4, 2
 _BACK = (50, TTL - 1, 1)
-_END = 4 * TTL  # nothing is looked at after this tick
+_END = 3 * TTL  # nothing is looked at after this tick
 
 
 class ClockRules(NamedTuple):
@@ -30,6 +31,7 @@ class ClockRules(NamedTuple):
     cut: bool = True  # what would last longer than its own ttl is cut
     steady: bool = True  # an announcement to what is left of it by the rival's clock; else to a ttl
     remembered: bool = True  # a lease by as much as the clock was set back lately; else to a ttl
+    looked: bool = True  # who comes looks at all leases first, whether it is to take them or not
 
 
 class OwnerState(NamedTuple):
@@ -39,7 +41,8 @@ class OwnerState(NamedTuple):
     of_fleet, of_node: `ahead` as the rival read it last, with an announcement and otherwise. back:
     how far the clock was set back, as the rival remembers it, and since when. looks: when it looks
     next. took: when it took the lease. slack: by how much the clock was set back, if by less than a
-    ttl: nobody can tell a lease that was renewed since from one that seems to last longer.
+    ttl: nobody can tell a lease that was renewed since from one that seems to last longer. came:
+    when the rival came, if it was not there from the beginning.
     """
 
     now: int = 0
@@ -56,6 +59,7 @@ class OwnerState(NamedTuple):
     took: int | None = None
     slack: int = 0
     sets: int = 0
+    came: int | None = 0
 
     @property
     def clock(self) -> int:
@@ -66,13 +70,14 @@ changed = OwnerState._replace
 
 
 class DeadOwner:
-    """The steps from a state. sets: how often the clock is set back.
+    """The steps from a state. sets: how often the clock is set back. comes: the rival comes later.
 
     The rival has always read the clock in between: two sets look like one otherwise.
     """
 
-    def __init__(self, rules: ClockRules, *, sets: int) -> None:
-        self.rules, self.start = rules, OwnerState(sets=sets)
+    def __init__(self, rules: ClockRules, *, sets: int, comes: bool = False) -> None:
+        self.rules = rules
+        self.start = OwnerState(sets=sets, came=None if comes else 0)
 
     def steps(self, now: OwnerState) -> Iterator[OwnerState]:
         if now.took is not None or now.now > _END:
@@ -82,17 +87,25 @@ class DeadOwner:
             if now.now > now.renewed:
                 ends = now.clock + TTL
                 yield changed(now, lease=ends, entry=ends, renewed=now.now)
-        if now.sets and now.of_fleet == now.of_node == now.ahead:
+        if now.came is None:
+            yield self._come(now)
+        if now.sets and (now.came is None or now.of_fleet == now.of_node == now.ahead):
             for step in _BACK:
                 small = 0 if step > TTL else step
                 left = {"sets": now.sets - 1, "slack": now.slack + small}
                 yield changed(now, ahead=now.ahead - step, **left)
-        if now.of_node != now.ahead:
+        if now.came is not None and now.of_node != now.ahead:
             yield _read(now)  # with the answer to a claim
-        if now.looks <= now.now:
+        if now.came is not None and now.looks <= now.now:
             yield self._look(now)
         elif not (now.lives and now.now - now.renewed >= RENEW):
             yield changed(now, now=now.now + 1)
+
+    def _come(self, now: OwnerState) -> OwnerState:
+        """The rival comes, and reads the clock for the first time."""
+        lease = self._cut(now, now.lease, 0) if self.rules.looked else now.lease
+        read = {"of_fleet": now.ahead, "of_node": now.ahead, "looks": now.now}
+        return changed(now, came=now.now, lease=lease, **read)
 
     def _look(self, now: OwnerState) -> OwnerState:
         """The rival's round: it announces itself, and asks for the lease if the owner is gone."""
@@ -139,9 +152,11 @@ def explore_dead_owner(model: DeadOwner) -> tuple[int, set[int]]:
 def _broken(state: OwnerState) -> set[int]:
     ends, took = state.renewed + TTL, state.took
     late = state.now if took is None else took
+    if state.came:
+        ends = max(ends, state.came + TTL)
     checks = {
         1: took is not None and state.lives,
-        2: took is not None and took < ends,
-        3: not state.lives and late > ends + state.slack,
+        2: took is not None and took < state.renewed + TTL,
+        3: not state.lives and state.came is not None and late > ends + state.slack,
     }
     return {promise for promise, is_broken in checks.items() if is_broken}

@@ -19,7 +19,14 @@ def test_a_clock_that_is_set_back_twice_takes_no_living_owner_s_lease() -> None:
     assert broken <= {3}, "it may only wait longer"
 
 
+def test_a_rival_that_comes_later_waits_for_one_lease_at_most() -> None:
+    states, broken = explore_dead_owner(DeadOwner(ClockRules(), sets=1, comes=True))
+    assert broken == set()
+    assert states > 1000
+
+
 @pytest.mark.parametrize("rule", ClockRules._fields)
 def test_without_a_rule_it_waits_longer(rule: str) -> None:
-    _, broken = explore_dead_owner(DeadOwner(ClockRules(**{rule: False}), sets=1))
+    rules = ClockRules(**{rule: False})
+    _, broken = explore_dead_owner(DeadOwner(rules, sets=1, comes=rule == "looked"))
     assert broken == {3}
