@@ -17,7 +17,10 @@ from delaybridge.scan.lease import LeaseOwner, Leases
 from delaybridge.scan.session import Session
 from delaybridge.store import registry
 from delaybridge.store.calls import Calls
+from delaybridge.store.command import plain
 from delaybridge.store.store import AsyncStore
+from tests.rigs.crew import BUCKETS, Crew
+from tests.rigs.waiting import until_async
 from tests.servers.clock import ClockedRedis
 
 TTL_S, RENEW_S = 600.0, 240.0
@@ -137,7 +140,7 @@ async def test_who_comes_after_the_set_waits_for_one_lease_at_most(
     await late.leases.look(late.calls.buckets)
     assert {*(await taken_at(late, [10.0, 240.0, 480.0, 600.0], -HOUR_S)).values()} == {0}
     await taken_at(late, [TTL_S + 11, TTL_S + 11.1], -HOUR_S)
-    assert await late.round() > 0, "its share: the rival is there, too"
+    assert await late.round() == 4, "all are its share: nobody else has announced itself since"
 
 
 async def test_to_look_at_a_lease_takes_none(rival: Rival) -> None:
@@ -146,3 +149,20 @@ async def test_to_look_at_a_lease_takes_none(rival: Rival) -> None:
     (found,) = await rival.store.run([bucket.acquire("", TTL_MS)])
     assert (found.token, found.left_ms) == (None, 0)
     assert await rival.store.run([bucket.holder()]) == [None]
+
+
+async def test_a_worker_that_starts_looks_at_all_leases(redis_url: str, namespace: str) -> None:
+    async with Crew(redis_url, namespace) as crew:
+        buckets = await crew.store.complete(Calls(namespace, None, BUCKETS, Limits()).open())
+        await crew.store.run([bucket.acquire("dead:1", TTL_MS) for bucket in buckets])
+        await crew.store.run_one(registry.announce(namespace, "dead", "dead", TTL_MS, b"{}"))
+        leases = [bucket.key("lease") for bucket in buckets]
+        for lease in leases:
+            await crew.store.run_one(plain("PEXPIRE", lease, 2 * TTL_MS))
+        crew.start()
+
+        async def are_cut() -> bool:
+            left_ms = await crew.store.run([plain("PTTL", lease) for lease in leases])
+            return max(left_ms) <= TTL_MS
+
+        await until_async(are_cut, "also those of buckets that are not in its share")
