@@ -54,7 +54,7 @@ def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Set
     (found,) = yield [setbacks.read(namespace)]
     if not found:
         return []
-    sound = yield from _rebuilt(namespace, {each.bucket for each in found}, node_of)
+    sound = yield from _rebuilt(namespace, {each.bucket: each.to_turn for each in found}, node_of)
     ended = [each for each in found if sound.get(each.bucket)]
     if ended:
         yield [setbacks.end(namespace, ended)]
@@ -62,11 +62,14 @@ def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Set
 
 
 def _rebuilt(
-    namespace: str, numbers: set[int | None], node_of: Callable[[str], str]
+    namespace: str, turns: Mapping[int | None, int], node_of: Callable[[str], str]
 ) -> Steps[dict[int | None, bool]]:
-    """Which of these buckets (None: all) were compared under the runs of their servers."""
+    """Which of these buckets (None: all) were compared under the runs of their servers.
+
+    turns: those that they went back to: a session that began later must have compared them.
+    """
     buckets = yield from repairs.buckets_of(namespace)
-    asked = [each for each in buckets if None in numbers or each.number in numbers]
+    asked = [each for each in buckets if None in turns or each.number in turns]
     nodes = {each.number: node_of(_lease(each)) for each in asked}
     first = {
         node: each for each, node in zip(reversed(asked), reversed(nodes.values()), strict=True)
@@ -79,7 +82,7 @@ def _rebuilt(
     }
     found: dict[int | None, bool] = {
         each.number: not isinstance(stands, StoreError)
-        and stands.is_healed_under(runs[nodes[each.number]])
+        and stands.is_healed_since(runs[nodes[each.number]], turns.get(each.number, 0))
         for each, stands in zip(asked, standings, strict=True)
     }
     return {**found, None: len(found) == len(buckets) > 0 and all(found.values())}

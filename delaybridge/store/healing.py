@@ -14,6 +14,7 @@ from delaybridge.errors import StoreWiped
 from delaybridge.message import State
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import SCRIPT_KEYS
+from delaybridge.store.marks import turn_of
 from delaybridge.store.verbs import Bucket
 
 _STAMP_BYTES = 4
@@ -51,9 +52,9 @@ class Standing(NamedTuple):
     generation: str = ""
     healed: str = ""
 
-    def is_healed_under(self, run: str) -> bool:
-        """Whether the bucket was compared under this run of the server."""
-        return _is_under(self.healed, run)
+    def is_healed_since(self, run: str, turn: int) -> bool:
+        """Whether the bucket was compared under this run, by a session that began after a turn."""
+        return _is_under(self.healed, run) and turn_of(self.healed) > turn
 
 
 class Presence(IntEnum):

@@ -41,6 +41,12 @@ def parse(reply: Sequence[bytes | None]) -> Marks:
     return Marks(*(_number(value) for value in reply))
 
 
+def turn_of(token: str) -> int:
+    """The turn that began with this lease; 0 if that is none."""
+    text = token.rpartition(":")[2]
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
+
+
 def _number(value: bytes | None) -> int:
     if value is None:
         return 0

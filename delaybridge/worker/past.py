@@ -18,7 +18,7 @@ from delaybridge.events import Emit, StoreWentBack
 from delaybridge.scan.session import Session
 from delaybridge.store import registry, setbacks
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.marks import UNKNOWN, Marks
+from delaybridge.store.marks import UNKNOWN, Marks, turn_of
 from delaybridge.store.setbacks import Setback
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
@@ -55,7 +55,7 @@ class Past:
         """A lease was taken (None: it ended). Its turn is new, unless Redis has gone back."""
         if token is None:
             return
-        now = Marks(int(token.rpartition(":")[2]))
+        now = Marks(turn_of(token))
         before = self.known.get(bucket)
         if before is not None and now.turn <= before.turn:
             self._went_back.setdefault(bucket, before)  # told at the next beat, with its counters
@@ -102,26 +102,27 @@ class Past:
             session = self._asked.get(bucket)
             # Of a session that has ended meanwhile, the answer may be older than what is known.
             if session is not None and session.alive:
-                before = self._forgotten(session, now)
+                forgotten = self._forgotten(session, now)
                 self.known[bucket] = now
-                if before is not None:
-                    yield bucket, self._setback(bucket, before, now)
+                if forgotten is not None:
+                    yield bucket, self._setback(bucket, *forgotten, now)
 
-    def _forgotten(self, session: Session, now: Marks) -> Marks | None:
-        """What Redis does not know any more; None if it has forgotten nothing."""
+    def _forgotten(self, session: Session, now: Marks) -> tuple[Marks, int] | None:
+        """What Redis does not know any more, and the turn that it went back to; None: nothing."""
         bucket = session.bucket.number
         before = self.known.get(bucket, now)
         if before.fell_to(now):
             self.on_lost(session, "Redis went back to an older state")
             self._ended.append(session)
-            return self._went_back.pop(bucket, before)
-        return self._went_back.pop(bucket, None)
+            return self._went_back.pop(bucket, before), max(now.turn, 0)
+        taken = self._went_back.pop(bucket, None)
+        return None if taken is None else (taken, turn_of(session.token) - 1)
 
-    def _setback(self, bucket: int, before: Marks, now: Marks) -> Setback:
+    def _setback(self, bucket: int, before: Marks, to_turn: int, now: Marks) -> Setback:
         are_known = min(before.scheduled, now.scheduled) > UNKNOWN
         missing = max(0, before.scheduled - now.scheduled) if are_known else 0
         at_ms = time.time_ns() // 1_000_000
-        return Setback(at_ms, self._who[0], bucket, before.turn, max(now.turn, 0), missing)
+        return Setback(at_ms, self._who[0], bucket, before.turn, to_turn, missing)
 
     async def tell_wiped(self, store: AsyncStore) -> None:
         """Have it kept that the namespace was wiped, if Redis takes it; and leave the fleet."""

@@ -138,6 +138,7 @@ def test_an_alarm_ends_with_the_rebuild_of_its_bucket_and_a_wipe_with_that_of_al
 
         run_id = about["run_id"]
         assert ended(first, "") == []
+        assert ended(first, f"{run_id}:w:random:4") == [], "before it went back"
         assert ended(first, f"{run_id}:w:random:5") == [0]
         assert ended(second, f"other{run_id}:w:random:5") == [], "before Redis was started again"
         assert ended(second, "?w:random:5") == [], "it is under way"

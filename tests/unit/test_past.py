@@ -96,7 +96,7 @@ def test_a_lease_whose_turn_is_not_new_tells_it_too(world: World) -> None:
     world.beat(b0=(5, 3, 1, 1))
     (alarm,) = world.alarms()
     assert (alarm.buckets, alarm.missing) == ([0], 7)
-    assert "0 at turn 5" in alarm.reason
+    assert "0 from turn 5 to 4)" in alarm.reason, "the lease began turn 5 once more"
     assert world.lost == []  # the new session knows nothing that was forgotten
 
 
