@@ -71,9 +71,7 @@ def _rebuilt(
     buckets = yield from repairs.buckets_of(namespace)
     asked = [each for each in buckets if None in turns or each.number in turns]
     nodes = {each.number: node_of(_lease(each)) for each in asked}
-    first = {
-        node: each for each, node in zip(reversed(asked), reversed(nodes.values()), strict=True)
-    }
+    first = {nodes[each.number]: each for each in asked}
     abouts = yield Each([registry.info("server", _lease(each)) for each in first.values()])
     standings = yield Each([healing.standing(each) for each in asked])
     runs = {
