@@ -85,8 +85,8 @@ luacheck: $(VENV)/.test
 
 lock: $(VENV)/.test ## the packages of the image, with their hashes: requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --extra fast --extra http --extra metrics --extra otel \
-		--extra recurring --extra web --python-version 3.12 --universal \
+	$(BIN)/uv pip compile pyproject.toml --extra fast --extra http --extra metrics --extra mysql \
+		--extra otel --extra postgres --extra recurring --extra web --python-version 3.12 --universal \
 		--generate-hashes --no-header --upgrade --quiet --output-file requirements.lock
 
 clean: ## remove what make made (not the servers' cache)
