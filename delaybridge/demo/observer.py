@@ -126,8 +126,9 @@ class Observer:
 
     def titles(self) -> None:
         """Print the table's head; above it, if the screen is not animated, the histogram."""
-        bars = [] if self.screen.is_animated else [self._bars(self._ahead_ms())]
-        self.screen.line("\n".join(["", *bars]))
+        self.screen.line()
+        if not self.screen.is_animated:
+            self.screen.line(self._bars(self._ahead_ms()))
         self.screen.line(_TITLES, style="bold")
 
     def event(self, text: str) -> None:

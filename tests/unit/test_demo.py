@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from delaybridge.demo.observer import Observer
 from delaybridge.demo.result import POISON, Received, RunResult, Scheduled, Story, Takeover
 from delaybridge.demo.screen import Screen, duration, histogram
 from delaybridge.demo.servers import Process, begun_again
@@ -122,6 +124,15 @@ def test_a_long_line_is_continued_below_its_label() -> None:
     assert lines == [about[:-5].rstrip(), " " * 10 + "disk at all"]
     screen.event("00:01", "worker w1: " + "word " * 30)
     assert max(map(len, stream.getvalue().splitlines())) <= 80
+
+
+def test_above_the_table_a_pipe_gets_an_empty_line_and_the_histogram() -> None:
+    stream = io.StringIO()
+    nobody: Any = None
+    Observer(Screen(Console(file=stream)), nobody, [], nobody, nobody, bin_ms=1000).titles()
+    empty, bars, titles = stream.getvalue().splitlines()
+    assert (empty, bars.partition("  ")[0]) == ("", " due in")
+    assert titles.strip().startswith("time")
 
 
 def test_the_histogram_fits_and_counts_every_message() -> None:
