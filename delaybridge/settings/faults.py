@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pydantic_core import ErrorDetails
 
 from delaybridge.errors import printable
+from delaybridge.errors import shown as plainly
 from delaybridge.settings import password_file
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, near
 from delaybridge.settings.sources import SettingsSource
@@ -14,6 +15,9 @@ from delaybridge.settings.urls import KINDS, own_kind_of, redact, redact_text
 
 DEFAULT = "default"
 _SHOWN_CHARS = 100
+_READ_CHARS = 2000  # a longer text is not examined, since it is not shown
+_SHOWN_ITEMS = 3
+_URLS = {("redis", "url"), ("ledger", "url"), ("outbox", "url"), ("http", "proxy")}
 
 
 def fault(error: ErrorDetails, sources: list[SettingsSource], known: list[KeyPath]) -> str:
@@ -25,13 +29,18 @@ def fault(error: ErrorDetails, sources: list[SettingsSource], known: list[KeyPat
     path = path[:-1] if is_name else path
     where = f"{source_of(path, sources)}: "
     if error["type"] == "extra_forbidden":
-        return f"{where}{dotted(path)}: unknown{near(path, known)}"
+        return f"{where}{_named(path)}: unknown{near(path, known)}"
     allowed = str(error.get("ctx", {}).get("error", error["msg"]))
     if is_name:
-        path, got = path[:1], f"the name {printable(value)[:_SHOWN_CHARS]!r}"
+        path, got = path[:1], f"the name {shown((), value)}"
     else:
         got = shown(path, value)
-    return f"{where}{dotted(path)}: got {got}; allowed: {allowed}"
+    return f"{where}{_named(path)}: got {got}; allowed: {allowed}"
+
+
+def _named(path: KeyPath) -> str:
+    """A key path; a broker may have its URL for its name."""
+    return redact_text(dotted(path))
 
 
 def source_of(path: KeyPath, sources: list[SettingsSource]) -> str:
@@ -53,13 +62,25 @@ def misnamed_brokers(sources: list[SettingsSource]) -> Iterator[str]:
 
 
 def shown(path: KeyPath, value: object) -> str:
-    """A refused value as it was written; without secrets, bounded."""
-    is_url = path == ("redis", "url") or path[:1] == BROKERS
-    if isinstance(value, str):
-        text = repr(redact(value) if is_url else redact_text(value))
-    elif is_url and isinstance(value, Mapping | list):
+    """A refused value as it was written; without secrets, bounded.
+
+    A text that is too long to be shown is not looked at: its length is told.
+    """
+    is_url = path in _URLS or path[:1] == BROKERS
+    if isinstance(value, Mapping) or (is_url and isinstance(value, list)):
         text = "a table or a list"
+    elif isinstance(value, list | tuple):
+        more = ", ..." * (len(value) > _SHOWN_ITEMS)
+        text = f"[{', '.join(_item(each) for each in value[:_SHOWN_ITEMS])}{more}]"
     else:
-        text = redact_text(repr(value))
+        text = _item(value, is_url=is_url)
     text = printable(text)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+
+
+def _item(value: object, *, is_url: bool = False) -> str:
+    if not isinstance(value, str):
+        return plainly(value)
+    if len(value) > _READ_CHARS:
+        return f"a text of {len(value):,} characters"
+    return repr(redact(value) if is_url or "://" in value else value)

@@ -14,6 +14,7 @@ KeyPath = tuple[str, ...]
 BROKERS = ("brokers",)
 PREFIX = "DELAYBRIDGE_"
 NESTED = "__"
+_SHOWN_CHARS = 100  # of a name: the longest that is known has 41
 _SHORT_NAMES: dict[str, KeyPath] = {"REDIS_URL": ("redis", "url")}
 
 
@@ -30,8 +31,8 @@ def fields_of(
 
 
 def dotted(path: KeyPath) -> str:
-    """A key path as it is shown: `lease.ttl_ms`."""
-    return printable(".".join(path))
+    """A key path as it is shown: `lease.ttl_ms`; names that are too long are cut."""
+    return ".".join(printable(key[:_SHOWN_CHARS]) for key in path)
 
 
 def value_at(tree: Any, path: KeyPath) -> Any:
@@ -56,6 +57,7 @@ def path_of(variable_name: str) -> KeyPath:
 def near(path: KeyPath, known: list[KeyPath]) -> str:
     """A hint for an unknown key: the same key in another section, or else similar ones."""
     names = {dotted(each): each for each in known if each != BROKERS}
+    path = tuple(key[:_SHOWN_CHARS] for key in path)
     found = (
         [name for name, each in names.items() if each[-1] == path[-1]]
         or [name for name, each in names.items() if "_".join(each) == "_".join(path)]
@@ -72,5 +74,5 @@ def near_variable(name: str, known: list[KeyPath]) -> str:
     """A hint for an unknown environment variable: those most like it."""
     if name.startswith(PREFIX + "BROKER"):
         return f"; a broker is {PREFIX}BROKERS{NESTED}NAME=URL"
-    found = difflib.get_close_matches(name, map(variable, known), n=2, cutoff=0.7)
+    found = difflib.get_close_matches(name[:_SHOWN_CHARS], map(variable, known), n=2, cutoff=0.7)
     return f"; did you mean {' or '.join(found)}?" if found else ""

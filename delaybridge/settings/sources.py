@@ -19,6 +19,7 @@ from delaybridge.settings.names import (
     BROKERS,
     PREFIX,
     KeyPath,
+    dotted,
     fields_of,
     near_variable,
     path_of,
@@ -116,7 +117,7 @@ def environment(
         path, value = path_of(name), environ[name]
         is_broker = path[:1] == BROKERS and len(path) == 2 and path[1]
         if path not in known and not is_broker:
-            faults.append(f"{printable(name)}: unknown{near_variable(name, known)}")
+            faults.append(f"{dotted((name,))}: unknown{near_variable(name, known)}")
         elif path in names and environ[names[path]] != value:
             faults.append(f"{name}: differs from {names[path]}; set one of them")
         else:

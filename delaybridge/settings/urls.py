@@ -16,8 +16,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings import password_file
+from delaybridge.settings.url_options import HARMLESS
 
 MASK = "***"
+_URL_CHARS = 65_536  # keys and certificates may be options
 KINDS = {
     "amqp": "rabbitmq",
     "amqps": "rabbitmq",
@@ -63,7 +65,6 @@ _SENTINEL_OPTIONS = frozenset({
 })  # fmt: skip
 _ESCAPES = "; in a user, password or vhost write @ as %40, / as %2F, : as %3A"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,6}))?")
-_SECRET_NAME = re.compile(r"pass|pwd|secret|token|credential|jaas|key.?pem|oauth", re.IGNORECASE)
 _STRUCTURED = re.compile(r"[{\[\"'@]|://")  # an option that may hold a secret deep inside
 _PLAIN = {
     "redis": "rediss",
@@ -78,7 +79,9 @@ _ANYONE = "anyone on the network path can read and change everything"
 _ANY_NAME = "the certificate of any other server is accepted, too"
 # A scheme is read once, from where its characters begin: from each of them it would be the square.
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+)")
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?(.*)@", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PORTS = ("[:PORT]", ":PORT")  # in the form of a URL, as an error shows it
+_AFTER_URL = ").;:!"  # of the sentence around a URL
 
 
 class SecretUrl(str):
@@ -107,17 +110,31 @@ class _Parts(NamedTuple):
 def redact(url: str) -> str:
     """`url` without its passwords, even if it is malformed: in doubt, more is masked than needed.
 
-    A user name before a colon and the text after the last `@` stay, except secrets in the query.
+    A user name before a password stays, and the text after the last `@`, except what stands where
+    a port belongs, and options that are not known to be harmless.
     """
     text = str.__str__(url)
-    found = _USERINFO.match(text)
-    if found:
-        scheme, userinfo = found[1] or "", found[2]
-        user, colon, _ = userinfo.partition(":")
-        shown = f"{user}:{MASK}" if colon else MASK
-        text = f"{scheme}{shown}@{text[found.end() :]}"
-    base, mark, query = text.partition("?")
-    return base + mark + re.sub(r"[^&;#]+", _redacted_option, query)
+    found = _SCHEME.match(text)
+    scheme = found[0] if found else ""
+    userinfo, at, rest = text[len(scheme) :].rpartition("@")
+    user, _, password = userinfo.partition(":")
+    login = f"{user}:{MASK}" if password else MASK * bool(at)
+    location, mark, query = rest.partition("?")
+    options = re.sub(r"[^&;#]+", _redacted_option, query)
+    return f"{scheme}{login}{at}{_redacted_location(scheme, location)}{mark}{options}"
+
+
+def _redacted_location(scheme: str, location: str) -> str:
+    """Hosts, ports and path; without what stands where a port belongs and is none."""
+    hosts, _, path = location.partition("/")
+    if scheme:
+        hosts = hosts.rstrip(_AFTER_URL)
+    for form in _PORTS:
+        hosts = hosts.replace(form, "")
+    is_bare = not hosts and path.startswith(":")
+    if is_bare or any(":" in host and not _HOST.fullmatch(host) for host in hosts.split(",")):
+        return f"{location.partition(':')[0]}:{MASK}"
+    return location
 
 
 def redact_text(text: str) -> str:
@@ -272,14 +289,15 @@ def _weakness(name: str, value: str) -> str | None:
 
 def _redacted_option(found: re.Match[str]) -> str:
     name, equals, value = found[0].partition("=")
-    is_named = name != password_file.OPTION and _SECRET_NAME.search(unquote(name))
-    is_secret = is_named or _STRUCTURED.search(unquote(value))
-    return f"{name}={MASK}" if equals and is_secret else found[0]
+    if not equals:
+        return MASK
+    is_shown = not value or unquote(name) in HARMLESS
+    return found[0] if is_shown and not _STRUCTURED.search(unquote(value)) else f"{name}={MASK}"
 
 
 def _parts(value: object, form: str) -> _Parts:
-    if not isinstance(value, str):
-        raise ValueError(form)
+    if not isinstance(value, str) or len(value) > _URL_CHARS:
+        raise ValueError(f"{form}; up to {_URL_CHARS} characters")
     if not value.isprintable() or " " in value:
         raise ValueError(f"{form}, without spaces and control characters")
     scheme, mark, rest = value.partition("://")

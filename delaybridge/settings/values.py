@@ -1,13 +1,17 @@
 """Validators of single values. Each raises a ValueError that states the values allowed.
 
 In the environment every value is text, so text stands for a number, a list or a truth value.
-Stricter than pydantic, which takes `true` and `1_000` for numbers.
+Stricter than pydantic, which takes `true` and `1_000` for numbers. A text that is too long is
+refused before anything else looks at it.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from ipaddress import ip_network
+from typing import TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -21,15 +25,27 @@ from delaybridge.settings.namespace import (
     is_namespace,
 )
 
+_WORD_CHARS = 64  # of a number, a duration, a truth value, a durability
+_ITEM_CHARS, _LIST_CHARS, _ITEMS = 1000, 65_536, 1000
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 _MAX_DELAY_MS = 900 * times.YEAR_MS
-_LIST_FORM = 'a list of printable texts, as ["a", "b"]; in the environment a,b'
+_LIST_FORM = (
+    f'a list of up to {_ITEMS} printable texts, as ["a", "b"], in the environment also a,b; each '
+    f"up to {_ITEM_CHARS} characters"
+)
+_WRITTEN = ("[", "{", "(", '"', "'")  # a text that begins so is a list that is written wrongly
+_ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]+\]")  # or a host
+
+
+def is_word(value: object) -> TypeGuard[str]:
+    """Whether it is a text, and short enough to be looked at."""
+    return isinstance(value, str) and len(value) <= _WORD_CHARS
 
 
 def _integer(value: object) -> int | None:
     """The whole number that was written, as such or as text; None if it is something else."""
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
+    if is_word(value) and _INTEGER.fullmatch(value):
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -50,7 +66,7 @@ def number(low: float, high: float, *, above: bool = False) -> BeforeValidator:
     """A number from `low` (with `above`: greater than it) to `high`."""
 
     def check(value: object) -> float:
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
+        if is_word(value) and _NUMBER.fullmatch(value):
             value = float(value)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not low <= value <= high or (above and value == low):  # type: ignore[operator]
@@ -72,19 +88,23 @@ def printable(length: int) -> BeforeValidator:
 
 
 def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
-    """A list of texts that all match `pattern`; a single text is split at its commas."""
+    """A list of texts that all match `pattern`.
+
+    A single text is a JSON list if it begins as one, else it is split at its commas.
+    """
     item = re.compile(pattern)
 
     def check(value: object) -> tuple[str, ...]:
-        if isinstance(value, str):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, list | tuple) or not all(
-            isinstance(text, str) and text and text.isprintable() for text in value
+        found = _read_list(value) if isinstance(value, str) else value
+        if (
+            not isinstance(found, list | tuple)
+            or len(found) > _ITEMS
+            or not all(map(_is_item, found))
         ):
             raise ValueError(_LIST_FORM)
-        if not all(item.fullmatch(text) for text in value):
+        if not all(item.fullmatch(text) for text in found):
             raise ValueError(form)
-        return tuple(value)
+        return tuple(found)
 
     return BeforeValidator(check)
 
@@ -98,8 +118,24 @@ def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _read_list(text: str) -> object:
+    """The list that a text spells; None if it is too long to be read."""
+    if len(text) > _LIST_CHARS:
+        return None
+    if text.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _is_item(value: object) -> bool:
+    if not isinstance(value, str) or not 0 < len(value) <= _ITEM_CHARS or not value.isprintable():
+        return False
+    return not value.startswith(_WRITTEN) or _ADDRESS.fullmatch(value) is not None
+
+
 def _switch(value: object) -> bool:
-    if isinstance(value, str):
+    if is_word(value):
         value = {"true": True, "false": False}.get(value.lower())
     if not isinstance(value, bool):
         raise ValueError("true or false")
@@ -108,7 +144,7 @@ def _switch(value: object) -> bool:
 
 def _delay(value: object) -> int:
     try:
-        delay_ms = times.delay_ms(value if isinstance(value, str) else "")
+        delay_ms = times.delay_ms(value if is_word(value) else "")
     except MessageError:
         delay_ms = -1
     if not 0 < delay_ms <= _MAX_DELAY_MS:
@@ -117,7 +153,7 @@ def _delay(value: object) -> int:
 
 
 def _namespace(value: object) -> str:
-    if not isinstance(value, str) or not is_namespace(value):
+    if not is_word(value) or not is_namespace(value):
         raise ValueError(NAMESPACE_FORM)
     return value
 
@@ -130,9 +166,9 @@ def _buckets(value: object) -> int:
 
 
 def _durability(value: object) -> str:
-    if read_durability(value) is None:
+    if not is_word(value) or read_durability(value) is None:
         raise ValueError(DURABILITY_FORM)
-    return str(value)
+    return value
 
 
 networks = AfterValidator(_networks)

@@ -11,6 +11,21 @@ from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
 
 CANARY = "S3CR3T-CANARY-77"
+LISTS = {  # each setting that is a list, with two texts that it takes
+    "dead.dead_letter": ("rabbitmq:/a", "kafka:a"),
+    "ingest.exchanges": ("a.delay", "b.delay"),
+    "ingest.topics": ("a.delay", "b.delay"),
+    "ingest.destinations": ("rabbitmq:a", "kafka:*"),
+    "ingest.trust": ("a=rabbitmq:b", "b=*"),
+    "ingest.management": ("rabbitmq=http://h:1", "off"),
+    "ingest.skip_offsets": ("a/0=1", "b/1=2"),
+    "ingest.take_over": ("a@00", "b@11"),
+    "serve.allowed_hosts": ("h", "[::1]"),
+}
+BROKERS = {
+    "DELAYBRIDGE_BROKERS__RABBITMQ": "amqp://h",
+    "DELAYBRIDGE_BROKERS__KAFKA": "kafka://h",
+}
 
 
 def load(

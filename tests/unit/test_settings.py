@@ -16,7 +16,7 @@ from delaybridge.settings import urls
 from delaybridge.settings.names import variable
 from delaybridge.settings.settings import Settings, descriptions
 from delaybridge.settings.sources import CONFIG_VARIABLE, MAX_FILE_BYTES
-from tests.rigs.settings_file import CANARY, load
+from tests.rigs.settings_file import BROKERS, CANARY, LISTS, load
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -120,6 +120,18 @@ def _as_variable(path: tuple[str, ...], value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(value)
     return str.__str__(value) if path[-1] == "url" else f"{value}"
+
+
+@pytest.mark.parametrize("text", ['["{0}", "{1}"]', ' [ "{0}","{1}"]', "{0},{1}", " {0} , {1},"])
+def test_a_list_in_a_variable_is_written_with_commas_or_as_json(text: str) -> None:
+    for path, (one, two) in LISTS.items():
+        name = variable(tuple(path.split(".")))
+        settings = load(env=BROKERS | {name: text.format(one, two)})
+        assert dict(settings.items())[path] == (one, two)
+
+
+def test_the_lists_of_these_tests_are_all_there_are() -> None:
+    assert {path for path, value in Settings().items() if isinstance(value, tuple)} == {*LISTS}
 
 
 def test_every_setting_has_a_variable() -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from delaybridge.publish.kafka.configuration import _ALLOWED as ALLOWED
+from delaybridge.publish.rabbitmq.parameters import _OPTIONS as OPTIONS
 from delaybridge.settings import password_file
 from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.settings import Settings
+from delaybridge.settings.url_options import HARMLESS
 from delaybridge.settings.urls import (
     SecretUrl,
     check_broker_url,
@@ -101,6 +104,16 @@ def test_broker_urls_refused(url: object) -> None:
         'kombu+amqps://h?transport.ssl={{"keyfile_password":"{}"}}',
         "kombu+redis://h?transport.sentinels=[%22redis://:{}%40h%22]",
         "kombu+redis://h?transport.global_keyprefix=x&transport.proxy=http://u:{}%40proxy",
+        *("redis://:{}", "redis://:{}/0", "redis://u:{}", "redis://:a/{}", "redis://:a,{}"),
+        *(
+            "redis:{}",
+            "redis:/:{}",
+            "redis:///:{}",
+            "kafka://h:1,u:{}",
+            "amqp://h:{}/v?heartbeat=5",
+        ),
+        *("redis://h?foo={}", "redis://h?{}", "kafka://h?client.id=a&acks={}", "redis://h?db={}@x"),
+        *("https://{}:@h/base", "https://{}@h/base"),
     ],
 )
 def test_redact_hides_every_secret(url: str) -> None:
@@ -118,12 +131,45 @@ def test_redact_hides_every_secret(url: str) -> None:
         ("redis://h:1/0", "redis://h:1/0"),
         ("amqp://guest:guest@h/%2F", "amqp://guest:***@h/%2F"),
         ("redis://:pw@h", "redis://:***@h"),
-        ("kafka://h:1?x=1&ssl_keyfile=/k", "kafka://h:1?x=1&ssl_keyfile=/k"),
+        ("kafka://h:1?x=1&client.id=k", "kafka://h:1?x=***&client.id=k"),
+        ("kafka://[::1]:9092,b:9093?x=", "kafka://[::1]:9092,b:9093?x="),
+        ("h:6379/0", "h:6379/0"),
+        ("unix:///run/a:b.sock?db=1", "unix:///run/a:b.sock?db=1"),
         ("", ""),
     ],
 )
 def test_redact_keeps_the_parts_that_are_not_secret(url: str, shown: str) -> None:
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "redis://HOST[:PORT][/DB], or",
+            "redis+cluster://HOST[:PORT],HOST...;",
+            "http://HOST:PORT",
+        ),
+        *(
+            "at http://127.0.0.1:8645.",
+            "kafka://a:1,b:2: down",
+            "(amqp://h:5672)",
+            "amqp://h: down",
+        ),
+    ],
+)
+def test_a_sentence_around_a_url_and_the_form_of_one_stay(text: str) -> None:
+    assert redact_text(text) == text
+
+
+def test_the_options_of_brokers_are_shown_but_those_that_hold_a_secret() -> None:
+    hidden = {name for name in ALLOWED | OPTIONS if name not in HARMLESS}
+    assert hidden == {
+        *("sasl.oauthbearer.client.secret", "sasl.oauthbearer.config", "sasl.password"),
+        *("sasl.oauthbearer.token.endpoint.url", "ssl.ca.pem", "ssl.certificate.pem"),
+        *("ssl.key.password", "ssl.key.pem", "ssl.keystore.password"),
+        *("client_properties", "ssl_options", "tcp_options"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,12 +180,16 @@ def test_redact_keeps_the_parts_that_are_not_secret(url: str, shown: str) -> Non
         "[brokers]\nrabbitmq = {{password = '{}'}}",
         "[brokers.rabbitmq]\nurl = '{}'",
         "[redis]\nurl = ['{}']",
+        '[ledger]\nurl = "postgresql+psycopg://u:a\'{}@h"',
+        '[ingest]\nmanagement = ["https://u:a\'{}@h"]',
+        "[http]\nproxy = 'u:{}'",
+        "[brokers]\n'amqp://u:{}@h' = 'x'",
     ],
 )
 def test_no_secret_of_a_list_or_table_in_a_refusal(toml: str) -> None:
-    (line,) = refusal(toml.format(CANARY))
-    assert "got" in line
-    assert CANARY not in line
+    said = "\n".join(refusal(toml.format(CANARY)))
+    assert "got" in said
+    assert CANARY not in said
 
 
 def test_no_secret_in_any_output_of_settings() -> None:
