@@ -54,7 +54,8 @@ def misnamed_brokers(sources: list[SettingsSource]) -> Iterator[str]:
     for name in {name: None for source in sources for name in source.tree.get("brokers", {})}:
         path = (*BROKERS, name)
         url = next(filter(None, (source.value(path) for source in sources)), "")
-        kind = own_kind_of(str(url).partition("://")[0].lower()) or name
+        scheme = url.partition("://")[0].lower() if isinstance(url, str) else ""
+        kind = own_kind_of(scheme) or name
         if name in KINDS.values() and kind != name:
             allowed = f"under the name {name} a broker of that kind; choose another name"
             where = f"{source_of(path, sources)}: brokers"

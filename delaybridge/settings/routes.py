@@ -6,6 +6,7 @@ Settings, `config check` and ingest all parse them here.
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -78,13 +79,16 @@ def parse_routes(
     routes = [
         parse_route(each, kinds, kind) for text in texts for each in _expanded(text, kinds, kind)
     ]
+    times = Counter(map(str, routes))
     servers = {name: server_of(url) for name, url in brokers.items()}
+    near = defaultdict[str, list[Route]](list)
     for route in routes:
-        if sum(str(route) == str(other) for other in routes) > 1:
+        near[servers.get(route.broker, route.broker)].append(route)
+    for route in routes:
+        if times[str(route)] > 1:
             raise ConfigError(f"{SETTINGS[kind]}: {str(route)!r} is given twice; remove one")
-        here = servers.get(route.broker, route.broker)
-        near = [each for each in routes if servers.get(each.broker, each.broker) == here]
-        if way := " -> ".join(_circle(route, near)):
+    for here in near.values():
+        if way := " -> ".join(_circle(here)):
             raise ConfigError(
                 f"{SETTINGS[kind]}: {way}: messages would loop forever; change a target"
             )
@@ -152,28 +156,28 @@ def _broker_of(named: str, kinds: Mapping[str, str], kind: str, where: str) -> t
     return broker, name
 
 
-def _circle(route: Route, routes: Sequence[Route]) -> list[str]:
-    """The stops of a message of this route if it comes back to one of them; else empty.
+def _circle(routes: Sequence[Route]) -> list[str]:
+    """The stops of a message of one of these routes that comes back to a stop; else empty.
 
     routes: all of one server. A pattern only makes names shorter, so every circle holds a route
     that is not a pattern.
     """
-    if route.is_pattern:
-        return []
-    way = [route.source]
-    for name in _way(route, routes):
-        way.append(name)
-        if name in way[:-1]:
-            return way
+    named = {route.source: route for route in reversed(routes) if not route.is_pattern}
+    patterns = [route for route in routes if route.is_pattern]
+    for route in routes:
+        way = dict.fromkeys([route.source])
+        for name in () if route.is_pattern else _way(route, named, patterns):
+            if name in way:
+                return [*way, name]
+            way[name] = None
     return []
 
 
-def _way(route: Route, routes: Sequence[Route]) -> Iterator[str]:
+def _way(route: Route, named: Mapping[str, Route], patterns: Sequence[Route]) -> Iterator[str]:
     while True:
         yield route.target
         at = route.target
-        found = [each for each in routes if each.matches(at)]
-        if not found:
+        found = named.get(at) or next((each for each in patterns if each.matches(at)), None)
+        if found is None:
             return
-        named = next((each for each in found if not each.is_pattern), None)
-        route = found[0].of(at) if named is None else named
+        route = found.of(at) if found.is_pattern else found

@@ -38,11 +38,13 @@ from delaybridge.settings.sections import (
     Section,
     ServeSettings,
 )
+from delaybridge.settings.sources import MOST_EXPLAINED
 from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret
 
 _SOURCES = "_sources"  # the argument by which `load` passes them
 LOW_HEARTBEAT_S = 5
 _DAY_MS = 86_400_000
+_MOST_BROKERS = 1000
 _BROKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -50,6 +52,12 @@ def _broker_name(name: str) -> str:
     if not _BROKER_NAME.fullmatch(name):
         raise ValueError("1 to 64 letters, digits, '_' or '-'; a destination is NAME:ADDRESS")
     return name
+
+
+def _few_brokers(value: object) -> object:
+    if isinstance(value, Mapping) and len(value) > _MOST_BROKERS:
+        raise ValueError(f"up to {_MOST_BROKERS} brokers")
+    return value
 
 
 class Settings(Section, BaseSettings):
@@ -69,9 +77,12 @@ class Settings(Section, BaseSettings):
     redis: RedisSettings = RedisSettings()
     ledger: LedgerSettings = LedgerSettings()
     outbox: OutboxSettings = OutboxSettings()
-    brokers: dict[
-        Annotated[str, AfterValidator(_broker_name)],
-        Annotated[SecretUrl, BeforeValidator(check_broker_url)],
+    brokers: Annotated[
+        dict[
+            Annotated[str, AfterValidator(_broker_name)],
+            Annotated[SecretUrl, BeforeValidator(check_broker_url)],
+        ],
+        BeforeValidator(_few_brokers),
     ] = {}
     """Name = URL. The name is the first part of a destination, as in rabbitmq:orders/close; a
     message can go to a broker named here and to no other. In the environment:
@@ -130,7 +141,9 @@ class Settings(Section, BaseSettings):
             settings = cls(**cast(Any, {_SOURCES: read}))
         except ValidationError as exc:
             known = [path for path, *_ in fields_of(cls)]
-            faults += [fault(error, read, known) for error in exc.errors()]
+            faults += [fault(error, read, known) for error in exc.errors()[:MOST_EXPLAINED]]
+            if (rest := exc.error_count() - MOST_EXPLAINED) > 0:
+                faults.append(f"and {rest:,} more")
             raise ConfigError("\n".join(faults)) from None
         settings._sources.update({dotted(p): source_of(p, read) for p in settings._paths()})
         settings._loaded_with = config, dict(overrides or {})

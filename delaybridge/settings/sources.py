@@ -29,6 +29,7 @@ from delaybridge.settings.names import (
 CONFIG_VARIABLE = "DELAYBRIDGE_CONFIG"
 DEFAULT_FILE = "delaybridge.toml"
 MAX_FILE_BYTES = 2**20
+MOST_EXPLAINED = 100  # faults with a hint: a similar name is looked for among all
 _FLAGS = {
     ("namespace",): "--namespace",
     ("redis",): "--redis",
@@ -117,14 +118,18 @@ def environment(
         path, value = path_of(name), environ[name]
         is_broker = path[:1] == BROKERS and len(path) == 2 and path[1]
         if path not in known and not is_broker:
-            faults.append(f"{dotted((name,))}: unknown{near_variable(name, known)}")
+            faults.append(_unknown(name, known if len(faults) < MOST_EXPLAINED else []))
         elif path in names and environ[names[path]] != value:
             faults.append(f"{name}: differs from {names[path]}; set one of them")
         else:
             names[path] = name
             section = tree.setdefault(path[0], {}) if len(path) > 1 else tree
             section[path[-1]] = value
-    return SettingsSource(model, tree, names.__getitem__)
+    return SettingsSource(model, tree, lambda path: dotted((names[path],)))
+
+
+def _unknown(name: str, known: list[KeyPath]) -> str:
+    return f"{dotted((name,))}: unknown{near_variable(name, known)}"
 
 
 def _variables(environ: Mapping[str, str]) -> list[str]:
