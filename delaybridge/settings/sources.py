@@ -118,7 +118,7 @@ def environment(
         path, value = path_of(name), environ[name]
         is_broker = path[:1] == BROKERS and len(path) == 2 and path[1]
         if path not in known and not is_broker:
-            faults.append(_unknown(name, known if len(faults) < MOST_EXPLAINED else []))
+            faults.append(_unknown(name, known, faults))
         elif path in names and environ[names[path]] != value:
             faults.append(f"{name}: differs from {names[path]}; set one of them")
         else:
@@ -128,8 +128,9 @@ def environment(
     return SettingsSource(model, tree, lambda path: dotted((names[path],)))
 
 
-def _unknown(name: str, known: list[KeyPath]) -> str:
-    return f"{dotted((name,))}: unknown{near_variable(name, known)}"
+def _unknown(name: str, known: list[KeyPath], faults: list[str]) -> str:
+    near = near_variable(name, known) if len(faults) < MOST_EXPLAINED else ""
+    return f"{dotted((name,))}: unknown{near}"
 
 
 def _variables(environ: Mapping[str, str]) -> list[str]:

@@ -6,6 +6,7 @@ import ast
 import re
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -122,3 +123,28 @@ def test_every_row_of_the_features_page_has_a_proof_or_says_why_not() -> None:
         id, feature, answer, proof = (cell.strip() for cell in row.strip("|").split("|"))
         assert feature and answer, id
         assert proof or id in UNPROVEN, id
+
+
+def test_the_kafka_consumer_of_the_recipes_prints_records_without_a_body(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """confluent-kafka's records have the length of their bodies, so these are falsy."""
+
+    class Record(Mock):
+        def __len__(self) -> int:
+            return len(self.value() or b"")
+
+    def record(body: bytes | None) -> Record:
+        return Record(**{f"{name}.return_value": value for name, value in
+                         {"value": body, "error": None, "headers": None}.items()})  # fmt: skip
+
+    consumer = Mock()
+    consumer.poll.side_effect = [None, record(b""), record(None), record(b"a"), KeyboardInterrupt]
+    monkeypatch.setattr("confluent_kafka.Consumer", lambda _: consumer)
+    monkeypatch.setenv("DELAYBRIDGE_BROKERS__KAFKA", "kafka://h:1")
+    blocks = (ROOT / "docs" / "recipes.md").read_text().split("```python\n")
+    (program,) = [each.split("```")[0] for each in blocks if "import Consumer" in each]
+    with pytest.raises(KeyboardInterrupt):
+        exec(program, {})
+    shown = [line.split(" ")[1:] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [["", "{}"], ["None", "{}"], ["a", "{}"]]
