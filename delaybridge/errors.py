@@ -141,6 +141,20 @@ class PublishUnavailable(PublishError):
     """The broker cannot be reached now."""
 
 
+def refused_certificate(exc: BaseException | None) -> str | None:
+    """Why a server's certificate is not trusted, and the remedy; None if that is not the cause."""
+    while exc is not None:
+        if why := getattr(exc, "verify_message", None):  # of ssl.SSLCertVerificationError
+            remedy = "name its CA: ?ssl_ca_certs=/PATH in the URL"
+            if "mismatch" in why:
+                remedy = "give the server by a name that it is for"
+            elif "expired" in why:
+                remedy = "renew it"
+            return f"{printable(str(why))[:120].rstrip('.')}; {remedy}"
+        exc = exc.__cause__ or exc.__context__
+    return None
+
+
 def printable(text: str) -> str:
     """`text` with each character escaped that could control a terminal or break a line.
 

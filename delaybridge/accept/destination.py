@@ -85,6 +85,8 @@ def _check_address(destination: Destination) -> None:
             check_path(address)
         if not address:
             raise _bad("the address is empty")
+        if address.startswith("{") and destination.kind in ("redis", "kombu"):
+            raise _bad(f"{shown(address)} begins with '{{', as keys of delaybridge do")
 
 
 def check_path(path: str) -> None:

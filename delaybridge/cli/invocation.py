@@ -17,6 +17,7 @@ import click
 import delaybridge
 from delaybridge.cli.failure import Exit, Failure, refused
 from delaybridge.cli.output import Output
+from delaybridge.errors import refused_certificate
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
@@ -96,8 +97,9 @@ class Invocation:
             raise Failure(Exit.UNREACHABLE, "not_durable", "redis", what) from exc
         except delaybridge.StoreUnavailable as exc:
             reason = str(exc).removeprefix("redis: ").rstrip(".")
-            hint = "; ".join(filter(None, [_START_REDIS, "" if never_sent(exc) else remedy]))
-            what = f"{reason} ({self.settings.redis.url}); {hint}"
+            start = "" if refused_certificate(exc) else _START_REDIS
+            hints = filter(None, [start, "" if never_sent(exc) else remedy])
+            what = "; ".join([f"{reason} ({self.settings.redis.url})", *hints])
             raise Failure(Exit.UNREACHABLE, "store_unavailable", "redis", what) from exc
         except delaybridge.ConfigError as exc:
             field, _, what = str(exc).partition(": ")
@@ -141,7 +143,9 @@ class Invocation:
 
 
 def never_sent(exc: BaseException | None) -> bool:
-    """Whether the connection was refused: the request cannot have arrived."""
+    """Whether a connection was refused, by either side: the request cannot have arrived."""
+    if refused_certificate(exc):
+        return True
     while exc is not None:
         if isinstance(exc, ConnectionRefusedError | FileNotFoundError):
             return True

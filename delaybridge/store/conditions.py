@@ -29,9 +29,9 @@ class Conditions:
 
     def __post_init__(self) -> None:
         """MessageError."""
-        if self.header is not None and not self.header.partition("=")[0]:
-            raise MessageError("bad_header", "header", "write NAME or NAME=VALUE")
-        if self.attempts < 0:
+        if self.header is not None and not _is_header(self.header):
+            raise MessageError("bad_header", "header", "write the text NAME or NAME=VALUE")
+        if not isinstance(self.attempts, int) or self.attempts < 0:
             raise MessageError("bad_selection", "attempts", "give 0 or more")
 
     @property
@@ -59,6 +59,10 @@ class Conditions:
 
 
 ANY = Conditions()  # asks for nothing
+
+
+def _is_header(text: object) -> bool:
+    return isinstance(text, str) and text.partition("=")[0] != ""
 
 
 def _text(value: object) -> str:

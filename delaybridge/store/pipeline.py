@@ -27,6 +27,7 @@ from delaybridge.errors import (
     StoreMisnamed,
     StoreUnavailable,
     printable,
+    refused_certificate,
 )
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.connection import Misnamed, NotAsked, NotNow, Redirected, WrongServer
@@ -267,6 +268,8 @@ class Pipeline:
         """Whether the same command may succeed if it is sent again."""
         if isinstance(error, Redirected) and not self._follows:
             return False
+        if refused_certificate(error):
+            return False
         return isinstance(error, _AGAIN) and not isinstance(error, AuthenticationError)
 
     def _translated(self, error: Exception, command: RedisCommand[Any]) -> DelayBridgeError:
@@ -323,6 +326,8 @@ def translate(error: Exception) -> DelayBridgeError:
     if isinstance(error, Misnamed):
         return StoreMisnamed(f"redis: {text}")
     if isinstance(error, _SILENT):
+        if refused := refused_certificate(error):
+            return StoreUnavailable(f"redis: its certificate is refused: {refused}")
         reason = str(error) or type(error).__name__
         return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
     if isinstance(error, _AGAIN):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.rigs.broker_redis import redis_with_tls
 from tests.rigs.command_line import Result, Run, runner
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import until
@@ -68,3 +71,19 @@ def test_a_wrong_password_of_the_sentinels(run: Run) -> None:
         check(run, url, f"Sentinel {LOOPBACK}:{sentinel.port}", "?sentinel_username=")
         wrong = f"{url}?sentinel_username=watch&sentinel_password=open"
         check(run, wrong, "invalid username-password", "?sentinel_username=")
+
+
+def test_a_certificate_that_is_not_trusted(run: Run, tmp_path: Path) -> None:
+    """Nothing was sent, and starting Redis would not help."""
+    with redis_with_tls(tmp_path) as (port, authority):
+        for host in (LOOPBACK, "localhost"):  # the certificate has the address alone
+            ca = f"?ssl_ca_certs={authority}" if host == "localhost" else ""
+            got = run(
+                "--redis", f"rediss://{host}:{port}{ca}", "schedule", "kafka:t", "x", "--in", "1h"
+            )
+            assert (got.code, got.err.count("error: redis: ")) == (5, 1)
+            assert "its certificate is refused: " in got.err
+            assert "start it" not in got.err
+            assert "stored" not in got.err
+            what = "name its CA: ?ssl_ca_certs=" if host == LOOPBACK else "a name that it is for"
+            assert what in got.err

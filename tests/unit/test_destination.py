@@ -45,6 +45,8 @@ from tests.rigs.accepting import KINDS, RABBITMQ, SURROGATE, cases, refusal, row
                 *("kafka:a\n", "kafka:٥"),
             ],
             "D6": ["kafka:http://host/x"],
+            # Keys of delaybridge begin so, and its Redis may be the one that is published to.
+            "D9": ["redis:{delaybridge:0}:due", "redis:{", "kombu:{delaybridge}:birth"],
         },
         "bad_destination",
     ),
@@ -75,6 +77,7 @@ def test_with_no_broker_configured_every_name_is_unknown() -> None:
         ("D5", "kafka:a.b_c-D9", Destination("kafka", "kafka", "a.b_c-D9")),
         ("D7", "rabbitmq:/queue", Destination("rabbitmq", "rabbitmq", "", "queue")),
         ("D7", "redis:a:b/c", Destination("redis", "redis", "a:b/c")),
+        ("D7", "redis:a{b}", Destination("redis", "redis", "a{b}")),
         ("D7", "kombu:queue", Destination("kombu", "kombu", "queue")),
     ),
 )
