@@ -80,13 +80,18 @@ def _check_address(destination: Destination) -> None:
         if not _TOPIC.fullmatch(address) or address in (".", ".."):
             raise _bad(f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
     else:
-        _short_text(address, "address")
-        if destination.kind == "http":
-            check_path(address)
-        if not address:
-            raise _bad("the address is empty")
-        if address.startswith("{") and destination.kind in ("redis", "kombu"):
-            raise _bad(f"{shown(address)} begins with '{{', as keys of delaybridge do")
+        _check_text(address, destination.kind)
+
+
+def _check_text(address: str, kind: str) -> None:
+    _short_text(address, "address")
+    if kind == "http":
+        check_path(address)
+    if not address:
+        raise _bad("the address is empty")
+    if kind in ("redis", "kombu") and address.startswith("{"):
+        # Its Redis may be the one that messages wait in.
+        raise _bad(f"{shown(address)} begins with '{{', as keys of delaybridge do")
 
 
 def check_path(path: str) -> None:

@@ -115,11 +115,19 @@ def failure_of(exc: Exception) -> Failure:
     for kind, (code, exit) in _ERRORS.items():
         if isinstance(exc, kind):
             return Failure(exit, code, None, *(str(exc).splitlines() or [code]))
+    if isinstance(exc, ModuleNotFoundError) and (remedy := _remedy_of(exc)):
+        return Failure(Exit.REFUSED, "config", None, remedy)
     if isinstance(exc, OSError) and exc.strerror:
         text = f"{exc.filename or 'input/output'}: {exc.strerror}"
         return Failure(Exit.FAILED, "os_error", None, text)
     text = f"internal: {type(exc).__name__}: {exc}; a bug in delaybridge, -v shows where"
     return Failure(Exit.FAILED, "internal", None, text)
+
+
+def _remedy_of(exc: ModuleNotFoundError) -> str | None:
+    from delaybridge.settings.extras import remedy_of
+
+    return remedy_of(exc)
 
 
 def _usage(exc: click.ClickException) -> Failure:

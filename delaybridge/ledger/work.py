@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from delaybridge.errors import ConfigError
+from delaybridge.settings.extras import remedy_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -50,9 +51,6 @@ def open_ledger(url: str, *, timeout_s: float = 5.0, connections: int = 5) -> Le
 
         made: Any = Database(url, timeout_s=timeout_s, connections=connections)
     except ModuleNotFoundError as exc:
-        extra = {"psycopg": "postgres", "pymysql": "mysql"}.get(exc.name or "", "ledger")
-        raise ConfigError(
-            f"ledger.url: {exc.name} is not installed; pip install 'delaybridge[{extra}]'"
-        ) from None
+        raise ConfigError(f"ledger.url: {remedy_of(exc) or exc}") from None
     found: Ledger = made
     return found

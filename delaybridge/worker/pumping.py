@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delaybridge.client.client import Client
 from delaybridge.errors import ConfigError
+from delaybridge.settings.extras import remedy_of
 from delaybridge.settings.settings import Settings
 from delaybridge.sql_connection import POSTGRESQL
 from delaybridge.worker.eventlog import say
@@ -15,8 +16,6 @@ from delaybridge.worker.service import Service, run
 
 if TYPE_CHECKING:
     from delaybridge.outbox.database import OutboxTable
-
-_EXTRAS = {"psycopg": "postgres", "pymysql": "mysql"}
 
 
 class Pumping(Service):
@@ -68,9 +67,7 @@ def open_table(settings: Settings) -> OutboxTable:
 
         return OutboxTable(url, settings.namespace, timeout_s=settings.redis.timeout_s)
     except ModuleNotFoundError as exc:
-        extra = _EXTRAS.get(exc.name or "", "ledger")
-        what = f"{exc.name} is not installed; pip install 'delaybridge[{extra}]'"
-        raise ConfigError(f"outbox.url: {what}") from None
+        raise ConfigError(f"outbox.url: {remedy_of(exc) or exc}") from None
 
 
 def run_outbox(settings: Settings) -> None:
