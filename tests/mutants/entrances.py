@@ -204,6 +204,42 @@ MUTANTS = [
         "tests/unit/test_settings_urls.py tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
+        "settings: an option of any name is shown", "delaybridge/settings/urls.py",
+        "not value or unquote(name) in HARMLESS", "True",
+        "a secret in an option that nobody thought of is printed",
+        "tests/unit/test_settings_urls.py",
+    ),
+    Mutant(
+        "settings: a password for a port", "delaybridge/settings/urls.py",
+        "    if is_bare or any(", "    if is_bare and any(",
+        "redis://:SECRET, where the host was forgotten, is printed whole",
+        "tests/unit/test_settings_urls.py",
+    ),
+    Mutant(
+        "settings: a JSON list is one text", "delaybridge/settings/values.py",
+        'if text.lstrip().startswith("[")', "if False",
+        "a JSON list in a variable is refused",
+        "tests/unit/test_settings.py",
+    ),
+    Mutant(
+        "settings: a long text is shown", "delaybridge/settings/faults.py",
+        "if len(value) > _READ_CHARS", "if False",
+        "a text of 1 MB is examined for secrets of which 100 characters are shown",
+        "tests/unit/test_settings_lengths.py",
+    ),
+    Mutant(
+        "accept: a stream with the name of an own key", "delaybridge/accept/destination.py",
+        'kind in ("redis", "kombu") and', 'kind == "redis" and',
+        "a message to a queue of kombu takes the place of a key of delaybridge",
+        "tests/unit/test_destination.py",
+    ),
+    Mutant(
+        "store: a certificate that is not trusted is tried again", "delaybridge/store/pipeline.py",
+        "        if refused_certificate(error):\n            return False\n", "",
+        "whoever forgot the CA waits for the time-out",
+        "tests/unit/test_pipeline.py",
+    ),
+    Mutant(
         "client: spread beyond the span", "delaybridge/client/spreading.py",
         "min(place, count - 1) // count", "min(place, count) // count",
         "a message that was not counted comes after the span",

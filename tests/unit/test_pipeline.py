@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+import redis
 
 from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
 from delaybridge.store.command import plain
@@ -46,3 +49,27 @@ def test_who_the_master_is_is_asked_until_time_is_up_without_longer_and_longer_p
     assert [*pipeline.left] == [0]  # and the first failure of a server is the first
     pipeline.take(pipeline.portion(pipeline.next_round()), [b"x"])
     assert pipeline.result() == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        ("self-signed certificate in certificate chain", "; name its CA: ?ssl_ca_certs=/PATH"),
+        ("certificate has expired", "; renew it"),
+        ("Hostname mismatch, certificate is not valid for 'h'.", "'; give the server by a name"),
+    ],
+)
+def test_a_server_whose_certificate_is_not_trusted_is_not_tried_again(
+    why: str, remedy: str
+) -> None:
+    pipeline = Pipeline([COMMAND], timeout_s=60.0, follows=True)
+    lost, refused = redis.ConnectionError("Error 1"), ssl.SSLCertVerificationError(1, "failed")
+    refused.verify_message = why
+    lost.__cause__ = refused
+    pipeline.lost(pipeline.portion(pipeline.next_round()), lost)
+    assert not pipeline.left
+    with pytest.raises(
+        StoreUnavailable, match=re.escape(f"redis: its certificate is refused: {why.rstrip('.')}")
+    ) as got:
+        pipeline.result()
+    assert remedy in str(got.value)
