@@ -6,6 +6,7 @@ it. A `Delivery` is a claimed message on its way to a broker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ Properties = Mapping[str, Any] | ContentHeader
 OWN_HEADERS = ("delaybridge-id", "delaybridge-due-ms", "delaybridge-attempt")
 RESERVED_PREFIX = "delaybridge-"
 MAX_PRIORITY = 255
+TENANT_CHARS = 31  # the most of a tenant's name: its length is then one byte of the record
+_TENANT = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{TENANT_CHARS - 1}}}")
 PULL = "pull"  # name and kind of the topics that consumers receive from, without a broker
 TABLE_KINDS = ("rabbitmq", "kombu")  # kinds whose headers are kept as an encoded field table
 _BASE32HEX = "0123456789abcdefghijklmnopqrstuv"
@@ -177,6 +180,12 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return None
 
     @property
+    def tenant(self) -> str:
+        """Whose message it is: it is stored as `TENANT/ID` and delivered as `ID`; empty: as it is
+        stored."""
+        return ""
+
+    @property
     def size(self) -> int:
         """The bytes that count against a window."""
         headers = self.headers
@@ -202,8 +211,21 @@ class PlannedRecord(Record, array_like=True, frozen=True, gc=False):
     retry: MessagePlan | None = None
 
 
-def planned(record: Record, plan: MessagePlan | None) -> Record:
-    """The record with a plan, if there is one."""
+class TenantRecord(Record, array_like=True, frozen=True, gc=False):
+    """A record of a tenant, named by its tenth item; the ninth is the plan, or None."""
+
+    retry: MessagePlan | None = None
+    tenant: str = ""
+
+
+class _AnyPlan(TenantRecord, array_like=True, frozen=True, gc=False):
+    retry: Any = None  # a plan that is invalid is ignored, whose message it is never
+
+
+def planned(record: Record, plan: MessagePlan | None, tenant: str = "") -> Record:
+    """The record with a plan and a tenant, as far as it has them."""
+    if tenant:
+        return TenantRecord(**msgspec.structs.asdict(record), retry=plan, tenant=tenant)
     if plan is None:
         return record
     return PlannedRecord(**msgspec.structs.asdict(record), retry=plan)
@@ -212,12 +234,19 @@ def planned(record: Record, plan: MessagePlan | None) -> Record:
 encode_record = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Record)
 _planned_decoder = msgspec.msgpack.Decoder(PlannedRecord)
-_EIGHT_ITEMS = 0x98  # the first byte of an array of eight
+_tenant_decoder = msgspec.msgpack.Decoder(TenantRecord)
+_any_plan_decoder = msgspec.msgpack.Decoder(_AnyPlan)
+_EIGHT_ITEMS, _TEN_ITEMS = 0x98, 0x9A  # the first byte of such an array
 
 
 def decode_record(data: bytes) -> Record:
     """The record; DecodeError if the bytes cannot be decoded. A plan that is invalid is ignored."""
     try:
+        if data[0] >= _TEN_ITEMS:
+            with suppress(msgspec.ValidationError):
+                return _tenant_decoder.decode(data)
+            kept = msgspec.structs.asdict(_any_plan_decoder.decode(data))
+            return TenantRecord(**{**kept, "retry": None})
         if data[0] > _EIGHT_ITEMS:
             with suppress(msgspec.ValidationError):
                 return _planned_decoder.decode(data)
@@ -238,6 +267,20 @@ def destination_text(record: bytes) -> str:
     size = int.from_bytes(record[at + 1 : start]) if width else kind & 0x1F
     is_text = width or 0xA0 <= kind <= 0xBF
     return record[start : start + size].decode(errors="replace") if is_text else ""
+
+
+def tenant_text(record: bytes) -> str:
+    """The tenant of an encoded record, read from its end; empty if it has none.
+
+    `destination_text` reads the beginning. Of a record only the last 32 bytes are needed, after its
+    first one, which says that it has ten items.
+    """
+    if record[:1] != bytes([_TEN_ITEMS]):
+        return ""
+    for size in range(1, min(TENANT_CHARS, len(record) - 2) + 1):
+        if record[-size - 1] == 0xA0 + size:  # no character of a tenant looks so
+            return record[-size:].decode(errors="replace")
+    return ""
 
 
 Retry = MessagePlan | Mapping[str, Any] | None
@@ -272,6 +315,8 @@ class Message(_Addressed, frozen=True, kw_only=True):
         at_most_once: may be lost in a crash, is never delivered twice.
         retry: a `MessagePlan`, or a mapping with some of its fields, as `{"max_attempts": 3}`; the
             others are those of the destination or of the workers' settings.
+        tenant: whose message it is: it is stored, and named by you, as `TENANT/ID`, and delivered
+            with the id `ID`.
     """
 
     delay: timedelta | float | str | None = None
@@ -284,15 +329,17 @@ class Message(_Addressed, frozen=True, kw_only=True):
     ttl: timedelta | float | str | None = None
     at_most_once: bool = False
     retry: Retry = None
+    tenant: str = ""
 
 
 class Delivery:
     """A message handed to a publisher, which reports this same object with its outcome.
 
-    due_ms: epoch milliseconds. attempt: 1 for the first publish. size: as `Record.size`.
+    id: as it is stored. given_id: as consumers see it, without its tenant. due_ms: epoch
+    milliseconds. attempt: 1 for the first publish. size: as `Record.size`.
     """
 
-    __slots__ = ("attempt", "destination", "due_ms", "id", "record", "size")
+    __slots__ = ("attempt", "destination", "due_ms", "given_id", "id", "record", "size")
 
     def __init__(
         self,
@@ -308,6 +355,23 @@ class Delivery:
         self.due_ms = due_ms
         self.attempt = attempt
         self.size = record.size
+        tenant = record.tenant
+        self.given_id = id_as_given(id, tenant) if tenant else id
+
+
+def is_tenant(name: object) -> bool:
+    """Whether a tenant may have this name: 1 to 31 of a-z A-Z 0-9 . _ -, no sign first."""
+    return isinstance(name, str) and _TENANT.fullmatch(name) is not None
+
+
+def id_in_store(id: str, tenant: str) -> str:
+    """The id under which a message of this tenant is stored."""
+    return f"{tenant}/{id}" if tenant else id
+
+
+def id_as_given(id: str, tenant: str) -> str:
+    """The id that a message of this tenant was given, and is delivered with."""
+    return id.removeprefix(f"{tenant}/") if tenant else id
 
 
 def new_id() -> str:

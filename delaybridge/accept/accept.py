@@ -19,11 +19,14 @@ from delaybridge.accept.plan import check_plan
 from delaybridge.errors import DelayOutOfRange, MessageError, shown
 from delaybridge.message import (
     PULL,
+    TENANT_CHARS,
     Destination,
     Limits,
     Message,
     Record,
     encode_record,
+    id_in_store,
+    is_tenant,
     new_id,
     planned,
     rank_of,
@@ -52,7 +55,8 @@ def accept(
     kinds: name of each configured broker -> its kind. cache: of the same kinds. draw: makes
     the id of a message that has none.
     """
-    id = draw() if message.id is None else check_id(message.id, limits)
+    tenant = message.tenant and check_tenant(message.tenant)
+    id = check_id(draw() if message.id is None else message.id, limits, tenant)
     cache = DestinationCache() if cache is None else cache
     destination, canonical = cache.parse(message.destination, kinds)
     key = check_key(message.key)
@@ -80,7 +84,7 @@ def accept(
         id.encode() if key is None else key,
         when(message.delay, message.at, limits),
         rank_of(check_priority(message.priority)),
-        encode_record(planned(record, plan)),
+        encode_record(planned(record, plan, tenant)),
     )
 
 
@@ -103,9 +107,10 @@ def when(delay: timedelta | float | str | None, at: datetime | str | None, limit
     raise MessageError("time_required", "delay", "neither delay nor at is given; give one")
 
 
-def check_id(id: object, limits: Limits | None = None) -> str:
-    """Return `id`: 1 to 255 bytes of printable UTF-8, no space at either end; else `bad_id`."""
-    most = (limits or Limits()).id_bytes
+def check_id(id: object, limits: Limits | None = None, tenant: str = "") -> str:
+    """The id as it is stored: 1 to 255 bytes of printable UTF-8, no space at either end; of a
+    tenant with its name in front, which counts. Else `bad_id`."""
+    most = (limits or Limits()).id_bytes - len(id_in_store("", tenant))
     if not isinstance(id, str):
         raise MessageError("bad_id", "id", f"got {type(id).__name__}; give text")
     try:
@@ -118,7 +123,15 @@ def check_id(id: object, limits: Limits | None = None) -> str:
         raise MessageError(
             "bad_id", "id", f"{id!r} holds an unprintable character, or a space at an end"
         )
-    return id
+    return id_in_store(id, tenant)
+
+
+def check_tenant(name: object) -> str:
+    """The name of a tenant; MessageError `bad_tenant`."""
+    if not is_tenant(name):
+        what = f"got {shown(name)}; give 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"
+        raise MessageError("bad_tenant", "tenant", what)
+    return str(name)
 
 
 def check_delay(wait_ms: int, limits: Limits, name: str) -> None:

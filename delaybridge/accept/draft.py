@@ -1,7 +1,7 @@
 """Plain messages: accepted by a short look, and encoded later, while Redis works.
 
-A plain message has a small body of bytes, and no key, headers, properties, ttl or retry plan. Apart
-from the body, its record is the same for every message of its destination.
+A plain message has a small body of bytes, and no key, headers, properties, ttl, retry plan or
+tenant. Apart from the body, its record is the same for every message of its destination.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Drafting:
                 or message.ttl is not None
                 or message.at_most_once is not False
                 or message.retry is not None
+                or message.tenant
                 or message.headers not in _WITHOUT_HEADERS
                 or message.properties != _NO_PROPERTIES
                 or type(body := message.body) is not bytes

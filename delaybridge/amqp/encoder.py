@@ -41,7 +41,7 @@ class Encoder:
 
     def frames(self, delivery: Delivery) -> bytes:
         """The frames of one publish; ValueError with a reason if no broker would accept it."""
-        record, id = delivery.record, delivery.id.encode()
+        record, id = delivery.record, delivery.given_id.encode()
         body, headers = record.body or b"", record.headers or b""
         properties: Any = record.properties  # cut in three for this kind of broker
         flags, before, after = properties or _NO_PROPERTIES
@@ -71,7 +71,7 @@ class Encoder:
             record.headers or b"",  # type: ignore[arg-type]  # bytes for this kind of broker
             record.properties,  # type: ignore[arg-type]  # cut in three for this kind, too
             size,
-            delivery.id.encode(),
+            delivery.given_id.encode(),
             delivery.due_ms,
             delivery.attempt,
             self._login,

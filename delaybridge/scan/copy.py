@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from delaybridge.message import PULL, Delivery, Destination, Record
+from delaybridge.message import PULL, Delivery, Destination, Record, id_as_given
 from delaybridge.store.record import Tried
 from delaybridge.store.verbs import Item
 
@@ -66,6 +66,8 @@ class Copy(Delivery):
             # What a consumer had and did not finish is due again when its time is over.
             counts = failures and destination.kind != PULL
             self.late_from_ms = first_due_ms if counts else int(score)
+        tenant = record.tenant
+        self.given_id = id_as_given(id, tenant) if tenant else id
         self.attempt = failures + 1
         self.lot, self.session, self.claim = lot, lot.session, lot.claim
         self.score, self.tried, self.lane = score, tried, lane

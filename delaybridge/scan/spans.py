@@ -92,7 +92,7 @@ class PublishSpans:
         for copy in copies:
             if carrier := carried(copy.record.headers, fields):
                 about = {
-                    "messaging.message.id": copy.id,
+                    "messaging.message.id": copy.given_id,
                     "delaybridge.due_ms": copy.due_ms,
                     "delaybridge.attempt": copy.attempt,
                 }
@@ -119,7 +119,7 @@ def _of_one(copy: Copy) -> dict[str, Any]:
     """The attributes of a span that publishes one message."""
     record = copy.record
     found: dict[str, Any] = {
-        "messaging.message.id": copy.id,
+        "messaging.message.id": copy.given_id,
         "delaybridge.message.id": copy.id,
         "delaybridge.due_ms": copy.due_ms,
         "delaybridge.attempt": copy.attempt,

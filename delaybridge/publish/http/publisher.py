@@ -243,15 +243,15 @@ class HttpPublisher(LinkedPublisher):
         return URL(f"{self._base}{destination.address}", encoded=True)
 
     def _headers(self, delivery: Delivery, body: bytes) -> list[tuple[str, str]]:
-        ours = (delivery.id, str(delivery.due_ms), str(delivery.attempt))
+        ours = (delivery.given_id, str(delivery.due_ms), str(delivery.attempt))
         found = [*zip(OWN_HEADERS, ours, strict=True), *self._authorization()]
         found += [(name, (value or b"").decode()) for name, value in delivery.record.headers]  # type: ignore[misc]
         if not any(name.lower() == "content-type" for name, _ in found):
             found.append(("Content-Type", "application/octet-stream"))
         if self._secrets:
             at_s = int(time.time())
-            signed = signatures(self._secrets, delivery.id, at_s, body)
-            found += [("webhook-id", delivery.id), ("webhook-timestamp", str(at_s))]
+            signed = signatures(self._secrets, delivery.given_id, at_s, body)
+            found += [("webhook-id", delivery.given_id), ("webhook-timestamp", str(at_s))]
             found.append(("webhook-signature", signed))
         return found
 

@@ -102,7 +102,7 @@ class KafkaClient:
                     _NOW,
                     [
                         *record.headers,
-                        (_ID, delivery.id),
+                        (_ID, delivery.given_id),
                         due,
                         _FIRST if attempt == 1 else (_ATTEMPT, str(attempt)),
                     ],

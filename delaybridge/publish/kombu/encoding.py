@@ -17,7 +17,7 @@ def message(channel: Any, delivery: Delivery) -> Any:
     stored = record.properties if isinstance(record.properties, bytes) else b""
     properties: dict[str, Any] = {"delivery_mode": _PERSISTENT} | dict(decode_table(stored))
     headers = dict(decode_table(record.headers))  # type: ignore[arg-type]  # a table for this kind
-    ours = (delivery.id, delivery.due_ms, delivery.attempt)
+    ours = (delivery.given_id, delivery.due_ms, delivery.attempt)
     content_type = properties.pop("content_type", "application/data")
     encoding = properties.pop("content_encoding", "binary")
     properties.pop("delivery_info", None)  # the channel sets it

@@ -65,7 +65,7 @@ class Unconfirmed:
     def wrote(self, deliveries: Sequence[Delivery], now_s: float) -> None:
         """Record that these were written, in this order, after all earlier ones."""
         self._slots.extend(deliveries)
-        self._ids.update([delivery.id for delivery in deliveries])
+        self._ids.update([delivery.given_id for delivery in deliveries])
         self._batches.append((self._first + len(self._slots) - 1, now_s))
 
     def take(self, tag: int, multiple: bool) -> list[Delivery]:
@@ -80,7 +80,7 @@ class Unconfirmed:
         else:
             delivery, self._slots[start] = self._slots[start], None
             taken = [] if delivery is None else [delivery]
-        self._ids.difference_update([delivery.id for delivery in taken])
+        self._ids.difference_update([delivery.given_id for delivery in taken])
         self._advance()
         return taken
 
@@ -136,11 +136,11 @@ class ExchangeLine:
     def next_batch(self) -> list[Delivery]:
         """Take the deliveries to write now, in order; pass the written ones to `wrote`."""
         waiting, unconfirmed = self._waiting, self._unconfirmed
-        if not waiting or self._is_alone or waiting[0].id in unconfirmed:
+        if not waiting or self._is_alone or waiting[0].given_id in unconfirmed:
             return []
         if not self._careful and not self._suspects:
             batch = list(islice(waiting, _BATCH))
-            ids = {delivery.id for delivery in batch}
+            ids = {delivery.given_id for delivery in batch}
             if len(ids) == len(batch) and unconfirmed.is_disjoint(ids):
                 for _ in batch:
                     waiting.popleft()
@@ -151,7 +151,7 @@ class ExchangeLine:
         batch: list[Delivery] = []
         ids: set[str] = set()
         while self._waiting:
-            id = self._waiting[0].id
+            id = self._waiting[0].given_id
             if id in ids or id in self._unconfirmed:
                 break
             if self._goes_alone(id):
@@ -169,7 +169,7 @@ class ExchangeLine:
         """Record which deliveries of the last `next_batch` were written, in this order."""
         if batch:
             self._unconfirmed.wrote(batch, now_s)
-            self._is_alone = self._goes_alone(batch[0].id)
+            self._is_alone = self._goes_alone(batch[0].given_id)
 
     def be_careful(self) -> None:
         """Send the next message alone: the state of the channel or the exchange is not known."""
@@ -185,7 +185,7 @@ class ExchangeLine:
         if self._is_alone:
             self._is_alone = False
             self._careful = max(self._careful - 1, 0)
-            self._suspects.pop(taken[0].id, None)
+            self._suspects.pop(taken[0].given_id, None)
         if self._returned:
             taken = self._without_returned(taken)
         self._reports.add(taken, CONFIRMED if confirmed else NACKED)
@@ -198,7 +198,7 @@ class ExchangeLine:
     def _without_returned(self, taken: list[Delivery]) -> list[Delivery]:
         kept = []
         for delivery in taken:
-            reason = self._returned.pop(delivery.id, None)
+            reason = self._returned.pop(delivery.given_id, None)
             if reason is None:
                 kept.append(delivery)
             else:
@@ -214,7 +214,7 @@ class ExchangeLine:
         last = self._unconfirmed.last
         if last is not None and len(self._unconfirmed) == 1 and refused is not None:
             # It was alone and the last one written, so it is the one that the broker refused.
-            self._suspects.pop(last.id, None)
+            self._suspects.pop(last.given_id, None)
             self._end(refused)
         else:
             fault = Fault.MESSAGE if refused is None else refused.fault

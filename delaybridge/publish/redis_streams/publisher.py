@@ -166,7 +166,7 @@ class StreamsPublisher(LinkedPublisher):
 
     def _command(self, delivery: Delivery) -> tuple[Any, ...]:
         record = delivery.record
-        ours = (delivery.id, delivery.due_ms, delivery.attempt)
+        ours = (delivery.given_id, delivery.due_ms, delivery.attempt)
         fields: list[Any] = ["body", record.body or b""]
         for name, value in zip(OWN_HEADERS, ours, strict=True):
             fields += (name, value)
