@@ -10,7 +10,7 @@ import msgspec
 from delaybridge.accept.accept import Accepted, check_delay
 from delaybridge.accept.instructions import Instructions
 from delaybridge.errors import MessageError
-from delaybridge.message import Answer, ConflictPolicy, Limits, new_id
+from delaybridge.message import Answer, ConflictPolicy, Limits, id_in_store, new_id, tenant_text
 from delaybridge.store.ids import quarantine_ids
 
 INGRESS = "ingress:"
@@ -63,14 +63,20 @@ class Quarantine(msgspec.Struct, frozen=True, gc=False):
     def of(cls, own_id: str | None, stamp: bytes, payload: bytes, reason: str) -> Self:
         """Keep a message whose own id is this; None if it has none."""
         if own_id is None:
-            return cls(new_id(), stamp, payload, reason)
+            return cls(_new_id(payload), stamp, payload, reason)
         return cls(quarantine_ids(own_id)[0], stamp, payload, reason, own_id)
 
     def elsewhere(self) -> Self:
         """The same under the next id, because this one is taken."""
-        names = [*quarantine_ids(self.own_id), new_id()] if self.own_id else [new_id()]
+        random = _new_id(self.payload)
+        names = [*quarantine_ids(self.own_id), random] if self.own_id else [random]
         place = names.index(self.id) + 1 if self.id in names else 0
         return msgspec.structs.replace(self, id=names[place])
+
+
+def _new_id(payload: bytes) -> str:
+    """A random id, of the tenant whose record it is."""
+    return id_in_store(new_id(), tenant_text(payload))
 
 
 Entry = Schedule | Change | Quarantine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from delaybridge.ingest.names import Names, tenant_of
 from delaybridge.ingest.reach import AllowList, reach_of
 from delaybridge.publish import PublishOptions
 from delaybridge.settings.routes import Route
@@ -16,6 +17,7 @@ class IngestOptions:
     """The sources of one broker, and how they are read.
 
     silent_ms: after this long without a sign of an ingest process others take over its partitions.
+    tenants: all that share the namespace.
     on_change: called when the state of a source has changed.
     """
 
@@ -25,12 +27,17 @@ class IngestOptions:
     settings: IngestSettings
     publish: PublishOptions
     silent_ms: int
+    tenants: Sequence[str] = ()
     on_change: Callable[[], None] = lambda: None
 
     @property
     def allowed(self) -> AllowList:
         """Destinations that a header may name."""
         return AllowList(self.settings.destinations)
+
+    def names(self, route: Route) -> Names:
+        """The ids that a source may name."""
+        return Names(tenant_of(route, self.settings.tenants), self.tenants)
 
     def reach(self, route: Route, kinds: Mapping[str, str]) -> str:
         """The reach of a source, as `reach_of` gives it; kinds: of the configured brokers."""

@@ -48,6 +48,7 @@ def contradictions(settings: Settings) -> Iterator[str]:
     yield from _numbers(settings)
     yield from _routes(settings, kinds)
     yield from _destinations(settings, kinds)
+    yield from _tenants(settings)
     yield from _dead_letters(settings, kinds)
     yield from _compat(settings, kinds)
 
@@ -87,6 +88,15 @@ def _destinations(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
             what = f"got {text!r}, of kind {', '.join(sorted(meant))}; a message that is read from "
             what += f"{' or '.join(read)} goes to brokers of that kind only; leave it out"
             yield f"{settings.sources()[path]}: {path}: {what}"
+
+
+def _tenants(settings: Settings) -> Iterator[str]:
+    """Sources of a tenant that does not exist."""
+    for rule in settings.ingest.tenants:
+        tenant = rule.partition("=")[2]
+        if tenant not in settings.tenants:
+            where = f"{settings.sources()['ingest.tenants']}: ingest.tenants: got {rule!r}"
+            yield f"{where}; {tenant!r} is not among tenants: {', '.join(settings.tenants) or '[]'}"
 
 
 def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:

@@ -15,7 +15,16 @@ from delaybridge.message import Limits
 from delaybridge.settings import password_file
 from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
-from delaybridge.settings.values import delay, networks, number, printable, switch, texts, whole
+from delaybridge.settings.values import (
+    delay,
+    networks,
+    number,
+    printable,
+    switch,
+    tenants,
+    texts,
+    whole,
+)
 
 PATH_PREFIX = r"(/[A-Za-z0-9._~-]+)*/?"
 _LIMITS = Limits()
@@ -41,6 +50,11 @@ Owners = Annotated[
 Rules = Annotated[
     tuple[str, ...],
     texts("[^=]+=.+", 'a list of SOURCE=DESTINATION, as ["orders.delay=rabbitmq:audit"]'),
+]
+Tenants = Annotated[tuple[str, ...], tenants]
+SourceTenants = Annotated[
+    tuple[str, ...],
+    texts("[^=]+=[^=]+", 'a list of SOURCE=TENANT, as ["orders.delay=acme"]'),
 ]
 ManagementUrls = Annotated[
     tuple[str, ...],
@@ -225,6 +239,10 @@ class IngestSettings(Section):
     trust: Rules = ()
     """A source may cancel, replace and reschedule only messages for destinations that it may send
     to. Rules that allow more: SOURCE=DESTINATION, as orders.delay=rabbitmq:audit; * is any text."""
+    tenants: SourceTenants = ()
+    """Whose messages a source reads: SOURCE=TENANT, as orders.delay=acme; * is any text; the first
+    that fits counts. A source of no tenant may not name ids that begin with a tenant's name and
+    a slash: see docs/tenants.md."""
     management: ManagementUrls = ()
     """RabbitMQ: [BROKER=]URL of its management API. []: look on the broker's host, port 15672,
     with TLS 15671; off: do not use it. It finds what else is bound to a delay exchange."""
@@ -281,9 +299,10 @@ class ServeSettings(Section):
     """Addresses or networks of proxies, as ["127.0.0.1", "10.0.0.0/8"]. From these X-Forwarded-For
     says the client's address, and X-Forwarded-Prefix what they took off the path."""
     token_file: Annotated[str, Field(max_length=4096)] = ""
-    """A file with one token a line: TOKEN [read|write|admin [NAME]]; admin if nothing is said.
-    Instead of TOKEN also sha256:HEX, its SHA-256, as `delaybridge serve token new` writes it. It is
-    read again whenever it changes. Without it everybody who reaches the port may do everything."""
+    """A file with one token a line: TOKEN [read|write|admin [NAME [TENANT]]]; admin if nothing is
+    said. Instead of TOKEN also sha256:HEX, its SHA-256, as `delaybridge serve token new` writes it.
+    It is read again whenever it changes. Without it everybody who reaches the port may do
+    everything."""
     rate: Annotated[float, number(0, 1_000_000)] = 0.0
     """The most requests a second of one token to one process; 0: no limit."""
     allowed_hosts: Texts = ()

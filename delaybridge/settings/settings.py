@@ -37,6 +37,7 @@ from delaybridge.settings.sections import (
     ScanSettings,
     Section,
     ServeSettings,
+    Tenants,
 )
 from delaybridge.settings.sources import MOST_EXPLAINED
 from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret
@@ -74,6 +75,9 @@ class Settings(Section, BaseSettings):
     memory (Redis has it), aof (and keeps an append-only file), aof-fsync (and has it on disk),
     replicated:N (and N replicas have it), ledger (and the database ledger.url has it). Otherwise
     the caller gets an error."""
+    tenants: Tenants = ()
+    """Names of the tenants that share the namespace, as ["acme", "beta"]. A source of ingest and a
+    token of `serve` may belong to one: see docs/tenants.md."""
     redis: RedisSettings = RedisSettings()
     ledger: LedgerSettings = LedgerSettings()
     outbox: OutboxSettings = OutboxSettings()

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from delaybridge import times
 from delaybridge.errors import MessageError
+from delaybridge.message import TENANT_CHARS, is_tenant
 from delaybridge.settings.durability import DURABILITY_FORM, read_durability
 from delaybridge.settings.namespace import (
     BUCKETS_FORM,
@@ -171,8 +172,20 @@ def _durability(value: object) -> str:
     return value
 
 
+def _tenants(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple) or not all(map(is_tenant, value)):
+        most = TENANT_CHARS
+        raise ValueError(f"a list of names of 1 to {most} of a-z A-Z 0-9 . _ -, no sign first")
+    if len({*value}) < len(value):
+        raise ValueError("each tenant once")
+    return tuple(value)
+
+
 networks = AfterValidator(_networks)
 switch = BeforeValidator(_switch)
+tenants = BeforeValidator(_tenants)
 delay = BeforeValidator(_delay)
 namespace = BeforeValidator(_namespace)
 buckets = BeforeValidator(_buckets)

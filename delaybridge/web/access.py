@@ -33,7 +33,8 @@ class Access:
     def __init__(self, all_settings: Settings) -> None:
         """ConfigError: the token file cannot be used."""
         settings = all_settings.serve
-        self._file = TokenFile(settings.token_file) if settings.token_file else None
+        file, tenants = settings.token_file, all_settings.tenants
+        self._file = TokenFile(file, tenants) if file else None
         self.sessions = Sessions(all_settings)
         self._read_only = settings.read_only
         self._failures, self._pace = Failures(), Pace(settings.rate)

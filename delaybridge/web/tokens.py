@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,17 +19,19 @@ from delaybridge.web.guessing import weakness
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME_FORM = "a name has 1 to 64 of a-z A-Z 0-9 . _ -"
-_FORM = "TOKEN [read|write|admin [NAME]]"
+_FORM = "TOKEN [read|write|admin [NAME [TENANT]]]"
 _REMEDY = "make one with: delaybridge serve token new"
 _log = logging.getLogger("delaybridge")
 
 
 class Token(NamedTuple):
-    """digest: SHA-256 of the token. name: in the audit log."""
+    """digest: SHA-256 of the token. name: in the audit log. tenant: whose messages it sees and
+    changes; empty: everybody's."""
 
     digest: bytes
     scope: Scope
     name: str
+    tenant: str = ""
 
 
 class TokenFile:
@@ -39,12 +41,13 @@ class TokenFile:
     tokens from before count until it is mended, and the log says so.
     """
 
-    def __init__(self, file: str) -> None:
-        """ConfigError: the file cannot be read, has a fault or no token."""
-        self._file = Path(file)
+    def __init__(self, file: str, tenants: Collection[str] = ()) -> None:
+        """tenants: those that a token may have. ConfigError: the file cannot be read, has a fault
+        or no token."""
+        self._file, self._tenants = Path(file), tenants
         self._strong: dict[bytes, bool] = {}  # by the digest of those that were used
         self._seen = self._look()
-        self._tokens = _tokens_of(self._file)
+        self._tokens = _tokens_of(self._file, tenants)
         if not self._tokens:
             raise ConfigError(f"serve.token_file: {file} has no token; {_REMEDY}")
 
@@ -81,14 +84,14 @@ class TokenFile:
 
     def _reread(self) -> None:
         try:
-            self._tokens = _tokens_of(self._file) if self._seen else []
+            self._tokens = _tokens_of(self._file, self._tenants) if self._seen else []
         except ConfigError as exc:
             _log.error("%s; the tokens from before still count", exc)
         else:
             _log.warning("serve.token_file: read again, %d tokens", len(self._tokens))
 
 
-def _tokens_of(file: Path) -> list[Token]:
+def _tokens_of(file: Path, tenants: Collection[str]) -> list[Token]:
     """The tokens in a file, one a line; ConfigError names the line."""
     try:
         lines = file.read_text("ascii").splitlines()
@@ -96,26 +99,34 @@ def _tokens_of(file: Path) -> list[Token]:
         raise ConfigError(f"serve.token_file: {file}: give a file of ASCII text") from None
     except OSError as exc:
         raise ConfigError(f"serve.token_file: {file}: {exc.strerror}") from None
-    return list(_tokens(lines))
+    return list(_tokens(lines, tenants))
 
 
-def _tokens(lines: list[str]) -> Iterator[Token]:
+def _tokens(lines: list[str], tenants: Collection[str]) -> Iterator[Token]:
     line_of: dict[bytes, int] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         where = f"serve.token_file: line {number}"
-        text, scope, name, *more = (*words, "", "")[: max(3, len(words))]
-        scope = scope or Scope.ADMIN
-        if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or more:
-            raise ConfigError(f"{where}: write {_FORM}")
-        if name and not _NAME.fullmatch(name):
-            raise ConfigError(f"{where}: {_NAME_FORM}")
-        digest = _digest(text, where)
-        if (first := line_of.setdefault(digest, number)) != number:
+        token = _token(words, where, tenants)
+        if (first := line_of.setdefault(token.digest, number)) != number:
             raise ConfigError(f"{where}: has the token of line {first}; remove one of them")
-        yield Token(digest, Scope(scope), name or f"line-{number}")
+        yield token if token.name else token._replace(name=f"line-{number}")
+
+
+def _token(words: list[str], where: str, tenants: Collection[str]) -> Token:
+    """The token of one line; ConfigError."""
+    text, scope, name, tenant, *more = (*words, "", "", "")[: max(4, len(words))]
+    scope = scope or Scope.ADMIN
+    if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or more:
+        raise ConfigError(f"{where}: write {_FORM}")
+    if name and not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: {_NAME_FORM}")
+    if tenant and tenant not in tenants:
+        what = f"{tenant[:40]!r} is not among tenants: {', '.join(tenants) or '[]'}"
+        raise ConfigError(f"{where}: {what}")
+    return Token(_digest(text, where), Scope(scope), name, tenant)
 
 
 def _digest(text: str, where: str) -> bytes:

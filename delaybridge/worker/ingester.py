@@ -91,6 +91,7 @@ def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestO
             settings=settings.ingest,
             publish=PublishOptions.of(settings.publish, settings.http),
             silent_ms=settings.lease.ttl_ms,
+            tenants=settings.tenants,
         )
         for name, of_broker in by_broker.items()
     }
@@ -164,7 +165,8 @@ class Ingester(Service):
         old, self.settings = self.settings, taken
         before, self._options = self._options, options_of(taken, check(taken))
         kinds, self._calls.kinds = self._calls.kinds, kinds_of(taken.brokers)
-        all_change = old.ingest != taken.ingest or kinds != self._calls.kinds
+        is_same_ingest = (old.ingest, old.tenants) == (taken.ingest, taken.tenants)
+        all_change = not is_same_ingest or kinds != self._calls.kinds
         changed = changed_brokers(old, taken)
         for name in list(self._keepers):
             options = self._options.get(name)

@@ -1,4 +1,4 @@
-"""SIGHUP reloads brokers, delay exchanges and delay topics; other settings need a restart."""
+"""SIGHUP reloads brokers, delay exchanges, delay topics and tenants; the rest needs a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delaybridge.publish import PublishOptions, check_brokers
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
 
-_RELOADED = ("brokers", "ingest")  # sections
+_RELOADED = ("brokers", "tenants", "ingest")
 
 
 def reread(

@@ -161,6 +161,7 @@ class KafkaIngest:
             options.allowed,
             keep_partition=options.settings.keep_partition,
             reach=options.reach(route, calls.kinds),
+            names=options.names(route),
         )
         return reader
 

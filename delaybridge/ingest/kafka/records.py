@@ -15,12 +15,13 @@ from zlib import crc32
 
 import msgspec
 
-from delaybridge.accept.accept import Accepted, check_body_size, check_delay, check_id
+from delaybridge.accept.accept import Accepted, check_body_size, check_delay
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.headers import check_header_sizes
 from delaybridge.accept.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     MAX_PRIORITY,
@@ -112,15 +113,16 @@ class RecordReader:
         *,
         keep_partition: bool,
         reach: str = "",
+        names: Names = NOBODYS,
     ) -> None:
         """topic_id: tells the topic from an earlier one of the same name; empty if unknown.
 
-        reach: whose messages may be changed, as `reach_of` gives it; empty: all. near_misses: how
-        often a header was named almost like an instruction.
+        reach: whose messages may be changed, as `reach_of` gives it; empty: all. names: the ids
+        that it may name. near_misses: how often a header was named almost like an instruction.
         """
         self.route, self._topic_id = route, topic_id
         self._kinds, self._limits, self._allowed = kinds, limits, allowed
-        self._keep_partition, self._reach = keep_partition, reach
+        self._keep_partition, self._reach, self._names = keep_partition, reach, names
         self.topic = route.source
         self.near_misses = 0
         self._own: tuple[Destination, str] | None = None
@@ -143,10 +145,12 @@ class RecordReader:
 
     def _first_of(self, number: int) -> Partition:
         topic, born = self.route.source, f"-{self._topic_id}" if self._topic_id else ""
+        prefix = self._names.prefix
         # An id has at most 255 bytes, and a topic's name may have 249.
-        room = max(self._limits.id_bytes - len(born) - _OFFSET_DIGITS - _ID_REST, 0)
+        taken = len(prefix) + len(born) + _OFFSET_DIGITS + _ID_REST
+        room = max(self._limits.id_bytes - taken, 0)
         partition = self._partitions[number] = Partition(
-            f"{topic[:room]}{born}-{number:05}-",
+            f"{prefix}{topic[:room]}{born}-{number:05}-",
             crc32(f"{self.topic}:{self._topic_id}:{number}".encode()),
             f"{self._topic_id}:{number}" if self._topic_id else "",
         )
@@ -158,7 +162,8 @@ class RecordReader:
         kept = Record(to, record.value, tuple(record.headers or ()), None, record.key)
         own_id = self._own_id(record)
         stamp = _stamp(self._partition(record), record.offset)
-        return Quarantine.of(own_id, stamp, encode_record(kept), reason)
+        payload = encode_record(planned(kept, None, self._names.tenant))
+        return Quarantine.of(own_id, stamp, payload, reason)
 
     def _own_id(self, record: RawRecord) -> str:
         """The id that its producer gave it, if that is readable; otherwise its place."""
@@ -166,7 +171,7 @@ class RecordReader:
         given = record.key if any(map(_is_etf1, headers)) else headers.get(ID)
         with suppress(MessageError, UnicodeDecodeError):
             if given is not None:
-                return check_id(given.decode(), self._limits)
+                return self._names.stored(given.decode(), self._limits)
         return self.place(record)
 
     def _read(self, record: RawRecord) -> Entry:
@@ -183,12 +188,14 @@ class RecordReader:
                 raise MessageError("bad_id", ID, "missing; name the message")
             when = when_of(asked, self._limits) if asked.reschedule else ""
             key = record.key if asked.key is None else asked.key
-            return self._change(check_id(asked.id, self._limits), key, record, when=when)
+            return self._change(self._names.stored(asked.id, self._limits), key, record, when=when)
         entry = self._schedule(record, understood)
         if record.value is None and record.key and not headers:
             # A tombstone: etf1's clients cancel with it. If nothing is pending it is a message.
             with suppress(UnicodeDecodeError):
-                return self._change(record.key.decode(), record.key, record, otherwise=entry)
+                id = self._names.prefix + record.key.decode()
+                if self._names.may_name(id):
+                    return self._change(id, record.key, record, otherwise=entry)
         return entry
 
     def _understood(self, given: tuple[bool, Headers]) -> Understood:
@@ -209,7 +216,8 @@ class RecordReader:
 
     def _schedule(self, record: RawRecord, understood: Understood) -> Schedule:
         asked = understood.asked
-        id = self.place(record) if asked.id is None else check_id(asked.id, self._limits)
+        names, given = self._names, asked.id
+        id = self.place(record) if given is None else names.stored(given, self._limits)
         key = record.key if asked.key is None else asked.key
         to = understood.to or self._destination(asked.destination)
         payload = self._payload(record, to, understood.kept, key, asked)
@@ -225,7 +233,7 @@ class RecordReader:
                 "bad_id", "key", "missing or empty; with scheduler-epoch the record's key is the id"
             )
         try:
-            id = check_id(record.key.decode(), self._limits)
+            id = self._names.stored(record.key.decode(), self._limits)
         except UnicodeDecodeError:
             raise MessageError("bad_id", "key", "not valid UTF-8") from None
         if record.value is None:
@@ -284,7 +292,7 @@ class RecordReader:
         ttl_ms, once = asked.ttl_ms, asked.at_most_once
         value = record.value
         kept = Record(text, value, headers, None, key, partition, ttl_ms, once)
-        return encode_record(planned(kept, asked.retry))
+        return encode_record(planned(kept, asked.retry, self._names.tenant))
 
     def _destination(self, asked: str | None) -> tuple[Destination, str]:
         route = self.route

@@ -14,6 +14,7 @@ import msgspec
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.instructions import Instructions
 from delaybridge.ingest.entries import Schedule
+from delaybridge.ingest.names import Names
 from delaybridge.message import (
     ContentHeader,
     Destination,
@@ -51,10 +52,15 @@ class Forms:
     """The forms that one delay exchange has seen."""
 
     def __init__(
-        self, routes: Mapping[bytes, tuple[Destination, str]], limits: Limits, reach: str
+        self,
+        routes: Mapping[bytes, tuple[Destination, str]],
+        limits: Limits,
+        reach: str,
+        names: Names,
     ) -> None:
         """routes: routing key -> destination and its text, of the keys seen so far."""
-        self._routes, self._limits, self._reach = routes, limits, reach
+        self._routes, self._limits, self._reach, self._names = routes, limits, reach, names
+        self._id_bytes = limits.id_bytes - len(names.prefix)
         self._forms: dict[bytes, Form] = {}  # by flags, properties before the headers, and headers
 
     def learn(self, header: bytes, content: ContentHeader, asked: Instructions, when: str) -> None:
@@ -94,15 +100,17 @@ class Forms:
             id = header[start : start + size].decode("ascii")
         except (struct.error, LookupError, UnicodeDecodeError):
             return None
-        limits = self._limits
-        is_plain = id.isprintable() and " " not in id and 0 < len(id) == size <= limits.id_bytes
-        if not is_plain or len(body) > limits.body_bytes:
+        names = self._names
+        is_plain = id.isprintable() and " " not in id and 0 < len(id) == size <= self._id_bytes
+        if not is_plain or len(body) > self._limits.body_bytes:
+            return None
+        if not names.may_name(id := names.prefix + id):
             return None
         asked = form.asked
         properties = form.flags, form.before, header[end:]
         key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
         record = Record(destination, body, form.table, properties, key, None, ttl_ms, once)
-        payload = encode_record(planned(record, asked.retry))
+        payload = encode_record(planned(record, asked.retry, names.tenant))
         shard_key = id.encode() if key is None else key
         accepted = Accepted(id, shard_key, form.when, asked.rank, payload)
         return Schedule(

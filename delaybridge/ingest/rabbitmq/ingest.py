@@ -66,8 +66,15 @@ class RabbitMQIngest:
 
     def _reader(self, route: Route, sources: Sequence[str]) -> MessageReader:
         calls, options = self._store.calls, self._options
-        reach = options.reach(route, calls.kinds)
-        return MessageReader(route, calls.kinds, calls.limits, options.allowed, sources, reach)
+        return MessageReader(
+            route,
+            calls.kinds,
+            calls.limits,
+            options.allowed,
+            sources,
+            options.reach(route, calls.kinds),
+            options.names(route),
+        )
 
     @property
     def counts(self) -> list[SourceCounts]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from delaybridge.accept.accept import Accepted, check_body_size, check_id
+from delaybridge.accept.accept import Accepted, check_body_size
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.headers import check_header_sizes
 from delaybridge.accept.instructions import (
@@ -29,6 +29,7 @@ from delaybridge.amqp.header import message_id, split_content_header
 from delaybridge.amqp.table import decode_value, entries
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import INGRESS, Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms
 from delaybridge.ingest.reach import AllowList
@@ -108,18 +109,21 @@ class MessageReader:
         allowed: AllowList,
         delay_exchanges: Collection[str],
         reach: str = "",
+        names: Names = NOBODYS,
     ) -> None:
         """delay_exchanges: those of the broker; a message forwarded to one is not delayed twice.
 
-        reach: as `reach_of` gives it; empty: all destinations. near_misses: how
-        often a header was named almost like an instruction. without_id: messages without an id.
+        reach: as `reach_of` gives it; empty: all destinations. names: the ids that it may name.
+        near_misses: how often a header was named almost like an instruction. without_id: messages
+        without an id.
         """
         self.route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
         self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
+        self._names = names
         self.queues = frozenset((route.source, expired(route)))
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
         self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # seen before
-        self._forms = Forms(self._destinations, limits, reach)
+        self._forms = Forms(self._destinations, limits, reach, names)
         self.near_misses = self.without_id = 0
 
     def read(
@@ -164,7 +168,7 @@ class MessageReader:
         key = message.routing_key.decode(errors="backslashreplace")
         route = self.route
         target = Destination(route.broker, route.kind, route.target, key)
-        payload = _encoded(target, message.body, content)
+        payload = self._encoded(target, message.body, content)
         return Quarantine.of(self._own_id(content), stamp, payload, reason)
 
     def _read(
@@ -175,7 +179,7 @@ class MessageReader:
         given = asked.id if asked.id is not None else message_id(content.flags, content.after)
         if given is None:
             self.without_id += 1
-        id = known_id or new_id() if given is None else self._id(given)
+        id = known_id or self._names.prefix + new_id() if given is None else self._id(given)
         if asked.cancel or asked.reschedule:
             return self._change(None if given is None else id, asked, stamp)
         destination, text = self._destination(message.routing_key, asked)
@@ -184,8 +188,8 @@ class MessageReader:
         key, ttl_ms, once = asked.key, asked.ttl_ms, asked.at_most_once
         record = Record(text, message.body, table, encoded, key, None, ttl_ms, once)
         if not asked.needs_store and destination.broker == self.route.broker:
-            return Immediate(id, record, destination)
-        payload = encode_record(planned(record, asked.retry))
+            return Immediate(id, planned(record, None, self._names.tenant), destination)
+        payload = encode_record(planned(record, asked.retry, self._names.tenant))
         shard_key = id.encode() if key is None else key
         when = when_of(asked, self._limits)
         # The second of these headers: more are to come.
@@ -201,6 +205,11 @@ class MessageReader:
             raise MessageError("bad_id", "delaybridge-id", "missing; name the message")
         when = when_of(asked, self._limits) if asked.reschedule else ""
         return Change(id, asked.key, stamp, when=when, reach=self.reach)
+
+    def _encoded(self, destination: Destination, body: bytes, content: ContentHeader) -> bytes:
+        properties = (content.flags, content.before, content.after)
+        record = Record(str(destination), body, content.table, properties)
+        return encode_record(planned(record, None, self._names.tenant))
 
     def _own_id(self, content: ContentHeader) -> str | None:
         """The id that its producer gave it, if that is readable."""
@@ -246,7 +255,7 @@ class MessageReader:
             id = given.decode() if isinstance(given, bytes) else given
         except UnicodeDecodeError:
             raise MessageError("bad_id", "message_id", "not valid UTF-8") from None
-        return check_id(id, self._limits)
+        return self._names.stored(id, self._limits)
 
     def _destination(self, routing_key: bytes, asked: Instructions) -> tuple[Destination, str]:
         if asked.destination is not None:
@@ -291,8 +300,3 @@ def _not_early(value: Any) -> Any:
 
 
 _NOTHING = Instructions()
-
-
-def _encoded(destination: Destination, body: bytes, content: ContentHeader) -> bytes:
-    properties = (content.flags, content.before, content.after)
-    return encode_record(Record(str(destination), body, content.table, properties))

@@ -1,0 +1,48 @@
+"""The ids that one source may name: those of its tenant, or those of no tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from delaybridge.accept.accept import check_id
+from delaybridge.errors import MessageError
+from delaybridge.message import Limits, id_in_store
+from delaybridge.settings.routes import Route
+
+
+class Names:
+    """Puts the tenant of a source in front of the ids that its messages give.
+
+    tenant: empty if it has none; then ids that begin with another's are refused.
+    """
+
+    def __init__(self, tenant: str = "", tenants: Iterable[str] = ()) -> None:
+        """tenants: all that share the namespace."""
+        self.tenant = tenant
+        self.prefix = id_in_store("", tenant)
+        self._others = () if tenant else tuple(id_in_store("", each) for each in tenants)
+
+    def stored(self, id: object, limits: Limits) -> str:
+        """The id under which it is stored; MessageError `bad_id`."""
+        checked = check_id(id, limits, self.tenant)
+        if not self.may_name(checked):
+            what = f"{checked[:80]!r} is an id of tenant {checked.partition('/')[0]}: see"
+            raise MessageError("bad_id", "id", f"{what} ingest.tenants")
+        return checked
+
+    def may_name(self, stored: str) -> bool:
+        """Whether an id in the store may be one of this source."""
+        return not stored.startswith(self._others)
+
+
+NOBODYS = Names()
+
+
+def tenant_of(route: Route, rules: Iterable[str]) -> str:
+    """The tenant of a source, by the first rule SOURCE=TENANT that fits; empty if none does."""
+    for rule in rules:
+        source, _, tenant = rule.partition("=")
+        if fnmatchcase(route.source, source) or fnmatchcase(str(route), source):
+            return tenant
+    return ""

@@ -1,0 +1,154 @@
+"""Tenants: how a record names one, which ids a source may name, and where settings name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge.accept.accept import accept
+from delaybridge.accept.draft import Drafting
+from delaybridge.errors import ConfigError, MessageError
+from delaybridge.ingest.entries import Quarantine
+from delaybridge.ingest.names import Names, tenant_of
+from delaybridge.message import (
+    Delivery,
+    Destination,
+    Limits,
+    Message,
+    MessagePlan,
+    PlannedRecord,
+    Record,
+    decode_record,
+    encode_record,
+    is_tenant,
+    planned,
+    tenant_text,
+)
+from delaybridge.settings.routes import Route
+from delaybridge.settings.settings import Settings
+from delaybridge.web.tokens import TokenFile
+
+KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
+NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,30}\Z")
+RECORD = Record("kafka:t", b"body", (("a", b"b"),), None, b"key", 3, 60_000, False)
+PLAN = MessagePlan(max_attempts=3)
+TOKEN = "0123456789abcdef-one"
+
+
+@given(NAMES, st.none() | st.just(PLAN), st.binary(max_size=300))
+def test_the_tenant_is_the_tenth_item_of_a_record(
+    tenant: str, plan: MessagePlan | None, body: bytes
+) -> None:
+    made = encode_record(planned(msgspec.structs.replace(RECORD, body=body), plan, tenant))
+    assert msgspec.msgpack.decode(made)[9] == tenant
+    read = decode_record(made)
+    assert (read.tenant, read.retry, read.body) == (tenant, plan, body)
+    assert tenant_text(made) == tenant_text(made[:1] + made[-32:]) == tenant
+
+
+def test_a_record_of_no_tenant_is_as_it_was() -> None:
+    assert planned(RECORD, None) is RECORD
+    assert type(planned(RECORD, PLAN)) is PlannedRecord
+    for plan in (None, PLAN):
+        made = encode_record(planned(RECORD, plan))
+        assert len(msgspec.msgpack.decode(made)) == (8 if plan is None else 9)
+        assert decode_record(made).tenant == tenant_text(made) == ""
+
+
+def test_an_invalid_plan_does_not_cost_a_record_its_tenant() -> None:
+    items = msgspec.msgpack.decode(encode_record(planned(RECORD, PLAN, "acme")))
+    items[8] = ["of", "a", "later", "version", 1]
+    read = decode_record(msgspec.msgpack.encode(items))
+    assert (read.tenant, read.retry) == ("acme", None)
+
+
+@given(st.binary())
+def test_any_bytes_have_a_tenant_or_none(data: bytes) -> None:
+    assert isinstance(tenant_text(b"\x9a" + data), str)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "-a", ".a", "a b", "é", "a\n", "x" * 32, None, 1])
+def test_a_name_that_no_tenant_may_have(name: Any) -> None:
+    assert not is_tenant(name)
+    if name:
+        with pytest.raises(MessageError, match="bad_tenant"):
+            accept(Message("kafka:t", b"", delay=1, tenant=name), KINDS, Limits())
+
+
+@pytest.mark.parametrize("id", ["invoice-3", "other/invoice-3", "acme/invoice-3", "é", None])
+def test_a_message_is_stored_with_its_tenant_and_delivered_without(id: str | None) -> None:
+    message = Message("kafka:t", b"", delay=1, id=id, tenant="acme")
+    (made,) = Drafting(KINDS, Limits(), lambda: "drawn").drafts([message])
+    assert made.id == f"acme/{id or 'drawn'}"
+    record = decode_record(made.payload)  # type: ignore[union-attr]  # not a draft
+    delivery = Delivery(made.id, record, Destination("kafka", "kafka", "t"), 0, 1)
+    assert (delivery.id, delivery.given_id) == (made.id, id or "drawn")
+
+
+def test_an_id_with_a_slash_of_no_tenant_is_delivered_as_it_is() -> None:
+    delivery = Delivery("acme/x", RECORD, Destination("kafka", "kafka", "t"), 0, 1)
+    assert delivery.given_id == "acme/x"
+
+
+def test_the_name_of_the_tenant_counts_among_the_bytes_of_an_id() -> None:
+    for size in (250, 251):
+        message = Message("kafka:t", b"", delay=1, id="x" * size, tenant="acme")
+        if size == 250:
+            assert len(accept(message, KINDS, Limits()).id) == 255
+        else:
+            with pytest.raises(MessageError, match="251 bytes; give 1 to 250"):
+                accept(message, KINDS, Limits())
+
+
+def test_a_source_of_no_tenant_may_not_name_ids_of_one() -> None:
+    nobody, acme = Names(tenants=("acme", "beta")), Names("acme", ("acme", "beta"))
+    assert nobody.stored("acme", Limits()) == "acme"
+    assert nobody.stored("acme2/x", Limits()) == "acme2/x"
+    assert acme.stored("beta/x", Limits()) == "acme/beta/x"
+    with pytest.raises(MessageError, match="bad_id"):
+        nobody.stored("beta/x", Limits())
+
+
+def test_the_first_rule_that_fits_names_the_tenant_of_a_source() -> None:
+    rules = ("orders.delay=acme", "eu:*=beta", "*=rest")
+    named = {
+        "orders.delay": "acme", "other.delay": "rest"
+    }  # fmt: skip
+    for source, tenant in named.items():
+        assert tenant_of(Route("kafka", "kafka", source, "x"), rules) == tenant
+    assert tenant_of(Route("eu", "kafka", "other.delay", "x"), rules) == "beta"
+    assert tenant_of(Route("eu", "kafka", "other.delay", "x"), rules[:1]) == ""
+
+
+def test_a_quarantined_message_without_an_id_stays_with_its_tenant() -> None:
+    payload = encode_record(planned(RECORD, None, "acme"))
+    kept = Quarantine.of(None, b"1234", payload, "why")
+    assert kept.id.startswith("acme/")
+    assert kept.elsewhere().id.startswith("acme/")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"tenants": "acme,a/b"}, "tenants: .*a list of names"),
+        ({"tenants": ["acme", "acme"]}, "tenants: .*each tenant once"),
+        ({"ingest": {"tenants": ["a.delay=acme"]}}, "'acme' is not among tenants"),
+        ({"tenants": ["acme"], "ingest": {"tenants": ["acme"]}}, "a list of SOURCE=TENANT"),
+    ],
+)
+def test_tenants_that_are_wrong_are_refused(overrides: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Settings.load(overrides=overrides, environ={})
+
+
+def test_a_token_may_have_a_tenant(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"{TOKEN} write shop acme\n{TOKEN}2 read\n")
+    assert [each.tenant for each in TokenFile(str(file), ("acme",)).all()] == ["acme", ""]
+    with pytest.raises(ConfigError, match=r"line 1: 'acme' is not among tenants: beta"):
+        TokenFile(str(file), ("beta",))
