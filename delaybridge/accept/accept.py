@@ -59,6 +59,8 @@ def accept(
     id = check_id(draw() if message.id is None else message.id, limits, tenant)
     cache = DestinationCache() if cache is None else cache
     destination, canonical = cache.parse(message.destination, kinds)
+    if tenant and destination.kind == PULL:
+        destination, canonical = cache.parse(of_tenant(canonical, tenant), kinds)
     key = check_key(message.key)
     if key is not None and len(key) > limits.body_bytes:
         what = f"{len(key):,} bytes; limits.body_bytes, {limits.body_bytes:,}, also limits the key"
@@ -124,6 +126,14 @@ def check_id(id: object, limits: Limits | None = None, tenant: str = "") -> str:
             "bad_id", "id", f"{id!r} holds an unprintable character, or a space at an end"
         )
     return id_in_store(id, tenant)
+
+
+def of_tenant(destination: str, tenant: str) -> str:
+    """A destination as a message of a tenant has it: of pull topics each tenant has its own."""
+    own = f"{PULL}:{id_in_store('', tenant)}"
+    if not tenant or not destination.startswith(f"{PULL}:") or destination.startswith(own):
+        return destination
+    return own + destination.removeprefix(f"{PULL}:")
 
 
 def check_tenant(name: object) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import Message
+from delaybridge.message import TENANT, Message, id_as_given, id_in_store
 from delaybridge.recurring.cron import check_cron, check_zone, cron_times, explained
 from delaybridge.recurring.template import check_template, filled
 from delaybridge.times import YEAR_3000_MS, YEAR_MS, epoch_ms, format_duration, format_time
@@ -21,7 +21,7 @@ MISSED = ("skip", "one", "all")
 DEFINITION_BYTES = 128 * 1024
 SKIP_TTL_MS = 60_000
 EVERY_MS = (1000, 10 * YEAR_MS)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(rf"(?:{TENANT}/)?[A-Za-z0-9][A-Za-z0-9._-]{{0,99}}")
 _TEXT_FIELDS = ("destination", "body", "tz", "key", "cron")
 Scalar = str | int | float | bool | None
 Moment = Annotated[int, Meta(ge=0, lt=YEAR_3000_MS)]
@@ -30,8 +30,9 @@ Moment = Annotated[int, Meta(ge=0, lt=YEAR_3000_MS)]
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What is sent, where, and when. As JSON it is a value of the hash `recurring`.
 
-    name: 1 to 100 of `a-z A-Z 0-9 . _ -`. destination, key, headers, properties, priority, ttl_ms,
-    at_most_once, retry: as of a `Message`. body: text; or body_base64: bytes; neither: null (Kafka
+    name: 1 to 100 of `a-z A-Z 0-9 . _ -`; of a tenant with its name and a slash in front.
+    destination, key, headers, properties, priority, ttl_ms, at_most_once, retry, tenant: as of a
+    `Message`. body: text; or body_base64: bytes; neither: null (Kafka
     only). cron: 5 fields, or 6 with seconds in front, in the time zone `tz`; or every_ms: whole
     seconds, counted from start_ms, else from 1970 in UTC. start_ms, end_ms: no run is due before or
     after. missed: of the runs that became due while no worker ran: `skip` none, `one`, or `all`.
@@ -56,6 +57,12 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ttl_ms: Moment | None = None
     at_most_once: bool = False
     retry: dict[str, Any] | None = None
+    tenant: str = ""
+
+    @property
+    def given_name(self) -> str:
+        """The name without the tenant."""
+        return id_as_given(self.name, self.tenant)
 
     @property
     def content(self) -> bytes | None:
@@ -95,13 +102,13 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def message(self, due_ms: int, *, id: str | None = None, ttl_ms: int | None = None) -> Message:
         """The message of the run due at this time. id: instead of `NAME@DUE`."""
         due = due_text(due_ms)
-        values = {"due": due, "due_ms": str(due_ms), "name": self.name}
+        values = {"due": due, "due_ms": str(due_ms), "name": self.given_name}
         content = self.content
         return Message(
             self.destination,
             None if content is None else filled(content, values),
             at=datetime.fromtimestamp(due_ms // 1000, UTC) + timedelta(milliseconds=due_ms % 1000),
-            id=f"{self.name}@{due}" if id is None else id,
+            id=f"{self.given_name}@{due}" if id is None else id,
             key=self.key,
             headers=[(name, _filled(value, values)) for name, value in self.headers],
             properties=self.properties,
@@ -109,6 +116,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             ttl=None if ttl_ms is None else timedelta(milliseconds=ttl_ms),
             at_most_once=self.at_most_once,
             retry=self.retry,
+            tenant=self.tenant,
         )
 
     def checked(self, now_ms: int) -> Definition:
@@ -116,7 +124,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
         The parts of its message are checked when that is accepted.
         """
-        check_name(self.name)
+        _check_own_name(self)
         for field in _TEXT_FIELDS:
             _check_text(getattr(self, field), field)
         if self.body is not None and self.body_base64 is not None:
@@ -177,9 +185,20 @@ def is_name(text: str) -> bool:
 def check_name(name: object) -> str:
     """The name of a definition; MessageError `bad_name`."""
     if not isinstance(name, str) or not is_name(name):
-        detail = f"got {shown(name)}; use 1 to 100 of a-z A-Z 0-9 . _ -, a letter or digit first"
-        raise MessageError("bad_name", "name", detail)
+        raise _bad_name(name)
     return name
+
+
+def _bad_name(name: object) -> MessageError:
+    detail = f"got {shown(name)}; use 1 to 100 of a-z A-Z 0-9 . _ -, a letter or digit first"
+    return MessageError("bad_name", "name", detail)
+
+
+def _check_own_name(one: Definition) -> None:
+    """MessageError unless its tenant, and no other, is in front of its name."""
+    given = one.given_name if isinstance(one.name, str) else ""
+    if one.name != id_in_store(check_name(given), one.tenant) or "/" in given:
+        raise _bad_name(one.name)
 
 
 def check_every(every_ms: int | None) -> None:

@@ -184,7 +184,7 @@ class Definitions(Making):
         if not entry.raw:
             return None
         definition = _sound(entry)
-        id = f"{name}@{due_text(now_ms)}/run-{secrets.token_hex(4)}"
+        id = f"{definition.given_name}@{due_text(now_ms)}/run-{secrets.token_hex(4)}"
         run = self.accepted_run(definition, now_ms, id=id, ttl=definition.ttl_ms)
         return (yield from self.schedule_one(run, OnConflict.KEEP))
 

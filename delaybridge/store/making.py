@@ -18,7 +18,7 @@ from delaybridge.errors import (
     StoreUnavailable,
 )
 from delaybridge.message import KNOWN, Answer, destination_text
-from delaybridge.recurring.definition import Definition, read_definition
+from delaybridge.recurring.definition import Definition, due_text, read_definition
 from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
 from delaybridge.store import recurring
 from delaybridge.store.command import Each, RedisCommand, Steps, plain, together
@@ -287,7 +287,7 @@ class Making(Scheduling):
         bucket = self.bucket_for(definition)
         fenced, ended_us = yield [recurring.fence(bucket, sources), time]
         due_ms = _ahead(definition, progress, since_ms, ended_us // 1000) if old.birth else []
-        ids = [definition.message(each).id or "" for each in due_ms]
+        ids = [f"{definition.name}@{due_text(each)}" for each in due_ms]
         stamp = crc32(entry.raw).to_bytes(4)
         # Only while the old plan is known: a run of this name may be one of the next plan.
         cancels = [bucket.cancel(stamp, id, source=sources[0], offset="") for id in ids]

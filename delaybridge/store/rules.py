@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError, printable
+from delaybridge.message import PULL
 from delaybridge.store import keys, registry, replies
 from delaybridge.store.command import RedisCommand, Steps, plain
 from delaybridge.store.damage import Damage
@@ -190,7 +191,8 @@ def places_of(place: str, kinds: Mapping[str, str]) -> tuple[str, ...]:
     if not colon:
         return (place,)
     label = place
-    if kinds.get(broker, "rabbitmq") == "rabbitmq" and address.partition("/")[0]:
+    is_exchange = broker != PULL and kinds.get(broker, "rabbitmq") == "rabbitmq"
+    if is_exchange and address.partition("/")[0]:
         label = place.partition("/")[0]
     return tuple(dict.fromkeys((broker, label, place)))
 
