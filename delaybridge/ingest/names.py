@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from delaybridge.accept.accept import check_id
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, id_in_store
-from delaybridge.settings.routes import Route
 
 
 class Names:
@@ -39,10 +38,10 @@ class Names:
 NOBODYS = Names()
 
 
-def tenant_of(route: Route, rules: Iterable[str]) -> str:
+def tenant_of(broker: str, source: str, rules: Iterable[str]) -> str:
     """The tenant of a source, by the first rule SOURCE=TENANT that fits; empty if none does."""
     for rule in rules:
-        source, _, tenant = rule.partition("=")
-        if fnmatchcase(route.source, source) or fnmatchcase(str(route), source):
+        named, _, tenant = rule.partition("=")
+        if fnmatchcase(source, named) or fnmatchcase(f"{broker}:{source}", named):
             return tenant
     return ""

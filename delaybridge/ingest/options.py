@@ -37,7 +37,7 @@ class IngestOptions:
 
     def names(self, route: Route) -> Names:
         """The ids that a source may name."""
-        return Names(tenant_of(route, self.settings.tenants), self.tenants)
+        return Names(tenant_of(route.broker, route.source, self.settings.tenants), self.tenants)
 
     def reach(self, route: Route, kinds: Mapping[str, str]) -> str:
         """The reach of a source, as `reach_of` gives it; kinds: of the configured brokers."""

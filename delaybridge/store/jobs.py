@@ -19,7 +19,7 @@ class Job(msgspec.Struct, omit_defaults=True):
 
     state: running, done, failed (then `error` says why), stopped, or interrupted: its process has
     gone; the same request again does the rest. matched: messages found so far (by a restore: looked
-    at). answers: how many of them got each answer.
+    at). answers: how many of them got each answer. tenant: of the token that asked.
     """
 
     id: str
@@ -30,6 +30,7 @@ class Job(msgspec.Struct, omit_defaults=True):
     matched: int = 0
     answers: dict[str, int] = {}
     error: str = ""
+    tenant: str = ""
 
 
 def write(namespace: str, job: Job) -> RedisCommand[int]:

@@ -54,6 +54,7 @@ class Access:
         if _ORDER.index(who.scope) < _ORDER.index(needed):
             what = f"this token may only {who.scope}; it needs {needed}"
             raise Problem(403, "forbidden", what)
+        _check_tenant(endpoint, who)
         if self._read_only and needed in (Scope.WRITE, Scope.ADMIN) and not endpoint.is_safe:
             raise Problem(403, "read_only", "this server changes nothing; use another one")
         if wait_s := self._pace.wait_s(who.name):
@@ -84,6 +85,8 @@ class Access:
     def log_in(self, text: str, address: str) -> str:
         """The cookie of a new session for this token; Problem 401 or 429."""
         who = self._who("GET", {"authorization": f"Bearer {text}"}, address)
+        if who.tenant:
+            raise _not_for_tenants(who)
         if wait_s := self._logins.wait_s(who.name):
             raise _too_many(wait_s, "too many logins with this token")
         return self.sessions.value(who)
@@ -111,6 +114,17 @@ class Access:
             _log.warning("a wrong token from %s", printable(address))
         what = "send a token that this server knows, as Authorization: Bearer TOKEN"
         raise Problem(401, "unauthorized", what, headers=_CHALLENGE)
+
+
+def _check_tenant(endpoint: Endpoint, who: Token) -> None:
+    """Problem 403 if a token of a tenant would see or change what is not its own."""
+    if who.tenant and not endpoint.is_for_tenants and endpoint.scope is not Scope.OPEN:
+        raise _not_for_tenants(who)
+
+
+def _not_for_tenants(who: Token) -> Problem:
+    what = f"this token is of tenant {who.tenant}; that is for tokens of no tenant"
+    return Problem(403, "forbidden", what)
 
 
 def _too_many(wait_s: int, what: str) -> Problem:

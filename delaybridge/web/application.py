@@ -141,7 +141,7 @@ class Resource:
             return _refusal(problem)
         call, who = self._call(scope, _headers(scope)), scope.get(_WHO)
         if who is not None:  # a user who was let in keeps the navigation
-            call = call._replace(who=who.name, may=who.scope)
+            call = call._replace(who=who.name, may=who.scope, tenant=who.tenant)
         return endpoint.refusal(call, problem)
 
     async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
@@ -163,7 +163,10 @@ class Resource:
         path = {name: segment(text, name) for name, text in scope["path_params"].items()}
         query = endpoint.query and query_of(scope["query_string"], endpoint.query)
         body = None if endpoint.body is None else await self._body(endpoint, headers, receive)
-        call = call._replace(path=path, query=query, body=body, who=who.name, may=who.scope)
+        call = call._replace(
+            path=path, query=query, body=body,
+            who=who.name, may=who.scope, tenant=who.tenant, digest=who.digest,
+        )  # fmt: skip
         try:
             if endpoint.is_audited:
                 return await audited(call, endpoint.handler, f"{scope['method']} {call.asked}")

@@ -32,8 +32,9 @@ class AuditRecord(msgspec.Struct, omit_defaults=True, rename={"from_": "from"}):
     """id: ends with `.others` if it was no admin. who: the name of the token. what: the request.
     asked: its body as JSON, lists as counts.
 
-    from: the client's address. After the act: `act`, the id of the record before it, `status` and
-    `answer`, as JSON; at the end of a job `what` is its verb.
+    from: the client's address. tenant: of the token; ids are named as it gave them. After the act:
+    `act`, the id of the record before it, `status` and `answer`, as JSON; at the end of a job
+    `what` is its verb.
     """
 
     id: str
@@ -42,6 +43,7 @@ class AuditRecord(msgspec.Struct, omit_defaults=True, rename={"from_": "from"}):
     what: str
     from_: str = ""
     asked: str = ""
+    tenant: str = ""
     act: str = ""
     status: str = ""
     answer: str = ""
@@ -65,7 +67,8 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     """What the handler gives, noted before and after. DelayBridgeError: it was not begun."""
     asked = _text(_outline(msgspec.to_builtins(call.body))) if call.body is not None else ""
     record = {"who": call.who, "what": what, "from": call.address, "asked": asked}
-    act = await call.site.client.run(lambda calls: _write(calls, record, call.may))
+    record["tenant"] = call.tenant
+    act = await call.site.client.run(lambda calls: _write(calls, record, call))
     problem: Problem | None = None
     try:
         reply = await handler(call)
@@ -85,7 +88,7 @@ async def note(call: Call, record: Mapping[str, str]) -> None:
     """Write a record of what somebody did. If Redis refuses it, the log has it."""
     record = {"who": call.who, **record}
     try:
-        await call.site.client.run(lambda calls: _write(calls, record, call.may))
+        await call.site.client.run(lambda calls: _write(calls, record, call))
     except DelayBridgeError as exc:
         _log.error("the audit lacks %s: %s", printable(str(record)), exc)
 
@@ -96,10 +99,11 @@ async def note_reading(call: Call, what: str) -> None:
         await note(call, {"what": f"read the body of {what}", "from": call.address})
 
 
-def _write(calls: Calls, record: Mapping[str, str], may: Scope) -> Steps[str]:
+def _write(calls: Calls, record: Mapping[str, str], call: Call) -> Steps[str]:
     yield from calls.open()
     short = {name: printable(text)[:_CHARS] for name, text in record.items() if text}
-    (id,) = yield [audit.write(calls.namespace, short, of_admin=may is Scope.ADMIN)]
+    of_admin = call.may is Scope.ADMIN and not call.tenant
+    (id,) = yield [audit.write(calls.namespace, short, of_admin=of_admin)]
     return str(id)
 
 

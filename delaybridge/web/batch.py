@@ -96,7 +96,7 @@ def _group(raws: list[bytes], first: int, most: int) -> range:
 async def _item(call: Call, number: int, raw: bytes) -> BatchItem:
     try:
         wanted = as_type(raw, NewMessage)
-        receipt = await call.site.client.schedule_message(
+        receipt = await call.client.schedule_message(
             wanted.message(), on_conflict=wanted.on_conflict
         )
         made = scheduled(receipt)
@@ -115,6 +115,7 @@ _ANSWERS: dict[int, Any] = {207: BatchAnswer, 413: None}
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages:batch", scope=Scope.WRITE, handler=schedule_batch,
+        is_for_tenants=True,
         summary="Schedule many messages", body=Batch, answers=_ANSWERS, size=_size,
         is_raw=lambda headers: True,  # it is read in pieces
     ),

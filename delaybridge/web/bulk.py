@@ -88,7 +88,7 @@ class JobList(msgspec.Struct):
 
 async def cancel(call: Call) -> Reply:
     """Cancel many messages."""
-    return await _bulk(call, "cancel", PENDING, call.site.patient.cancel_many)
+    return await _bulk(call, "cancel", PENDING, call.patient.cancel_many)
 
 
 async def reschedule(call: Call) -> Reply:
@@ -98,28 +98,26 @@ async def reschedule(call: Call) -> Reply:
         by_ms = NewDue(
             delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms, by=wanted.by
         ).by_ms()  # fmt: skip
-        return await _bulk(
-            call, "move", _MOVABLE, partial(call.site.patient.move_many, by_ms=by_ms)
-        )
+        return await _bulk(call, "move", _MOVABLE, partial(call.patient.move_many, by_ms=by_ms))
     due = Due(delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms)
-    verb = partial(call.site.patient.reschedule_many, delay=due.delay, at=due.at())
+    verb = partial(call.patient.reschedule_many, delay=due.delay, at=due.at())
     return await _bulk(call, "reschedule", PENDING, verb)
 
 
 async def publish(call: Call) -> Reply:
     """Make many messages due now, or spread over a span."""
-    verb = partial(call.site.patient.reschedule_many, delay=0)
+    verb = partial(call.patient.reschedule_many, delay=0)
     return await _bulk(call, "publish", PENDING, verb)
 
 
 async def kick(call: Call) -> Reply:
     """Take many messages out of the dead set, due now or spread over a span."""
-    return await _bulk(call, "kick", (State.DEAD,), call.site.patient.kick_many)
+    return await _bulk(call, "kick", (State.DEAD,), call.patient.kick_many)
 
 
 async def discard(call: Call) -> Reply:
     """Delete many messages from the dead set for good."""
-    return await _bulk(call, "discard", (State.DEAD,), call.site.patient.discard_many)
+    return await _bulk(call, "discard", (State.DEAD,), call.patient.discard_many)
 
 
 async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> Reply:
@@ -142,7 +140,7 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
             by_state = await _count(call, selection, counted)
         if wanted.dry_run:
             return Reply(Matched(by_state.total(), by_state))
-        pages = call.site.patient.select(selection)
+        pages = call.patient.select(selection)
     do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
     return Reply(await jobs.start(call, word, pages, do), 202)
 
@@ -189,7 +187,7 @@ def _selection(wanted: Filter, states: tuple[State, ...]) -> Selection:
 async def _count(call: Call, selection: Selection, counted: Counter[int | None]) -> Counter[str]:
     """The messages by state; in `counted` by bucket."""
     by_state = Counter[str]()
-    async for page in call.site.patient.select(selection):
+    async for page in call.patient.select(selection):
         counted.update(one.bucket for one in page)
         by_state.update(one.state.value for one in page)
     return by_state
@@ -209,7 +207,7 @@ def _spread(verb: Any, spreading: Spreading) -> Verb:
 
 async def all_jobs(call: Call) -> Reply:
     """The bulk verbs of the last day."""
-    return Reply(JobList(await jobs.all_jobs(call.site)))
+    return Reply(JobList(await jobs.all_jobs(call)))
 
 
 async def show_job(call: Call) -> Reply:
@@ -227,7 +225,7 @@ async def stop_job(call: Call) -> Reply:
 
 async def _job(call: Call) -> Job:
     id = call.path["id"]
-    found = next((job for job in await jobs.all_jobs(call.site) if job.id == id), None)
+    found = next((job for job in await jobs.all_jobs(call) if job.id == id), None)
     if found is None:
         raise Problem(404, "unknown", f"no job {id[:80]!r}; they are kept for a day", "$.id")
     return found
@@ -238,39 +236,47 @@ ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages:cancel", scope=Scope.WRITE, handler=cancel,
         is_audited=True,
+        is_for_tenants=True,
         summary="Cancel many messages", body=Bulk, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/messages:reschedule", scope=Scope.WRITE, handler=reschedule,
         is_audited=True,
+        is_for_tenants=True,
         summary="Reschedule many messages", body=BulkDue, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/messages:publish", scope=Scope.WRITE, handler=publish,
         is_audited=True,
+        is_for_tenants=True,
         summary="Publish many messages now", body=BulkOver, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/dead:kick", scope=Scope.WRITE, handler=kick,
         is_audited=True,
+        is_for_tenants=True,
         summary="Bring many dead messages back", body=BulkOver, answers=_STARTED,
     ),
     Endpoint(
         method="POST", path="/v1/dead:discard", scope=Scope.ADMIN, handler=discard,
         is_audited=True,
+        is_for_tenants=True,
         summary="Discard many dead messages", body=Bulk, answers=_STARTED,
     ),
     Endpoint(
         method="GET", path="/v1/jobs", scope=Scope.READ, handler=all_jobs,
+        is_for_tenants=True,
         summary="List bulk verbs", answers={200: JobList},
     ),
     Endpoint(
         method="GET", path="/v1/jobs/{id}", scope=Scope.READ, handler=show_job,
+        is_for_tenants=True,
         summary="Show a bulk verb", answers={200: Job, 404: None},
     ),
     Endpoint(
         method="DELETE", path="/v1/jobs/{id}", scope=Scope.WRITE, handler=stop_job,
         is_audited=True,
+        is_for_tenants=True,
         summary="Stop a bulk verb", answers={200: Job, 404: None, 409: None},
     ),
 )  # fmt: skip

@@ -54,9 +54,9 @@ async def show(call: Call) -> Reply:
     """
     id = call.path["id"]
     found: list[Stored] = []
-    if (stored := await call.site.client.get(id, key=call.query.key)) is not None:
+    if (stored := await call.client.get(id, key=call.query.key)) is not None:
         found.append(stored)
-    found += await call.site.client.quarantined(id)
+    found += await call.client.quarantined(id)
     for one in found:
         if one.state is State.DEAD:
             if one.body is not None:
@@ -68,13 +68,13 @@ async def show(call: Call) -> Reply:
 async def kick(call: Call) -> Reply:
     """Take a message out of the dead set, due now; its attempts start again."""
     id = call.path["id"]
-    return _done(id, await call.site.client.kick(id, key=call.query.key))
+    return _done(id, await call.client.kick(id, key=call.query.key))
 
 
 async def discard(call: Call) -> Reply:
     """Delete a message from the dead set for good."""
     id = call.path["id"]
-    return _done(id, await call.site.client.discard(id, key=call.query.key))
+    return _done(id, await call.client.discard(id, key=call.query.key))
 
 
 def _done(id: str, answer: Answer) -> Reply:
@@ -100,20 +100,24 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="GET", path="/v1/dead", scope=Scope.READ, handler=pages,
+        is_for_tenants=True,
         summary="List dead messages", query=PageQuery, answers={200: MessagePage},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:kick", scope=Scope.WRITE, handler=kick,
+        is_for_tenants=True,
         summary="Bring a dead message back", query=OfKey,
         answers={200: ChangedMessage, 404: None, 409: None},
     ),
     Endpoint(
         method="GET", path=_ONE, scope=Scope.READ, handler=show,
+        is_for_tenants=True,
         summary="Show a dead message", query=OfKey, answers={200: StoredMessage, 404: None},
     ),
     Endpoint(
         method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=discard,
         is_audited=True,
+        is_for_tenants=True,
         summary="Discard a dead message", query=OfKey,
         answers={200: ChangedMessage, 404: None, 409: None},
     ),

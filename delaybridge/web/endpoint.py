@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delaybridge.web.tenancy import TenantClient
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from delaybridge.client.async_client import AsyncClient
     from delaybridge.settings.settings import Settings
     from delaybridge.web.problems import Problem
     from delaybridge.web.site import Site
@@ -31,7 +34,8 @@ class Call(NamedTuple):
     has none. headers: by name in lower case. who: the name of the token, and may: its scope; empty
     and OPEN if nobody knows. media: the content type of the body, without parameters. base: what
     stands before the paths of this server, as /delay; empty if nothing does. asked: path and query
-    as they were sent. address: the client's.
+    as they were sent. address: the client's. tenant: whose messages the token
+    sees and changes; empty: everybody's. digest: SHA-256 of the token; empty if there is none.
     """
 
     site: Site
@@ -45,6 +49,21 @@ class Call(NamedTuple):
     base: str
     asked: str
     address: str
+    tenant: str = ""
+    digest: bytes = b""
+
+    @property
+    def client(self) -> AsyncClient | TenantClient:
+        """What the token may do with messages."""
+        return self._within(self.site.client)
+
+    @property
+    def patient(self) -> AsyncClient | TenantClient:
+        """The same, with a client that waits longer for Redis."""
+        return self._within(self.site.patient)
+
+    def _within(self, client: AsyncClient) -> AsyncClient | TenantClient:
+        return TenantClient(client, self.tenant) if self.tenant else client
 
     @property
     def may_read_bodies(self) -> bool:
@@ -74,8 +93,10 @@ class Endpoint:
     parameters after the question mark. answers: status -> the type of its content. size: the most
     bytes of the body, and what helps if there are more; by default those of a message. is_raw:
     whether the handler of a request with these headers gets the bytes of the body.
-    is_audited: noted before and after in the audit; if that is impossible, not done. is_safe: it
-    changes nothing, although it needs more than READ. The method does not tell: dialects use GET.
+    is_audited: noted before and after in the audit; if that is impossible, not done.
+    is_for_tenants: a token of a tenant may use it, because it shows and changes only its own.
+    is_safe: it changes nothing, although it needs more than READ. The method does not tell:
+    dialects use GET.
     refusal: how a problem is shown, unless as JSON; its call has neither query nor body.
     """
 
@@ -90,5 +111,6 @@ class Endpoint:
     size: Callable[[Settings], tuple[int, str]] | None = None
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
     is_audited: bool = False
+    is_for_tenants: bool = False
     is_safe: bool = False
     refusal: Callable[[Call, Problem], Reply] | None = None

@@ -97,6 +97,7 @@ async def _page(call: Call, cursor: str | None) -> MessagePage:
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/messages:export", scope=Scope.READ, handler=export,
+        is_for_tenants=True,
         summary="Download all messages that match", query=ExportQuery,
         answers={200: Sequence[StoredMessage]},
     ),

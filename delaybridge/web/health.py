@@ -43,7 +43,7 @@ async def ready(call: Call) -> Reply:
     reasons += await site.readiness.answer(partial(_reasons, site))
     status = 503 if reasons else 200
     word = "failing" if reasons else "ok"
-    if not call.who:  # anybody may ask, and learns no more than that
+    if not call.who or call.tenant:  # anybody may ask, and learns no more than that
         return Reply(HealthAnswer(word), status)
     shown = [printable(redact_text(reason))[:_CHARS] for reason in reasons[:_NAMED]]
     return Reply(HealthAnswer(word, shown), status)

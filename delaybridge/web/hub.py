@@ -34,6 +34,7 @@ class Kept(NamedTuple):
     at_ms: int
     event: str
     place: str
+    source: str
     text: bytes
 
 
@@ -111,7 +112,8 @@ class EventHub:
     def _take(self, beat: Beat) -> None:
         who = f"{beat.worker}.{beat.instance}".replace("\n", " ")
         for index, told in enumerate(beat.lines):
-            place = str(told.fields.get("destination") or told.fields.get("source") or "")
+            source = str(told.fields.get("source") or "")
+            place = str(told.fields.get("destination") or source)
             data = {
                 "time": format_time(told.at_ms),
                 "worker": beat.worker,
@@ -120,7 +122,8 @@ class EventHub:
                 "fields": told.fields,
             }
             id = f"{told.at_ms}-{who}-{beat.number}-{index}"
-            self._kept.append(Kept(id, told.at_ms, told.event, place, _text(id, told.event, data)))
+            text = _text(id, told.event, data)
+            self._kept.append(Kept(id, told.at_ms, told.event, place, source, text))
             self.count += 1
         if beat.dropped:
             self._add(_kept_gap(f"{beat.worker} told {beat.dropped} events less than happened"))
@@ -146,7 +149,7 @@ class EventHub:
 def _kept_gap(what: str) -> Kept:
     """An event that says that others are missing. It has no id: the last one stays the client's."""
     data = _encode({"reason": what})
-    return Kept("", 0, "gap", "", b"event: gap\ndata: %s\n\n" % data)
+    return Kept("", 0, "gap", "", "", b"event: gap\ndata: %s\n\n" % data)
 
 
 def _text(id: str, event: str, data: Any) -> bytes:

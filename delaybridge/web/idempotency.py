@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
+from functools import partial
 
 import msgspec
 
@@ -16,6 +18,7 @@ from delaybridge.store.scheduling import Receipt
 from delaybridge.web.endpoint import Call, Reply
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import scheduled
+from delaybridge.web.tenancy import Tenancy
 
 HEADER = "idempotency-key"
 _MOST_CHARS = 255
@@ -28,16 +31,17 @@ async def schedule_once(call: Call, message: Message, policy: OnConflict) -> Rep
     if not 1 <= len(key) <= _MOST_CHARS or not (key.isascii() and key.isprintable()):
         what = f"give 1 to {_MOST_CHARS} printable ASCII characters"
         raise Problem(422, "bad_idempotency_key", what, "$.Idempotency-Key")
-    name = _digest(call.who, key)[:32]
     has_own_id = message.id is not None
-    if not has_own_id:
-        message = msgspec.structs.replace(message, id=f"idem-{name}")
     most = call.site.settings.serve.idempotency_keys
 
     def steps(calls: Calls) -> Steps[Once]:
-        accepted = accept(message, calls.kinds, calls.limits)
-        digest = _digest(has_own_id, policy, accepted)
-        return once(calls, Asked(name, digest, accepted, policy, has_own_id), most, _answer)
+        yield from calls.open()
+        name = _name(calls.birth, call.digest, key)
+        id = message.id if has_own_id else f"idem-{name}"
+        own = msgspec.structs.replace(message, id=id, tenant=call.tenant)
+        accepted = accept(own, calls.kinds, calls.limits)
+        asked = Asked(name, _digest(has_own_id, policy, accepted), accepted, policy, has_own_id)
+        return (yield from once(calls, asked, most, partial(_answer, Tenancy(call.tenant))))
 
     made = await call.site.client.run(steps)
     if made.is_repeat:
@@ -46,9 +50,15 @@ async def schedule_once(call: Call, message: Message, policy: OnConflict) -> Rep
     return Reply(made.text, 201 if is_new else 200)
 
 
-def _answer(receipt: Receipt) -> bytes:
+def _name(birth: str, token: bytes, key: str) -> str:
+    """What a key is called in the store: nobody can tell who lacks the token's digest."""
+    data = msgspec.msgpack.encode((token, key))
+    return hmac.new(birth.encode(), data, hashlib.sha256).hexdigest()[:32]
+
+
+def _answer(own: Tenancy, receipt: Receipt) -> bytes:
     """The answer as it is sent; Problem or MessageConflict if nothing was stored."""
-    return msgspec.json.encode(scheduled(receipt_unless_conflict(receipt)))
+    return msgspec.json.encode(scheduled(receipt_unless_conflict(own.receipt(receipt))))
 
 
 def _digest(*parts: object) -> str:

@@ -41,7 +41,7 @@ async def start(call: Call, verb: str, pages: AsyncIterator[Sequence[Named]], do
 async def begin(call: Call, verb: str, progress: Progress) -> Job:
     """Begin a job, whose work is done while its progress is iterated; the job as it is now."""
     now_ms = _now_ms()
-    job = Job(new_id(), verb, RUNNING, now_ms, now_ms)
+    job = Job(new_id(), verb, RUNNING, now_ms, now_ms, tenant=call.tenant)
     site = call.site
     await site.client.run(lambda calls: _begin(calls, job))
     task = asyncio.create_task(_work(call, job, progress), name=f"job {job.id}")
@@ -55,9 +55,10 @@ def _ended(site: Site, id: str) -> None:
     site.looks.renew()
 
 
-async def all_jobs(site: Site) -> list[Job]:
-    """All that are kept, the latest first."""
-    return await site.client.run(_read)
+async def all_jobs(call: Call) -> list[Job]:
+    """All that are kept and that it may see, the latest first."""
+    found = await call.site.client.run(_read)
+    return [job for job in found if not call.tenant or job.tenant == call.tenant]
 
 
 async def stop(site: Site, id: str) -> bool:

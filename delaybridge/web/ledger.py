@@ -21,6 +21,7 @@ from delaybridge.web.jobs import Progress
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import StoredMessage, shape_of
 from delaybridge.web.site import Site
+from delaybridge.web.tenancy import Tenancy
 
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
@@ -56,9 +57,10 @@ async def shown(call: Call, id: str, found: Stored | None) -> StoredMessage | No
     found: what Redis has. If the ledger does not answer, that is shown alone.
     """
     told: Life | None = None
+    own = Tenancy(call.tenant)
     if (records := _records(call.site)) is not None:
         try:
-            told = await call.site.client.run(lambda calls: life(records, id))  # type: ignore[arg-type,return-value]
+            told = await call.site.client.run(lambda calls: life(records, own.in_store(id)))  # type: ignore[arg-type,return-value]
         except StoreUnavailable:
             if found is None:
                 raise
@@ -66,11 +68,12 @@ async def shown(call: Call, id: str, found: Stored | None) -> StoredMessage | No
         made = shape_of(found, with_body=call.may_read_bodies)
     elif told is not None and told.rows:
         last = told.rows[-1]
-        made = shape_of(as_recorded(last, told), with_body=call.may_read_bodies)
+        recorded = own.shown(as_recorded(last, told))
+        made = shape_of(recorded, with_body=call.may_read_bodies)
         made.state = last.state
     else:
         return None
-    made.life = None if told is None else recorded_life(told)
+    made.life = None if told is None else own.life(recorded_life(told))
     return made
 
 

@@ -25,6 +25,7 @@ from delaybridge.web.shapes import (
     shape_of,
     too_late,
 )
+from delaybridge.web.tenancy import TenantClient
 
 
 class OfKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +48,7 @@ async def schedule(call: Call) -> Reply:
     )
     if HEADER in call.headers:
         return await schedule_once(call, message, policy)
-    receipt = await call.site.client.schedule_message(message, on_conflict=policy)
+    receipt = await call.client.schedule_message(message, on_conflict=policy)
     return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
 
 
@@ -58,7 +59,7 @@ async def get(call: Call) -> Reply:
     `published` or `cancelled`. A token that may only read gets the size of the body.
     """
     id = call.path["id"]
-    made = await shown(call, id, await call.site.client.get(id, key=call.query.key))
+    made = await shown(call, id, await call.client.get(id, key=call.query.key))
     if made is None:
         raise _unknown(id)
     if made.body_bytes is not None:
@@ -86,11 +87,14 @@ async def listed(call: Call, state: State) -> Reply:
 
 async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
     """What fits a query, in its order. MessageError."""
-    asked = state, None, query.span_ms(), query.most(), query.after(state)
-    fitting = query.conditions()
-    page = await call.site.client.run(
-        lambda calls: Requests(calls).page(*asked, partial=True, conditions=fitting)
-    )
+    asked = None, query.span_ms(), query.most(), query.after(state)
+    fitting, client = query.conditions(), call.client
+    if isinstance(client, TenantClient):
+        page = await client.page(state, asked, fitting)
+    else:
+        page = await client.run(
+            lambda calls: Requests(calls).page(state, *asked, partial=True, conditions=fitting)
+        )
     items = [shape_of(each, with_body=False) for each in page.items]
     unseen = sorted(number for each in page.unseen for number in each.buckets)
     return MessagePage(items, query.following(page.cursor, state), unseen)
@@ -99,7 +103,7 @@ async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
 async def reschedule(call: Call) -> Reply:
     """Give a message another due time; with `by`, so much later or earlier than it was."""
     due: NewDue = call.body
-    id, key, client = call.path["id"], call.query.key, call.site.client
+    id, key, client = call.path["id"], call.query.key, call.client
     if due.by is None:
         answer = await client.reschedule(id, delay=due.delay, at=due.at(), key=key)
         return Reply(changed(id, answer))
@@ -109,13 +113,13 @@ async def reschedule(call: Call) -> Reply:
 async def cancel(call: Call) -> Reply:
     """Cancel a message: after `cancelled` it is not delivered."""
     id = call.path["id"]
-    return Reply(changed(id, await call.site.client.cancel(id, key=call.query.key)))
+    return Reply(changed(id, await call.client.cancel(id, key=call.query.key)))
 
 
 async def publish(call: Call) -> Reply:
     """Make a message due now; a worker publishes it at once."""
     id = call.path["id"]
-    answer = await call.site.client.reschedule(id, delay=0, key=call.query.key)
+    answer = await call.client.reschedule(id, delay=0, key=call.query.key)
     return Reply(changed(id, answer), 202)
 
 
@@ -139,32 +143,39 @@ _BY_ID = {200: ChangedMessage, 404: None, 409: None}
 ENDPOINTS = (
     Endpoint(
         method="POST", path="/v1/messages", scope=Scope.WRITE, handler=schedule,
+        is_for_tenants=True,
         summary="Schedule a message", body=NewMessage,
         answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None}, is_raw=is_raw,
     ),
     Endpoint(
         method="GET", path="/v1/messages", scope=Scope.READ, handler=pages,
+        is_for_tenants=True,
         summary="List messages by due time", query=PageOfState, answers={200: MessagePage},
     ),
     Endpoint(
         method="GET", path="/v1/in-flight", scope=Scope.READ, handler=in_flight,
+        is_for_tenants=True,
         summary="List messages that workers hold", query=PageQuery, answers={200: MessagePage},
     ),
     Endpoint(
         method="POST", path="/v1/messages/{id}:publish", scope=Scope.WRITE, handler=publish,
+        is_for_tenants=True,
         summary="Publish a message now", query=OfKey,
         answers={202: ChangedMessage, 404: None, 409: None},
     ),
     Endpoint(
         method="GET", path="/v1/messages/{id}", scope=Scope.READ, handler=get,
+        is_for_tenants=True,
         summary="Show a message", query=OfKey, answers={200: StoredMessage, 404: None},
     ),
     Endpoint(
         method="PATCH", path="/v1/messages/{id}", scope=Scope.WRITE, handler=reschedule,
+        is_for_tenants=True,
         summary="Reschedule a message", body=NewDue, query=OfKey, answers=_BY_ID,
     ),
     Endpoint(
         method="DELETE", path="/v1/messages/{id}", scope=Scope.WRITE, handler=cancel,
+        is_for_tenants=True,
         summary="Cancel a message", query=OfKey, answers=_BY_ID,
     ),
 )  # fmt: skip

@@ -63,7 +63,7 @@ async def raw_message(call: Call) -> tuple[Message, OnConflict]:
         raise MessageError("bad_destination", DESTINATION, what)
     if not asked.is_timed:
         raise MessageError("time_required", "delaybridge-delay", "say when, or delaybridge-due")
-    kind = call.site.client.kinds.get(asked.destination.partition(":")[0], "")
+    kind = call.client.kinds.get(asked.destination.partition(":")[0], "")
     headers, properties = _described(call, kind, attributes)
     message = Message(
         asked.destination,

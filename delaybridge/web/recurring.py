@@ -96,7 +96,7 @@ class PreviewRuns(msgspec.Struct):
 
 async def definitions(call: Call) -> Reply:
     """Every definition with its state, next and last run."""
-    found = await call.site.client.recurring.list()
+    found = await call.client.recurring.list()
     if found:
         await note_reading(call, "all recurring definitions")
     return Reply({"items": [_shape(call, each) for each in found]})
@@ -104,7 +104,7 @@ async def definitions(call: Call) -> Reply:
 
 async def show(call: Call) -> Reply:
     """One definition."""
-    found = await call.site.client.recurring.get(call.path["name"])
+    found = await call.client.recurring.get(call.path["name"])
     if found is None:
         raise _unknown(call.path["name"])
     await note_reading(call, f"the recurring definition {found.name}")
@@ -128,9 +128,7 @@ async def _add(call: Call, name: str, *, replace: bool) -> Reply:
         raise MessageError("body_ambiguous", "body", "give one of body and body_base64")
     body = data if text is None else text
     try:
-        answer = await call.site.client.recurring.add(
-            name, destination, body, replace=replace, **fields
-        )
+        answer = await call.client.recurring.add(name, destination, body, replace=replace, **fields)
     except MessageConflict as exc:
         raise Problem(409, exc.code, exc.detail, "$.name") from None
     return Reply(DefinitionAnswer(name, answer.value), 201 if answer is Answer.CREATED else 200)
@@ -138,22 +136,22 @@ async def _add(call: Call, name: str, *, replace: bool) -> Reply:
 
 async def remove(call: Call) -> Reply:
     """Remove a definition, and cancel its runs that are not due."""
-    return _done(call, await call.site.client.recurring.remove(call.path["name"]), "removed")
+    return _done(call, await call.client.recurring.remove(call.path["name"]), "removed")
 
 
 async def pause(call: Call) -> Reply:
     """Make no further run, and cancel those that are not due."""
-    return _done(call, await call.site.client.recurring.pause(call.path["name"]), "paused")
+    return _done(call, await call.client.recurring.pause(call.path["name"]), "paused")
 
 
 async def resume(call: Call) -> Reply:
     """Go on with the first run from now on."""
-    return _done(call, await call.site.client.recurring.resume(call.path["name"]), "resumed")
+    return _done(call, await call.client.recurring.resume(call.path["name"]), "resumed")
 
 
 async def run(call: Call) -> Reply:
     """Send it once now, besides its plan."""
-    receipt = await call.site.client.recurring.run(call.path["name"])
+    receipt = await call.client.recurring.run(call.path["name"])
     if receipt is None:
         raise _unknown(call.path["name"])
     return Reply(scheduled(receipt), 202)
@@ -162,7 +160,7 @@ async def run(call: Call) -> Reply:
 async def backfill(call: Call) -> Reply:
     """Make the runs of a span in the past that were not made."""
     span: Span = call.body
-    found = await call.site.client.recurring.backfill(call.path["name"], span.start, span.end)
+    found = await call.client.recurring.backfill(call.path["name"], span.start, span.end)
     if found is None:
         raise _unknown(call.path["name"])
     return Reply(plain(found))
@@ -198,49 +196,59 @@ _MADE = {201: DefinitionAnswer, 200: DefinitionAnswer}
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/recurring", scope=Scope.READ, handler=definitions,
+        is_for_tenants=True,
         summary="List recurring definitions", answers={200: DefinitionList},
     ),
     Endpoint(
         method="POST", path="/v1/recurring", scope=Scope.WRITE, handler=add,
         is_audited=True,
+        is_for_tenants=True,
         summary="Add a recurring definition", body=NewDefinition, answers=_MADE | {409: None},
     ),
     Endpoint(
         method="GET", path="/v1/recurring:preview", scope=Scope.READ, handler=preview,
+        is_for_tenants=True,
         summary="Preview the runs of a cron expression", query=PreviewQuery,
         answers={200: PreviewRuns},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:pause", scope=Scope.WRITE, handler=pause,
         is_audited=True,
+        is_for_tenants=True,
         summary="Pause a definition", answers={200: DefinitionAnswer, 404: None},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:resume", scope=Scope.WRITE, handler=resume,
         is_audited=True,
+        is_for_tenants=True,
         summary="Resume a definition", answers={200: DefinitionAnswer, 404: None},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:run", scope=Scope.WRITE, handler=run,
+        is_for_tenants=True,
         summary="Run a definition now", answers={202: ScheduledMessage, 404: None},
     ),
     Endpoint(
         method="POST", path=f"{_ONE}:backfill", scope=Scope.WRITE, handler=backfill,
         is_audited=True,
+        is_for_tenants=True,
         summary="Make missed runs", body=Span, answers={200: object_of(Backfilled), 404: None},
     ),
     Endpoint(
         method="GET", path=_ONE, scope=Scope.READ, handler=show,
+        is_for_tenants=True,
         summary="Show a recurring definition", answers={200: DefinitionState, 404: None},
     ),
     Endpoint(
         method="PUT", path=_ONE, scope=Scope.WRITE, handler=put,
         is_audited=True,
+        is_for_tenants=True,
         summary="Add or replace a definition", body=DefinitionFields, answers=_MADE,
     ),
     Endpoint(
         method="DELETE", path=_ONE, scope=Scope.WRITE, handler=remove,
         is_audited=True,
+        is_for_tenants=True,
         summary="Remove a definition", answers={200: DefinitionAnswer, 404: None},
     ),
 )  # fmt: skip

@@ -10,11 +10,14 @@ import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from delaybridge.ingest.names import tenant_of
+from delaybridge.message import PULL
 from delaybridge.store.beats import is_of
 from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call, Endpoint, Scope
 from delaybridge.web.hub import Kept
 from delaybridge.web.problems import Problem
+from delaybridge.web.tenancy import Tenancy
 
 _RETRY_MS = 3000
 STREAM_HEADERS = [
@@ -39,6 +42,7 @@ class Stream:
         hub, query = call.site.events, call.query
         self._hub, self._place = hub, query.destination
         self._site, self._headers = call.site, call.headers
+        self._own, self._tenants = Tenancy(call.tenant), call.site.settings.ingest.tenants
         self._wanted = frozenset(query.event.split(",")) if query.event else None
         self._number, self._gap = hub.count, None
         if last_id := call.headers.get("last-event-id"):
@@ -72,14 +76,26 @@ class Stream:
         if self._number >= self._hub.count:
             return None
         some, self._number = self._hub.since(self._number)
-        return b"".join(one.text for one in some if self._fits(one))
+        fitting = (one for one in some if self._fits(one))
+        if self._own.tenant:
+            return b"".join(self._own.text(one.text.decode()).encode() for one in fitting)
+        return b"".join(one.text for one in fitting)
 
     def _fits(self, one: Kept) -> bool:
         if one.event == "gap":
             return True
+        if self._own.tenant and not self._is_own(one):
+            return False
         if self._wanted is not None and one.event not in self._wanted:
             return False
-        return self._place is None or is_of(one.place, self._place)
+        return self._place is None or is_of(self._own.text(one.place), self._place)
+
+    def _is_own(self, one: Kept) -> bool:
+        """Whether it is about a source or a pull topic of the tenant: events name no messages, and
+        the other destinations may be everybody's."""
+        if one.source:
+            return tenant_of(*one.source.partition(":")[::2], self._tenants) == self._own.tenant
+        return one.place.startswith(self._own.topic(""), len(PULL) + 1)
 
 
 async def _part(send: Send, text: bytes) -> None:
@@ -89,6 +105,8 @@ async def _part(send: Send, text: bytes) -> None:
 
 async def events(call: Call) -> Stream:
     """The events of all workers and ingest processes as they happen: server-sent events.
+
+    A token of a tenant gets those of its sources and of its pull topics.
 
     `Last-Event-ID` goes on after that event, also on another server. Where some may be missing, an
     event `gap` says so.
@@ -106,6 +124,7 @@ _LATER = {"Retry-After": "3"}
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/events", scope=Scope.READ, handler=events,
+        is_for_tenants=True,
         summary="Follow the events of the fleet", query=EventQuery, answers={200: bytes},
     ),
 )  # fmt: skip

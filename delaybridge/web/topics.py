@@ -18,6 +18,7 @@ from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import as_text
+from delaybridge.web.tenancy import Tenancy
 
 _MOST_WAIT_MS = 60_000
 _encode = msgspec.json.encode
@@ -102,13 +103,14 @@ class Poll:
         self._call, self._wait_s = call, wait_ms / 1000
         wanted: Wanted = call.body
         self._topic, self._asked = call.path["topic"], wanted
+        self._awaited = Tenancy(call.tenant).topic(self._topic)
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer. A client that is gone takes nothing."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
         found = await self._found(ending)
         if found and ending.has_ended:
-            await self._call.site.client.release(found)
+            await self._call.client.release(found)
             return
         text = _encode(TopicMessages([_shape(one) for one in found]))
         headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
@@ -121,7 +123,7 @@ class Poll:
         await hub.start()
         found: list[ReceivedMessage] = []
         while not (hub.is_closed or ending.has_ended):
-            waiter = hub.enter(self._topic, ending)  # before the look: nothing is missed
+            waiter = hub.enter(self._awaited, ending)  # before the look: nothing is missed
             timer = loop.call_at(ends_s, ending.wake)
             try:
                 found = await self._look()
@@ -131,12 +133,12 @@ class Poll:
             finally:
                 timer.cancel()
                 is_over = hub.is_closed or ending.has_ended
-                hub.leave(self._topic, waiter, wakes=bool(found) or is_over)
+                hub.leave(self._awaited, waiter, wakes=bool(found) or is_over)
         return found
 
     async def _look(self) -> list[ReceivedMessage]:
         asked = self._asked
-        return await self._call.site.client.receive(self._topic, limit=asked.max, ttr=asked.ttr)
+        return await self._call.client.receive(self._topic, limit=asked.max, ttr=asked.ttr)
 
 
 async def receive(call: Call) -> Poll | Reply:
@@ -155,17 +157,17 @@ async def receive(call: Call) -> Poll | Reply:
 
 async def finish(call: Call) -> Reply:
     """Say that received messages are done: they do not come again."""
-    return _results(call, await call.site.client.finish(_pairs(call)))
+    return _results(call, await call.client.finish(_pairs(call)))
 
 
 async def extend(call: Call) -> Reply:
     """Have received messages for longer."""
-    return _results(call, await call.site.client.extend(_pairs(call), ttr=call.body.ttr))
+    return _results(call, await call.client.extend(_pairs(call), ttr=call.body.ttr))
 
 
 async def release(call: Call) -> Reply:
     """Give received messages back."""
-    return _results(call, await call.site.client.release(_pairs(call), delay=call.body.delay))
+    return _results(call, await call.client.release(_pairs(call), delay=call.body.delay))
 
 
 def _pairs(call: Call) -> list[tuple[str, str]]:
@@ -196,18 +198,22 @@ _PATH = "/v1/topics/{topic}"
 ENDPOINTS = (
     Endpoint(
         method="POST", path=f"{_PATH}:receive", scope=Scope.WRITE, handler=receive,
+        is_for_tenants=True,
         summary="Receive messages of a topic", body=Wanted, answers={200: TopicMessages},
     ),
     Endpoint(
         method="POST", path=f"{_PATH}:finish", scope=Scope.WRITE, handler=finish,
+        is_for_tenants=True,
         summary="Finish received messages", body=Finished, answers={200: GivenResults},
     ),
     Endpoint(
         method="POST", path=f"{_PATH}:extend", scope=Scope.WRITE, handler=extend,
+        is_for_tenants=True,
         summary="Extend received messages", body=Extended, answers={200: GivenResults},
     ),
     Endpoint(
         method="POST", path=f"{_PATH}:release", scope=Scope.WRITE, handler=release,
+        is_for_tenants=True,
         summary="Release received messages", body=Released, answers={200: GivenResults},
     ),
 )  # fmt: skip

@@ -15,9 +15,9 @@ from unittest.mock import Mock
 import pytest
 
 from delaybridge.errors import PublishUnavailable
-from delaybridge.message import Delivery, Destination
+from delaybridge.message import Delivery, Destination, planned
 from delaybridge.publish import CONFIRMED, Fault, Publisher, Verdict
-from tests.rigs.broker import QUICK_S, NetworkRig, Received, Rig, Sink, connect_to, quick
+from tests.rigs.broker import DUE_MS, QUICK_S, NetworkRig, Received, Rig, Sink, connect_to, quick
 from tests.rigs.broker_http import HttpRig
 from tests.rigs.broker_kafka import KafkaRig
 from tests.rigs.broker_kombu import KombuAmqpRig, KombuRedisRig
@@ -100,17 +100,18 @@ class TestEveryPublisher:
     async def test_added_headers_carry_id_and_attempt(self, rig: Rig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
-            one = rig.delivery(to)
-            one.id, one.attempt = "é-id", 3
-            await sink.publish([one])
-            arrived = await asyncio.to_thread(rig.read, to.address, 1)
-            assert [(a.id, a.attempt) for a in arrived] == [("é-id", 3)]
+            one, plain = rig.delivery(to), rig.delivery(to)
+            one.given_id, one.attempt = "é-id", 3
+            own = Delivery("acme/o/1", planned(plain.record, None, "acme"), to, DUE_MS, 1)
+            await sink.publish([one, own])
+            arrived = await asyncio.to_thread(rig.read, to.address, 2)
+            assert {(a.id, a.attempt) for a in arrived} == {("é-id", 3), ("o/1", 1)}
 
     async def test_the_same_id_twice_gives_two_messages(self, rig: Rig) -> None:
         to = await rig.new_destination()
         async with rig.connected() as (publisher, sink):
             deliveries = rig.deliveries(to, 4)
-            deliveries[2].id = deliveries[0].id
+            deliveries[2].given_id = deliveries[0].given_id
             await sink.publish(deliveries)
             arrived = await asyncio.to_thread(rig.read, to.address, 4)
             assert sorted(one.body or b"" for one in arrived) == [b"0", b"1", b"2", b"3"]

@@ -43,7 +43,7 @@ class TestRecords:
         pairs = (("b", b"1"), ("a", None), ("b", b""), ("b", b"\xff\x00"), ("é", "€".encode()))
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to, b"\x00body\xff", headers=pairs, key=b"\xffkey", partition=2)
-            one.id = "é-id"
+            one.given_id = "é-id"
             before_ms = time.time_ns() // 1_000_000
             await sink.publish([one])
             (record,) = await asyncio.to_thread(rig.read_raw, to.address, 1)

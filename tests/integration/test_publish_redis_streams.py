@@ -54,7 +54,7 @@ class TestEntries:
         pairs = (("b", b"1"), ("body", b"\xff\x00"), ("b", b""), ("é", "€".encode()))
         async with rig.connected() as (publisher, sink):
             one = rig.delivery(to, b"\x00body\r\n\xff", headers=pairs, key=b"\xffkey")
-            one.id, one.attempt = "é-id", 3
+            one.given_id, one.attempt = "é-id", 3
             await sink.publish([one])
         fields = [
             (b"body", b"\x00body\r\n\xff"),

@@ -29,7 +29,6 @@ from delaybridge.message import (
     planned,
     tenant_text,
 )
-from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.web.tokens import TokenFile
 
@@ -120,9 +119,9 @@ def test_the_first_rule_that_fits_names_the_tenant_of_a_source() -> None:
         "orders.delay": "acme", "other.delay": "rest"
     }  # fmt: skip
     for source, tenant in named.items():
-        assert tenant_of(Route("kafka", "kafka", source, "x"), rules) == tenant
-    assert tenant_of(Route("eu", "kafka", "other.delay", "x"), rules) == "beta"
-    assert tenant_of(Route("eu", "kafka", "other.delay", "x"), rules[:1]) == ""
+        assert tenant_of("kafka", source, rules) == tenant
+    assert tenant_of("eu", "other.delay", rules) == "beta"
+    assert tenant_of("eu", "other.delay", rules[:1]) == ""
 
 
 def test_a_quarantined_message_without_an_id_stays_with_its_tenant() -> None:

@@ -102,7 +102,7 @@ async def get(call: Call) -> QueueEnvelope:
 
     body: empty for a token that may only read.
     """
-    found = await call.site.client.get((await decoded(call.body, JobId)).id.strip())
+    found = await call.client.get((await decoded(call.body, JobId)).id.strip())
     if found is None:
         return QueueEnvelope(0, "ok")
     await note_reading(call, found.id)
@@ -125,7 +125,15 @@ def _text(value: Any) -> str:
 
 
 ENDPOINTS = tuple(
-    Endpoint(method="POST", path=path, scope=scope, handler=handler, summary=summary, body=bytes)
+    Endpoint(
+        method="POST",
+        path=path,
+        scope=scope,
+        handler=handler,
+        summary=summary,
+        body=bytes,
+        is_for_tenants=True,
+    )
     for path, scope, handler, summary in (
         ("/push", Scope.WRITE, push, "Store a job"),
         ("/pop", Scope.WRITE, pop, "Fetch a job"),

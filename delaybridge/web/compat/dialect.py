@@ -82,16 +82,14 @@ async def drop(call: Call, id: str) -> None:
     """Cancel a job, also one that nobody knows; Problem if it is too late."""
     if not id:
         raise MessageError("bad_id", "id", "give the id of a job")
-    if await call.site.client.cancel(id) is Answer.IN_FLIGHT:
+    if await call.client.cancel(id) is Answer.IN_FLIGHT:
         what = f"{id[:80]!r} was handed to the broker, or is about to be"
         raise Problem(409, "in_flight", what)
 
 
 async def put(call: Call, destination: str, body: bytes, id: str, **fields: Any) -> None:
     """Store a job; one with the same id that still waits is replaced. Problem if it is too late."""
-    receipt = await call.site.client.schedule(
-        destination, body, id=id, on_conflict="replace", **fields
-    )
+    receipt = await call.client.schedule(destination, body, id=id, on_conflict="replace", **fields)
     if receipt.answer is Answer.IN_FLIGHT:
         what = f"{id[:80]!r} was handed to the broker, or is about to be"
         raise Problem(409, "in_flight", what)

@@ -120,7 +120,7 @@ async def _new(call: Call, job: MykitJob, place: str, body: bytes, fields: dict[
     for left in reversed(range(_TRIES)):
         id = _id(job)
         try:
-            await call.site.client.schedule(place, body, id=id, **fields)
+            await call.client.schedule(place, body, id=id, **fields)
         except MessageConflict:  # two processes of one host counted alike
             if not left:
                 raise
@@ -174,12 +174,12 @@ async def delete(call: Call) -> MykitEnvelope:
 async def restore_one(call: Call) -> MykitEnvelope:
     """Bring a job back from the dead set; one that waits already is left as it is."""
     id = call.path.get("id") or call.query.one()
-    answer = await call.site.client.kick(id)
+    answer = await call.client.kick(id)
     if answer is Answer.KICKED:
         return MykitEnvelope(True)
     if answer is Answer.IN_FLIGHT:
         raise may_live(id)
-    found = await call.site.client.get(id)
+    found = await call.client.get(id)
     if found is None or found.state is State.DEAD:
         what = f"{id[:80]!r} neither waits nor is dead: it was delivered, deleted, or never here"
         raise Problem(404, "unknown", what)
@@ -195,8 +195,8 @@ async def restore(call: Call) -> MykitEnvelope:
     """
     if not call.query.expire:
         return MykitEnvelope(True, message="nothing to do: the time of every dead job has come")
-    pages = call.site.patient.select(Selection(states=(State.DEAD,), place=_ours(call)))
-    started = await jobs.start(call, "kick", pages, call.site.patient.kick_many)
+    pages = call.patient.select(Selection(states=(State.DEAD,), place=_ours(call)))
+    started = await jobs.start(call, "kick", pages, call.patient.kick_many)
     return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
 
 
@@ -207,8 +207,8 @@ async def clear(call: Call) -> MykitEnvelope:
     if call.query.confirm != call.site.settings.namespace:
         what = "this cancels every job; add ?confirm=NAMESPACE"
         raise Problem(422, "unconfirmed", what)
-    pages = call.site.patient.select(Selection(place=_ours(call)))
-    started = await jobs.start(call, "cancel", pages, call.site.patient.cancel_many)
+    pages = call.patient.select(Selection(place=_ours(call)))
+    started = await jobs.start(call, "cancel", pages, call.patient.cancel_many)
     return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
 
 
@@ -247,8 +247,14 @@ def _fetched(found: ReceivedMessage | None) -> MykitEnvelope:
 _ADMIN, _WRITE = Scope.ADMIN, Scope.WRITE
 ENDPOINTS = (
     Endpoint(
-        method="POST", path="/push", scope=_WRITE, handler=push, summary="Store a job", body=bytes
-    ),
+        method="POST",
+        path="/push",
+        scope=_WRITE,
+        handler=push,
+        summary="Store a job",
+        body=bytes,
+        is_for_tenants=True,
+    ),  # fmt: skip
     *(
         Endpoint(
             method="GET",
@@ -257,6 +263,7 @@ ENDPOINTS = (
             handler=handler,
             summary="",
             query=query,
+            is_for_tenants=True,
         )
         for path, scope, handler, query in (
             ("/delete", _WRITE, delete, NamedJob),

@@ -16,6 +16,7 @@ from delaybridge.web.compat.dialect import NO_PULL, destination_of
 from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call
 from delaybridge.web.problems import problem_of
+from delaybridge.web.tenancy import Tenancy
 
 _TTR_S = (1, 43_200)  # of a pull topic
 _DIGITS = 15
@@ -53,7 +54,8 @@ class Pop:
         ]
         if not all(place.startswith(f"{PULL}:") for place in places):
             raise NO_PULL
-        self._site, self._wait_s = call.site, wait_s
+        self._site, self._client, self._wait_s = call.site, call.client, wait_s
+        self._own = Tenancy(call.tenant)
         self._topics = [place.removeprefix(f"{PULL}:") for place in dict.fromkeys(places)]
         self._shown, self._refusal = shown, refusal
         self._header, self._unit_s = ttr
@@ -64,7 +66,7 @@ class Pop:
         try:
             found = await self._found(ending)
             if found and ending.has_ended:
-                await self._site.client.release([found])
+                await self._client.release([found])
                 return
             content = self._shown(found)
         except Exception as exc:
@@ -81,7 +83,7 @@ class Pop:
         await hub.start()
         found = None
         while not (hub.is_closed or ending.has_ended):
-            waiters = {topic: hub.enter(topic, ending) for topic in self._topics}
+            waiters = {topic: hub.enter(self._own.topic(topic), ending) for topic in self._topics}
             try:
                 found = await self._look()
                 left_s = ends_s - loop.time()
@@ -93,12 +95,12 @@ class Pop:
             finally:
                 wakes = found is not None or hub.is_closed or ending.has_ended
                 for topic, waiter in waiters.items():
-                    hub.leave(topic, waiter, wakes=wakes)
+                    hub.leave(self._own.topic(topic), waiter, wakes=wakes)
         return found
 
     async def _look(self) -> ReceivedMessage | None:
         """A job, held for the time to run that it was stored with."""
-        client = self._site.client
+        client = self._client
         for topic in self._topics:
             if some := await client.receive(topic, ttr=_FIRST_TTR):
                 if asked := number_of(dict(some[0].headers).get(self._header)):

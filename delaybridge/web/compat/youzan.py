@@ -76,6 +76,7 @@ async def _add(call: Call, job: YouzanCommand) -> CommandEnvelope:
 
 ENDPOINTS = (
     Endpoint(
-        method="POST", path="/", scope=Scope.WRITE, handler=run, summary="Run a command", body=bytes
+        method="POST", path="/", scope=Scope.WRITE, handler=run, summary="Run a command",
+        body=bytes, is_for_tenants=True,
     ),
-)
+)  # fmt: skip

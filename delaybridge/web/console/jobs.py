@@ -33,7 +33,7 @@ async def jobs(call: Call) -> dict[str, Any]:
             following = link("/jobs", cursor=audit.next_cursor, limit=query.limit)
     return {
         "api": "/v1/jobs",
-        "jobs": await all_jobs(call.site),
+        "jobs": await all_jobs(call),
         "audit": audit,
         "following": following,
         "query": query,
