@@ -27,8 +27,10 @@ class Entrance(AbstractAsyncContextManager):
     def __init__(
         self, redis_url: str, namespace: str, brokers: dict[str, str], **ingest: Any
     ) -> None:
-        """ingest: settings of that section; limits, retry and lease: of those."""
+        """ingest: settings of that section; limits, retry and lease: of those. share:
+        the tenants."""
         limits, retry = ingest.pop("limits", {}), ingest.pop("retry", {})
+        share = ingest.pop("share", ())
         lease = ingest.pop("lease", {"ttl_ms": 15_000, "renew_ms": 300})
         self.settings = Settings.load(
             None,
@@ -37,6 +39,7 @@ class Entrance(AbstractAsyncContextManager):
                 "namespace": namespace,
                 "brokers": brokers,
                 "buckets": 4,
+                "tenants": list(share),
                 "ingest": ingest,
                 "limits": limits,
                 "retry": retry,
