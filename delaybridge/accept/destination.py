@@ -10,8 +10,11 @@ from urllib.parse import unquote
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import PULL, TENANT, Destination
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_PULL_TOPIC = re.compile(rf"(?:{TENANT}/)?{_TOPIC.pattern}")  # tenants have their own
+_TOPIC = r"(?!\.\.?\Z)[a-zA-Z0-9._-]{1,249}"
+_TOPICS = {
+    "kafka": re.compile(_TOPIC),
+    PULL: re.compile(rf"(?:{TENANT}/)?{_TOPIC}"),  # tenants have their own
+}
 _PATH_CHAR = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})"
 _PATH = re.compile(rf"{_PATH_CHAR}+(?:\?(?:{_PATH_CHAR}|\?)*)?")
 _ODD = re.compile(r"[\x00-\x1f\x7f%\\]")  # in a path that was decoded once
@@ -77,9 +80,8 @@ def _check_address(destination: Destination) -> None:
             _short_text(part, what)
         if not address and not routing_key:
             raise _bad("the queue's name is missing")
-    elif destination.kind in ("kafka", PULL):
-        topic = _TOPIC if destination.kind == "kafka" else _PULL_TOPIC
-        if not topic.fullmatch(address) or address in (".", ".."):
+    elif (topic := _TOPICS.get(destination.kind)) is not None:
+        if not topic.fullmatch(address):
             raise _bad(f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
     else:
         _check_text(address, destination.kind)

@@ -51,6 +51,12 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
 @grammar.plan_options
 @option("--at-most-once", "May be lost in a crash; never duplicated.")
 @option(
+    "--tenant NAME",
+    "Whose message it is: stored as NAME/ID, delivered as ID.",
+    default="",
+    show_default=False,
+)
+@option(
     "--on-conflict",
     "What to do if the id is pending already.",
     type=click.Choice(["fail", "keep", "replace"]),

@@ -239,6 +239,7 @@ def _facts(stored: delaybridge.Stored, now_ms: int) -> Iterator[tuple[str, objec
     yield "delivery", "at most once" if stored.at_most_once else None
     yield "retry", plan_text(stored.retry)
     yield "key", plain(stored.key)
+    yield "tenant", stored.tenant or None
     yield "bucket", stored.bucket
     yield "bytes", None if stored.body is None else len(stored.body)
     for name, value in stored.properties.items():

@@ -20,8 +20,9 @@ class Stored:
     publish has postponed it. attempts: failed publishes so far. maybe_delivered: one of them may
     have been delivered. last_error: how the last publish failed; failing_ms: when the first one
     failed. fired: handed to the broker, or about to be. reason: why it is parked or dead. dead_ms:
-    when it was buried. is_readable: False if the record cannot be decoded; then `body` is the raw
-    record, and only id, state, reason and dead_ms are known.
+    when it was buried. tenant: whose it is; its name is the beginning of the id. is_readable: False
+    if the record cannot be decoded; then `body` is the raw record, and only id, state, reason and
+    dead_ms are known.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Stored:
     reason: str | None = None
     dead_ms: int | None = None
     bucket: int = 0
+    tenant: str = ""
     fired: bool = False
     is_readable: bool = True
 
@@ -85,6 +87,7 @@ def stored(row: Row, bucket: int) -> Stored:
         reason=(row.reason or None) if row.state is State.DEAD else None,
         dead_ms=dead_ms,
         bucket=bucket,
+        tenant=record.tenant,
         fired=row.fired,
     )
 

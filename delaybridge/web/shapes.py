@@ -123,7 +123,8 @@ class ChangedMessage(msgspec.Struct, omit_defaults=True):
 class StoredMessage(msgspec.Struct, omit_defaults=True):
     """A message in the store. Bytes that are no UTF-8 are in the fields that end in `_base64`.
 
-    life: only with a ledger, which also shows messages that have ended.
+    life: only with a ledger, which also shows messages that have ended. tenant: whose it is, for
+    tokens of no tenant; its name is the beginning of the id.
     """
 
     id: str
@@ -153,6 +154,7 @@ class StoredMessage(msgspec.Struct, omit_defaults=True):
     dead: str | None = None
     dead_ms: int | None = None
     bucket: int = 0
+    tenant: str = ""
     life: RecordedLife | None = None
 
 
@@ -221,7 +223,7 @@ def shape_of(stored: Stored, *, with_body: bool) -> StoredMessage:
 
 _SAME = (
     *("priority", "ttl_ms", "at_most_once", "maybe_delivered", "fired", "first_due_ms"),
-    *("last_error", "reason", "dead_ms", "bucket"),
+    *("last_error", "reason", "dead_ms", "bucket", "tenant"),
 )
 
 

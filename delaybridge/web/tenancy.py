@@ -71,9 +71,12 @@ class Tenancy:
 
     def shown(self, one: Stored) -> Stored:
         """A message as its tenant sees it."""
+        if not self.tenant:
+            return one
         return replace(
             one,
             id=self.given(one.id),
+            tenant="",
             destination=self.text(one.destination),
             reason=one.reason and self.text(one.reason),
             last_error=one.last_error and self.text(one.last_error),

@@ -17,6 +17,7 @@ import redis
 
 from delaybridge.events import Quarantined
 from delaybridge.web.table import ENDPOINTS
+from tests.rigs import ledgers
 from tests.rigs.api import api
 from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import until_async
@@ -326,6 +327,28 @@ async def test_a_dialect_stays_within(
         assert (await ask("beta", command="delete", id="j"))["id"] == "j"
         assert (await ask("beta", command="delete", id="acme/j"))["success"]
         assert await ops.ids() == ["acme/j"]
+
+
+async def test_the_ledger_tells_a_tenant_of_its_own_messages(
+    redis_url: str, namespace: str, serving: dict[str, Any], tmp_path: Path
+) -> None:
+    kept = {"ledger": {"url": ledgers.made(f"sqlite:///{tmp_path / 'ledger.db'}")}}
+    serving["top"] |= {"durability": "ledger", "buckets": 1}
+    async with api(redis_url, namespace, **kept, **serving) as http:
+        acme, beta, ops = (As(http, who) for who in ("acme", "beta", "ops"))
+        await acme.schedule("m", destination="pull:t")
+        assert (await acme("DELETE", "/messages/m")).status_code == 200
+        ended = (await acme("GET", "/messages/m")).json()
+        calls = [(call["state"], call["destination"]) for call in ended["life"]["calls"]]
+        assert (ended["id"], ended["state"], calls) == (
+            "m", "cancelled", [("cancelled", "pull:t")],
+        )  # fmt: skip
+        assert (await beta("GET", "/messages/m")).status_code == 404
+        assert (await beta("GET", "/messages/acme%2Fm")).status_code == 404
+        shown = (await ops("GET", "/messages/acme%2Fm")).json()
+        assert (shown["id"], shown["tenant"], shown["destination"]) == (
+            "acme/m", "acme", "pull:acme/t",
+        )  # fmt: skip
 
 
 async def test_keys_of_an_untenanted_namespace_are_as_they_were(

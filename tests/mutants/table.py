@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import entrances, ingest, outside, scanning, storing
+from tests.mutants import entrances, ingest, outside, scanning, sharing, storing
 from tests.mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
@@ -11,4 +11,5 @@ MUTANTS: list[Mutant] = [
     *storing.MUTANTS,
     *scanning.MUTANTS,
     *outside.MUTANTS,
+    *sharing.MUTANTS,
 ]

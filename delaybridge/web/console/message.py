@@ -129,6 +129,8 @@ def _again(item: StoredMessage) -> str:
         words.append(f"--key={item.key}")
     words += [word for name, value in item.headers for word in ("-H", f"{name}={value}")]
     words += [word for name, value in item.properties.items() for word in ("-P", f"{name}={value}")]
+    if item.tenant:
+        words += ["--tenant", item.tenant]
     if item.priority:
         words += ["--priority", str(item.priority)]
     return f"{shlex.join([*words, '--', item.destination, '-'])} < body.bin"
