@@ -146,6 +146,14 @@ async def test_lists_exports_and_cursors_show_only_what_is_own(acme: As, beta: A
         assert [line.partition(",")[0].strip('"') for line in csv.splitlines()[1:]] == names
     assert await acme.ids("/in-flight") == []
     assert len(await ops.ids()) == 7
+    for who in (acme, beta):
+        await who.schedule("pulled", destination="pull:t")
+    assert await acme.ids(destination="pull:t") == ["pulled"]
+    assert await ops.ids(destination="pull:acme/t") == ["acme/pulled"]
+    assert await ops.ids(destination="pull:acme") == []
+    asked = {"filter": {"destination": "pull:t"}}
+    assert (await acme.job("/messages:cancel", asked))["answers"] == {"cancelled": 1}
+    assert await ops.ids(destination="pull") == ["beta/pulled"]
 
 
 async def test_a_cursor_says_nothing_of_others(

@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "tenants: the quick way names anything", "delaybridge/ingest/rabbitmq/forms.py",
         "if not names.may_name(id := names.prefix + id):", "if not (id := names.prefix + id):",
-        "the second message of a form takes an id of a tenant",
-        f"{_INGEST}::test_rabbitmq",
+        "the third message of a form takes an id of a tenant",
+        _UNIT,
     ),
     Mutant(
         "tenants: what is everybody's", "delaybridge/web/access.py",

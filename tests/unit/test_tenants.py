@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import accept
 from delaybridge.accept.draft import Drafting
 from delaybridge.errors import ConfigError, MessageError
-from delaybridge.ingest.entries import Quarantine
+from delaybridge.ingest.entries import Quarantine, Schedule
 from delaybridge.ingest.names import Names, tenant_of
+from delaybridge.ingest.rabbitmq.messages import MessageReader
+from delaybridge.ingest.reach import AllowList
 from delaybridge.message import (
     Delivery,
     Destination,
@@ -31,6 +33,7 @@ from delaybridge.message import (
 )
 from delaybridge.settings.settings import Settings
 from delaybridge.web.tokens import TokenFile
+from tests.rigs import raw_messages
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,30}\Z")
@@ -151,3 +154,31 @@ def test_a_token_may_have_a_tenant(tmp_path: Path) -> None:
     assert [each.tenant for each in TokenFile(str(file), ("acme",)).all()] == ["acme", ""]
     with pytest.raises(ConfigError, match=r"line 1: 'acme' is not among tenants: beta"):
         TokenFile(str(file), ("beta",))
+
+
+@pytest.mark.parametrize("tenant", ["acme", ""])
+def test_messages_of_one_form_are_named_alike(tenant: str) -> None:
+    """The third one is read by what is known of the first two."""
+    names = Names(tenant, ("acme", "beta"))
+    reader = MessageReader(
+        raw_messages.ROUTE, KINDS, Limits(), AllowList(()), ["x.delay"], "", names
+    )
+    for id in ("m", "n", "beta/o", "acme/p", "o"):
+        entry = reader.read(raw_messages.delivered({"x-delay": 1000}, message_id=id), b"1234")
+        if "/" in id and not tenant:
+            assert isinstance(entry, Quarantine)
+        else:
+            assert isinstance(entry, Schedule)
+            stored = f"{tenant}/{id}" if tenant else id
+            assert (entry.accepted.id, entry.accepted.shard_key) == (stored, stored.encode())
+            assert tenant_text(entry.payload) == tenant
+
+
+def test_the_longest_id_of_a_form_leaves_room_for_the_tenant() -> None:
+    names = Names("acme", ("acme",))
+    reader = MessageReader(
+        raw_messages.ROUTE, KINDS, Limits(), AllowList(()), ["x.delay"], "", names
+    )
+    for id in ("m", "n", "x" * 250, "x" * 251):
+        entry = reader.read(raw_messages.delivered({"x-delay": 1000}, message_id=id), b"1234")
+        assert isinstance(entry, Quarantine if len(id) > 250 else Schedule)
