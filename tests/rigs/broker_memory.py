@@ -32,7 +32,7 @@ class MemoryRig(Rig):
 
     def read(self, address: str, at_least: int) -> list[Received]:
         return [
-            Received(one.id, one.record.body, one.attempt)
+            Received(one.given_id, one.record.body, one.attempt)
             for one in self.made.published
             if one.destination.address == address
         ]
