@@ -33,6 +33,7 @@ from delaybridge.message import (
 )
 from delaybridge.settings.settings import Settings
 from delaybridge.web.tokens import TokenFile
+from delaybridge.worker.reload import reread
 from tests.rigs import raw_messages
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
@@ -182,3 +183,15 @@ def test_the_longest_id_of_a_form_leaves_room_for_the_tenant() -> None:
     for id in ("m", "n", "x" * 250, "x" * 251):
         entry = reader.read(raw_messages.delivered({"x-delay": 1000}, message_id=id), b"1234")
         assert isinstance(entry, Quarantine if len(id) > 250 else Schedule)
+
+
+def test_sighup_takes_tenants_with_their_sources(tmp_path: Path) -> None:
+    file = tmp_path / "delaybridge.toml"
+    file.write_text("")
+    settings = Settings.load(file, environ={})
+    file.write_text('tenants = ["acme"]\n[ingest]\ntenants = ["a.delay=acme"]\n')
+    taken = reread(settings)
+    assert taken is not None
+    assert (taken.tenants, taken.ingest.tenants) == (("acme",), ("a.delay=acme",))
+    file.write_text('[ingest]\ntenants = ["a.delay=acme"]\n')
+    assert reread(taken) is None
