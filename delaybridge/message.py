@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -103,12 +103,13 @@ ConflictPolicy = OnConflict | Literal["known"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one message and of a namespace. 0: no limit; for the last four only.
+    """The limits of one message and of a namespace. 0: no limit; for those of a namespace only.
 
     body_bytes: the most bytes of a body, and of a key. headers, headers_bytes: the most headers of
     a message, and their bytes in all. id_bytes: the most bytes of an id. delay_ms: the longest
     delay in milliseconds. pending_messages, pending_bytes: how much may be pending in the
-    namespace; destination_messages, destination_bytes: the same for each destination.
+    namespace; destination_messages, destination_bytes: the same for each destination;
+    tenant_messages, tenant_bytes: for each tenant, unless `tenants` has other numbers for it.
     """
 
     body_bytes: int = 256 * 1024
@@ -120,6 +121,9 @@ class Limits:
     pending_bytes: int = 0
     destination_messages: int = 0
     destination_bytes: int = 0
+    tenant_messages: int = 0
+    tenant_bytes: int = 0
+    tenants: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
 
 
 class Destination(NamedTuple):

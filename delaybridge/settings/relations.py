@@ -91,12 +91,19 @@ def _destinations(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
 
 
 def _tenants(settings: Settings) -> Iterator[str]:
-    """Sources of a tenant that does not exist."""
-    for rule in settings.ingest.tenants:
-        tenant = rule.partition("=")[2]
+    """Sources and limits of a tenant that does not exist, and two limits of one tenant."""
+    limited = [rule.partition("=")[0] for rule in settings.limits.tenants]
+    named = [(rule, "ingest.tenants", rule.partition("=")[2]) for rule in settings.ingest.tenants]
+    named += [
+        (rule, "limits.tenants", tenant)
+        for rule, tenant in zip(settings.limits.tenants, limited, strict=True)
+    ]
+    for rule, path, tenant in named:
+        where = f"{settings.sources()[path]}: {path}: got {rule!r}"
         if tenant not in settings.tenants:
-            where = f"{settings.sources()['ingest.tenants']}: ingest.tenants: got {rule!r}"
             yield f"{where}; {tenant!r} is not among tenants: {', '.join(settings.tenants) or '[]'}"
+        elif path == "limits.tenants" and limited.count(tenant) > 1:
+            yield f"{where}; each tenant once"
 
 
 def _dead_letters(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:

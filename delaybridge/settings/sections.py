@@ -56,6 +56,10 @@ SourceTenants = Annotated[
     tuple[str, ...],
     texts("[^=]+=[^=]+", 'a list of SOURCE=TENANT, as ["orders.delay=acme"]'),
 ]
+TenantLimits = Annotated[
+    tuple[str, ...],
+    texts("[^=]+=[0-9]{1,15}/[0-9]{1,15}", 'a list of NAME=MESSAGES/BYTES, as ["acme=500000/0"]'),
+]
 ManagementUrls = Annotated[
     tuple[str, ...],
     texts(
@@ -351,7 +355,19 @@ class LimitsSettings(Section):
     """The most messages pending for one destination, approximately; 0: no limit."""
     destination_bytes: Annotated[int, whole(0, 10**15)] = _LIMITS.destination_bytes
     """The most bytes pending for one destination, approximately; 0: no limit."""
+    tenant_messages: Annotated[int, whole(0, 10**12)] = _LIMITS.tenant_messages
+    """The most messages pending of one tenant, approximately; 0: no limit: see docs/tenants.md."""
+    tenant_bytes: Annotated[int, whole(0, 10**15)] = _LIMITS.tenant_bytes
+    """The most bytes pending of one tenant, approximately; 0: no limit."""
+    tenants: TenantLimits = ()
+    """Other numbers for some tenants: NAME=MESSAGES/BYTES, as acme=500000/0."""
 
     def as_limits(self) -> Limits:
         """The same as `accept` and the clients take it."""
-        return Limits(**self.model_dump())
+        return Limits(**{**self.model_dump(), "tenants": dict(map(_tenant_limits, self.tenants))})
+
+
+def _tenant_limits(rule: str) -> tuple[str, tuple[int, int]]:
+    name, _, numbers = rule.partition("=")
+    messages, _, size = numbers.partition("/")
+    return name, (int(messages), int(size))

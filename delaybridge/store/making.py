@@ -78,9 +78,9 @@ class Making(Scheduling):
         if not entries:
             return []
         yield from self.open()
-        full = yield from self._refusal_of_quota()
+        yield from self.quota.look(self._buckets)
         changing = [entry for entry in entries if "was" in entry.fields]
-        turns = [self._turn(e, now_ms, full) for e in entries if "was" not in e.fields]
+        turns = [self._turn(e, now_ms) for e in entries if "was" not in e.fields]
         made = yield from self._make(turns, now_ms)
         ended = yield from together([self.finish(entry) for entry in changing])
         for entry, found in zip(changing, ended, strict=True):
@@ -166,14 +166,7 @@ class Making(Scheduling):
 
         return [command(at) for at in range(0, len(messages), _CALL_RUNS)]
 
-    def _refusal_of_quota(self) -> Steps[str]:
-        """Why the quota takes no further message; empty if it does."""
-        if (yield from self.quota.look(self._buckets)):
-            refusal = self.quota.refusal(b"")
-            return "" if refusal is None else str(refusal)
-        return ""
-
-    def _turn(self, entry: DefinitionEntry, now_ms: int, full: str) -> _Turn:
+    def _turn(self, entry: DefinitionEntry, now_ms: int) -> _Turn:
         nothing = Planned([], 0, 0, entry.progress.planned_ms, now_ms + _LATER_MS)
         definition = entry.definition
         if definition is not None and definition.paused:
@@ -182,8 +175,6 @@ class Making(Scheduling):
             return _Turn(entry, nothing, [], entry.error or "it has no plan: add it again")
         try:
             planned = plan(definition, entry.after_ms, now_ms, is_first=entry.is_first)
-            if full and planned.due_ms:
-                raise StoreFull(full)
             far_ms = now_ms + self.limits.delay_ms - _DAY_MS
             if planned.due_ms and planned.due_ms[-1] > far_ms:  # it cannot be accepted yet
                 return _Turn(entry, nothing._replace(look_ms=now_ms + _DAY_MS), [])
@@ -191,6 +182,8 @@ class Making(Scheduling):
                 self.accepted_run(definition, due_ms, ttl=ttl_ms(definition, due_ms))
                 for due_ms in planned.due_ms
             ]
+            if messages and (full := self.quota.refusal(messages[0].payload)) is not None:
+                raise full
         except DelayBridgeError as exc:
             return _Turn(entry, nothing, [], str(exc))
         except Exception as exc:  # one odd definition must not stop the others

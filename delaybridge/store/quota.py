@@ -1,27 +1,64 @@
-"""Limits on how much may be pending in a namespace and for one destination (off by default).
+"""Limits on how much may be pending in a namespace, for one destination and of one tenant.
 
-A client looks at most once a second, and only while it schedules; in between it counts its own
-messages. A limit can therefore be exceeded only if several clients schedule in the same second.
-Messages are counted. Bytes, and the share of each destination, are estimated from a sample of every
-bucket. A small bucket is in the sample as a whole; with many messages pending, the share of a
-destination is right to within a few per cent of all that is pending.
+All are off by default. A client looks at most once a second, and only while it schedules; in
+between it counts its own messages. A limit can therefore be exceeded only if several clients
+schedule in the same second. Messages are counted. Bytes, and the shares of destinations and
+tenants, are estimated from a sample of every bucket. A small bucket is in the sample as a whole;
+with many messages pending, a share is right to within a few per cent of all that is pending. A
+tenant is refused only if the low end of its estimate is at its limit: never because others have
+many messages, so that one of its own stands for thousands.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from delaybridge.accept.destination import parse_destination
 from delaybridge.errors import MessageError, StoreError, StoreFull
-from delaybridge.message import Limits, destination_text
+from delaybridge.message import Limits, destination_text, tenant_text
 from delaybridge.store.command import Each, Steps
 from delaybridge.store.replies import Sample
 from delaybridge.store.verbs import Bucket
 
 _EVERY_S = 1.0
 _SAMPLED = 64  # messages of each bucket
+_Z = 3.0  # standard errors: 999 of 1,000 estimates are too high by less
+
+
+class _Pending:
+    """What is pending of one destination, one tenant, or in all: messages, and their bytes."""
+
+    __slots__ = ("error", "estimate", "squares", "sums")
+
+    def __init__(self) -> None:
+        """estimate: of messages, and of bytes; so are the others.
+
+        sums, squares: of the records drawn from buckets that were not read as a whole.
+        error: by how much the estimate may be too high, but for one case in 1,000.
+        """
+        self.estimate, self.error = [0.0, 0.0], [0.0, 0.0]
+        self.sums, self.squares = [0.0, 0.0], [0.0, 0.0]
+
+    def add(self, size: int, times: float, *, is_drawn: bool = False) -> None:
+        """A record that stands for so many."""
+        for unit, value in enumerate((1, size)):
+            self.estimate[unit] += times * value
+            if is_drawn:
+                self.sums[unit] += value
+                self.squares[unit] += value * value
+
+    def judge(self, drawn: int, weight: float) -> None:
+        """All records are added. weight: what the variance among those drawn is multiplied by."""
+        for unit in range(2) if drawn else ():
+            variance = self.squares[unit] / drawn - (self.sums[unit] / drawn) ** 2
+            self.error[unit] = _Z * math.sqrt(max(variance, 0.0) * weight)
+
+
+_Place = tuple[str, str]  # pending, destination or tenant; and its name
+_ALL: _Place = ("pending", "")
 
 
 class Quota:
@@ -35,12 +72,23 @@ class Quota:
     ) -> None:
         self._limits, self._kinds, self._monotonic = limits, kinds, monotonic
         self._looked_s = -_EVERY_S
-        # Pending by destination, and in the whole namespace under an empty name.
-        self._messages = defaultdict[str, float](float)
-        self._bytes = defaultdict[str, float](float)
+        self._pending = defaultdict[_Place, _Pending](_Pending)
         self._has_counted = False
-        self._by_destination = bool(limits.destination_messages or limits.destination_bytes)
-        self.is_set = bool(self._by_destination or limits.pending_messages or limits.pending_bytes)
+        self._set = {
+            limited: [
+                (unit, getattr(limits, setting), setting)
+                for unit, setting in enumerate((f"{limited}_messages", f"{limited}_bytes"))
+            ]
+            for limited in ("pending", "destination", "tenant")
+        }
+        self._tenants = {
+            name: [(unit, limit, "tenants") for unit, limit in enumerate(both)]
+            for name, both in limits.tenants.items()
+        }
+        is_set = {limited: any(limit for _, limit, _ in of) for limited, of in self._set.items()}
+        self._by_destination = is_set["destination"]
+        self._by_tenant = is_set["tenant"] or bool(self._tenants)
+        self.is_set = any(is_set.values()) or self._by_tenant
 
     def look(self, buckets: Sequence[Bucket]) -> Steps[bool]:
         """Whether there are limits. Asks the store first if the last look is too old."""
@@ -53,45 +101,57 @@ class Quota:
 
     def refusal(self, payload: bytes) -> StoreFull | None:
         """The error if this record is over a limit, else None."""
-        full = self._over("", "pending")
-        if full is None and self._by_destination:
-            full = self._over(self._label(payload), "destination")
-        if full is not None and self._has_counted:
-            self._looked_s = -_EVERY_S  # some may have gone out since, so the next call looks again
-        return full
+        for place in self._places(payload, payload):
+            if (full := self._over(place)) is not None:
+                if self._has_counted:
+                    self._looked_s = -_EVERY_S  # some may have gone out: the next call looks again
+                return full
+        return None
 
     def count(self, payload: bytes, times: int = 1) -> None:
         """This record is about to be written; -1 time: it was not."""
         self._has_counted = True
-        for label in ("", self._label(payload)) if self._by_destination else ("",):
-            self._messages[label] += times
-            self._bytes[label] += times * len(payload)
+        for place in self._places(payload, payload):
+            self._pending[place].add(len(payload), times)
 
     def _take(self, samples: Sequence[Sample]) -> None:
-        self._messages.clear()
-        self._bytes.clear()
+        self._pending.clear()
         self._has_counted = False
+        drawn, weight = 0, 0.0
         for each in samples:
-            self._messages[""] += each.messages
-            for beginning, record_bytes, _ in each.records:
-                stands_for = each.messages / len(each.records)
-                self._bytes[""] += stands_for * record_bytes
-                if self._by_destination:
-                    label = self._label(beginning)
-                    self._messages[label] += stands_for
-                    self._bytes[label] += stands_for * record_bytes
+            read = len(each.records)
+            is_drawn = read < each.messages
+            if is_drawn and read:
+                drawn += read
+                weight += each.messages * (each.messages - read) / read
+            for beginning, size, _, end in each.records:
+                for place in self._places(beginning, beginning[:1] + end):
+                    self._pending[place].add(size, each.messages / read, is_drawn=is_drawn)
+        for place, pending in self._pending.items():
+            if place[0] == "tenant":
+                pending.judge(drawn, weight)
 
-    def _over(self, label: str, limited: str) -> StoreFull | None:
-        for unit, counted in (("messages", self._messages), ("bytes", self._bytes)):
-            limit = getattr(self._limits, f"{limited}_{unit}")
-            if limit and round(counted[label]) >= limit:
-                what = f"{label and f'{label}: '}limits.{limited}_{unit}"
+    def _over(self, place: _Place) -> StoreFull | None:
+        limited, name = place
+        found = self._pending[place]
+        of_it = self._tenants.get(name) if limited == "tenant" else None
+        for unit, limit, setting in of_it or self._set[limited]:
+            if limit and round(found.estimate[unit] - found.error[unit]) >= limit:
+                what = f"{name and f'{name}: '}limits.{setting}"
                 return StoreFull(
-                    f"{what}: {counted[label]:,.0f} are pending, {limit:,} are allowed; not "
+                    f"{what}: {found.estimate[unit]:,.0f} are pending, {limit:,} are allowed; not "
                     "written: raise the limit, or wait until some have gone out",
                     limit=what,
                 )
         return None
+
+    def _places(self, beginning: bytes, end: bytes) -> Iterator[_Place]:
+        """What a record counts for. end: its last bytes, after its first."""
+        yield _ALL
+        if self._by_destination:
+            yield "destination", self._label(beginning)
+        if self._by_tenant and (tenant := tenant_text(end)):
+            yield "tenant", tenant
 
     def _label(self, beginning: bytes) -> str:
         text = destination_text(beginning)

@@ -53,11 +53,11 @@ _BIRTH = re.compile(rb"([1-9][0-9]{0,4}):([0-9a-f]{16}(?::[1-9][0-9]{0,2}s?)?)")
 class Sample(NamedTuple):
     """messages: the number in the bucket, also dead ones.
 
-    records: of some at random, (beginning of the payload, size, score; None if not delayed).
+    records: of some at random, (beginning of the payload, size, score; None if not delayed, end).
     """
 
     messages: int
-    records: list[tuple[bytes, int, float | None]]
+    records: list[tuple[bytes, int, float | None, bytes]]
 
 
 class Tallied(NamedTuple):
@@ -174,8 +174,8 @@ def read_answer(reply: int) -> Answer:
 
 
 def read_sample(reply: list[Any]) -> Sample:
-    scores = [float(score) if score else None for score in reply[3::3]]
-    return Sample(reply[0], list(zip(reply[1::3], reply[2::3], scores, strict=True)))
+    scores = [float(score) if score else None for score in reply[3::4]]
+    return Sample(reply[0], list(zip(reply[1::4], reply[2::4], scores, reply[4::4], strict=True)))
 
 
 def read_tallied(reply: list[Any]) -> Tallied:

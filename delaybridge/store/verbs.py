@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import KNOWN, Answer, ConflictPolicy, OnConflict, State
+from delaybridge.message import KNOWN, TENANT_CHARS, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store import keys, replies
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.keys import LISTED, SCRIPT_KEYS
@@ -184,8 +184,9 @@ class Bucket:
         return plain("HGET", self.key("dead_reason"), id, parse=replies.read_text)
 
     def sample(self, limit: int) -> RedisCommand[replies.Sample]:
-        """The number of messages, and the beginnings of up to `limit` records at random."""
-        return self._call("sample", (limit, _DESTINATION_BYTES), replies.read_sample)
+        """The number of messages, and the two ends of up to `limit` records at random."""
+        args = (limit, _DESTINATION_BYTES, TENANT_CHARS + 1)
+        return self._call("sample", args, replies.read_sample)
 
     def tally(self, state: State, limit: int, seed: int) -> RedisCommand[replies.Tallied]:
         """Count messages in one state by destination: all, or `limit` of them drawn at random."""
