@@ -166,6 +166,12 @@ METRICS = {
         "source",
         alert="0 for 1 m",
     ),
+    "source_faults": _gauge(
+        "What is wrong with it although it is read: messages wait for a quota or a damaged bucket, "
+        "or go elsewhere. `worker ls` says what.",
+        "source",
+        alert="above 0 for 5 m",
+    ),
     "source_lag_messages": _gauge(
         "Messages that wait at the broker to be read by ingest.", "source", alert="it grows"
     ),

@@ -69,8 +69,9 @@ def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, f
     workers = [report for report in reports.values() if report.scanned_s is not None]
     if workers:
         yield from _of_workers(workers)
-    for source, (state, lag) in sources_of(reports):
+    for source, (state, lag, faults) in sources_of(reports):
         yield ("source_up", source), is_read(state)
+        yield ("source_faults", source), faults
         if lag is not None:
             yield ("source_lag_messages", source), lag
 
@@ -96,8 +97,8 @@ def _of_workers(workers: Sequence[ProcessReport]) -> Iterator[tuple[Key, float]]
 
 def sources_of(
     reports: Mapping[str, ProcessReport],
-) -> Iterator[tuple[str, tuple[str, int | None]]]:
-    """Each source of ingest with its state and its lag."""
+) -> Iterator[tuple[str, tuple[str, int | None, int]]]:
+    """Each source of ingest with its state, its lag and its faults."""
     for report in reports.values():
         yield from report.sources.items()
 

@@ -72,6 +72,6 @@ def _without_brokers(reports: Latest) -> Iterator[str]:
         for name, reason in dict(brokers).items():
             yield f"broker {name}: {reason}"
     sources = list(sources_of(reports))
-    if sources and not any(is_read(state) for _, (state, _) in sources):
-        for name, (state, _) in dict(sources).items():
+    if sources and not any(is_read(state) for _, (state, *_) in sources):
+        for name, (state, *_) in dict(sources).items():
             yield f"source {name}: {state}"

@@ -21,9 +21,9 @@ class ProcessReport(NamedTuple):
     why it is unavailable, None if it is available; unconfirmed: name -> messages that it has.
     held: (destination, cause) -> messages that wait as an operator wants it; parked_ms: the due
     time of the earliest message that is parked for another reason.
-    sources: of an ingest process, name -> (state, lag). scanned_s: when a worker last looked after
-    its leases, on the monotonic clock of this host. ledger: what a worker announces of it; None:
-    it has none. is_draining: it was told to stop.
+    sources: of an ingest process, name -> (state, lag, number of faults). scanned_s: when a worker
+    last looked after its leases, on the monotonic clock of this host. ledger: what a worker
+    announces of it; None: it has none. is_draining: it was told to stop.
     """
 
     totals: Mapping[Key, int] = {}
@@ -33,7 +33,7 @@ class ProcessReport(NamedTuple):
     unconfirmed: Mapping[str, int] = {}
     held: Mapping[tuple[str, str], int] = {}
     parked_ms: float | None = None
-    sources: Mapping[str, tuple[str, int | None]] = {}
+    sources: Mapping[str, tuple[str, int | None, int]] = {}
     scanned_s: float | None = None
     ledger: Mapping[str, Any] | None = None
     is_draining: bool = False

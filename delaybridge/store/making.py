@@ -14,7 +14,6 @@ from delaybridge.errors import (
     DelayBridgeError,
     MessageError,
     StoreError,
-    StoreFull,
     StoreUnavailable,
 )
 from delaybridge.message import KNOWN, Answer, destination_text

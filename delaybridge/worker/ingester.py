@@ -183,7 +183,10 @@ class Ingester(Service):
         return ProcessReport(
             totals,
             histograms,
-            sources={each.source: (each.state, each.lag) for each in read[:MOST_DESTINATIONS]},
+            sources={
+                each.source: (each.state, each.lag, len(each.faults))
+                for each in read[:MOST_DESTINATIONS]
+            },
             is_draining=self.stopping.is_set(),
         )
 

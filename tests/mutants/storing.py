@@ -125,8 +125,22 @@ MUTANTS = [
     ),
     Mutant(
         "quota: one message more", "delaybridge/store/quota.py",
-        "round(counted[label]) >= limit", "round(counted[label]) > limit",
+        "round(found.estimate[unit] - found.error[unit]) >= limit",
+        "round(found.estimate[unit] - found.error[unit]) > limit",
         "limits are exceeded by one",
+        "tests/unit/test_quota.py",
+    ),
+    Mutant(
+        "quota: a tenant by its estimate", "delaybridge/store/quota.py",
+        "found.estimate[unit] - found.error[unit]", "found.estimate[unit]",
+        "one message of a small tenant stands for thousands, and the tenant is refused",
+        "tests/unit/test_quota.py",
+    ),
+    Mutant(
+        "quota: messages of no tenant count for one", "delaybridge/store/quota.py",
+        "if self._by_tenant and (tenant := tenant_text(end)):",
+        "if self._by_tenant and ((tenant := tenant_text(end)) or True):",
+        "whoever is of no tenant is refused, too",
         "tests/unit/test_quota.py",
     ),
     Mutant(

@@ -106,7 +106,7 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
     said = ProcessReport(*counts.copy())._replace(
         brokers={"a": None},
         scanned_s=1.0,
-        sources={"a:x.delay": ("reading", 3)},
+        sources={"a:x.delay": ("reading", 3, 2)},
         held={("a:q", "paused"): 2},
         ledger={"silent": ""},
     )
@@ -355,7 +355,9 @@ def test_ready_says_why_not() -> None:
 def test_an_ingest_process_is_ready_while_one_source_is_read() -> None:
     none: dict[str, object] = {"brokers": {}, "scanned_s": None}
     down = ("no answer", None)
-    assert ready(**none, sources={"a:x": down, "b:y": ("idle: other processes read it", 0)}) == []
+    assert (
+        ready(**none, sources={"a:x": down, "b:y": ("idle: other processes read it", 0, 0)}) == []
+    )
     assert ready(**none, sources={"a:x": down}) == ["source a:x: no answer"]
 
 

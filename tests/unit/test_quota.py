@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreFull
-from delaybridge.message import Limits, Record, destination_text
+from delaybridge.message import Limits, Record, destination_text, encode_record, planned
 from delaybridge.settings.urls import DEFAULT_KINDS
 from delaybridge.store.quota import Quota
 from delaybridge.store.replies import Sample
@@ -18,12 +18,18 @@ from delaybridge.store.verbs import Bucket
 BUCKETS = [Bucket("ns", number, "birth") for number in range(2)]
 
 
-def payload(destination: str) -> bytes:
-    return msgspec.msgpack.encode(Record(destination, b"x" * 100))
+def payload(destination: str, tenant: str = "") -> bytes:
+    return encode_record(planned(Record(destination, b"x" * 100), None, tenant))
 
 
 def sample(messages: int, *destinations: str, size: int = 200) -> Sample:
-    return Sample(messages, [(payload(text)[:1100], size, None) for text in destinations])
+    return sampled(messages, *((text, "") for text in destinations), size=size)
+
+
+def sampled(messages: int, *read: tuple[str, str], size: int = 200) -> Sample:
+    """read: of the messages drawn, destination and tenant."""
+    records = [payload(*each) for each in read]
+    return Sample(messages, [(one[:1100], size, None, one[-32:]) for one in records])
 
 
 class Clock:
@@ -47,8 +53,8 @@ def look(quota: Quota, *samples: Any) -> bool | None:
     raise AssertionError("asked twice")
 
 
-def refused(quota: Quota, destination: str) -> str | None:
-    error = quota.refusal(payload(destination))
+def refused(quota: Quota, destination: str, tenant: str = "") -> str | None:
+    error = quota.refusal(payload(destination, tenant))
     assert error is None or isinstance(error, StoreFull)
     return None if error is None else str(error)
 
@@ -76,6 +82,52 @@ def test_a_full_destination_refuses_messages_and_others_do_not(limit: dict[str, 
     assert str(refused(quota, "rabbitmq:x/another")).startswith("rabbitmq:x: limits.destination_")
     assert refused(quota, "kafka:b") is None
     assert refused(quota, "kafka:unknown") is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"tenant_messages": 4}, "tenant_messages"),
+        ({"tenant_bytes": 800}, "tenant_bytes"),
+        ({"tenants": {"acme": (4, 0)}}, "tenants"),
+        ({"tenants": {"acme": (0, 800)}}, "tenants"),
+        ({"tenant_messages": 9, "tenants": {"acme": (4, 0)}}, "tenants"),
+    ],
+)
+def test_a_tenant_over_its_quota_is_refused_and_nobody_else(
+    limits: dict[str, Any], named: str
+) -> None:
+    quota = Quota(Limits(**limits), DEFAULT_KINDS, Clock())
+    acme, beta, nobody = ("kafka:a", "acme"), ("kafka:a", "beta"), ("kafka:a", "")
+    assert look(quota, sampled(5, *[acme] * 3, beta, nobody), sampled(1, acme)) is True
+    assert str(refused(quota, *acme)).startswith(f"acme: limits.{named}: ")
+    assert refused(quota, *beta) is refused(quota, *nobody) is None
+    full = quota.refusal(payload(*acme))
+    assert full is not None and full.limit == f"acme: limits.{named}"
+
+
+def test_a_tenant_with_numbers_of_its_own_may_have_no_limit() -> None:
+    limits = Limits(tenant_messages=1, tenants={"acme": (0, 0)})
+    quota = Quota(limits, DEFAULT_KINDS, Clock())
+    look(quota, sampled(2, ("kafka:a", "acme"), ("kafka:a", "beta")), Sample(0, []))
+    assert refused(quota, "kafka:a", "acme") is None
+    assert refused(quota, "kafka:a", "beta")
+
+
+def test_a_tenant_is_not_refused_because_its_messages_stand_for_those_of_others() -> None:
+    quota = Quota(Limits(tenant_messages=1000), DEFAULT_KINDS, Clock())
+    others = [("kafka:a", "beta")] * 62
+    some = sampled(100_000, *others, *[("kafka:a", "acme")] * 2)  # they stand for 3,125
+    assert look(quota, some, sampled(3, *[("kafka:a", "acme")] * 3)) is True
+    assert refused(quota, "kafka:a", "acme") is None
+    assert refused(quota, "kafka:a", "beta")
+    for _ in range(3):  # what it schedules itself is counted
+        for _ in range(1000):
+            quota.count(payload("kafka:a", "acme"))
+    assert refused(quota, "kafka:a", "acme") is None
+    for _ in range(6000):
+        quota.count(payload("kafka:a", "acme"))
+    assert refused(quota, "kafka:a", "acme")
 
 
 def test_it_looks_once_a_second_and_accepts_again_when_there_is_room() -> None:

@@ -142,11 +142,22 @@ def test_a_quarantined_message_without_an_id_stays_with_its_tenant() -> None:
         ({"tenants": ["acme", "acme"]}, "tenants: .*each tenant once"),
         ({"ingest": {"tenants": ["a.delay=acme"]}}, "'acme' is not among tenants"),
         ({"tenants": ["acme"], "ingest": {"tenants": ["acme"]}}, "a list of SOURCE=TENANT"),
+        ({"limits": {"tenants": ["acme=1/0"]}}, "limits.tenants: .*'acme' is not among tenants"),
+        ({"tenants": ["acme"], "limits": {"tenants": ["acme=1"]}}, "a list of NAME=MESSAGES/BYTES"),
+        ({"tenants": ["acme"], "limits": {"tenants": "acme=1/0,acme=2/0"}}, "each tenant once"),
     ],
 )
 def test_tenants_that_are_wrong_are_refused(overrides: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Settings.load(overrides=overrides, environ={})
+
+
+def test_a_tenant_may_have_limits_of_its_own() -> None:
+    environ = {"DELAYBRIDGE_TENANTS": "acme,beta", "DELAYBRIDGE_LIMITS__TENANT_MESSAGES": "5"}
+    environ["DELAYBRIDGE_LIMITS__TENANTS"] = "acme=500000/0,beta=0/7"
+    limits = Settings.load(environ=environ).limits.as_limits()
+    assert limits.tenants == {"acme": (500_000, 0), "beta": (0, 7)}
+    assert (limits.tenant_messages, limits.tenant_bytes) == (5, 0)
 
 
 def test_a_token_may_have_a_tenant(tmp_path: Path) -> None:
