@@ -138,9 +138,10 @@ class Quota:
         for unit, limit, setting in of_it or self._set[limited]:
             if limit and round(found.estimate[unit] - found.error[unit]) >= limit:
                 what = f"{name and f'{name}: '}limits.{setting}"
+                count = f"{'about ' * bool(found.error[unit])}{found.estimate[unit]:,.0f}"
                 return StoreFull(
-                    f"{what}: {found.estimate[unit]:,.0f} are pending, {limit:,} are allowed; not "
-                    "written: raise the limit, or wait until some have gone out",
+                    f"{what}: {count} are pending, {limit:,} are allowed; not written: raise the "
+                    "limit, or wait until some have gone out",
                     limit=what,
                 )
         return None
