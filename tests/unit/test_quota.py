@@ -99,7 +99,7 @@ def test_a_tenant_over_its_quota_is_refused_and_nobody_else(
 ) -> None:
     quota = Quota(Limits(**limits), DEFAULT_KINDS, Clock())
     acme, beta, nobody = ("kafka:a", "acme"), ("kafka:a", "beta"), ("kafka:a", "")
-    assert look(quota, sampled(5, *[acme] * 3, beta, nobody), sampled(1, acme)) is True
+    assert look(quota, sampled(9, *[acme] * 3, beta, *[nobody] * 5), sampled(1, acme)) is True
     assert str(refused(quota, *acme)).startswith(f"acme: limits.{named}: ")
     assert refused(quota, *beta) is refused(quota, *nobody) is None
     full = quota.refusal(payload(*acme))
