@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from delaybridge.accept.destination import parse_destination
+from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Limits, destination_text, tenant_text
 from delaybridge.store.command import Each, Steps
@@ -31,14 +31,16 @@ _Z = 3.0  # standard errors: 999 of 1,000 estimates are too high by less
 class _Pending:
     """What is pending of one destination, one tenant, or in all: messages, and their bytes."""
 
-    __slots__ = ("error", "estimate", "squares", "sums")
+    __slots__ = ("error", "estimate", "is_counted", "squares", "sums")
 
     def __init__(self) -> None:
         """estimate: of messages, and of bytes; so are the others.
 
         sums, squares: of the records drawn from buckets that were not read as a whole.
-        error: by how much the estimate may be too high, but for one case in 1,000.
+        error: by how much the estimate may be too high, but for one case in 1,000. is_counted:
+        some were added since the look.
         """
+        self.is_counted = False
         self.estimate, self.error = [0.0, 0.0], [0.0, 0.0]
         self.sums, self.squares = [0.0, 0.0], [0.0, 0.0]
 
@@ -71,9 +73,8 @@ class Quota:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits, self._kinds, self._monotonic = limits, kinds, monotonic
-        self._looked_s = -_EVERY_S
+        self._looked_s, self._parsed = -_EVERY_S, DestinationCache()
         self._pending = defaultdict[_Place, _Pending](_Pending)
-        self._has_counted = False
         self._set = {
             limited: [
                 (unit, getattr(limits, setting), setting)
@@ -103,20 +104,22 @@ class Quota:
         """The error if this record is over a limit, else None."""
         for place in self._places(payload, payload):
             if (full := self._over(place)) is not None:
-                if self._has_counted:
-                    self._looked_s = -_EVERY_S  # some may have gone out: the next call looks again
+                # Some may have gone out: the next call looks again. Not if only others counted: who
+                # is refused could keep Redis busy.
+                if self._pending[place].is_counted:
+                    self._looked_s = -_EVERY_S
                 return full
         return None
 
     def count(self, payload: bytes, times: int = 1) -> None:
         """This record is about to be written; -1 time: it was not."""
-        self._has_counted = True
         for place in self._places(payload, payload):
-            self._pending[place].add(len(payload), times)
+            pending = self._pending[place]
+            pending.add(len(payload), times)
+            pending.is_counted = True
 
     def _take(self, samples: Sequence[Sample]) -> None:
         self._pending.clear()
-        self._has_counted = False
         drawn, weight = 0, 0.0
         for each in samples:
             read = len(each.records)
@@ -157,6 +160,6 @@ class Quota:
     def _label(self, beginning: bytes) -> str:
         text = destination_text(beginning)
         try:
-            return parse_destination(text, self._kinds).label
+            return self._parsed.parse(text, self._kinds)[0].label
         except MessageError:
             return text

@@ -131,6 +131,12 @@ MUTANTS = [
         "tests/unit/test_quota.py",
     ),
     Mutant(
+        "quota: a refusal makes the next call look", "delaybridge/store/quota.py",
+        "if self._pending[place].is_counted:", "if True:",
+        "who is refused keeps Redis busy with small requests",
+        "tests/unit/test_quota.py",
+    ),
+    Mutant(
         "quota: a tenant by its estimate", "delaybridge/store/quota.py",
         "found.estimate[unit] - found.error[unit]", "found.estimate[unit]",
         "one message of a small tenant stands for thousands, and the tenant is refused",

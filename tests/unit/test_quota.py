@@ -157,6 +157,18 @@ def test_messages_scheduled_between_two_looks_count_and_a_refusal_makes_it_look_
     assert look(quota) is True, "full as it was: it does not ask with every call"
 
 
+def test_a_tenant_that_is_refused_makes_nobody_look_again_though_others_schedule() -> None:
+    """Each look reads many records: who is refused could keep Redis busy with small requests."""
+    clock = Clock()
+    quota = Quota(Limits(tenant_messages=1, destination_messages=9), DEFAULT_KINDS, clock)
+    assert look(quota, sampled(1, ("kafka:a", "acme")), Sample(0, [])) is True
+    quota.count(payload("kafka:a", "beta"))
+    assert refused(quota, "kafka:a", "acme")
+    assert look(quota) is True, "it does not ask"
+    assert refused(quota, "kafka:a", "beta")
+    assert look(quota, sampled(1, ("kafka:a", "acme")), Sample(0, [])) is True, "that one counted"
+
+
 def test_a_bucket_that_cannot_be_read_counts_as_empty() -> None:
     from delaybridge.errors import StoreError
 
