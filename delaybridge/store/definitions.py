@@ -251,13 +251,16 @@ class Definitions(Making):
         messages = [self.accepted_run(definition, due_ms) for due_ms in runs]
         made = 0
         for call in self.schedule_runs(definition, current["birth"], messages, runs):
+            yield from self.refuse_over_quota(messages)
             reply = yield Each([call(False)])
             if reply[0] is None:
                 yield from self.open(again=True)
                 reply = yield Each([call(True)])
             if isinstance(reply[0], Exception):
                 raise reply[0]
-            made += sum(answer is Answer.CREATED for answer, _ in reply[0] or ())
+            fresh = sum(answer is Answer.CREATED for answer, _ in reply[0] or ())
+            self.quota.count(messages[0].payload, fresh)
+            made += fresh
         yield from self._end_backfill(entry.name, current["birth"], span)
         return Backfilled(made, known + len(runs) - made, span[0] + 1, span[1] + 1)
 

@@ -77,7 +77,7 @@ class Making(Scheduling):
         if not entries:
             return []
         yield from self.open()
-        yield from self.quota.look(self._buckets)
+        yield from self.quota.look(self._buckets)  # asked in `_turn`
         changing = [entry for entry in entries if "was" in entry.fields]
         turns = [self._turn(e, now_ms) for e in entries if "was" not in e.fields]
         made = yield from self._make(turns, now_ms)
@@ -164,6 +164,12 @@ class Making(Scheduling):
             return lambda first: bucket.schedule(stamped, KNOWN, source=offsets, first=first)
 
         return [command(at) for at in range(0, len(messages), _CALL_RUNS)]
+
+    def refuse_over_quota(self, messages: Sequence[Accepted]) -> Steps[None]:
+        """Raise StoreFull if a quota has no room for the first of one definition's messages."""
+        if messages and (yield from self.quota.look(self._buckets)):
+            if (full := self.quota.refusal(messages[0].payload)) is not None:
+                raise full
 
     def _turn(self, entry: DefinitionEntry, now_ms: int) -> _Turn:
         nothing = Planned([], 0, 0, entry.progress.planned_ms, now_ms + _LATER_MS)

@@ -82,6 +82,25 @@ def test_a_recurring_message_of_a_full_tenant_waits_and_those_of_others_do_not(
     assert made["beta/b"] == made["c"] == ""
 
 
+def test_a_backfill_of_a_full_tenant_goes_on_when_there_is_room(
+    table: Timetable, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delaybridge.store.quota._EVERY_S", 0.0)
+    table.calls.quota = type(table.calls.quota)(Limits(tenant_messages=2), table.calls.kinds)
+    table.add(name="acme/a", tenant="acme")
+    from_ms = table.now_ms - 10 * 60_000
+    with Client(redis_url, namespace=namespace) as client:
+        client.schedule_many(
+            [Message("memory:q", b"x", delay="1h", tenant="acme", id=id) for id in "ab"]
+        )
+        with pytest.raises(StoreFull, match=r"acme: limits\.tenant_messages"):
+            table.run(table.calls.backfill_recurring("acme/a", from_ms, table.now_ms))
+        assert client.stats().delayed == 2
+        assert client.cancel("acme/a") == client.cancel("acme/b") == "cancelled"
+        done = table.run(table.calls.backfill_recurring("acme/a", from_ms, table.now_ms))
+        assert done.made == client.stats().delayed == 10
+
+
 async def test_a_full_tenant_holds_up_no_other_exchange(
     make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, rabbitmq_url: str
 ) -> None:
