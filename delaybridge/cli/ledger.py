@@ -23,7 +23,6 @@ from delaybridge.settings.durability import Keeping
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
     from delaybridge.store.agreement import Looked
-    from delaybridge.store.command import LedgerSteps
 
 _AT_ONCE = 250  # cancelled in one round trip
 
@@ -129,26 +128,13 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
 
 
 def _pages(client: delaybridge.Client, records: Records, place: str) -> Iterator[list[Any]]:
-    from delaybridge.ledger.work import Work
-    from delaybridge.store.selection import Selected
+    from delaybridge.store.restoring import recorded
 
-    def ask() -> LedgerSteps[list[list[Any]]]:
-        found: list[list[Any]] = []
-        after = -1
-        while True:
-            rows = yield Work(partial(_page, records, place, after))
-            if not rows:
-                return found
-            found.append(
-                [Selected(id, bucket, delaybridge.State.DELAYED) for bucket, id, _ in rows]
-            )
-            after = rows[-1][2]
-
-    yield from client.run(lambda calls: ask())  # type: ignore[arg-type,return-value]
-
-
-def _page(records: Records, place: str, after: int, on: Any) -> list[tuple[int, str, int]]:
-    return records.of_place(on, place, after, 10_000)
+    after: int | None = -1
+    while after is not None:
+        step = partial(recorded, records=records, place=place, after=after, dead=True)
+        page, after = client.run(step)  # type: ignore[arg-type]
+        yield page
 
 
 def _audit(call: Invocation, client: delaybridge.Client, record: dict[str, str]) -> str:

@@ -26,7 +26,9 @@ from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
 from delaybridge.ledger.rows import (
+    DEAD,
     DELAYED,
+    EXPIRED,
     FINISHED,
     HOT,
     OVER,
@@ -175,13 +177,15 @@ class Records:
         return found
 
     def of_place(
-        self, on: Connection, place: str, after: int, limit: int
+        self, on: Connection, place: str, after: int, limit: int, *, dead: bool
     ) -> list[tuple[int, str, int]]:
         """Live messages of a destination, or of those below it: bucket, id, number; by number."""
         starts = message.c.destination.startswith(f"{place}/", autoescape=True)
         if ":" not in place:
             starts = message.c.destination.startswith(f"{place}:", autoescape=True)
-        which = self.own, message.c.tier > 0, message.c.number > after
+        which = [self.own, message.c.tier > 0, message.c.number > after]
+        if not dead:
+            which.append(message.c.state.not_in((DEAD, EXPIRED)))
         query = select(message.c.bucket, message.c.id, message.c.number).where(
             *which, (message.c.destination == place) | starts
         )

@@ -35,7 +35,7 @@ Progress = AsyncGenerator[tuple[int, Mapping[str, int]], None]
 
 async def start(call: Call, verb: str, pages: AsyncIterator[Sequence[Named]], do: Verb) -> Job:
     """Begin to apply `do` to all pages; the job as it is now."""
-    return await begin(call, verb, _applied(pages, do))
+    return await begin(call, verb, applied(pages, do))
 
 
 async def begin(call: Call, verb: str, progress: Progress) -> Job:
@@ -71,7 +71,8 @@ async def stop(site: Site, id: str) -> bool:
     return True
 
 
-async def _applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
+async def applied(pages: AsyncIterator[Sequence[Named]], do: Verb) -> Progress:
+    """Apply `do` to all pages."""
     async for page in pages:
         yield len(page), {}
         for at in range(0, len(page), BATCH_MESSAGES):

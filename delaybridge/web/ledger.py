@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +15,8 @@ from delaybridge.settings.durability import Keeping
 from delaybridge.store.agreement import Looked, OnPage, WantedRows
 from delaybridge.store.jobs import Job
 from delaybridge.store.lives import as_recorded, life, recorded_life
-from delaybridge.store.restoring import restore_all
+from delaybridge.store.restoring import recorded, restore_all
+from delaybridge.store.selection import Selected
 from delaybridge.store.stored import Stored
 from delaybridge.web import jobs
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
@@ -58,7 +61,7 @@ async def shown(call: Call, id: str, found: Stored | None) -> StoredMessage | No
     """
     told: Life | None = None
     own = Tenancy(call.tenant)
-    if (records := _records(call.site)) is not None:
+    if (records := records_of(call.site)) is not None:
         try:
             told = await call.site.client.run(lambda calls: life(records, own.in_store(id)))  # type: ignore[arg-type,return-value]
         except StoreUnavailable:
@@ -84,7 +87,7 @@ async def restore(call: Call) -> Reply:
     or moved meanwhile is not brought back. The job's `matched` are the messages that were looked
     at. 409 if this server has no ledger.
     """
-    records = _records(call.site)
+    records = records_of(call.site)
     if records is None:
         what = 'set durability = "ledger" and ledger.url, and run: delaybridge ledger upgrade'
         raise Problem(409, "no_ledger", f"this server has no ledger; {what}")
@@ -92,7 +95,7 @@ async def restore(call: Call) -> Reply:
     if wanted.dry:
         looked = await _run(call.site, records, wanted, lambda looked: None)
         return Reply(MissingMessages(looked.rows, looked.absent))
-    return Reply(await jobs.begin(call, "restore", _restored(call.site, records, wanted)), 202)
+    return Reply(await jobs.begin(call, "restore", restored(call.site, records, wanted)), 202)
 
 
 def _wanted(asked: Restore) -> WantedRows:
@@ -102,9 +105,8 @@ def _wanted(asked: Restore) -> WantedRows:
     for name, value in (("due_from_ms", asked.due_from_ms), ("due_to_ms", asked.due_to_ms)):
         if value is not None and not 0 <= value <= _LAST_MS:
             raise MessageError("bad_time", name, f"got {value}; give 0 to {_LAST_MS}")
-    now_ms = 0 if asked.expired else time.time_ns() // 1_000_000
     return WantedRows(
-        from_ms=max(asked.due_from_ms or 0, now_ms),
+        from_ms=max(asked.due_from_ms or 0, first_ms(expired=asked.expired)),
         to_ms=_LAST_MS if asked.due_to_ms is None else asked.due_to_ms,
         ids=None if ids is None else frozenset(ids),
         dry=asked.dry_run,
@@ -114,7 +116,13 @@ def _wanted(asked: Restore) -> WantedRows:
 _LAST_MS = 2**53
 
 
-async def _restored(site: Site, records: Records, wanted: WantedRows) -> Progress:
+def first_ms(*, expired: bool) -> int:
+    """From which due time on rows are restored. expired: also those that are due already."""
+    return 0 if expired else time.time_ns() // 1_000_000
+
+
+async def restored(site: Site, records: Records, wanted: WantedRows) -> Progress:
+    """Restore what Redis lacks of these rows."""
     pages: asyncio.Queue[Looked | None] = asyncio.Queue()
     task = asyncio.create_task(_run(site, records, wanted, pages.put_nowait))
     task.add_done_callback(lambda _: pages.put_nowait(None))
@@ -127,11 +135,20 @@ async def _restored(site: Site, records: Records, wanted: WantedRows) -> Progres
         task.cancel()
 
 
+async def unfinished(site: Site, records: Records, place: str) -> AsyncIterator[list[Selected]]:
+    """Messages of a destination by the ledger, also those that Redis lacks; no dead ones."""
+    after: int | None = -1
+    while after is not None:
+        step = partial(recorded, records=records, place=place, after=after, dead=False)
+        page, after = await site.client.run(step)  # type: ignore[arg-type]
+        yield page
+
+
 async def _run(site: Site, records: Records, wanted: WantedRows, on_page: OnPage) -> Looked:
     return await site.client.run(lambda calls: restore_all(calls, records, wanted, on_page))  # type: ignore[arg-type,return-value]
 
 
-def _records(site: Site) -> Records | None:
+def records_of(site: Site) -> Records | None:
     """The ledger's; None if this server has no ledger."""
     if site.settings.kept.mode is not Keeping.LEDGER:
         return None

@@ -390,6 +390,33 @@ MUTANTS = [
         "tests/unit/test_shared.py",
     ),
     Mutant(
+        "mykit: a job that Redis lost", "delaybridge/web/compat/mykit.py",
+        "if answer is Answer.UNKNOWN and (records", "if False and (records",
+        "reStoreJob knows the dead set alone",
+        "tests/integration/test_http_compat_ledger.py::test_one_that_redis_lost_comes_back",
+    ),
+    Mutant(
+        "mykit: expire is not heard", "delaybridge/web/compat/mykit.py",
+        "from_ms=first_ms(expired=call.query.expire)", "from_ms=0",
+        "reStore?expire=false restores what is due already",
+        "tests/integration/test_http_compat_ledger.py::test_all_that_redis_lost_comes_back_or_only_"
+        "what_is_not_due",
+    ),
+    Mutant(
+        "mykit: Redis alone is cleared", "delaybridge/web/compat/mykit.py",
+        "parts.append(jobs.applied(unfinished(", "(jobs.applied(unfinished(",
+        "what Redis lost is delivered after clearAll",
+        "tests/integration/test_http_compat_ledger.py::test_all_is_cleared_by_the_record_but_what_"
+        "is_dead_or_elsewhere",
+    ),
+    Mutant(
+        "mykit: the dead are cleared", "delaybridge/web/ledger.py",
+        "after=after, dead=False)", "after=after, dead=True)",
+        "clearAll cancels dead jobs, with a ledger only",
+        "tests/integration/test_http_compat_ledger.py::test_all_is_cleared_by_the_record_but_what_"
+        "is_dead_or_elsewhere",
+    ),
+    Mutant(
         "cli: a line in two pieces", "delaybridge/cli/lines.py",
         "yield from _line(number, kept + part, limit)", "yield from _line(number, part, limit)",
         "the beginning of a line is lost",

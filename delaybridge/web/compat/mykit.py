@@ -6,14 +6,17 @@ import itertools
 import os
 import socket
 import time
+from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.message import Answer, State
+from delaybridge.store.agreement import WantedRows
 from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.store.selection import Selection
 from delaybridge.times import epoch_ms
@@ -21,9 +24,15 @@ from delaybridge.web import jobs
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, noted, put
 from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
+from delaybridge.web.jobs import Progress
 from delaybridge.web.json_text import decoded
+from delaybridge.web.ledger import first_ms, records_of, restored, unfinished
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import may_live
+from delaybridge.web.tenancy import Tenancy
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.records import Records
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEW_STATUS = (0, 5)  # WaitPut, Restore
@@ -172,9 +181,14 @@ async def delete(call: Call) -> MykitEnvelope:
 
 @_answers
 async def restore_one(call: Call) -> MykitEnvelope:
-    """Bring a job back from the dead set; one that waits already is left as it is."""
+    """Bring a job back from the dead set, or by the ledger; one that waits is left as it is."""
     id = call.path.get("id") or call.query.one()
     answer = await call.client.kick(id)
+    if answer is Answer.UNKNOWN and (records := records_of(call.site)) is not None:
+        wanted = WantedRows(ids=frozenset([Tenancy(call.tenant).in_store(id)]))
+        if any([found["restored"] async for _, found in restored(call.site, records, wanted)]):
+            await call.client.kick(id)  # if it was dead
+            return MykitEnvelope(True)
     if answer is Answer.KICKED:
         return MykitEnvelope(True)
     if answer is Answer.IN_FLIGHT:
@@ -189,27 +203,53 @@ async def restore_one(call: Call) -> MykitEnvelope:
 @_answers
 @noted
 async def restore(call: Call) -> MykitEnvelope:
-    """Bring all jobs back from the dead set, as a job of its own: its id.
+    """Bring all jobs back, as a job of its own: its id.
 
-    The time of all of them has come: with expire=false there is nothing to do.
+    With a ledger what Redis lacks, also of other clients; then the dead set. The time of all dead
+    ones has come: with expire=false they stay.
     """
-    if not call.query.expire:
+    parts: list[Progress] = []
+    if (records := _records(call)) is not None:
+        wanted = WantedRows(from_ms=first_ms(expired=call.query.expire))
+        parts.append(restored(call.site, records, wanted))
+    if call.query.expire:
+        dead = Selection(states=(State.DEAD,), place=_ours(call))
+        pages = call.patient.select(dead)
+        parts.append(jobs.applied(pages, call.patient.kick_many))
+    if not parts:
         return MykitEnvelope(True, message="nothing to do: the time of every dead job has come")
-    pages = call.patient.select(Selection(states=(State.DEAD,), place=_ours(call)))
-    started = await jobs.start(call, "kick", pages, call.patient.kick_many)
-    return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
+    return await _begin(call, "restore", *parts)
 
 
 @_answers
 @noted
 async def clear(call: Call) -> MykitEnvelope:
-    """Cancel all jobs that wait, as a job of its own: its id."""
+    """Cancel all jobs that wait, with a ledger also what Redis lacks; as a job: its id."""
     if call.query.confirm != call.site.settings.namespace:
         what = "this cancels every job; add ?confirm=NAMESPACE"
         raise Problem(422, "unconfirmed", what)
-    pages = call.patient.select(Selection(place=_ours(call)))
-    started = await jobs.start(call, "cancel", pages, call.patient.cancel_many)
+    cancel = call.patient.cancel_many
+    parts = [jobs.applied(call.patient.select(Selection(place=_ours(call))), cancel)]
+    if (records := _records(call)) is not None:
+        parts.append(jobs.applied(unfinished(call.site, records, _ours(call)), cancel))
+    return await _begin(call, "cancel", *parts)
+
+
+def _records(call: Call) -> Records | None:
+    """The ledger's, which are everybody's: for a token of a tenant none."""
+    return None if call.tenant else records_of(call.site)
+
+
+async def _begin(call: Call, verb: str, *parts: Progress) -> MykitEnvelope:
+    started = await jobs.begin(call, verb, _in_turn(parts))
     return MykitEnvelope(True, started.id, message=f"see /v1/jobs/{started.id}")
+
+
+async def _in_turn(parts: Sequence[Progress]) -> Progress:
+    for part in parts:
+        async with aclosing(part):
+            async for found in part:
+                yield found
 
 
 def _ours(call: Call) -> str:
