@@ -114,5 +114,7 @@ async def test_all_is_cleared_by_the_record_but_what_is_dead_or_elsewhere(
         await alone.schedule("memory:order", b"x", id="without-a-row", delay="1h")
     assert await ended(http, f"/clearAll?confirm={namespace}") == {"cancelled": 3}
     assert ledger.states() == {"cancelled": 2, "dead": 1, "delayed": 1}
+    told = (await http.get("/v1/audit")).json()["items"]
+    assert {each["what"] for each in told} == {"GET /clearAll", "cancel"}
     assert await ended(http, "/reStore?expire=false") == {"restored": 2}
     assert await waiting(http) == ["there"]
