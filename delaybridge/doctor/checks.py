@@ -42,6 +42,7 @@ def problems(
         what = f"the oldest waiting message is {roughly(found.overdue_ms)} overdue"
         what += f", over {roughly(max_overdue_ms)}"
         yield Finding(WARN, "lateness", what, "See: delaybridge bucket ls")
+    yield from _unlisted(found)
     yield from (_troubled(each) for each in found.troubles if not each.is_by_rule)
     if alone:
         pending = found.delayed + found.in_flight
@@ -63,6 +64,14 @@ def problems(
     yield from _ledger(found.ledger)
     yield from _alarm(found)
     yield from _orphans(found)
+
+
+def _unlisted(found: Stats) -> Iterator[Finding]:
+    """A key has lost messages, and no owner has mended its bucket yet: they cannot be late."""
+    if lost := {each.bucket: each.unlisted for each in found.buckets if each.unlisted}:
+        buckets = ", ".join(map(str, [*lost][:_NAMED])) + (", …" if len(lost) > _NAMED else "")
+        what = f"{sum(lost.values()):,} messages of buckets {buckets} are in no set"
+        yield Finding(FAIL, "damage", what, "Their workers find them within a minute or so")
 
 
 def _troubled(trouble: Trouble) -> Finding:

@@ -158,6 +158,26 @@ def mend(
     return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
 
 
+def listing(bucket: Bucket) -> list[RedisCommand[int]]:
+    """How many messages each set lists, and what else `unlisted` reads."""
+    return [
+        *bucket.sizes(),
+        plain("HLEN", bucket.key("messages"), parse=int),
+        plain("HGET", bucket.key("marks"), "bare", parse=replies.read_count),
+    ]
+
+
+def unlisted(sizes: Sequence[int | None]) -> int:
+    """How many messages are in no set, by the replies to `listing`; 0 if a key is damaged.
+
+    Other calls may come between two of these commands: who finds some looks once more.
+    """
+    if any(size is None for size in sizes):
+        return 0
+    *listed, records, bare = map(int, sizes)  # type: ignore[arg-type]
+    return max(0, records - sum(listed) + bare)
+
+
 def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
     """The commands whose replies `orphans_of` reads."""
     totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)

@@ -31,6 +31,7 @@ from delaybridge.store.troubles import Retrying, Trouble
 from delaybridge.store.unseen import Unseen, by_node, why_unseen
 from delaybridge.store.verbs import Bucket
 
+_SIZES = 6  # replies to `orphans.listing`
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 
 
@@ -45,6 +46,7 @@ class BucketStats(NamedTuple):
     messages deleted because there were too many or they were too old. node: the Redis server that
     has it, on a Cluster. unseen: why nothing is known of the bucket now; all counts are 0 then.
     orphans: messages that were found in no set of the bucket, until an operator clears the alarm.
+    unlisted: messages that are in no set now, so they count as nothing, and as overdue neither.
     """
 
     bucket: int
@@ -61,6 +63,7 @@ class BucketStats(NamedTuple):
     node: str = ""
     unseen: str = ""
     orphans: Orphans = Orphans()
+    unlisted: int = 0
 
 
 class Stats(NamedTuple):
@@ -159,7 +162,7 @@ class Counting(Namespace):
             raise error
         now_ms = now_us // 1000
         pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
-        counts = [self._counts_of(*each, now_ms) for each in pairs]
+        counts = yield from confirmed(buckets, [self._counts_of(*each, now_ms) for each in pairs])
         seen = [bucket for bucket, count in zip(buckets, counts, strict=True) if not count.unseen]
         retrying, is_sampled = yield from retrying_of(seen)
         living = announcements.workers(workers, now_ms, [count.owner for count in counts])
@@ -214,6 +217,19 @@ def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:
     return sums | {"next_due_ms": min(dues_ms, default=None), "overdue_ms": overdue_ms}
 
 
+def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps[list[BucketStats]]:
+    """The same counts; a message is `unlisted` only if a second look finds it so, too."""
+    doubtful = [each.bucket for each in counts if each.unlisted]
+    if not doubtful:
+        return [*counts]
+    looked = yield from grouped([orphans.listing(buckets[number]) for number in doubtful])
+    found = [*counts]
+    for number, sizes in zip(doubtful, looked, strict=True):
+        again = orphans.unlisted([None if isinstance(n, StoreError) else n for n in sizes])
+        found[number] = counts[number]._replace(unlisted=min(counts[number].unlisted, again))
+    return found
+
+
 def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[RedisCommand[Any]]:
     """The commands whose replies `bucket_stats` reads, in this order.
 
@@ -227,7 +243,7 @@ def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[R
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
     firsts = (bucket.page(state, limit=1) for state in waiting)
-    return [*bucket.sizes(), *others, *firsts, *orphans.commands(bucket)]
+    return [*orphans.listing(bucket), *others, *firsts, *orphans.commands(bucket)]
 
 
 def bucket_stats(
@@ -237,7 +253,8 @@ def bucket_stats(
     # A damaged key is not counted, but listed as damage.
     *replies, totals, waiting = replies
     counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
-    delayed, in_flight, parked, dead, head, holder, left_ms, dropped, *firsts = counts
+    delayed, in_flight, parked, dead, *_ = sizes = counts[:_SIZES]
+    head, holder, left_ms, dropped, *firsts = counts[_SIZES:]
     rows = (row for page in firsts if page for row in page[0])
     late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
     return BucketStats(
@@ -253,6 +270,7 @@ def bucket_stats(
         damage=tuple(found),
         dead_dropped=dropped or 0,
         orphans=orphans.orphans_of(totals, waiting),
+        unlisted=orphans.unlisted(sizes),
     )
 
 

@@ -81,6 +81,27 @@ def test_what_is_held_back_is_found_by_its_due_time(verb: str, lost: World, run:
     assert lost.redis.zcard(lost.key("parked")) == 0
 
 
+def test_a_message_in_no_set_is_told_though_it_cannot_be_late(
+    caller: Client, store: Store, redis_url: str, namespace: str, run: Run
+) -> None:
+    for id in ("found", "lost", "dead"):
+        caller.schedule("kafka:t", b"x", key=KEY, id=id, delay="0s")
+
+    def faults() -> list[str]:
+        told = run("--json", "health", "--max-overdue", "9h").objects[0]["faults"]
+        return [each for each in told if "in no set" in each]
+
+    with World.of_key(store, redis_url, namespace, KEY) as world:
+        world.redis.zrem(world.key("due"), "dead")
+        world.redis.zadd(world.key("dead"), {"dead": 1, "bare": 1})
+        world.redis.hset(world.key("marks"), "bare", 1)  # it has no record
+        assert faults() == []
+        world.redis.zrem(world.key("due"), "lost")
+        assert faults() == [f"1 messages of buckets {world.number} are in no set"]
+        assert "are in no set" in run("doctor").out
+        assert caller.stats().buckets[world.number].unlisted == 1
+
+
 @pytest.mark.parametrize(("age_ms", "is_fault"), [(0, True), (FRESH_MS + 60_000, False)])
 def test_keys_that_were_lost_are_told_until_the_alarm_is_cleared(
     caller: Client, store: Store, namespace: str, run: Run, age_ms: int, is_fault: bool

@@ -11,9 +11,11 @@ from delaybridge.cli import health
 from delaybridge.cli.invocation import Invocation
 from delaybridge.doctor import findings, servers, sources
 from delaybridge.doctor.checks import problems
+from delaybridge.errors import StoreError
 from delaybridge.settings.settings import Settings
 from delaybridge.store.announcements import IngestInfo, SourceInfo
-from delaybridge.store.stats import BucketStats, Stats
+from delaybridge.store.stats import BucketStats, Stats, confirmed
+from delaybridge.store.verbs import Bucket
 from tests.rigs.command_line import Run
 
 
@@ -80,6 +82,22 @@ def test_health(
     assert (found["unowned"], found["overdue_ms"], len(found["faults"])) == (
         unowned, overdue_ms, faults,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("again", "unlisted"),
+    [([1, 0, 0, 0, 1, 0], 0), ([1, 0, 0, 0, 2, 0], 1), ([1, 0, 0, 0, StoreError("it"), 0], 0)],
+)
+def test_a_message_that_was_moved_while_its_bucket_was_counted_is_in_a_set(
+    again: list[Any], unlisted: int
+) -> None:
+    counts = stats(owners=["w", "w", "w"]).buckets
+    counts[1] = counts[1]._replace(unlisted=2)
+    looks = confirmed([Bucket("n", number, "b") for number in range(3)], counts)
+    assert {each.args[0].partition("}")[0] for each in next(looks)} == {"{n:1"}
+    with pytest.raises(StopIteration) as ended:
+        looks.send(again)
+    assert [each.unlisted for each in ended.value.value] == [0, unlisted, 0]
 
 
 def ingesting(
