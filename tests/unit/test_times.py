@@ -205,6 +205,13 @@ def test_a_delay_is_counted_by_redis_and_a_time_is_used_as_it_is() -> None:
     assert when(None, "2026-01-01T00:00:00Z", FOREVER) == "1767225600000"
 
 
+def test_the_longest_delay_is_ten_years_unless_another_is_set() -> None:
+    years = timedelta(days=3652)
+    assert when(years, None, Limits()) == f"+{3652 * 86_400_000}"
+    with pytest.raises(DelayOutOfRange):
+        when(years + timedelta(days=3), None, Limits())
+
+
 @pytest.mark.parametrize(
     ("delay", "at"), [("11d", None), (None, datetime.now(UTC) + timedelta(days=11))]
 )

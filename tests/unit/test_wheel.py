@@ -1,12 +1,16 @@
 """The wheel: the worked examples of features.md 001, then every history against a sorted list."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from delaybridge.scan import wheel as wheel_module
 from delaybridge.scan.wheel import Wheel
 
 SECOND_MS = 1000
@@ -162,6 +166,35 @@ def test_001_08_years_without_a_due_item_are_skipped() -> None:
     assert wheel.advance(EPOCH_MS + 1000 * YEAR_MS - 1) == []
     assert wheel.advance(EPOCH_MS + 1000 * YEAR_MS) == ["item"]
     assert wheel.advance(EPOCH_MS + 9000 * YEAR_MS) == []
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of the wheel's code run."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_code.co_filename == wheel_module.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_001_08_insert_and_cancel_cost_the_same_at_any_fill() -> None:
+    wheel = milliseconds_wheel()
+    costs = []
+    for fill in (0, 10, 10_000):
+        for number in range(fill):
+            wheel.insert(EPOCH_MS + 17 * number, f"{fill}:{number}", "item")
+        inserted = lines_run(lambda: wheel.insert(EPOCH_MS + 5000, "x", "item"))
+        costs.append((inserted, lines_run(lambda: wheel.cancel("x"))))
+    assert len({*costs}) == 1 and min(costs[0]) > 1, costs
 
 
 def test_001_09_items_beyond_the_span_are_taken_and_keep_their_order() -> None:
