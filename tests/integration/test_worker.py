@@ -14,6 +14,7 @@ import redis as redis_py
 
 from delaybridge.events import LeaseLost, Published
 from delaybridge.scan.fleet import NameTaken
+from delaybridge.scan.scanner import Scanner
 from delaybridge.settings.settings import Settings
 from delaybridge.store import keys, registry
 from delaybridge.worker import scan_run
@@ -101,7 +102,7 @@ async def test_a_back_off_is_on_time_while_the_scanner_sleeps(crew: Crew, arrive
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["empty", "a message next year"])
 async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_renewal(
-    crew: Crew, arrived: Arrived, namespace: str, waiting: bool
+    crew: Crew, arrived: Arrived, namespace: str, waiting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crew.start(lease=SELDOM | {"renew_ms": IDLE_RENEW_MS})
     await crew.shared("w")
@@ -115,7 +116,15 @@ async def test_an_idle_worker_of_16_buckets_sends_one_command_per_bucket_and_ren
     if waiting:  # what it wakes is over before anybody counts
         await crew.client.schedule("memory:q", b"x", delay=300 * 86_400)
     await until_async(has_counted_each)
+    passes, scan = [], Scanner.scan
+
+    def count(scanner: Scanner, now_ms: int) -> int | None:
+        passes.append(now_ms)
+        return scan(scanner, now_ms)
+
+    monkeypatch.setattr(Scanner, "scan", count)
     sent = await asyncio.to_thread(_commands_about, crew.url, namespace)
+    assert len(passes) <= 3, "it sleeps, but for renewals"
     names = ("}:series ", "}:birth", "}:recurring ")
     pulse = [c for _, c in sent if c.startswith(PULSE) or any(name in c for name in names)]
     beats = sum(command.startswith("PUBLISH") for command in pulse)
