@@ -41,9 +41,9 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     """Check that messages go out on time; exits with 0 or 1.
 
     Exits with 1 if messages are late or keep failing, if a bucket has no worker, if a key is
-    damaged, if recurring messages are not made or rates not recorded, if a delay exchange or delay
-    topic is not read, or its messages go elsewhere, or if Redis lacks what `durability` asks for;
-    with 5 if Redis is unreachable.
+    damaged or has lost messages, if recurring messages are not made or rates not recorded, if a
+    delay exchange or delay topic is not read, or its messages go elsewhere, or if Redis lacks what
+    `durability` asks for; with 5 if Redis is unreachable.
     What an operator has paused or limited is not late. The text also says what is paused, which
     rules are not obeyed, and which recurring definitions fail: a restart of workers mends none of
     these.

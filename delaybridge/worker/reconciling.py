@@ -42,7 +42,7 @@ from delaybridge.store.promotion import promote_due
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.turns import Turns
+from delaybridge.worker.rounds import Rounds
 
 _TELL_S = 1.0
 _AGAIN_S = 0.5  # after the ledger did not answer
@@ -273,16 +273,16 @@ class Reconciling:
 
     async def reconcile(self, every_s: float) -> None:
         """Compare each held bucket with the ledger once in this time. Never ends."""
-        turns = Turns[Session](every_s)
+        rounds = Rounds[Session](every_s)
         while True:
             held = [session for session in self.sessions() if session.alive and session.ready]
             began_s = time.monotonic()
-            session, wait_s = turns.next(held, began_s)
+            session, wait_s = rounds.next(held, began_s)
             if session is None:
                 await asyncio.sleep(min(wait_s, _TELL_S))
                 continue
             await self._reconcile(session)
-            turns.looked(session, began_s, time.monotonic())
+            rounds.looked(session, began_s, time.monotonic())
 
     async def _reconcile(self, session: Session) -> None:
         began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000

@@ -189,6 +189,24 @@ MUTANTS = [
         "tests/unit/test_shifts.py",
     ),
     Mutant(
+        "rounds: a look takes its time from the next", "delaybridge/worker/rounds.py",
+        "began_s + self._every_s", "now_s + self._every_s",
+        "a bucket is compared with the ledger later than ledger.reconcile_s after the last time",
+        "tests/unit/test_rounds.py",
+    ),
+    Mutant(
+        "rounds: new ones go first", "delaybridge/worker/rounds.py",
+        "{each: now_s + i * step_s for", "{each: now_s for",
+        "all buckets of a worker that starts are compared at once",
+        "tests/unit/test_rounds.py::test_the_first_looks_are_spread",
+    ),
+    Mutant(
+        "rounds: no rest", "delaybridge/worker/rounds.py",
+        "        self._rest_s = now_s + (now_s - began_s)\n", "",
+        "a large ledger is read without a pause",
+        "tests/unit/test_rounds.py::test_long_looks_take_half_of_the_time_and_each_has_its_turn",
+    ),
+    Mutant(
         "pulse: a beat that is missed", "delaybridge/worker/pulse.py",
         "if next_s <= now_s:", "if False:",
         "after a stall the beats come all at once",

@@ -189,6 +189,19 @@ MUTANTS = [
         "tests/integration/test_mended.py",
     ),
     Mutant(
+        "stats: what is in no set", "delaybridge/store/orphans.py",
+        "return max(0, records - sum(listed) + bare)", "return 0",
+        "health is content though messages lost their entries in `due`",
+        "tests/integration/test_mended.py::test_a_message_in_no_set_is_told_though_it_cannot_be_late",
+    ),
+    Mutant(
+        "stats: one look is enough", "delaybridge/store/stats.py",
+        "min(counts[number].unlisted, again)", "counts[number].unlisted",
+        "a message that moves while its bucket is counted is an alarm",
+        "tests/unit/test_cli_checks.py::test_a_message_that_was_moved_while_its_bucket_was_counted_"
+        "is_in_a_set",
+    ),
+    Mutant(
         "stats: held back is failing", "delaybridge/store/troubles.py",
         "if first_word(one.error) != ORPHANED", "if one.error",
         "messages that wait for an operator count as failing publishes",

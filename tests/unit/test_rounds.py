@@ -1,4 +1,4 @@
-"""Turns: how often each bucket is compared with the ledger, whatever comes and goes."""
+"""Rounds: how often each bucket is compared with the ledger, whatever comes and goes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from delaybridge.worker.turns import Turns
+from delaybridge.worker.rounds import Rounds
 
 EVERY_S = 60.0
 
@@ -16,14 +16,14 @@ def looks(
     held_at: Callable[[float], Sequence[str]], *, took_s: float, until_s: float = 600.0
 ) -> dict[str, list[float]]:
     """When each was looked at, if a look takes so long and nobody waits in vain."""
-    turns, now_s, found = Turns[str](EVERY_S), 0.0, defaultdict[str, list[float]](list)
+    rounds, now_s, found = Rounds[str](EVERY_S), 0.0, defaultdict[str, list[float]](list)
     while now_s < until_s:
-        one, wait_s = turns.next(held_at(now_s), now_s)
+        one, wait_s = rounds.next(held_at(now_s), now_s)
         if one is None:
             now_s += min(wait_s, 1.0)
             continue
         found[one].append(now_s)
-        turns.looked(one, now_s, now_s + took_s)
+        rounds.looked(one, now_s, now_s + took_s)
         now_s += took_s
     return found
 
@@ -74,4 +74,4 @@ def test_who_goes_holds_up_nobody() -> None:
 
 
 def test_nobody_has_a_turn_where_there_is_nobody() -> None:
-    assert Turns[str](EVERY_S).next([], 0.0)[0] is None
+    assert Rounds[str](EVERY_S).next([], 0.0)[0] is None

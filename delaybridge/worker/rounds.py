@@ -1,4 +1,4 @@
-"""Turns: each of some buckets is looked at once in a time, one after another."""
+"""Rounds: each of some buckets is looked at once in a time, one after another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Turns(Generic[T]):
+class Rounds(Generic[T]):
     """A look at each within `every_s` of the last one, or since it was first seen.
 
     Looks take at most half of the time: if those of a round take longer than half of `every_s`, a
