@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
@@ -22,7 +23,7 @@ FEATURES = ROOT / "docs" / "features.md"
 PACKAGE = ROOT / "delaybridge"
 DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004": (12, 0)}
 UNPROVEN = {"000-23", "003-Q1", "7", "dynamic partitions"}  # not needed, not there, only measured
-TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)::((?:\w+::)?\w+)`")
 FILE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 INTERNALS = ROOT / "docs" / "internals.md"
 FILE_IN_A_ROOM = re.compile(r"`(\w+/[\w/]+\.(?:py|lua))[:`]")
@@ -97,11 +98,21 @@ def test_the_features_page_has_every_row_of_the_five_designs_once() -> None:
     assert sorted(named) == sorted(expected)
 
 
+@cache
+def named_in(path: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The tests of a file, those of a class as pytest names them: `Class::test`."""
+    module = ast.parse((ROOT / path).read_text())
+    classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
+    found = [(f"{of.name}::", node) for of in classes for node in of.body]
+    found += [("", node) for node in module.body]
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {f"{of}{node.name}": node for of, node in found if isinstance(node, functions)}
+
+
 def test_the_features_page_names_tests_that_exist() -> None:
     named = TEST.findall(FEATURES.read_text())
     assert named
-    texts = {path: (ROOT / path).read_text() for path, _ in named}
-    assert [each for each in named if f"def {each[1]}(" not in texts[each[0]]] == []
+    assert [each for each in named if each[1] not in named_in(each[0])] == []
 
 
 @pytest.mark.parametrize(("page", "pattern"), [(FEATURES, FILE), (INTERNALS, FILE_IN_A_ROOM)])
@@ -133,12 +144,10 @@ def test_every_row_of_the_features_page_has_a_proof_or_says_why_not() -> None:
         assert not TEST.sub("", proof).strip(", "), f"{id}: a proof is the name of a test"
 
 
-SLOW = r"@pytest\.mark\.slow\n(?:@.*\n|[ )\]].*\n)*(?:async )?def {name}\("
-
-
 def is_fast(path: str, name: str) -> bool:
     """Whether a test is in the fast tier, with some of its parameters at least."""
-    return not re.search(SLOW.format(name=name), (ROOT / path).read_text())
+    decorators = named_in(path)[name].decorator_list
+    return "pytest.mark.slow" not in map(ast.unparse, decorators)
 
 
 def test_every_row_of_the_features_page_names_a_test_of_the_fast_tier() -> None:
