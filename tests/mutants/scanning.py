@@ -189,6 +189,12 @@ MUTANTS = [
         "tests/unit/test_shifts.py",
     ),
     Mutant(
+        "ledger: nobody reconciles", "delaybridge/worker/reconciling.py",
+        "            await self._reconcile(session)\n", "",
+        "what Redis loses while a worker has the bucket does not come back",
+        "tests/integration/test_ledger_worker.py::test_deleted_keys_come_back[sqlite]",
+    ),
+    Mutant(
         "rounds: a look takes its time from the next", "delaybridge/worker/rounds.py",
         "began_s + self._every_s", "now_s + self._every_s",
         "a bucket is compared with the ledger later than ledger.reconcile_s after the last time",
