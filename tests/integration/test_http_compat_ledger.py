@@ -11,7 +11,10 @@ import pytest
 import redis as redis_py
 
 from delaybridge import AsyncClient
+from delaybridge.store.store import Store
 from tests.rigs.api import api, ended_job
+from tests.rigs.bucket import World
+from tests.rigs.delivering import Delivering
 from tests.rigs.ledgers import LedgerProbe, made
 
 BROKERS = {"memory": "memory://", "other": "memory://"}
@@ -115,6 +118,17 @@ async def test_all_is_cleared_by_the_record_but_what_is_dead_or_elsewhere(
     assert await ended(http, f"/clearAll?confirm={namespace}") == {"cancelled": 3}
     assert ledger.states() == {"cancelled": 2, "dead": 1, "delayed": 1}
     told = (await http.get("/v1/audit")).json()["items"]
-    assert {each["what"] for each in told} == {"GET /clearAll", "cancel"}
+    assert {each["what"] for each in told} == {f"GET /clearAll?confirm={namespace}", "cancel"}
     assert await ended(http, "/reStore?expire=false") == {"restored": 2}
     assert await waiting(http) == ["there"]
+
+
+async def test_what_is_with_the_broker_is_counted_once(
+    http: httpx.AsyncClient, store: Store, redis_url: str, namespace: str
+) -> None:
+    for id, delay_ms in (("sent", 0), ("a", HOUR_MS)):
+        await push(http, id, delay_ms)
+    with World.of_key(store, redis_url, namespace, b"sent") as world:
+        Delivering(world.owner())
+        answers = await ended(http, f"/clearAll?confirm={namespace}")
+    assert answers == {"in_flight": 1, "cancelled": 1}

@@ -410,6 +410,12 @@ MUTANTS = [
         "is_dead_or_elsewhere",
     ),
     Mutant(
+        "mykit: in flight twice", "delaybridge/web/compat/mykit.py",
+        "if each is not Answer.IN_FLIGHT]", "if each]",
+        "what is with the broker is counted by Redis and by the ledger",
+        "tests/integration/test_http_compat_ledger.py::test_what_is_with_the_broker_is_counted_once",
+    ),
+    Mutant(
         "mykit: the dead are cleared", "delaybridge/web/ledger.py",
         "after=after, dead=False)", "after=after, dead=True)",
         "clearAll cancels dead jobs, with a ledger only",
