@@ -140,7 +140,7 @@ async def unfinished(site: Site, records: Records, place: str) -> AsyncIterator[
     after: int | None = -1
     while after is not None:
         step = partial(recorded, records=records, place=place, after=after, dead=False)
-        page, after = await site.client.run(step)  # type: ignore[arg-type]
+        page, after = await site.patient.run(step)  # type: ignore[arg-type]
         yield page
 
 

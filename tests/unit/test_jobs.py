@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreUnavailable
+from delaybridge.settings.durability import check_durability
 from delaybridge.web import jobs
 from delaybridge.web.compat import mykit
 
@@ -57,13 +58,13 @@ async def test_a_job_of_mykit_reads_its_pages_as_patiently_as_others(
 ) -> None:
     read = []
 
-    async def start(*_: Any) -> Any:
+    async def begin(*_: Any) -> Any:
         return SimpleNamespace(id="j")
 
-    monkeypatch.setattr(jobs, "start", start)
+    monkeypatch.setattr(jobs, "begin", begin)
     patient = SimpleNamespace(select=read.append, kick_many=None, cancel_many=None)
     serve = SimpleNamespace(compat_destination="kafka:t")
-    settings = SimpleNamespace(namespace="n", serve=serve)
+    settings = SimpleNamespace(namespace="n", serve=serve, kept=check_durability("memory"))
     site: Any = SimpleNamespace(patient=patient, settings=settings)  # without an impatient client
     query = SimpleNamespace(expire=True, confirm="n")
     call = SimpleNamespace(site=site, patient=patient, query=query, headers={})
