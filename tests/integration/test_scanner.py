@@ -194,6 +194,7 @@ async def test_a_scanner_that_does_not_fire_its_first_message_is_noticed(lone: R
     lone.scanner.check_moving(1000)
     await lone.at(SOON_MS + 1100)
     lone.scanner.check_moving(1000)
+    assert lone.scanner.failure is not None  # else it runs for ever
     with pytest.raises(RuntimeError, match="stuck"):
         await lone.scanner.run()
     lone.scanner.failure = None
