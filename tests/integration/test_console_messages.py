@@ -52,9 +52,13 @@ async def test_messages_are_found_by_every_filter(http: httpx.AsyncClient) -> No
     assert await listed(http, "due_from=1h&due_to=150m") == ["a-2"]
     assert await listed(http, "attempts=1") == []
     assert await listed(http, "state=dead") == []
-    page = (await http.get("/messages?destination=memory:other&due_from=now")).text
-    api_path = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.json"', page)[0])
-    assert [each["id"] for each in (await http.get(api_path)).json()] == ["b-1"]
+    for query, ids in (
+        ("header=tenant%3Dacme&id_prefix=a-&due_to=1h", ["a-1"]),
+        ("destination=memory:other&due_from=now", ["b-1"]),
+    ):
+        page = (await http.get(f"/messages?{query}")).text
+        api_path = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.json"', page)[0])
+        assert [each["id"] for each in (await http.get(api_path)).json()] == ids
     csv = html.unescape(re.findall(r'<a href="([^"]*)" download="messages.csv"', page)[0])
     assert (await http.get(csv)).text.splitlines()[1].startswith('"b-1","memory:other",')
 

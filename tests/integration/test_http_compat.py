@@ -370,6 +370,7 @@ async def test_topology(http: httpx.AsyncClient, namespace: str, crew: Crew) -> 
     await crew.shared("w")
     (one,) = (await http.get("/topology")).json().values()
     assert one.keys() == {"lastHeartBeat", "addr", "serveKeys"}
+    assert abs(time.time() * 1000 - one["lastHeartBeat"]) < CALM["ttl_ms"]
     assert re.fullmatch(r".+:\d+", one["addr"])
     assert one["serveKeys"]
     for key in one["serveKeys"]:
