@@ -189,6 +189,14 @@ MUTANTS = [
         "tests/integration/test_mended.py",
     ),
     Mutant(
+        "redis: any server is trusted", "delaybridge/store/redis_client.py",
+        "            **keepalive,\n",
+        "            **keepalive,\n"
+        "            **({'ssl_cert_reqs': None, 'ssl_check_hostname': False} if url[5] == 's' else {}),\n",
+        "TLS does not verify the server",
+        "tests/integration/test_redis_tls.py",
+    ),
+    Mutant(
         "stats: what is in no set", "delaybridge/store/orphans.py",
         "return max(0, records - sum(listed) + bare)", "return 0",
         "health is content though messages lost their entries in `due`",
