@@ -192,7 +192,7 @@ MUTANTS = [
         "redis: any server is trusted", "delaybridge/store/redis_client.py",
         "            **keepalive,\n",
         "            **keepalive,\n"
-        "            **({'ssl_cert_reqs': None, 'ssl_check_hostname': False} if url[5] == 's' else {}),\n",
+        "            **dict.fromkeys(('ssl_cert_reqs', 'ssl_check_hostname') * (url[5] == 's')),\n",
         "TLS does not verify the server",
         "tests/integration/test_redis_tls.py",
     ),
