@@ -129,6 +129,9 @@ PARSERS: dict[str, Act] = {
     "header: language": lambda text: words.language_of({"accept-language": text}, ""),
     "CloudEvent": each_of(structured, binary),
     "console: a body": encoded(lambda raw: bodies.viewed(raw)),
+    "console: a body with an open string": encoded(
+        lambda raw: bodies.viewed(b"[" + OPEN_STRING + raw)
+    ),
     "console: a body's forms": encoded(lambda raw: [bodies.viewed(raw, f) for f in bodies.FORMS]),
     "console: a time": lambda text: lists.point_ms(text, 1, "x"),
     "console: links": lambda text: lists.pager("/m", {"a": text}, text, text, text),
