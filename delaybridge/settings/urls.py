@@ -77,7 +77,7 @@ _PLAIN = {
 }
 _ANYONE = "anyone on the network path can read and change everything"
 _ANY_NAME = "the certificate of any other server is accepted, too"
-# A scheme is read once, from where its characters begin: from each of them it would be the square.
+# A scheme is tried only where its characters begin: to try it at each of them costs the square.
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PORTS = ("[:PORT]", ":PORT")  # in the form of a URL, as an error shows it

@@ -191,7 +191,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if is_answering and (self.pipeline or self.cycle.response_started or self._is_in_head):
             self.transport.close()
             return
-        if is_answering:  # nobody else may answer it, nor take what came of it for the whole
+        if is_answering:  # the application must not answer, too, nor use half a body
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         content = msgspec.json.encode(problem.content)
