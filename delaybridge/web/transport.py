@@ -122,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._fail(Problem(405, "method_not_allowed", "this is no proxy"))
         if not self.url.startswith(b"/"):
             self._fail(Problem(400, "bad_path", "a path begins with /"))
-        self._is_in_head = False
+        self._is_in_head, self._head_bytes = False, 0
         self._idle.pop(self, None)
         self._is_upgrade = self.parser.should_upgrade()
         if not self._is_upgrade:
