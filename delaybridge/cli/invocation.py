@@ -52,7 +52,7 @@ class Invocation:
         for flag in self.brokers:
             name, url = _named_url(flag)
             if name in brokers:
-                what = f"two brokers are named {name!r}; name them: --broker NAME=URL"
+                what = f"two brokers are named {name[:80]!r}; name them: --broker NAME=URL"
                 raise refused("--broker", what, "config")
             brokers[name] = url
         flags = {"redis": {"url": self.redis}, "namespace": self.namespace, "brokers": brokers}
@@ -155,12 +155,14 @@ def never_sent(exc: BaseException | None) -> bool:
 
 def _named_url(flag: str) -> tuple[str, str]:
     """`[NAME=]URL`; the name defaults to the kind, or to the scheme if that is unknown."""
-    from delaybridge.settings.urls import own_kind_of, redact
+    from delaybridge.settings.faults import shown
+    from delaybridge.settings.names import BROKERS
+    from delaybridge.settings.urls import own_kind_of
 
     found = _NAMED_URL.fullmatch(flag)
     name, url = found.groups() if found else (None, flag)
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if name is None and not scheme:
-        what = f"got {redact(url)!r}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
+        what = f"got {shown(BROKERS, url)}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
         raise refused("--broker", what, "config")
     return own_kind_of(scheme) or scheme if name is None else name, url

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from delaybridge.cli.failure import Failure
+from delaybridge.cli.invocation import Invocation
+from delaybridge.cli.output import Output
 from delaybridge.errors import ConfigError
 from delaybridge.settings.names import BROKERS, KeyPath, fields_of
 from delaybridge.settings.settings import Settings
@@ -69,6 +72,13 @@ def test_a_name_that_is_too_long_is_refused_and_cut() -> None:
     ):
         (line,) = refusal(**given)
         assert len(line) < 600
+
+
+@pytest.mark.parametrize("flags", [["a" * MANY], [f"{'a' * MANY}=amqp://h"] * 2])
+def test_a_broker_s_flag_that_is_too_long_is_refused_and_cut(flags: list[str]) -> None:
+    with pytest.raises(Failure) as refused:
+        Invocation(Output(False, False), brokers=tuple(flags)).load({})
+    assert len(str(refused.value)) < 600
 
 
 def test_of_many_faults_the_first_hundred_are_explained() -> None:
