@@ -76,20 +76,23 @@ def token() -> None:
 @token.command("new")
 @click.argument("scope", type=click.Choice(_SCOPES), default="admin")
 @click.argument("name", default="")
+@click.argument("tenant", default="")
 @option("--token-file FILE", "Where its digest is written. [default: serve.token_file]")
 @pass_call
-def new(call: Invocation, scope: str, name: str, token_file: str | None) -> None:
+def new(call: Invocation, scope: str, name: str, tenant: str, token_file: str | None) -> None:
     """Make a token that may do so much, print it, and write its digest to the file.
 
     It is shown this once: the file has SHA-256 of it. Servers that run know it at once. NAME is
-    who it is in the audit.
+    who it is in the audit; TENANT is whose messages it sees.
     """
     from delaybridge.web.endpoint import Scope
     from delaybridge.web.tokens import add_token
 
-    file = call.load({"serve": {"token_file": token_file}}).serve.token_file
+    settings = call.load({"serve": {"token_file": token_file}})
+    file = settings.serve.token_file
     if not file:
         raise refused("serve.token_file", "say which file: --token-file FILE", "config")
-    text = add_token(Path(file), Scope(scope), name)
-    call.output.result({"token": text, "scope": scope, "name": name, "file": file}, text)
+    text = add_token(Path(file), Scope(scope), name, tenant, settings.tenants)
+    made = {"token": text, "scope": scope, "name": name, "tenant": tenant, "file": file}
+    call.output.result(made, text)
     call.note(f"its digest is in {file}; nothing shows the token again")

@@ -121,12 +121,19 @@ def _token(words: list[str], where: str, tenants: Collection[str]) -> Token:
     scope = scope or Scope.ADMIN
     if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or more:
         raise ConfigError(f"{where}: write {_FORM}")
+    try:
+        _check_names(name, tenant, tenants)
+    except ConfigError as exc:
+        raise ConfigError(f"{where}: {exc}") from None
+    return Token(_digest(text, where), Scope(scope), name, tenant)
+
+
+def _check_names(name: str, tenant: str, tenants: Collection[str]) -> None:
     if name and not _NAME.fullmatch(name):
-        raise ConfigError(f"{where}: {_NAME_FORM}")
+        raise ConfigError(_NAME_FORM)
     if tenant and tenant not in tenants:
         what = f"{tenant[:40]!r} is not among tenants: {', '.join(tenants) or '[]'}"
-        raise ConfigError(f"{where}: {what}")
-    return Token(_digest(text, where), Scope(scope), name, tenant)
+        raise ConfigError(what)
 
 
 def _digest(text: str, where: str) -> bytes:
@@ -140,18 +147,19 @@ def _digest(text: str, where: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def add_token(file: Path, scope: Scope, name: str) -> str:
+def add_token(
+    file: Path, scope: Scope, name: str, tenant: str = "", tenants: Collection[str] = ()
+) -> str:
     """A new token, whose digest the file has now. ConfigError: it cannot be used; nothing is new.
 
     Servers that read the file know the token at once.
     """
-    if name and not _NAME.fullmatch(name):
-        raise ConfigError(_NAME_FORM)
+    _check_names(name, tenant, tenants)
     text, before = secrets.token_hex(32), b""
     if file.exists():
-        _tokens_of(file)  # of a file with a fault servers would not read the new line
+        _tokens_of(file, tenants)  # of a file with a fault servers would not read the new line
         before = file.read_bytes()
-    line = f"sha256:{hashlib.sha256(text.encode()).hexdigest()} {scope} {name}".rstrip()
+    line = f"sha256:{hashlib.sha256(text.encode()).hexdigest()} {scope} {name} {tenant}".rstrip()
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with open(descriptor, "ab") as lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -26,7 +27,7 @@ from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.template import check_template
 from delaybridge.settings import urls
 from delaybridge.store.troubles import first_word
-from delaybridge.web import checks, reading
+from delaybridge.web import checks, json_text, reading
 from delaybridge.web.console import bodies, lists, rendering, words
 from delaybridge.web.endpoint import Endpoint
 from delaybridge.web.problems import Problem, undecodable
@@ -73,8 +74,12 @@ def encoded(act: Callable[[bytes], object]) -> Act:
     return lambda text: act(text.encode())
 
 
+def decoded(raw: bytes, wanted: Any) -> object:
+    return asyncio.run(json_text.decoded(raw, wanted))
+
+
 def as_json(make: Callable[[str], object], wanted: Any) -> Act:
-    return lambda text: reading.decoded(json.dumps(make(text)).encode(), wanted)
+    return lambda text: decoded(json.dumps(make(text)).encode(), wanted)
 
 
 def accepted(**fields: Callable[[str], Any]) -> Act:
@@ -99,13 +104,14 @@ def logged(formatter: logging.Formatter) -> Act:
 
 def structured(text: str) -> object:
     event = dict.fromkeys(("id", "source", "specversion", "type", text), text)
-    call = SimpleNamespace(media=STRUCTURED, body=json.dumps(event).encode(), headers={})
-    return _attributes(call)  # type: ignore[arg-type]
+    call: Any = SimpleNamespace(media=STRUCTURED, body=json.dumps(event).encode(), headers={})
+    return asyncio.run(_attributes(call))
 
 
 def binary(text: str) -> object:
     headers = {"ce-specversion": "1.0", "ce-id": f'"{text}"', "ce-source": text, "ce-type": text}
-    return _attributes(SimpleNamespace(media="", headers=headers))  # type: ignore[arg-type]
+    call: Any = SimpleNamespace(media="", headers=headers)
+    return asyncio.run(_attributes(call))
 
 
 def unknown(text: str) -> object:
@@ -113,8 +119,8 @@ def unknown(text: str) -> object:
 
 
 PARSERS: dict[str, Act] = {
-    "JSON": encoded(lambda raw: reading.decoded(raw, dict)),
-    "JSON's depth": encoded(lambda raw: reading.check_depth(OPEN_STRING + raw)),
+    "JSON": encoded(lambda raw: decoded(raw, dict)),
+    "JSON's depth": encoded(lambda raw: json_text.check_depth(OPEN_STRING + raw)),
     "JSON: a field": as_json(lambda text: {text: 1}, NewMessage),
     "JSON: values": as_json(lambda text: dict.fromkeys(("id", "delay", "due"), text), NewMessage),
     "JSON: headers": as_json(lambda text: {"headers": [[text, text]]}, NewMessage),
@@ -203,7 +209,7 @@ def many_headers(count: int) -> bytes:
 
 MANY: dict[str, tuple[Callable[[Any], object], Callable[[int], Any]]] = {
     "fields": (
-        lambda raw: reading.decoded(raw, dict),
+        lambda raw: decoded(raw, dict),
         lambda n: b"{" + b",".join(b'"a%d" :1' % i for i in range(n // 8)) + b"}",
     ),
     "headers of a message": (

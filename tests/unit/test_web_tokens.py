@@ -78,6 +78,19 @@ def test_a_new_token_counts_and_only_its_digest_is_kept(run: Run, tmp_path: Path
     assert first is not None and first.name == "eye"
 
 
+def test_a_new_token_may_have_a_tenant_that_there_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_TENANTS", "acme,beta")
+    new = ("serve", "token", "new", "--token-file", str(tmp_path / "f"), "write", "shop")
+    for tenant in ("acme", "beta"):  # the file has a line with a tenant by then
+        text = run(*new, tenant).out.strip()
+        found = TokenFile(str(tmp_path / "f"), ["acme", "beta"]).find(text)
+        assert found is not None and found.tenant == tenant
+    refused = run(*new, "other")
+    assert refused.code == 2 and "'other' is not among tenants: acme, beta" in refused.err
+
+
 def test_a_new_file_of_tokens_is_for_its_owner(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     texts = [add_token(file, Scope.ADMIN, "") for _ in range(2)]
