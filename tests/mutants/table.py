@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import entrances, ingest, outside, scanning, sharing, storing
+from tests.mutants import entrances, ingest, outside, publishing, scanning, sharing, storing
 from tests.mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
@@ -10,6 +10,7 @@ MUTANTS: list[Mutant] = [
     *ingest.MUTANTS,
     *storing.MUTANTS,
     *scanning.MUTANTS,
+    *publishing.MUTANTS,
     *outside.MUTANTS,
     *sharing.MUTANTS,
 ]
