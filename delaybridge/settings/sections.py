@@ -11,17 +11,17 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from delaybridge.message import Limits
+from delaybridge.message import TENANT, TENANT_CHARS, Limits
 from delaybridge.settings import password_file
 from delaybridge.settings.durability import HOT_WINDOW_S, check_hot_window
 from delaybridge.settings.urls import SecretUrl, check_ledger_url, check_redis_url
 from delaybridge.settings.values import (
     delay,
+    each_once,
     networks,
     number,
     printable,
     switch,
-    tenants,
     texts,
     whole,
 )
@@ -51,7 +51,11 @@ Rules = Annotated[
     tuple[str, ...],
     texts("[^=]+=.+", 'a list of SOURCE=DESTINATION, as ["orders.delay=rabbitmq:audit"]'),
 ]
-Tenants = Annotated[tuple[str, ...], tenants]
+Tenants = Annotated[
+    tuple[str, ...],
+    texts(TENANT, f"a list of names of 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"),
+    each_once,
+]
 SourceTenants = Annotated[
     tuple[str, ...],
     texts("[^=]+=[^=]+", 'a list of SOURCE=TENANT, as ["orders.delay=acme"]'),

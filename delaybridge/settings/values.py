@@ -17,7 +17,6 @@ from pydantic import AfterValidator, BeforeValidator
 
 from delaybridge import times
 from delaybridge.errors import MessageError
-from delaybridge.message import TENANT_CHARS, is_tenant
 from delaybridge.settings.durability import DURABILITY_FORM, read_durability
 from delaybridge.settings.namespace import (
     BUCKETS_FORM,
@@ -172,20 +171,15 @@ def _durability(value: object) -> str:
     return value
 
 
-def _tenants(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple) or not all(map(is_tenant, value)):
-        most = TENANT_CHARS
-        raise ValueError(f"a list of names of 1 to {most} of a-z A-Z 0-9 . _ -, no sign first")
+def _each_once(value: tuple[str, ...]) -> tuple[str, ...]:
     if len({*value}) < len(value):
-        raise ValueError("each tenant once")
-    return tuple(value)
+        raise ValueError("each once")
+    return value
 
 
 networks = AfterValidator(_networks)
 switch = BeforeValidator(_switch)
-tenants = BeforeValidator(_tenants)
+each_once = AfterValidator(_each_once)
 delay = BeforeValidator(_delay)
 namespace = BeforeValidator(_namespace)
 buckets = BeforeValidator(_buckets)

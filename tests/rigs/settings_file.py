@@ -20,11 +20,16 @@ LISTS = {  # each setting that is a list, with two texts that it takes
     "ingest.management": ("rabbitmq=http://h:1", "off"),
     "ingest.skip_offsets": ("a/0=1", "b/1=2"),
     "ingest.take_over": ("a@00", "b@11"),
+    "ingest.tenants": ("a.delay=acme", "*=beta"),
+    "limits.tenants": ("acme=5/0", "beta=0/5"),
     "serve.allowed_hosts": ("h", "[::1]"),
+    "serve.trusted_proxies": ("127.0.0.1", "fd00::/8"),
+    "tenants": ("acme", "beta"),
 }
 BROKERS = {
     "DELAYBRIDGE_BROKERS__RABBITMQ": "amqp://h",
     "DELAYBRIDGE_BROKERS__KAFKA": "kafka://h",
+    "DELAYBRIDGE_TENANTS": "acme,beta",
 }
 
 

@@ -67,6 +67,6 @@ async def test_a_job_of_mykit_reads_its_pages_as_patiently_as_others(
     settings = SimpleNamespace(namespace="n", serve=serve, kept=check_durability("memory"))
     site: Any = SimpleNamespace(patient=patient, settings=settings)  # without an impatient client
     query = SimpleNamespace(expire=True, confirm="n")
-    call = SimpleNamespace(site=site, patient=patient, query=query, headers={})
+    call = SimpleNamespace(site=site, patient=patient, query=query, headers={}, tenant="")
     await inspect.unwrap(verb)(call)
     assert [selection.place for selection in read] == ["kafka"]

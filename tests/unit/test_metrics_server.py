@@ -136,6 +136,7 @@ def test_a_client_that_takes_no_answer_is_cut(port: int, impatient: pytest.Monke
     impatient.setattr(server_module, "HEADER_S", DEADLINE_S)  # it is not cut before it asks
     with connect(port) as greedy:
         greedy.sendall(b"GET /big HTTP/1.1\r\n\r\n")
+        assert greedy.recv(1)  # who has asked makes no room for others
         until(lambda: can_connect(port), "its place is free")
         assert sum(map(len, iter(lambda: greedy.recv(2**20), b""))) < BIG
     impatient.undo()
