@@ -19,7 +19,7 @@ from tests.rigs.timetable import Timetable
 
 LIMIT = 3
 HOUR = [("delaybridge-delay", b"1h")]
-TOKENS = {who: f"{who}-0123456789abcdef" for who in ("acme", "beta", "ops")}
+TOKENS = {who: f"{who}-Zr7qK2mVx9TbWc4P" for who in ("acme", "beta", "ops")}
 TENANTS = ["acme", "beta"]
 FULL = "acme: limits.tenant_messages is reached"
 

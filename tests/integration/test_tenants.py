@@ -23,8 +23,8 @@ from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import until_async
 
 WHO = {
-    "acme": "acme-0123456789abcdef", "beta": "beta-0123456789abcdef",
-    "ops": "ops-0123456789abcdef", "eye": "eye-0123456789abcdef",
+    "acme": "acme-Zr7qK2mVx9TbWc4P", "beta": "beta-Zr7qK2mVx9TbWc4P",
+    "ops": "ops-Zr7qK2mVx9TbWc4P", "eye": "eye-Zr7qK2mVx9TbWc4P",
 }  # fmt: skip
 BROKERS = {"memory": "memory://"}
 
