@@ -158,7 +158,8 @@ class ColdReads:
         drawn, listed = self._drawn(on, command, counted)
         if command.name == "tally":
             return lambda reply: _tallied(reply, drawn, listed)
-        return lambda reply: _sampled(reply, drawn, listed, int(command.args[1]))
+        bounds = int(command.args[1]), int(command.args[2])
+        return lambda reply: _sampled(reply, drawn, listed, *bounds)
 
     def _page(self, on: Connection, command: RedisCommand[Any]) -> Callable[[_Reply], _Reply]:
         from delaybridge.ledger.cold import ColdSlice
@@ -273,16 +274,22 @@ def _tallied(reply: list[Any], cold: Sequence[LedgerRow], listed: int) -> list[A
     return [size + listed, size + listed if share == 1.0 else total, *flat]
 
 
-def _sampled(reply: list[Any], cold: Sequence[LedgerRow], listed: int, most: int) -> list[Any]:
-    """The sample of both: as many of each as they have messages, in proportion."""
+def _sampled(
+    reply: list[Any], cold: Sequence[LedgerRow], listed: int, beginning: int, end: int
+) -> list[Any]:
+    """The sample of both: as many of each as they have messages, in proportion.
+
+    beginning, end: bytes of each record's two ends.
+    """
     if not cold:
         return reply
     listed = max(listed, len(cold))
-    hot = [reply[i : i + 3] for i in range(1, len(reply), 3)]
+    hot = [reply[i : i + 4] for i in range(1, len(reply), 4)]
     share = min(len(hot) / reply[0] if reply[0] else 1.0, len(cold) / listed)
     found = hot[: max(1, round(share * reply[0]))] if hot else []
     for row in cold[: max(1, round(share * listed))]:
-        found.append([row.payload[:most], len(row.payload), repr(row.score).encode()])
+        ends, score = (row.payload[:beginning], row.payload[-end:]), repr(row.score).encode()
+        found.append([ends[0], len(row.payload), score, ends[1]])
     return [reply[0] + listed, *(value for each in found for value in each)]
 
 

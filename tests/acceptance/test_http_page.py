@@ -75,6 +75,7 @@ def test_the_commands_of_the_page(site: ApiProcess, tmp_path: Path) -> None:
         *("created", "created"),
         *("created", "created"),
         *("created", "unknown_destination"),
+        *("cancelled", "unknown"),
         "running",
         words[-4],
         "running",

@@ -86,6 +86,7 @@ CALLS: list[tuple[str, str]] = [
 ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "scan": "here, by the fleet",
     "serve": "test_http_*.py",
+    "serve token new": "unit/test_web_tokens.py",
     "tail": "runs first",
     "top": "test_top.py",
     "ingest rabbitmq": "test_ingest_rabbitmq.py",

@@ -53,6 +53,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "ingest rabbitmq": ("--exchange a.delay --json", 0, "ingest_failed"),
     "ingest kafka": ("--topic a.delay", 2, ""),
     "serve": ("--port 0", 0, "http://"),
+    "serve token new": ("--token-file /dev/null", 0, ""),
     "stats": ("", 0, ""),
     "horizon": ("", 0, ""),
     "tail": ("", 0, "listening"),
@@ -89,6 +90,8 @@ def leaves(command: click.Command, path: str) -> Iterator[str]:
     if not isinstance(command, click.Group):
         yield path
         return
+    if command.invoke_without_command:
+        yield path
     for name, each in command.commands.items():
         yield from leaves(each, f"{path} {name}")
 
