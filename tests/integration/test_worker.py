@@ -222,6 +222,9 @@ async def test_a_lease_granted_while_the_worker_ends_is_given_back(
 
     monkeypatch.setattr(worker_module, "AsyncStore", store_of)
     task = crew.start(lease={"ttl_ms": 10_000, "renew_ms": 500}, scan=UNHURRIED)
+    await until_async(lambda: stores and stores[0].stuck, "it looks at the leases")
+    stores[0].let_go("acquire")
+    stores[0].hold("acquire")
     await crew.shared("w")  # in Redis; the worker does not know yet
     crew.workers.pop("w").stop()
     await asyncio.sleep(0)
