@@ -66,8 +66,8 @@ class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
 async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     """What the handler gives, noted before and after. DelayBridgeError: it was not begun."""
     asked = _text(_outline(msgspec.to_builtins(call.body))) if call.body is not None else ""
-    record = {"who": call.who, "what": what, "from": call.address, "asked": asked}
-    record["tenant"] = call.tenant
+    record = {"who": call.who, "tenant": call.tenant, "what": what}
+    record |= {"from": call.address, "asked": asked}
     act = await call.site.client.run(lambda calls: _write(calls, record, call))
     problem: Problem | None = None
     try:
@@ -86,7 +86,7 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
 
 async def note(call: Call, record: Mapping[str, str]) -> None:
     """Write a record of what somebody did. If Redis refuses it, the log has it."""
-    record = {"who": call.who, **record}
+    record = {"who": call.who, "tenant": call.tenant, **record}
     try:
         await call.site.client.run(lambda calls: _write(calls, record, call))
     except DelayBridgeError as exc:

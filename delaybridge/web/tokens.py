@@ -84,32 +84,46 @@ class TokenFile:
 
     def _reread(self) -> None:
         try:
-            self._tokens = _tokens_of(self._file, self._tenants) if self._seen else []
+            self._tokens = _tokens_of(self._file, self._tenants, again=True) if self._seen else []
         except ConfigError as exc:
             _log.error("%s; the tokens from before still count", exc)
         else:
             _log.warning("serve.token_file: read again, %d tokens", len(self._tokens))
 
 
-def _tokens_of(file: Path, tenants: Collection[str]) -> list[Token]:
-    """The tokens in a file, one a line; ConfigError names the line."""
+class _UnknownTenant(ConfigError):
+    """The settings do not have the tenant of a line."""
+
+
+def _tokens_of(file: Path, tenants: Collection[str], *, again: bool = False) -> list[Token]:
+    """The tokens in a file, one a line; ConfigError names the line.
+
+    again: it was read before, and may be ahead of the settings: the line of a tenant that they do
+    not have is left out, so that others can be added and removed.
+    """
     try:
         lines = file.read_text("ascii").splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"serve.token_file: {file}: give a file of ASCII text") from None
     except OSError as exc:
         raise ConfigError(f"serve.token_file: {file}: {exc.strerror}") from None
-    return list(_tokens(lines, tenants))
+    return list(_tokens(lines, tenants, again=again))
 
 
-def _tokens(lines: list[str], tenants: Collection[str]) -> Iterator[Token]:
+def _tokens(lines: list[str], tenants: Collection[str], *, again: bool) -> Iterator[Token]:
     line_of: dict[bytes, int] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         where = f"serve.token_file: line {number}"
-        token = _token(words, where, tenants)
+        try:
+            token = _token(words, where, tenants)
+        except _UnknownTenant as exc:
+            if not again:
+                raise
+            _log.error("%s; it counts after a restart with the new tenants", exc)
+            continue
         if (first := line_of.setdefault(token.digest, number)) != number:
             raise ConfigError(f"{where}: has the token of line {first}; remove one of them")
         yield token if token.name else token._replace(name=f"line-{number}")
@@ -121,19 +135,16 @@ def _token(words: list[str], where: str, tenants: Collection[str]) -> Token:
     scope = scope or Scope.ADMIN
     if scope not in (Scope.READ, Scope.WRITE, Scope.ADMIN) or more:
         raise ConfigError(f"{where}: write {_FORM}")
-    try:
-        _check_names(name, tenant, tenants)
-    except ConfigError as exc:
-        raise ConfigError(f"{where}: {exc}") from None
+    _check_names(name, tenant, tenants, f"{where}: ")
     return Token(_digest(text, where), Scope(scope), name, tenant)
 
 
-def _check_names(name: str, tenant: str, tenants: Collection[str]) -> None:
+def _check_names(name: str, tenant: str, tenants: Collection[str], where: str = "") -> None:
     if name and not _NAME.fullmatch(name):
-        raise ConfigError(_NAME_FORM)
+        raise ConfigError(f"{where}{_NAME_FORM}")
     if tenant and tenant not in tenants:
-        what = f"{tenant[:40]!r} is not among tenants: {', '.join(tenants) or '[]'}"
-        raise ConfigError(what)
+        known = ", ".join(tenants) or "[]"
+        raise _UnknownTenant(f"{where}{tenant[:40]!r} is not among tenants: {known}")
 
 
 def _digest(text: str, where: str) -> bytes:

@@ -91,6 +91,18 @@ def test_a_new_token_may_have_a_tenant_that_there_is(
     assert refused.code == 2 and "'other' is not among tenants: acme, beta" in refused.err
 
 
+def test_a_token_of_a_tenant_that_is_new_keeps_no_other_token_alive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"{SOUND} read eye\n")
+    tokens = TokenFile(str(file), ["acme"])
+    add_token(file, Scope.WRITE, "shop", "gamma", ["acme", "gamma"])
+    assert tokens.find(SOUND) is not None and "'gamma' is not among tenants: acme" in caplog.text
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+    assert tokens.find(SOUND) is None
+
+
 def test_a_new_file_of_tokens_is_for_its_owner(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     texts = [add_token(file, Scope.ADMIN, "") for _ in range(2)]
