@@ -31,32 +31,36 @@ _Z = 3.0  # standard errors: 999 of 1,000 estimates are too high by less
 class _Pending:
     """What is pending of one destination, one tenant, or in all: messages, and their bytes."""
 
-    __slots__ = ("error", "estimate", "is_counted", "squares", "sums")
+    __slots__ = ("estimate", "is_counted", "squares", "sums", "variance")
 
     def __init__(self) -> None:
         """estimate: of messages, and of bytes; so are the others.
 
-        sums, squares: of the records drawn from buckets that were not read as a whole.
-        error: by how much the estimate may be too high, but for one case in 1,000. is_counted:
+        variance: of the estimate. sums, squares: of the records drawn from one bucket. is_counted:
         some were added since the look.
         """
         self.is_counted = False
-        self.estimate, self.error = [0.0, 0.0], [0.0, 0.0]
+        self.estimate, self.variance = [0.0, 0.0], [0.0, 0.0]
         self.sums, self.squares = [0.0, 0.0], [0.0, 0.0]
 
-    def add(self, size: int, times: float, *, is_drawn: bool = False) -> None:
+    def add(self, size: int, times: float) -> None:
         """A record that stands for so many."""
         for unit, value in enumerate((1, size)):
             self.estimate[unit] += times * value
-            if is_drawn:
-                self.sums[unit] += value
-                self.squares[unit] += value * value
+            self.sums[unit] += value
+            self.squares[unit] += value * value
 
-    def judge(self, drawn: int, weight: float) -> None:
-        """All records are added. weight: what the variance among those drawn is multiplied by."""
-        for unit in range(2) if drawn else ():
-            variance = self.squares[unit] / drawn - (self.sums[unit] / drawn) ** 2
-            self.error[unit] = _Z * math.sqrt(max(variance, 0.0) * weight)
+    def end(self, messages: int, drawn: int) -> None:
+        """All records that were drawn from a bucket of so many messages are added.
+
+        Each bucket is a stratum of its own: what was drawn from a small one says nothing of a large
+        one. The variance of a total, drawn without putting back (Cochran, Sampling Techniques, 5).
+        """
+        weight = messages * (messages - drawn) / drawn
+        for unit in range(2):
+            among = self.squares[unit] / drawn - (self.sums[unit] / drawn) ** 2
+            self.variance[unit] += max(among, 0.0) * weight
+            self.sums[unit] = self.squares[unit] = 0.0
 
 
 _Place = tuple[str, str]  # pending, destination or tenant; and its name
@@ -120,28 +124,24 @@ class Quota:
 
     def _take(self, samples: Sequence[Sample]) -> None:
         self._pending.clear()
-        drawn, weight = 0, 0.0
         for each in samples:
-            read = len(each.records)
-            is_drawn = read < each.messages
-            if is_drawn and read:
-                drawn += read
-                weight += each.messages * (each.messages - read) / read
+            drawn = len(each.records)
             for beginning, size, _, end in each.records:
                 for place in self._places(beginning, beginning[:1] + end):
-                    self._pending[place].add(size, each.messages / read, is_drawn=is_drawn)
-        for place, pending in self._pending.items():
-            if place[0] == "tenant":
-                pending.judge(drawn, weight)
+                    self._pending[place].add(size, each.messages / drawn)
+            if drawn:
+                for pending in self._pending.values():
+                    pending.end(each.messages, drawn)
 
     def _over(self, place: _Place) -> StoreFull | None:
         limited, name = place
         found = self._pending[place]
         of_it = self._tenants.get(name) if limited == "tenant" else None
         for unit, limit, setting in of_it or self._set[limited]:
-            if limit and round(found.estimate[unit] - found.error[unit]) >= limit:
+            error = _Z * math.sqrt(found.variance[unit]) if limited == "tenant" else 0.0
+            if limit and round(found.estimate[unit] - error) >= limit:
                 what = f"{name and f'{name}: '}limits.{setting}"
-                count = f"{'about ' * bool(found.error[unit])}{found.estimate[unit]:,.0f}"
+                count = f"{'about ' * bool(error)}{found.estimate[unit]:,.0f}"
                 return StoreFull(
                     f"{what}: {count} are pending, {limit:,} are allowed; not written: raise the "
                     "limit, or wait until some have gone out",

@@ -125,8 +125,8 @@ MUTANTS = [
     ),
     Mutant(
         "quota: one message more", "delaybridge/store/quota.py",
-        "round(found.estimate[unit] - found.error[unit]) >= limit",
-        "round(found.estimate[unit] - found.error[unit]) > limit",
+        "round(found.estimate[unit] - error) >= limit",
+        "round(found.estimate[unit] - error) > limit",
         "limits are exceeded by one",
         "tests/unit/test_quota.py",
     ),
@@ -138,7 +138,7 @@ MUTANTS = [
     ),
     Mutant(
         "quota: a tenant by its estimate", "delaybridge/store/quota.py",
-        "found.estimate[unit] - found.error[unit]", "found.estimate[unit]",
+        "found.estimate[unit] - error", "found.estimate[unit]",
         "one message of a small tenant stands for thousands, and the tenant is refused",
         "tests/unit/test_quota.py",
     ),

@@ -130,6 +130,14 @@ def test_a_tenant_is_not_refused_because_its_messages_stand_for_those_of_others(
     assert refused(quota, "kafka:a", "acme")
 
 
+def test_a_message_from_a_large_bucket_stands_for_no_more_because_others_are_small() -> None:
+    quota = Quota(Limits(tenant_messages=1000), DEFAULT_KINDS, Clock())
+    of_none = ("kafka:a", "")
+    small = [sampled(100, *[of_none] * 64)] * 15
+    look(quota, sampled(1_000_000, ("kafka:a", "acme"), *[of_none] * 63), *small)
+    assert refused(quota, "kafka:a", "acme") is None
+
+
 def test_it_looks_once_a_second_and_accepts_again_when_there_is_room() -> None:
     clock = Clock()
     quota = Quota(Limits(pending_messages=10), DEFAULT_KINDS, clock)
