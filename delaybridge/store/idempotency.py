@@ -75,6 +75,8 @@ def once(calls: Calls, asked: Asked, most: int, answer: Callable[[Receipt], byte
     if began and count >= most and not (yield from _forget(calls, index, now_us)):
         what = f"serve.idempotency_keys: {count:,} keys are remembered, {most:,} at most"
         raise StoreFull(f"{what}; nothing was written: try later, or send an id instead")
+    if began:  # who is over a quota uses up no keys
+        yield from _check_quota(calls, asked.message.payload)
     text = known.get(b"record") or (yield from _begin(calls, key, asked, now_us, bucket))
     record = msgspec.json.decode(text, type=_Record)
     if record.digest != asked.digest:
@@ -114,9 +116,8 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
     message = msgspec.structs.replace(asked.message, when=str(record.due_ms))
     sent, source = (new_stamp(), message), SourceOffsets(_source(record.token), (0,))
     buckets = yield from calls.open()
-    if (yield from calls.quota.look(buckets)):
-        if (refusal := calls.quota.refusal(message.payload)) is not None:
-            raise refusal
+    yield from _check_quota(calls, message.payload)
+    if calls.quota.is_set:
         calls.quota.count(message.payload)
     patience, first, pause_s = Patience(calls.placement.timeout_s), False, 0.0
     while True:
@@ -133,6 +134,13 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
             raise StoreWiped
         else:
             first, buckets = True, (yield from calls.open(again=True))
+
+
+def _check_quota(calls: Calls, payload: bytes) -> Steps[None]:
+    """StoreFull if this record is over a limit."""
+    if (yield from calls.quota.look((yield from calls.open()))):
+        if (refusal := calls.quota.refusal(payload)) is not None:
+            raise refusal
 
 
 def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 
 from delaybridge import Client, Message
 from delaybridge.errors import StoreFull
 from delaybridge.message import Limits
+from delaybridge.store import keys
 from tests.rigs.api import api
 from tests.rigs.ingest import MakeEntrance, source
 from tests.rigs.ingest_kafka import Kafka
@@ -41,7 +43,9 @@ async def http(
         yield client
 
 
-async def test_507_is_for_the_tenant_over_its_quota_only(http: httpx.AsyncClient) -> None:
+async def test_507_is_for_the_tenant_over_its_quota_only(
+    http: httpx.AsyncClient, raw: redis.Redis, namespace: str
+) -> None:
     async def post(who: str, id: str, **headers: str) -> int:
         message = {"destination": "memory:q", "body": "x", "delay": "1h", "id": id}
         given = {"Authorization": f"Bearer {TOKENS[who]}", **headers}
@@ -49,6 +53,7 @@ async def test_507_is_for_the_tenant_over_its_quota_only(http: httpx.AsyncClient
 
     assert [await post("acme", str(n)) for n in range(LIMIT + 1)] == [201] * LIMIT + [507]
     assert await post("acme", "k", **{"Idempotency-Key": "k"}) == 507
+    assert not raw.exists(keys.idempotency(namespace)), "it has used up a key"
     for who in ("beta", "ops"):
         assert [await post(who, str(n)) for n in range(LIMIT)] == [201] * LIMIT
     assert await post("beta", "more") == 507
