@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -62,7 +63,15 @@ def understood(stored: Mapping[bytes, bytes], now_ms: int) -> list[Job]:
     return sorted(found, key=lambda job: -job.started_ms)
 
 
-def outdated(jobs: list[Job], now_ms: int) -> list[str]:
-    """The ids of those that are not kept any longer."""
-    old = [j for j in jobs[:KEPT] if j.state != RUNNING and now_ms - j.updated_ms > KEPT_MS]
-    return [job.id for job in [*old, *(j for j in jobs[KEPT:] if j.state != RUNNING)]]
+def outdated(jobs: Iterable[Job], now_ms: int) -> list[str]:
+    """The ids of those that are not kept any longer. jobs: the latest first.
+
+    Of each tenant as many are kept: none can push out another's.
+    """
+    found, counts = list[str](), Counter[str]()
+    for job in jobs:
+        counts[job.tenant] += 1
+        is_old = now_ms - job.updated_ms > KEPT_MS or counts[job.tenant] > KEPT
+        if is_old and job.state != RUNNING:
+            found.append(job.id)
+    return found

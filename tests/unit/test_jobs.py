@@ -12,6 +12,7 @@ import pytest
 
 from delaybridge.errors import StoreUnavailable
 from delaybridge.settings.durability import check_durability
+from delaybridge.store import jobs as stored
 from delaybridge.web import jobs
 from delaybridge.web.compat import mykit
 
@@ -70,3 +71,10 @@ async def test_a_job_of_mykit_reads_its_pages_as_patiently_as_others(
     call = SimpleNamespace(site=site, patient=patient, query=query, headers={}, tenant="")
     await inspect.unwrap(verb)(call)
     assert [selection.place for selection in read] == ["kafka"]
+
+
+def test_a_tenant_with_many_jobs_pushes_out_none_of_others() -> None:
+    ends = [stored.Job(f"j{n}", "cancel", "done", -n, 0, tenant="acme") for n in range(102)]
+    others = [stored.Job("b", "cancel", "done", -200, 0, tenant="beta")]
+    others += [stored.Job("o", "cancel", "running", -300, 0)]
+    assert stored.outdated([*ends, *others], 0) == ["j100", "j101"]
