@@ -45,6 +45,7 @@ class Past:
         self.on_lost: Callable[[Session, str], None] = lambda session, reason: None
         self.on_wiped: Callable[[], None] = lambda: None
         self.known: dict[int, Marks] = {}
+        self.doubt: set[int] = set()  # went back, and not compared with the ledger since
         self._asked: dict[int, Session] = {}
         self._missing = 0  # beats in a row without the namespace's record
         self._ended: list[Session] = []  # their leases are to be released
@@ -58,6 +59,7 @@ class Past:
         now = Marks(turn_of(token))
         before = self.known.get(bucket)
         if before is not None and now.turn <= before.turn:
+            self.doubt.add(bucket)
             self._went_back.setdefault(bucket, before)  # told at the next beat, with its counters
             self.known[bucket] = now
         elif before is not None:
@@ -112,6 +114,7 @@ class Past:
         bucket = session.bucket.number
         before = self.known.get(bucket, now)
         if before.fell_to(now):
+            self.doubt.add(bucket)
             self.on_lost(session, "Redis went back to an older state")
             self._ended.append(session)
             return self._went_back.pop(bucket, before), max(now.turn, 0)

@@ -81,6 +81,7 @@ class Reconciling:
         self._steps: list[Step] = []
         self._dead: list[Step] = []
         self.drift: dict[int, Drift] = {}
+        self.doubt: set[int] = set()  # buckets that went back, and were not compared since
         self._verifying: set[Session] = set()
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self.silent = ""  # why the ledger does not answer
@@ -116,7 +117,8 @@ class Reconciling:
 
     async def _verify(self, session: Session, began_s: float) -> None:
         sealed = await self._seal(session)
-        if sealed is None or sealed.is_healed_under(session.server):
+        is_sure = session.bucket.number not in self.doubt
+        if sealed is None or (is_sure and sealed.is_healed_under(session.server)):
             return  # what left is told later: the ledger may not answer now
         # From now on nobody restores by what he read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
@@ -131,6 +133,7 @@ class Reconciling:
         looked = await self._store.complete(restore_missing(bucket, self._records))
         known, name = self._known[session], f"{session.server}:{session.token}"
         await self._store.run_one(healing.seal(bucket, session.owner, known=known, healed=name))
+        self.doubt.discard(bucket.number)
         self._restored += looked.absent
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 

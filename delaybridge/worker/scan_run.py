@@ -77,6 +77,7 @@ class ScanRun:
         self._is_wiped = asyncio.Event()
         if self._reconciling is not None:
             self._reconciling.sessions = self._shifts.sessions
+            self._reconciling.doubt = worker.past.doubt
             self._reconciling.marks = lambda: worker.sampler.marks
         worker.sampler.held = lambda: self._shifts.answering(silent_s)
         self._brokers: Brokers

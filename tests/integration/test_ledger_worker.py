@@ -19,7 +19,7 @@ from delaybridge.scan.session import Session
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import plain
 from delaybridge.store.healing import Sealed
-from delaybridge.store.keys import bucket_of
+from delaybridge.store.keys import bucket_key, bucket_of
 from delaybridge.worker.reconciling import Reconciling
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
@@ -132,6 +132,28 @@ async def test_a_wiped_redis_is_rebuilt(
     await states_are(ledger, published=248, cancelled=2)
     assert arrived.twice == []
     assert not {*ids[:2]} & arrived.at_ms.keys()
+    await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "sqlite")
+async def test_an_older_past_of_the_same_run_is_put_right(
+    crew: Crew, server: RedisServer, namespace: str, ledger: LedgerProbe
+) -> None:
+    """An old master that takes over again, for one: it names itself as compared."""
+    crew.start(lease=WATCHED)
+    await crew.shared("w")
+    await crew.client.schedule(TO, b"x", id="x", delay="1h")
+    number, known = bucket_of(b"x", BUCKETS), crew.workers["w"].past.known
+    await until_async(lambda: known[number].scheduled == 1, "its worker has seen it")
+    kept, lease = f"{{{namespace}:{number}}}:*", bucket_key(namespace, number, "lease").encode()
+    with admin(server) as connection:
+        before = {key: connection.dump(key) for key in connection.keys(kept) if key != lease}
+        assert await crew.client.cancel("x") is Answer.CANCELLED
+        await until_async(lambda: known[number].cancelled == 1, "its worker has seen that, too")
+        await states_are(ledger, cancelled=1)
+        for key, value in before.items():
+            connection.restore(key, 0, value, replace=True)  # type: ignore[arg-type]
+    await delayed_are(crew, 0)
     await crew.stop()
 
 
