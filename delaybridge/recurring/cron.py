@@ -156,7 +156,7 @@ def _simulated(expression: str, begin: datetime) -> CronSim:
 
 def _zone(name: str) -> ZoneInfo:
     try:
-        if name and name == name.strip("/"):
+        if 0 < len(name) <= _CHARS and name == name.strip("/"):
             return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
         pass

@@ -68,7 +68,7 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     asked = _text(_outline(msgspec.to_builtins(call.body))) if call.body is not None else ""
     record = {"who": call.who, "tenant": call.tenant, "what": what}
     record |= {"from": call.address, "asked": asked}
-    act = await call.site.client.run(lambda calls: _write(calls, record, call))
+    act = await call.site.client.run(lambda calls: _write(calls, record, _is_operator(call)))
     problem: Problem | None = None
     try:
         reply = await handler(call)
@@ -84,25 +84,33 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     return reply
 
 
-async def note(call: Call, record: Mapping[str, str]) -> None:
+async def note(call: Call, record: Mapping[str, str], *, is_act: bool = True) -> None:
     """Write a record of what somebody did. If Redis refuses it, the log has it."""
+    of_admin = is_act and _is_operator(call)
     record = {"who": call.who, "tenant": call.tenant, **record}
     try:
-        await call.site.client.run(lambda calls: _write(calls, record, call))
+        await call.site.client.run(lambda calls: _write(calls, record, of_admin))
     except DelayBridgeError as exc:
         _log.error("the audit lacks %s: %s", printable(str(record)), exc)
 
 
 async def note_reading(call: Call, what: str) -> None:
-    """Write who reads a body, and of what. Without tokens nobody knows who asks."""
+    """Write who reads a body, and of what. Without tokens nobody knows who asks.
+
+    Also an administrator's are with the others: a program that polls must push out no act.
+    """
     if call.may_read_bodies and call.site.access.asks_tokens():
-        await note(call, {"what": f"read the body of {what}", "from": call.address})
+        told = {"what": f"read the body of {what}", "from": call.address}
+        await note(call, told, is_act=False)
 
 
-def _write(calls: Calls, record: Mapping[str, str], call: Call) -> Steps[str]:
+def _is_operator(call: Call) -> bool:
+    return call.may is Scope.ADMIN and not call.tenant
+
+
+def _write(calls: Calls, record: Mapping[str, str], of_admin: bool) -> Steps[str]:
     yield from calls.open()
     short = {name: printable(text)[:_CHARS] for name, text in record.items() if text}
-    of_admin = call.may is Scope.ADMIN and not call.tenant
     (id,) = yield [audit.write(calls.namespace, short, of_admin=of_admin)]
     return str(id)
 

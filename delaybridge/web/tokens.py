@@ -166,6 +166,8 @@ def add_token(
     Servers that read the file know the token at once.
     """
     _check_names(name, tenant, tenants)
+    if tenant and not name:
+        raise ConfigError("before a tenant comes a name: SCOPE NAME TENANT")
     text, before = secrets.token_hex(32), b""
     if file.exists():
         _tokens_of(file, tenants)  # of a file with a fault servers would not read the new line

@@ -48,7 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._ending = Ending()
         self._extensions = {"connection": {"ending": self._ending}}
         self._began_s: float | None = None  # the request that is not complete; None: there is none
-        self._paused_s: float | None = None  # since when the client reads nothing
+        self._unread, self._unread_s = 0, 0.0  # bytes of answers, and since when as many
         self._head_bytes = 0  # of a head or a trailer, or between two pieces of a body
         self._is_in_head = True
         self._is_over = False
@@ -123,7 +123,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self._fail(Problem(400, "bad_path", "a path begins with /"))
         self._is_in_head, self._head_bytes = False, 0
-        self._idle.pop(self, None)
         self._is_upgrade = self.parser.should_upgrade()
         if not self._is_upgrade:
             super().on_headers_complete()
@@ -137,26 +136,24 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._began_s, self._is_in_head, self._head_bytes = None, True, 0
         super().on_message_complete()
+        if not self.cycle.response_complete:
+            self._idle.pop(self, None)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:  # the last one that was sent
+            self._idle.pop(self, None)
             self._idle[self] = None
 
-    def pause_writing(self) -> None:
-        self._paused_s = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self._paused_s = None
-        super().resume_writing()
-
     def look(self, now_s: float) -> None:
-        """End the connection if its time is up. Called every half second."""
+        """End the connection if its time is up. Called every half second, until it has ended."""
+        unread = self.transport.get_write_buffer_size()
+        if unread != self._unread:
+            self._unread, self._unread_s = unread, now_s
         if self._began_s is not None and now_s - self._began_s > self.request_s:
             what = f"the request did not arrive within {self.request_s:g} s"
             self._refuse(Problem(408, "request_timeout", what))
-        elif self._paused_s is not None and now_s - self._paused_s > self.write_s:
+        elif unread and now_s - self._unread_s > self.write_s:  # to close it would wait for them
             self.transport.abort()
 
     def _close_an_idle_one(self) -> bool:
@@ -164,7 +161,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if (oldest := next(iter(self._idle), None)) is None:
             return False
         del self._idle[oldest]
-        oldest.transport.close()
+        if oldest.transport.get_write_buffer_size():
+            oldest.transport.abort()
+        else:
+            oldest.transport.close()
         if not self._is_full:
             type(self)._is_full = True
             say(logging.WARNING, "connections_full", connections=self.connections_limit)

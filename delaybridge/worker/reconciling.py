@@ -135,10 +135,10 @@ class Reconciling:
         await self._store.run_one(healing.seal(bucket, session.owner, known=known, healed=name))
         self.doubt.discard(bucket.number)
         self._restored += looked.absent
+        self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 
     def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:
-        self.drift[bucket] = Drift(looked.absent, compared)
         if looked.absent or compared.dropped or compared.without_row or compared.mended:
             say(
                 logging.WARNING, "ledger_differs", bucket=bucket, restored=looked.absent,
@@ -230,7 +230,6 @@ class Reconciling:
         now_ms = time.time_ns() // 1_000_000
         left = {(bucket, each.id, int.from_bytes(each.stamp, "big")): each.state for each in found}
         at_ms = [self._times.pop(name[:2], now_ms) for name in left]
-
         return Work(partial(self._write_over, left, at_ms, may_be_told))
 
     def _write_over(
@@ -301,6 +300,7 @@ class Reconciling:
             self._fails(exc)
             return
         if compared is not None:
+            self.drift[session.bucket.number] = Drift(looked.absent, compared)
             self._found(session.bucket.number, looked, compared, time.monotonic() - began_s)
 
     async def forget(self, retention_s: float) -> None:

@@ -170,12 +170,22 @@ async def test_h17_the_longest_idle_connection_makes_room(redis_url: str, namesp
             writer.close()
 
 
-async def test_h17_who_has_sent_half_a_request_makes_room(redis_url: str, namespace: str) -> None:
+HALF = [
+    b"GET /health/live HTTP/1.1\r\nX: y",
+    b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\ntok",
+]
+
+
+@pytest.mark.parametrize("half", HALF, ids=["head", "body"])
+async def test_h17_who_has_sent_half_a_request_makes_room(
+    redis_url: str, namespace: str, half: bytes
+) -> None:
     async with api(redis_url, namespace, connections=2) as client:
         site = site_of(client)
         kept = [await site.connect() for _ in range(2)]
         await until_async(lambda: len(accepted(client)) == 2, "both are accepted")
-        kept[0][1].write(b"GET /health/live HTTP/1.1\r\nX: y")
+        for _, writer in kept:
+            writer.write(half)
         assert (await site.send(get())).startswith(b"HTTP/1.1 200 ")
         assert await asyncio.wait_for(kept[0][0].read(), DEADLINE_S) == b""
         for _, writer in kept:

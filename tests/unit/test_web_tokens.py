@@ -119,6 +119,7 @@ def test_a_new_file_of_tokens_is_for_its_owner(run: Run, tmp_path: Path) -> None
         (["new"], "serve.token_file"),
         (["new", "owner", "--token-file", "f"], "owner"),
         (["new", "read", "a b", "--token-file", "f"], "a name has"),
+        (["new", "read", "", "acme", "--token-file", "f"], "comes a name"),
         (["new", "--token-file", "no/such/folder"], "No such file"),
         (["new", "--token-file", "faulty"], "line 1"),
     ],
@@ -127,6 +128,7 @@ def test_what_makes_no_token(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DELAYBRIDGE_TENANTS", "acme")
     (tmp_path / "faulty").write_text("oops\n")
     refused = run("serve", "token", *args)
     assert refused.code == 2 and says in refused.err and not refused.out
