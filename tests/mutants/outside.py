@@ -73,7 +73,7 @@ MUTANTS = [
         "keys.audit(namespace) if of_admin else keys.audit_others(namespace)",
         "keys.audit(namespace)",
         "requests with a write token push an administrator's act out",
-        "tests/integration/test_http_audit.py::test_whoever_may_only_write_pushes_no_act_of_an_"
+        "tests/integration/test_http_audit.py::test_whoever_writes_or_reads_pushes_no_act_of_an_"
         "administrator_out",
     ),
     Mutant(
