@@ -71,6 +71,7 @@ async def test_delay_queue(redis_url: str, namespace: str) -> None:
         ("/push", {**JOB, "ttr": 86401}, "bad_time"),
         ("/push", [], "bad_value"),
         ("/pop", {"topic": "order"}, "no_pull"),
+        ("/pop", {"topic": ",".join(map(str, range(101)))}, "bad_value"),
         ("/delete", {"id": ""}, "bad_id"),
     ],
 )

@@ -10,6 +10,7 @@ import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from delaybridge.errors import MessageError
 from delaybridge.message import PULL
 from delaybridge.store.pulling import ReceivedMessage
 from delaybridge.web.compat.dialect import NO_PULL, destination_of
@@ -19,6 +20,7 @@ from delaybridge.web.problems import problem_of
 from delaybridge.web.tenancy import Tenancy
 
 _TTR_S = (1, 43_200)  # of a pull topic
+_TOPICS = 100  # of one request
 _DIGITS = 15
 _FIRST_TTR = "30s"
 
@@ -48,6 +50,9 @@ class Pop:
         topics: also of (topic, subtopic). ttr: the header that has the time to run, and its unit in
         seconds.
         """
+        if len(topics) > _TOPICS:  # each is asked for by itself
+            what = f"{len(topics):,} topics; at most {_TOPICS}"
+            raise MessageError("bad_value", "topic", what)
         places = [
             destination_of(call, *((topic,) if isinstance(topic, str) else topic))
             for topic in topics
