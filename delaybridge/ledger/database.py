@@ -129,7 +129,7 @@ class _Attempt(Generic[T]):
 
     def __init__(self, work: Work[T]) -> None:
         self.work = work
-        self.may_be_written = False
+        self.has_connected = self.may_be_written = False
         self._connection: Connection | None = None
         self._is_given_up = False
         self._lock = threading.Lock()
@@ -137,6 +137,7 @@ class _Attempt(Generic[T]):
     def on(self, connection: Connection | None) -> None:
         """It has this connection; None: it has ended."""
         with self._lock:
+            self.has_connected |= connection is not None
             self._connection = connection
             self._check()
 
@@ -168,7 +169,10 @@ def _translated(attempt: _Attempt[Any]) -> Iterator[None]:
         yield
     except DelayBridgeError:
         raise
-    except (SQLAlchemyError, OSError) as exc:
+    except Exception as exc:
+        # A driver raises anything while it connects: PyMySQL a bare RuntimeError.
+        if attempt.has_connected and not isinstance(exc, SQLAlchemyError | OSError):
+            raise
         own = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
         text = printable(redact_text(" ".join(str(own).split())))[:200]
         what = _UNKNOWN if attempt.may_be_written else _NOTHING

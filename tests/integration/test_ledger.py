@@ -175,6 +175,20 @@ def test_without_a_database_nothing_is_accepted(
     assert alone.get("x") is None
 
 
+def test_an_odd_error_of_a_driver_that_connects_is_told_as_any_other(
+    redis_url: str, namespace: str, alone: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise RuntimeError("'cryptography' package is required")  # PyMySQL's words
+
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setattr("sqlite3.dbapi2.connect", connect)
+    with recording(redis_url, namespace, url) as client:
+        with pytest.raises(LedgerUnavailable, match="package is required; nothing was written"):
+            client.schedule(TO, b"1", delay="1h", id="x")
+    assert alone.get("x") is None
+
+
 def test_closed_while_a_transaction_is_under_way_it_leaves_no_connection(postgres_url: str) -> None:
     database, begun, end = open_ledger(made(postgres_url)), Event(), Event()
     with ThreadPoolExecutor() as threads, closing(LedgerProbe(postgres_url)) as probe:
