@@ -21,7 +21,10 @@ _WORDS = """
 _WORD = re.compile("|".join(sorted(_WORDS, key=len, reverse=True)))
 _YEAR = re.compile(r"(?:19|20)[0-9]{2}")
 _LETTERS = re.compile(r"[a-z]{4,}")
-_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890", "qwertzuiop", "azertyuiop")
+_ROWS = (
+    *("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890", "qwertzuiop", "azertyuiop"),
+    *("1qaz2wsx3edc4rfv5tgb6yhn7ujm8ik", "1q2w3e4r5t6y7u8i9o0p"),  # columns, and to and fro
+)
 # The most frequent pairs of letters in English words, which are few of all pairs.
 _PAIRS = frozenset(
     """

@@ -25,6 +25,7 @@ DIGITS, SAFE = string.hexdigits[:16], string.ascii_letters + string.digits + "-_
     [
         "Password12345678", "P@ssw0rd12345678", "changeme12345678", "secret-token-2026",
         "my-secret-token-123", "thisisasecrettoken", "administrator123", "delaybridge12345",
+        "1q2w3e4r5t6y7u8i", "1qaz2wsx3edc4rfv", "qazwsxedcrfvtgby",
         "qwertyuiop123456", "1234567890abcdef", "abcdefgh12345678ABCDEFGH", "x7Kp9Qz2x7Kp9Qz2",
         "Summer2024!Summer2024!", "iloveyouiloveyou2", "elephantgiraff12", "MyPasswordIsSecret1",
         "rrrrrrrr0123456789abcdef", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "short",
