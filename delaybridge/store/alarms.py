@@ -1,6 +1,7 @@
 """The alarm: what workers noticed of losses in Redis, until an operator clears it.
 
-With a ledger, a setback ends with the rebuild of its bucket, a wipe with that of all.
+With a ledger, a setback ends with the rebuild of its bucket, a wipe with that of all: unless
+something was lost that the ledger lacks.
 """
 
 from __future__ import annotations
@@ -50,12 +51,17 @@ def clear(namespace: str) -> Steps[bool]:
 
 
 def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Setback]]:
-    """Forget the setbacks whose buckets agree with the ledger again; which they were."""
+    """Forget the setbacks whose buckets agree with the ledger again; which they were.
+
+    What is lost for good stays, and with it that the namespace was wiped.
+    """
     (found,) = yield [setbacks.read(namespace)]
     if not found:
         return []
     sound = yield from _rebuilt(namespace, {each.bucket: each.to_turn for each in found}, node_of)
-    ended = [each for each in found if sound.get(each.bucket)]
+    if any(each.is_for_good for each in found):
+        sound[None] = False
+    ended = [each for each in found if sound.get(each.bucket) and not each.is_for_good]
     if ended:
         yield [setbacks.end(namespace, ended)]
     return ended

@@ -69,8 +69,8 @@ def _severe(stats: Stats) -> Iterator[Alert]:
         yield Alert(SEVERE, "damaged: {what}", {"what": str(one)}, "buckets")
     for one in stats.odd_rules:
         yield Alert(SEVERE, "damaged: {what}", {"what": str(one)}, "destinations")
-    if stats.setbacks:
-        yield Alert(SEVERE, *setbacks.sentence(stats.setbacks))
+    for said in setbacks.sentences(stats.setbacks):
+        yield Alert(SEVERE, *said)
     if stats.held_back:
         yield Alert(SEVERE, *repairs.held(stats.held_back))
     if stats.mended:

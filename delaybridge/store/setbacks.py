@@ -7,7 +7,7 @@ for each bucket that went back, and one for the whole namespace if it was wiped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError, printable
@@ -29,6 +29,9 @@ class Setback(NamedTuple):
     missing: how many scheduled messages are not counted any more; they are lost, unless they had
     been published or cancelled. More may be: counts are read once a second, and what was accepted
     after the last reading, and lost, was never in one.
+
+    With a ledger, what it cannot rebuild: rowless: messages of the bucket that were not in it;
+    rules, definitions: how many fewer the namespace has now.
     """
 
     at_ms: int
@@ -37,10 +40,18 @@ class Setback(NamedTuple):
     from_turn: int = 0
     to_turn: int = 0
     missing: int = 0
+    rowless: int = 0
+    rules: int = 0
+    definitions: int = 0
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether the ledger lacked something of what may be lost."""
+        return bool(self.rowless or self.rules or self.definitions)
 
 
 def note(namespace: str, found: Setback) -> RedisCommand[Any]:
-    """Keep it; a later one of the same bucket replaces it."""
+    """Keep it; a later one of the same bucket replaces it, unless only the first is for good."""
     return plain("HSET", keys.alarms(namespace), _field(found), json.dumps(found._asdict()))
 
 
@@ -50,7 +61,8 @@ def end(namespace: str, found: Iterable[Setback]) -> RedisCommand[int]:
 
 
 def _field(found: Setback) -> str:
-    return _WIPED if found.bucket is None else str(found.bucket)
+    name = _WIPED if found.bucket is None else str(found.bucket)
+    return f"{name} for good" if found.is_for_good else name
 
 
 def read(namespace: str) -> RedisCommand[list[Setback]]:
@@ -63,6 +75,12 @@ def clear(namespace: str) -> RedisCommand[int]:
     return plain("DEL", keys.alarms(namespace), parse=int)
 
 
+def counts(namespace: str) -> list[RedisCommand[int]]:
+    """How many rules of destinations and recurring definitions there are: no ledger has them."""
+    hashes = keys.destinations(namespace), keys.recurring(namespace)
+    return [plain("HLEN", each, parse=int) for each in hashes]
+
+
 def kept(reply: list[Setback] | StoreError) -> list[Setback]:
     """The reply to `read`; none if the key is damaged."""
     return [] if isinstance(reply, StoreError) else reply
@@ -70,18 +88,38 @@ def kept(reply: list[Setback] | StoreError) -> list[Setback]:
 
 def told(found: Sequence[Setback]) -> str:
     """In one sentence what happened; empty if nothing did."""
-    return str(sentence(found)) if found else ""
+    return "; ".join(map(str, sentences(found)))
+
+
+def sentences(found: Sequence[Setback]) -> Iterator[Sentence]:
+    """What happened, and what the ledger cannot rebuild of it."""
+    if found:
+        yield sentence(found)
+    if any(each.is_for_good for each in found):
+        rowless = sum(each.rowless for each in found)
+        values: dict[str, object] = {"rowless": f"{rowless:,}"}
+        values["rules"] = max(each.rules for each in found)
+        values["definitions"] = max(each.definitions for each in found)
+        yield Sentence(
+            "the ledger does not have, and cannot rebuild: {rowless} messages, {rules} rules of "
+            "destinations, {definitions} recurring definitions",
+            values,
+        )
 
 
 def sentence(found: Sequence[Setback]) -> Sentence:
-    """The same of at least one."""
+    """What happened, by at least one."""
     wiped = next((each for each in found if each.bucket is None), None)
     last = wiped or max(found, key=lambda each: each.at_ms)
     values: dict[str, object] = {"worker": last.worker, "time": format_time(last.at_ms)}
     if wiped is not None:
         return Sentence("the namespace was wiped, seen by {worker} at {time}", values)
     missing = sum(each.missing for each in found)
-    values |= {"buckets": len(found), "missing": f"{missing:,}", "bucket": last.bucket}
+    values |= {
+        "buckets": len({each.bucket for each in found}),
+        "missing": f"{missing:,}",
+        "bucket": last.bucket,
+    }
     if last.to_turn < last.from_turn:
         return Sentence(
             "Redis went back to an older state in {buckets} buckets (bucket {bucket} from turn "
@@ -113,7 +151,7 @@ def _readable(texts: Iterable[bytes]) -> Iterable[Setback]:
             bucket = of.get("bucket")
             yield Setback(
                 _whole(of, "at_ms"), worker, None if bucket is None else _whole(of, "bucket"),
-                _whole(of, "from_turn"), _whole(of, "to_turn"), _whole(of, "missing"),
+                *(_whole(of, name) for name in Setback._fields[3:]),
             )  # fmt: skip
 
 

@@ -78,6 +78,8 @@ class ScanRun:
         if self._reconciling is not None:
             self._reconciling.sessions = self._shifts.sessions
             self._reconciling.doubt = worker.past.doubt
+            drift = self._reconciling.drift
+            worker.past.rowless = lambda: {n: d.compared.without_row for n, d in drift.items()}
             self._reconciling.marks = lambda: worker.sampler.marks
         worker.sampler.held = lambda: self._shifts.answering(silent_s)
         self._brokers: Brokers

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from delaybridge import Client
 from delaybridge.events import LeaseAcquired
 from delaybridge.message import Answer, Limits
 from delaybridge.scan.session import Session
+from delaybridge.store import alarms, setbacks
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import plain
 from delaybridge.store.healing import Sealed
@@ -132,6 +134,45 @@ async def test_a_wiped_redis_is_rebuilt(
     await states_are(ledger, published=248, cancelled=2)
     assert arrived.twice == []
     assert not {*ids[:2]} & arrived.at_ms.keys()
+    await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "sqlite")
+async def test_the_alarm_of_what_the_ledger_did_not_have_stays(
+    crew: Crew, server: RedisServer, namespace: str, ledger: LedgerProbe
+) -> None:
+    def without_a_ledger() -> None:
+        with Client(server.url, namespace=namespace, brokers={"memory": "memory://"}) as client:
+            for _ in range(3):
+                client.schedule(TO, b"x", delay="1h")
+
+    (known,) = await crew.schedule(1, seconds=0.1, first_s=1800)
+    await asyncio.to_thread(without_a_ledger)
+    await crew.client.pause("memory:p")
+    await crew.client.recurring.add("daily", TO, b"x", cron="0 3 * * *")
+    crew.start(lease=WATCHED)
+    await delayed_are(crew, 5)  # with the first run
+    past = crew.workers["w"].past
+
+    def seen() -> tuple[int, int, int]:
+        had = past._had()
+        return sum(had.rowless.values()), had.rules, had.definitions
+
+    await until_async(lambda: seen() == (3, 1, 1), lambda: f"{seen()}")
+    with admin(server) as connection:
+        connection.flushall()
+    assert await crew.client.cancel(known) is Answer.CANCELLED  # makes the namespace again
+
+    async def left() -> bool:
+        await crew.store.complete(alarms.end_rebuilt(namespace, crew.store.node_of))
+        found = (await crew.client.stats()).setbacks
+        is_told = setbacks.told(found).endswith(
+            "rebuild: 3 messages, 1 rules of destinations, 1 recurring definitions"
+        )
+        return is_told and all(each.is_for_good for each in found)
+
+    await until_async(left, "all buckets are rebuilt, and what was lost is still told")
+    assert await left()
     await crew.stop()
 
 

@@ -145,3 +145,8 @@ def test_an_alarm_ends_with_the_rebuild_of_its_bucket_and_a_wipe_with_that_of_al
         assert {each.bucket for each in client.stats().setbacks} == {None, 1}
         assert ended(second, f"{run_id}:w:random:5") == [1, None]
         assert not client.stats().setbacks
+        noticed = [Setback(2, "w"), Setback(2, "w", 0, 9, 4, rowless=3), Setback(3, "w", 0, 9, 4)]
+        store.run([setbacks.note(namespace, each) for each in noticed])
+        assert ended(first, f"{run_id}:w:random:5") == [0]
+        stay = client.stats().setbacks
+        assert {(each.bucket, each.rowless) for each in stay} == {(None, 0), (0, 3)}, "for good"

@@ -12,6 +12,18 @@ MUTANTS = [
         "tests/integration/test_setbacks.py -k rebuild",
     ),
     Mutant(
+        "alarms: what is lost for good ends, too", "delaybridge/store/alarms.py",
+        " and not each.is_for_good", "",
+        "an alarm ends although messages that the ledger did not have are lost",
+        "tests/integration/test_setbacks.py -k rebuild",
+    ),
+    Mutant(
+        "past: what the ledger lacks now, not before", "delaybridge/worker/past.py",
+        "deque[_OnlyThere](maxlen=_RECENT_BEATS)", "deque[_OnlyThere](maxlen=1)",
+        "a bucket is compared after the loss and before it is told: nothing was lost",
+        "tests/unit/test_past.py",
+    ),
+    Mutant(
         "lease: the step back is not told", "delaybridge/scan/lease.py",
         "dedup_ms=dedup_ms, back_ms=back_ms)", "dedup_ms=dedup_ms)",
         "a dead worker's buckets wait for a second lease, if Redis' clock was set back",

@@ -73,6 +73,14 @@ CASES = {
             "counted; seen by w at 2027-01-15T08:00:00.000Z"
         ],
     ),
+    "for good": (
+        {"setbacks": [Setback(NOW_MS, "w", rules=2), Setback(1, "v", 2, 9, rowless=1200, rules=1)]},
+        [
+            "the namespace was wiped, seen by w at 2027-01-15T08:00:00.000Z",
+            "the ledger does not have, and cannot rebuild: 1,200 messages, 2 rules of "
+            "destinations, 0 recurring definitions",
+        ],
+    ),
     "same turn": (
         {"setbacks": [Setback(NOW_MS, "w", 3, 4, 4, 2)]},
         [

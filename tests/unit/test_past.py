@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class World:
         self.past = Past("ns", "w", "instance", self.events.append)
         self.past.birth = BIRTH[1]
         self.read: dict[int, Marks] = {}
+        self.counts: list[Any] = []  # of rules and definitions, with a ledger
         self.past.sessions = lambda: list(self.held.values())
         self.past.marks = lambda: self.read
         self.past.on_lost = self._lost
@@ -53,7 +55,8 @@ class World:
             for number in self.held
             if (one := marks[f"b{number}"])
         }
-        self.past.take([birth, *[1] * (len(commands) - 1)])
+        kept = len(commands) - 1 - len(self.counts)
+        self.past.take([birth, *[1] * kept, *self.counts])
         return len(commands)
 
     def alarms(self) -> list[StoreWentBack]:
@@ -143,6 +146,36 @@ def test_a_record_that_is_there_again_is_no_wiped_namespace(world: World) -> Non
 def test_a_record_that_cannot_be_read_is_not(world: World) -> None:
     world.beat(ValueError(), b0=(5, 10, 1, 1))
     assert world.wiped == 0
+
+
+async def test_with_a_ledger_what_it_lacks_is_told_by_those_who_knew_it(world: World) -> None:
+    class Store:
+        recorder = "a ledger"
+        noted: list[Any] = []
+
+        async def run_each(self, commands: Any) -> None:
+            self.noted = [json.loads(each.args[-1]) for each in commands if each.name == "HSET"]
+
+    store: Any = Store()
+    rowless = {0: 3, 1: 9}  # of bucket 1 from long ago
+    world.past.rowless, world.counts = lambda: rowless, [2, 1]
+    world.beat(b0=(5, 10, 1, 1))
+    rowless[0], world.counts = 0, [ValueError(), 0]  # compared again, and odd for a moment
+    world.beat(b0=(5, 10, 1, 1))
+    world.counts = [0, 2]
+    world.beat(b0=(4, 10, 1, 1))
+    (told,) = world.past._untold.values()
+    assert (told.rowless, told.rules, told.definitions) == (3, 2, 0)
+    await world.past.tell_wiped(store)
+    assert [(e["bucket"], e["rowless"], e["rules"], e["definitions"]) for e in store.noted] == [
+        (None, 0, 2, 2), (0, 3, 0, 0),
+    ]  # fmt: skip
+    for turn in range(6, 66):
+        world.take(0, turn)
+        world.beat(b0=(turn, 10, 1, 1))
+    world.counts = [0, 1]
+    world.beat(b0=(1, 10, 1, 1))
+    assert [e.rowless for e in world.past._untold.values()] == [0], "it left long ago"
 
 
 def test_the_words_name_a_bucket_its_turns_and_the_sum_of_what_is_missing() -> None:
