@@ -191,7 +191,7 @@ class Resource:
         raw = await body_of(receive, headers, most, remedy)
         if endpoint.body is bytes or (endpoint.is_raw and endpoint.is_raw(headers)):
             return raw
-        return await decoded(raw, endpoint.body)
+        return await decoded(raw, endpoint.body, self._site.most_dense)
 
 
 def _headers(scope: Connection) -> dict[str, str]:

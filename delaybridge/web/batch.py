@@ -72,8 +72,8 @@ async def _messages(call: Call) -> list[bytes]:
         found = [bytes(each) for each in (await decoded(call.body, Batch)).messages]
         _check_count(len(found))
         return found
-    found = []
-    async for raw in elements(call.body, "messages", call.site.most_bytes):
+    found, sizes = [], (call.site.most_bytes, call.site.most_dense)
+    async for raw in elements(call.body, "messages", *sizes):
         found.append(raw)
         _check_count(len(found))
     return found

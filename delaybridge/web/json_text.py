@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -24,11 +24,14 @@ T = TypeVar("T")
 PIECE = 64 * 1024  # bytes between two turns of the loop
 _OBJECTS = 10_000  # looked at between two turns
 _DEPTH = 32
-_LOOSE = re.compile(rb"\s:")
+_DENSE = 320 * 1024  # bytes of a text beside long strings: each costs more than one in a string
+_LONG = 64  # a string with more characters
+_LOOSE = (b" :", b"\t:", b"\n:", b"\r:")
 _BOM = b"\xef\xbb\xbf"
 # Brackets and strings; of a string that is cut what is there.
-_NESTING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+_TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+_REST = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+(")?', re.DOTALL)  # of a string
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SPACE = r"[ \t\r\n]*+"
 _COMMA = re.compile(f"{_SPACE},{_SPACE}")
 _END = re.compile(_SPACE.join(("", r"\]", r"\}", "")))
@@ -36,8 +39,11 @@ _WORD = 10  # the longest that can be cut, `-Infinity`, and one more
 _OVERHEAD = 1024  # what an element costs beside its length, as bytes
 
 
-async def decoded(raw: bytes, wanted: type[T]) -> T:
-    """The JSON value as this type; Problem 400 if it is not JSON, 422 if its values are wrong."""
+async def decoded(raw: bytes, wanted: type[T], dense: int = _DENSE) -> T:
+    """The JSON value as this type; Problem 400 if it is not JSON, 422 if its values are wrong.
+
+    dense: the most bytes beside long strings; Problem 413 if there are more.
+    """
     raw = raw.removeprefix(_BOM)
     if not raw.strip():
         raise Problem(400, "bad_json", "the body is empty; send a JSON object")
@@ -47,7 +53,7 @@ async def decoded(raw: bytes, wanted: type[T]) -> T:
             if not _is_plain(raw):
                 _ONCE.decode(raw.decode())
             return as_type(raw, wanted)
-        for _ in _nesting(raw):
+        for _ in _pieces(raw.decode("latin-1"), dense=dense):
             await asyncio.sleep(0)
         for _ in _keys(raw):
             await asyncio.sleep(0)
@@ -67,10 +73,11 @@ def as_type(raw: bytes, wanted: type[T]) -> T:
         raise undecodable(exc, wanted) from None
 
 
-async def elements(raw: bytes, name: str, most: int) -> AsyncIterator[bytes]:
+async def elements(raw: bytes, name: str, most: int, dense: int = _DENSE) -> AsyncIterator[bytes]:
     """The elements of the list in `{name: [...]}`, each checked as `decoded` checks a whole text.
 
-    Problem 400, 413 or 422: it is not JSON; an element is longer than `most`; it has another form.
+    Problem 400, 413 or 422: it is not JSON; an element is longer than `most`, or has more than
+    `dense` bytes beside long strings; it has another form.
     """
     try:
         text = raw.removeprefix(_BOM).decode()
@@ -81,7 +88,7 @@ async def elements(raw: bytes, name: str, most: int) -> AsyncIterator[bytes]:
         end = at = head.end()
         number = since_turn = 0
         while number or _END.fullmatch(text, at) is None:
-            end, element = await _element(text, at, most, f"$.{name}[{number}]")
+            end, element = await _element(text, at, most, dense, f"$.{name}[{number}]")
             since_turn += end - at + _OVERHEAD
             if since_turn >= PIECE:
                 await asyncio.sleep(0)
@@ -96,10 +103,11 @@ async def elements(raw: bytes, name: str, most: int) -> AsyncIterator[bytes]:
         raise _bad(exc) from None
 
 
-async def _element(text: str, at: int, most: int, place: str) -> tuple[int, bytes]:
+async def _element(text: str, at: int, most: int, dense: int, place: str) -> tuple[int, bytes]:
     """Where the value that begins here ends, and the value, checked.
 
-    It is looked for in ever larger parts of the text. Problem 413: it is longer than `most`.
+    It is looked for in a short part of the text, and in a larger one if it is longer. Problem 413:
+    it is longer than `most`.
     """
     size = PIECE // 2
     while True:
@@ -118,45 +126,87 @@ async def _element(text: str, at: int, most: int, place: str) -> tuple[int, byte
         if size > most:
             what = f"it has more than {most:,} bytes; see limits.body_bytes"
             raise Problem(413, "message_too_large", what, place)
-        size = min(2 * size, most + 2 * _WORD)
-        await asyncio.sleep(0)
+        size = max(2 * size, await _extent(text, at, most, dense) + _WORD)
+        size = min(size, most + 2 * _WORD)
     _check_each(keys)
     element = part[:end].encode()
-    for _ in _nesting(element, within=2):
-        await asyncio.sleep(0)
+    if size == PIECE // 2:
+        check_depth(element, within=2)
     return at + end, element
 
 
-def check_depth(raw: bytes) -> None:
-    """Problem 400 if JSON is nested more deeply than any message needs."""
-    for _ in _nesting(raw):
-        pass
+async def _extent(text: str, at: int, most: int, dense: int) -> int:
+    """How long the list or object is that begins here, or more than `most`; else 0."""
+    if text[at : at + 1] not in ("[", "{"):
+        return 0
+    end = at
+    for end in _pieces(text, at, within=2, dense=dense):
+        await asyncio.sleep(0)
+        if end - at > most:
+            break
+    return end - at
 
 
-def _nesting(raw: bytes, within: int = 0) -> Iterator[None]:
-    """`check_depth` in pieces. within: how many brackets are around it."""
-    if within + raw.count(b"[") + raw.count(b"{") <= _DEPTH:
-        return
-    depth, at = within, 0
-    while at < len(raw):
-        end = at + PIECE
-        found = _NESTING.findall(raw, at, end)
-        if found and found[-1].startswith(b'"') and raw.endswith(found[-1], at, end):
-            # It may be cut: go on after the whole of it.
-            whole = _NESTING.match(raw, min(end, len(raw)) - len(found[-1]))
-            end = len(raw) if whole is None else whole.end()
-        depths = [*accumulate(map(_STEPS.get, found, repeat(0)), initial=depth)]
-        if max(depths) > _DEPTH:
-            raise Problem(400, "bad_json", f"more than {_DEPTH} levels deep")
-        depth, at = depths[-1], end
-        yield
+def check_depth(raw: bytes, within: int = 0) -> None:
+    """Problem 400 if JSON is nested more deeply than any message needs.
+
+    within: how many brackets are around it.
+    """
+    if within + raw.count(b"[") + raw.count(b"{") > _DEPTH:
+        for _ in _pieces(raw.decode("latin-1"), within=within, dense=len(raw)):
+            pass
+
+
+def _pieces(text: str, at: int = 0, within: int = 0, dense: int = _DENSE) -> Iterator[int]:
+    """Where each piece of the value that begins here ends; Problem 400 or 413."""
+    depth, left, is_closed, cut = within, dense, False, 0
+    while at < len(text) and not is_closed:
+        end = min(at + PIECE, len(text))
+        if cut:  # the text is within a string
+            rest = _REST.match(text, at, end)
+            if rest is None or rest.end() == at:
+                return  # a backslash is the last character
+            at, cut = rest.end(), rest[1] is None
+        else:
+            found, depth, end, is_closed = _piece(text, at, end, depth, within)
+            left -= end - at - sum(size for size in map(len, found) if size > _LONG)
+            if left < 0:
+                what = f"more than {dense:,} bytes beside long texts; see limits.body_bytes"
+                raise Problem(413, "message_too_large", what)
+            cut = _cut(found, text, at, end)
+            at = end - max(cut - 1, 0)
+        yield at
+
+
+def _piece(
+    text: str, at: int, end: int, depth: int, within: int
+) -> tuple[list[str], int, int, bool]:
+    """The tokens of a piece, the depth after it, where it ends, at the latest with the value, and
+    whether it does so."""
+    found = _TOKENS.findall(text, at, end)
+    depths = [*accumulate(map(_STEPS.get, found, repeat(0)), initial=depth)]
+    if max(depths) > _DEPTH:
+        raise Problem(400, "bad_json", f"more than {_DEPTH} levels deep")
+    if not found or min(depths[1:]) > within:
+        return found, depths[-1], end, False
+    last = next(number for number, after in enumerate(depths[1:]) if after <= within)
+    *_, token = islice(_TOKENS.finditer(text, at, end), last + 1)
+    return found[: last + 1], within, token.end(), True
+
+
+def _cut(found: list[str], text: str, at: int, end: int) -> int:
+    """How long the string is that reaches to the end of the piece, and may go on; else 0."""
+    is_cut = bool(found) and found[-1][0] == '"' and text.endswith(found[-1], at, end)
+    return len(found[-1]) if is_cut else 0
 
 
 def _is_plain(raw: bytes) -> bool:
     """Whether one look tells that it is an object without others, which has each key once."""
     try:
         # Of keys as they are mostly written, `"key":`, it does.
-        return not _LOOSE.search(raw) and raw.count(b'":') == len(_NAMES.decode(raw))
+        return not any(map(raw.__contains__, _LOOSE)) and raw.count(b'":') == len(
+            _NAMES.decode(raw)
+        )
     except msgspec.MsgspecError:
         return False  # it is no object
 

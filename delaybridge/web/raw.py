@@ -112,7 +112,7 @@ def _percent_encoded(value: str) -> str:
 async def _attributes(call: Call) -> dict[str, Any]:
     """The attributes of a CloudEvent; none if the body is something else. Problem `bad_event`."""
     if call.media == STRUCTURED:
-        event = await decoded(call.body, dict[str, Any])
+        event = await decoded(call.body, dict[str, Any], call.site.most_dense)
         found = {name: value for name, value in event.items() if not name.startswith("data")}
     elif _BINARY in call.headers:
         found = dict(_in_headers(call.headers))

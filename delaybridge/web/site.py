@@ -19,6 +19,7 @@ from delaybridge.web.shared import Shared
 from delaybridge.web.traffic import Traffic
 
 _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
+_DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
 
 
 @dataclass(slots=True)
@@ -56,6 +57,12 @@ class Site:
         limits = self.settings.limits
         # JSON writes a byte as up to six characters.
         return 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
+
+    @property
+    def most_dense(self) -> int:
+        """The most bytes of such a text beside long strings: a body that is JSON, and the rest."""
+        limits = self.settings.limits
+        return limits.body_bytes + 128 * limits.headers + _DENSE_BYTES
 
     def base(self, scope: Scope) -> str:
         """What stands before each path, as the client sees it; without the last slash."""

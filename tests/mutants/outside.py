@@ -144,9 +144,16 @@ MUTANTS = [
     ),
     Mutant(
         "web: no turn in a large body", "delaybridge/web/json_text.py",
-        "        for _ in _nesting(raw):\n            await asyncio.sleep(0)\n",
+        '        for _ in _pieces(raw.decode("latin-1"), dense=dense):\n'
+        "            await asyncio.sleep(0)\n",
         "        check_depth(raw)\n",
         "one large body holds up every other request",
+        "tests/unit/test_json_text.py",
+    ),
+    Mutant(
+        "web: any number of values", "delaybridge/web/json_text.py",
+        "            if left < 0:", "            if False:",
+        "1.6 MB of brackets or keys hold the process for 300 ms, as one step",
         "tests/unit/test_json_text.py",
     ),
     Mutant(

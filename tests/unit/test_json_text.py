@@ -126,6 +126,42 @@ def test_a_key_that_is_given_twice_is_refused_wherever_it_is(text: str) -> None:
         turns(decoded(text.encode(), msgspec.Raw))
 
 
+DENSE = {
+    "lists": "[],", "objects": "{},", "keys": '{"a" :1},', "numbers": "0,", "texts": '"",',
+    "nested": "[[[]]],", "short texts": '"' + "x" * 60 + '",',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", DENSE)
+def test_what_would_hold_up_others_is_refused_before_it_is_parsed(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes beside long strings cost most, and parsing them is one step."""
+    monkeypatch.setattr(json_text, "PIECE", PIECE)
+    monkeypatch.setattr(json_text, "_DEPTH", 9)
+    values = "[" + DENSE[form] * (1_600_000 // len(DENSE[form])) + "0]"
+    after = '"' + "x" * 65 + '"]'
+    for text in (values, values[:-1] + "," + after):
+        batch = f'{{"messages": [{{}}, {text}]}}'.encode()
+        for reading in (decoded(text.encode(), Any), every(elements(batch, "messages", 2**21))):
+            with pytest.raises(Problem) as refused:
+                turns(reading)  # type: ignore[arg-type]
+            assert (refused.value.status, refused.value.code) == (413, "message_too_large")
+
+
+def test_long_texts_and_other_messages_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_text, "PIECE", PIECE)
+    body = json.dumps({"body": '[{",\\' * 300_000})
+    many = "[" + "0," * 50_000 + "0]"
+    for text in (body, many):
+        turns(decoded(text.encode(), Any, 110_000))
+    batch = f'{{"messages": [{body}, {",".join([many] * 9)}]}}'.encode()
+    found = turns(every(elements(batch, "messages", 2**22, 110_000)))[1]
+    assert found == [body.encode(), *[many.encode()] * 9]
+    count, _ = turns(decoded(b'["' + b"\\" * len(body) + b'"]', list))
+    assert count >= len(body) // PIECE
+
+
 def test_a_large_text_leaves_others_a_turn_after_each_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -104,7 +104,8 @@ def logged(formatter: logging.Formatter) -> Act:
 
 def structured(text: str) -> object:
     event = dict.fromkeys(("id", "source", "specversion", "type", text), text)
-    call: Any = SimpleNamespace(media=STRUCTURED, body=json.dumps(event).encode(), headers={})
+    body, site = json.dumps(event).encode(), SimpleNamespace(most_dense=10**9)
+    call: Any = SimpleNamespace(media=STRUCTURED, body=body, headers={}, site=site)
     return asyncio.run(_attributes(call))
 
 
