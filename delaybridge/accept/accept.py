@@ -25,6 +25,7 @@ from delaybridge.message import (
     Message,
     Record,
     encode_record,
+    id_as_given,
     id_in_store,
     is_tenant,
     new_id,
@@ -61,10 +62,9 @@ def accept(
     destination, canonical = cache.parse(message.destination, kinds)
     if tenant and destination.kind == PULL:
         destination, canonical = cache.parse(of_tenant(canonical, tenant), kinds)
-    key = check_key(message.key)
-    if key is not None and len(key) > limits.body_bytes:
-        what = f"{len(key):,} bytes; limits.body_bytes, {limits.body_bytes:,}, also limits the key"
-        raise MessageError("key_too_large", "key", what)
+    elif owner := tenant_of_topic(destination):  # nobody else could finish it there
+        id, tenant = check_id(id_as_given(id, owner), limits, owner), owner
+    key = _short_key(message.key, limits)
     record = Record(
         canonical,
         _body_bytes(message.body, destination, limits),
@@ -128,12 +128,28 @@ def check_id(id: object, limits: Limits | None = None, tenant: str = "") -> str:
     return id_in_store(id, tenant)
 
 
+def _short_key(key: object, limits: Limits) -> bytes | None:
+    found = check_key(key)
+    if found is not None and len(found) > limits.body_bytes:
+        most = limits.body_bytes
+        what = f"{len(found):,} bytes; limits.body_bytes, {most:,}, also limits the key"
+        raise MessageError("key_too_large", "key", what)
+    return found
+
+
 def of_tenant(destination: str, tenant: str) -> str:
     """A destination as a message of a tenant has it: of pull topics each tenant has its own."""
     own = f"{PULL}:{id_in_store('', tenant)}"
     if not tenant or not destination.startswith(f"{PULL}:") or destination.startswith(own):
         return destination
     return own + destination.removeprefix(f"{PULL}:")
+
+
+def tenant_of_topic(destination: Destination) -> str:
+    """Whose pull topic it is; empty if it is none, or everybody's."""
+    if destination.kind != PULL:
+        return ""
+    return destination.address.rpartition("/")[0]
 
 
 def check_tenant(name: object) -> str:

@@ -13,7 +13,14 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.accept.accept import Accepted, accept, check_id, check_priority, when
+from delaybridge.accept.accept import (
+    Accepted,
+    accept,
+    check_id,
+    check_priority,
+    tenant_of_topic,
+    when,
+)
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.accept.headers import NO_HEADERS
 from delaybridge.message import Limits, Message, Record, encode_record, rank_of
@@ -97,7 +104,11 @@ class Drafting:
                 or message.priority is not mould.priority
                 or message.at is not None
             ):
-                mould = self._mould(message)
+                made = self._mould(message)
+                if made is None:
+                    found.append(self.accept(message))
+                    continue
+                mould = made
             found.append(Draft(id, body, mould))
         return found
 
@@ -105,8 +116,11 @@ class Drafting:
         """The message checked and encoded, with an id."""
         return accept(message, self._kinds, self._limits, self._destinations, self._draw)
 
-    def _mould(self, message: Message) -> Mould:
+    def _mould(self, message: Message) -> Mould | None:
+        """None: the message is not plain, because its destination gives it a tenant."""
         destination, canonical = self._destinations.parse(message.destination, self._kinds)
+        if tenant_of_topic(destination):
+            return None
         mould = Mould(
             message.destination,
             message.delay if message.at is None else _AT,

@@ -17,7 +17,7 @@ from delaybridge.errors import (
     StoreError,
     StoreFull,
 )
-from delaybridge.message import Answer, OnConflict
+from delaybridge.message import Answer, OnConflict, tenant_text
 from delaybridge.recurring.definition import Definition, check_name, due_text, is_name
 from delaybridge.recurring.plan import LEAD_MS
 from delaybridge.store import keys, recurring
@@ -74,6 +74,11 @@ class Definitions(Making):
         due_ms = min(due_ms, now_ms)  # a run far ahead is made when its time is near
         accepted = self.accepted_run(found, due_ms, ttl=found.ttl_ms)
         (to,) = msgspec.msgpack.decode(accepted.payload)[:1]
+        if (owner := tenant_text(accepted.payload)) != found.tenant:
+            what = f"{to} is a topic of tenant {owner}; add it as {owner}: tenant={owner!r} in"
+            raise MessageError(
+                "bad_destination", "destination", f"{what} Client, or a token of it over HTTP"
+            )
         return msgspec.structs.replace(found, destination=to)
 
     def add_recurring(self, definition: Definition, *, replace: bool) -> Steps[Answer]:

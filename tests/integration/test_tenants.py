@@ -248,6 +248,38 @@ async def test_a_pull_topic_of_one_tenant_is_not_that_of_another(
     assert [[one["id"] for one in answer.json()["items"]] for answer in both] == [["b"], ["o"]]
 
 
+async def test_what_operators_send_to_a_pull_topic_of_a_tenant_is_the_tenants(
+    crew: Crew, acme: As, ops: As
+) -> None:
+    crew.start(lease=CALM)
+    about = {"destination": "pull:acme/t", "delay": "0s"}
+    ids = [(await ops.schedule(id, **about)).json()["id"] for id in ("o1", "acme/o2")]
+    many = {"messages": [{**about, "body": "x", "id": "o3"}]}
+    ids += [one["id"] for one in (await ops("POST", "/messages:batch", json=many)).json()["items"]]
+    message, headers = {**about, "body": "x"}, {"Idempotency-Key": "k"}
+    ids.append((await ops("POST", "/messages", json=message, headers=headers)).json()["id"])
+    assert {id.partition("/")[0] for id in ids} == {"acme"}
+    asked, done = {"max": 9, "wait": "60s"}, []
+    while len(done) < len(ids):
+        items = (await acme("POST", "/topics/t:receive", json=asked)).json()["items"]
+        given = [{"id": one["id"], "receipt": one["receipt"]} for one in items]
+        finished = await acme("POST", "/topics/t:finish", json={"items": given})
+        done += [(f"acme/{one['id']}", one["result"]) for one in finished.json()["items"]]
+    assert sorted(done) == sorted((id, "finished") for id in ids)
+
+
+async def test_a_definition_for_a_pull_topic_of_a_tenant_is_the_tenants_own(
+    acme: As, ops: As
+) -> None:
+    definition = {"body": "x", "every": "1h", "name": "report"}
+    odd = await ops("POST", "/recurring", json={**definition, "destination": "pull:acme/t"})
+    assert (odd.status_code, odd.json()["code"]) == (422, "bad_destination")
+    assert "a token of it" in odd.text
+    for place in ("pull:t", "pull:acme/t"):
+        made = await acme("POST", "/recurring", json={**definition, "destination": place})
+        assert made.json()["result"] in ("created", "duplicate")
+
+
 async def test_a_key_of_idempotency_belongs_to_its_token(
     acme: As, beta: As, ops: As, http: httpx.AsyncClient
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.accept.accept import accept
+from delaybridge.accept.accept import Accepted, accept
 from delaybridge.accept.draft import Drafting
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.ingest.entries import Quarantine, Schedule
@@ -91,6 +91,26 @@ def test_a_message_is_stored_with_its_tenant_and_delivered_without(id: str | Non
     record = decode_record(made.payload)  # type: ignore[union-attr]  # not a draft
     delivery = Delivery(made.id, record, Destination("kafka", "kafka", "t"), 0, 1)
     assert (delivery.id, delivery.given_id) == (made.id, id or "drawn")
+
+
+@pytest.mark.parametrize("fields", [{}, {"key": b"k"}])
+def test_a_message_to_a_pull_topic_of_a_tenant_is_that_tenants(fields: dict[str, Any]) -> None:
+    """A message of nobody could be received there, but not finished."""
+    ids = ["o1", "acme/o2", "beta/o3", None]
+    messages = [Message("pull:acme/t", b"", delay=1, id=id, **fields) for id in ids]
+    plain = Message("pull:t", b"", delay=1, id="acme/o2", **fields)
+    drafting = Drafting(KINDS, Limits(), lambda: "drawn")
+    *made, other = drafting.drafts([*messages, plain])
+    assert [one.id for one in made] == ["acme/o1", "acme/o2", "acme/beta/o3", "acme/drawn"]
+    assert {tenant_text(one.payload) for one in made} == {"acme"}  # type: ignore[union-attr]
+    assert other.id == "acme/o2"
+    payload = other.payload if isinstance(other, Accepted) else other.accepted("").payload
+    assert tenant_text(payload) == ""
+
+
+def test_a_message_to_another_tenants_pull_topic_is_refused() -> None:
+    with pytest.raises(MessageError, match="bad_destination"):
+        accept(Message("pull:acme/t", b"", delay=1, tenant="beta"), KINDS, Limits())
 
 
 def test_an_id_with_a_slash_of_no_tenant_is_delivered_as_it_is() -> None:
