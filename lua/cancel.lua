@@ -20,8 +20,8 @@
 -- ARGV[5]  offset       in the source; a call read before is answered unknown and does nothing;
 --                       empty: nothing is done unless the source is known to the bucket
 -- ARGV[6]  otherwise    1: if nothing is done, the call does not count as read: another follows
--- ARGV[7]  reach        a JSON list of patterns: only a message bound for one of these destinations is
---                       removed; empty: any
+-- ARGV[7]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
+--                       only a message bound for one of them is removed; empty: any
 -- ARGV[8]  receipt      of a pull topic: the message is removed only if it was given out last with
 --                       this one, and wherever it is; empty: any
 -- ARGV[9]  row          stamp of the ledger's row, if the message is to be cancelled though it is not
@@ -42,8 +42,12 @@ local function is_foreign(record)
     return false
   end
   local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
-  for _, pattern in ipairs(cjson.decode(reach)) do
-    if ok and type(destination) == 'string' and string.find(destination, pattern) then
+  for _, parts in ipairs(cjson.decode(reach)) do
+    local at = ok and type(destination) == 'string' and 0
+    for _, part in ipairs(parts) do
+      at = at and select(2, string.find(destination, part, at + 1))
+    end
+    if at then
       return false
     end
   end

@@ -19,8 +19,8 @@
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       topic and partition that the call was read from; empty: none
 -- ARGV[8]  offset       in the source; a call read before is answered unknown and does nothing
--- ARGV[9]  reach        a JSON list of patterns: only a message bound for one of these destinations is
---                       rescheduled; empty: any
+-- ARGV[9]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
+--                       only a message bound for one of them is rescheduled; empty: any
 -- ARGV[10] receipt      of a pull topic: the message is rescheduled only if it was given out last with
 --                       this one, and wherever it is; empty: any
 -- ARGV[11] keep         1: the receipt stays the last one; else none is
@@ -39,8 +39,12 @@ local function is_foreign(record)
     return false
   end
   local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
-  for _, pattern in ipairs(cjson.decode(reach)) do
-    if ok and type(destination) == 'string' and string.find(destination, pattern) then
+  for _, parts in ipairs(cjson.decode(reach)) do
+    local at = ok and type(destination) == 'string' and 0
+    for _, part in ipairs(parts) do
+      at = at and select(2, string.find(destination, part, at + 1))
+    end
+    if at then
       return false
     end
   end

@@ -24,8 +24,8 @@
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       topic and partition that the messages were read from; empty: none
 -- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped
--- ARGV[9]  reach        a JSON list of patterns: a pending message of the same id is foreign unless
---                       it is bound for one of these destinations; empty: none is
+-- ARGV[9]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
+--                       a pending message of the same id is foreign unless bound for one; empty: none is
 -- ARGV[10] count        of the messages
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
 --                       words for each run of messages due at the same time: its score (epoch ms +
@@ -230,8 +230,12 @@ if not all_new then
       return false
     end
     local ok, _, destination = pcall(cmsgpack.unpack_limit, record, 1, 14)
-    for _, pattern in ipairs(cjson.decode(reach)) do
-      if ok and type(destination) == 'string' and string.find(destination, pattern) then
+    for _, parts in ipairs(cjson.decode(reach)) do
+      local at = ok and type(destination) == 'string' and 0
+      for _, part in ipairs(parts) do
+        at = at and select(2, string.find(destination, part, at + 1))
+      end
+      if at then
         return false
       end
     end

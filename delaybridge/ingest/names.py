@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
 from delaybridge.accept.accept import check_id
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, id_in_store
+from delaybridge.settings.globs import fits
 
 
 class Names:
@@ -42,6 +42,6 @@ def tenant_of(broker: str, source: str, rules: Iterable[str]) -> str:
     """The tenant of a source, by the first rule SOURCE=TENANT that fits; empty if none does."""
     for rule in rules:
         named, _, tenant = rule.partition("=")
-        if fnmatchcase(source, named) or fnmatchcase(f"{broker}:{source}", named):
+        if fits(source, named) or fits(f"{broker}:{source}", named):
             return tenant
     return ""

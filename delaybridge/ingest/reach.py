@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Destination
+from delaybridge.settings.globs import fits
 from delaybridge.settings.routes import Route
 
 _ANY = "*"
@@ -33,7 +33,7 @@ class AllowList:
         label = destination.label
         if destination.kind != route.kind:
             why = f"{label} is of kind {destination.kind}; the message came from {route.kind}"
-        elif not any(fnmatchcase(label, pattern) for pattern in self._patterns):
+        elif not any(fits(label, pattern) for pattern in self._patterns):
             why = f"{label} is not in the settings' ingest.destinations"
         else:
             return
@@ -43,35 +43,40 @@ class AllowList:
 def reach_of(
     route: Route, kinds: Mapping[str, str], destinations: Iterable[str], trust: Iterable[str]
 ) -> str:
-    """A JSON list of Lua patterns for the destinations of the messages a source may change.
+    """A JSON list of the destinations of the messages a source may change: of each the Lua patterns
+    of its parts, which follow each other. In one pattern each `*` would multiply the cost.
 
     kinds: name -> kind of the configured brokers. destinations: labels, `*` for any text, of the
     source's own kind of broker. trust: rules SOURCE=DESTINATION, with `*` too, of any kind.
     """
     own = str(Destination(route.broker, route.kind, route.target))
-    patterns = [f"^{_literal(own)}" + ("" if route.kind == "rabbitmq" else "$")]
+    patterns = [[f"^{_literal(own)}" + ("" if route.kind == "rabbitmq" else "$")]]
     for label in destinations:
         patterns += _patterns(label, {n: kind for n, kind in kinds.items() if kind == route.kind})
     for rule in trust:
         source, _, label = rule.partition("=")
-        if fnmatchcase(route.source, source) or fnmatchcase(str(route), source):
-            patterns += [""] if label == _ANY else _patterns(label, kinds)
+        if fits(route.source, source) or fits(str(route), source):
+            patterns += [[]] if label == _ANY else _patterns(label, kinds)
     return json.dumps(patterns)
 
 
-def _patterns(label: str, kinds: Mapping[str, str]) -> Iterator[str]:
-    """A pattern for each broker that a label may mean."""
+def _patterns(label: str, kinds: Mapping[str, str]) -> Iterator[list[str]]:
+    """The parts for each broker that a label may mean."""
     named, _, address = label.partition(":")
     for broker, kind in kinds.items():
-        if fnmatchcase(broker, named):
-            yield f"^{_literal(broker)}:{_addressed(address or _ANY, kind)}"
+        if fits(broker, named):
+            yield [f"^{_literal(broker)}:", *_addressed(address or _ANY, kind)]
 
 
-def _addressed(address: str, kind: str) -> str:
+def _addressed(address: str, kind: str) -> Iterator[str]:
     """An exchange means all its routing keys; a queue, after a slash, only itself."""
-    if kind == "rabbitmq" and "/" not in address:
-        return "[^/]*".join(map(_literal, address.split(_ANY))) + "/"
-    return ".*".join(map(_literal, address.split(_ANY))) + "$"
+    is_exchange = kind == "rabbitmq" and "/" not in address
+    any_, end = ("[^/]", "/") if is_exchange else (".", "$")
+    first, *others = map(_literal, address.split(_ANY))
+    yield f"^{first}" + ("" if others else end)
+    # The first place will do for each part, but the last one is at the end.
+    yield from (f"^{any_}-{part}" for part in others[:-1])
+    yield from (f"^{any_}*{part}{end}" for part in others[-1:])
 
 
 def _literal(text: str) -> str:

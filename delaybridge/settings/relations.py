@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import PULL
 from delaybridge.settings.durability import Keeping
+from delaybridge.settings.globs import fits
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
 from delaybridge.settings.routes import parse_routes
 from delaybridge.settings.urls import kinds_of
@@ -83,7 +83,7 @@ def _destinations(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
     for text in settings.ingest.destinations if read else ():
         named, colon, _ = text.partition(":")
         known = {**kinds, PULL: PULL}
-        meant = {kind for name, kind in known.items() if colon and fnmatchcase(name, named)}
+        meant = {kind for name, kind in known.items() if colon and fits(name, named)}
         if meant and meant.isdisjoint(read):
             what = f"got {text!r}, of kind {', '.join(sorted(meant))}; a message that is read from "
             what += f"{' or '.join(read)} goes to brokers of that kind only; leave it out"

@@ -23,6 +23,7 @@ _SEVERAL = (
 _NO_NAME = re.compile(r"[\s,'\"\[\]{}]")
 _TOPIC = re.compile(r"[A-Za-z0-9._*-]+")
 _TOPIC_CHARS = 249
+_STARS = 2  # of a pattern: each multiplies what a topic that does not fit costs the consumer
 _EXCHANGE_BYTES = 255
 _SOURCE_BYTES = _EXCHANGE_BYTES - len(".expired")
 _SHOWN_CHARS = 100
@@ -129,6 +130,8 @@ def _fault(name: str, kind: str, most: int) -> str:
     if kind == "kafka":
         if name and (not _TOPIC.fullmatch(name) or name in (".", "..")):
             return "a topic's name has letters, digits, '.', '_' and '-'"
+        if name.count("*") > _STARS:
+            return f"a pattern has at most {_STARS} '*'; write several patterns"
         return f"a topic's name has at most {_TOPIC_CHARS} characters" * (len(name) > _TOPIC_CHARS)
     if not name.isprintable():
         return "a name is printable UTF-8"

@@ -95,7 +95,7 @@ class Stream:
         the other destinations may be everybody's."""
         if one.source:
             return tenant_of(*one.source.partition(":")[::2], self._tenants) == self._own.tenant
-        return one.place.startswith(self._own.topic(""), len(PULL) + 1)
+        return one.place.startswith(f"{PULL}:{self._own.prefix}")
 
 
 async def _part(send: Send, text: bytes) -> None:

@@ -264,7 +264,7 @@ def test_calls_that_ingest_reads(client: Client) -> None:
         client.schedule(TO[0], b"x", delay="1d", id=id, key="k")
     (bucket,) = {client.get(id).bucket for id in ("a", "b", "c")}  # type: ignore[union-attr]
     verbs = client.run(lambda calls: calls.open())[bucket]
-    mine, other = '["^memory:a$"]', '["^memory:b$"]'
+    mine, other = '[["^memory:a$"]]', '[["^memory:b$"]]'
 
     def run(command: Any) -> Answer:
         def steps(_: object) -> Any:

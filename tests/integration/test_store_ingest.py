@@ -207,6 +207,18 @@ def bound_for(destination: str) -> bytes:
             ("rabbitmq:audit/k", "s:stream", "kafka:orders"),
             ("rabbitmq:pay/k", "kafka:pay"),
         ),
+        (
+            *(TOPIC, ("kafka:a*b*c",), ("*=rabbitmq:a*b*", "*=rabbitmq:/q*x*y")),
+            ("kafka:abc", "kafka:abcbc", "rabbitmq:ab/", "rabbitmq:abab/k", "rabbitmq:/qxxyy"),
+            (
+                "kafka:ab",
+                "kafka:abcd",
+                "kafka:xabc",
+                "rabbitmq:a/b",
+                "rabbitmq:/qxz",
+                "rabbitmq:/qy",
+            ),
+        ),
         (TOPIC, (), ("*=*",), ("rabbitmq:/q", "gone:x", "kafka:" + "x" * 249), ()),
     ],
 )
@@ -224,6 +236,16 @@ def test_a_source_reaches_the_destinations_of_its_patterns(
         answer = world.run(world.canceling("x", reach=reach))
         expected = Answer.CANCELLED if destination in within else Answer.FOREIGN
         assert (destination, answer) == (destination, expected)
+        world.cancel("x")
+
+
+def test_a_pattern_with_many_stars_costs_in_proportion_to_the_name(world: World) -> None:
+    """In one Lua pattern each star multiplies the cost: this would take for ever."""
+    stars = "*".join(["kafka:", *"a" * 30, "b"])
+    reach = reach_of(TOPIC, KINDS, (stars,), (f"*={stars.replace('kafka', 'rabbitmq')}",))
+    for destination in ("kafka:" + "a" * 249, "rabbitmq:" + "a" * 249 + "/" + "a" * 249):
+        world.schedule("x", world.now_ms + 500, payload=bound_for(destination))
+        assert world.run(world.canceling("x", reach=reach)) is Answer.FOREIGN
         world.cancel("x")
 
 

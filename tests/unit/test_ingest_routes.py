@@ -61,6 +61,7 @@ def test_an_exchange_s_name_may_contain_a_colon() -> None:
         ("a\0.delay", "kafka", "letters, digits"),
         ("\u20ac" * 100 + ".delay", "rabbitmq", "at most 247 bytes"),
         ("x" * 300 + ".delay", "kafka", "at most 249 characters"),
+        ("*a*a*a*b.delay", "kafka", r"at most 2 '\*'; write several"),
         ("amq.x.delay", "rabbitmq", "RabbitMQ's own"),
         ("x.delay=y*", "kafka", "one topic"),
         ("xx:orders.delay", "kafka", "no broker is named 'xx'; configured of kind kafka: kafka"),

@@ -32,6 +32,9 @@ from delaybridge.message import (
     tenant_text,
 )
 from delaybridge.settings.settings import Settings
+from delaybridge.web.hub import Kept
+from delaybridge.web.stream import Stream
+from delaybridge.web.tenancy import Tenancy
 from delaybridge.web.tokens import TokenFile
 from delaybridge.worker.reload import reread
 from tests.rigs import raw_messages
@@ -146,6 +149,22 @@ def test_the_first_rule_that_fits_names_the_tenant_of_a_source() -> None:
         assert tenant_of("kafka", source, rules) == tenant
     assert tenant_of("eu", "other.delay", rules) == "beta"
     assert tenant_of("eu", "other.delay", rules[:1]) == ""
+    odd = ("orders[eu].delay=acme", "a?b*=beta")
+    assert tenant_of("rabbitmq", "orders[eu].delay", odd) == "acme"
+    assert tenant_of("rabbitmq", "ordersu.delay", odd) == tenant_of("rabbitmq", "axb", odd) == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "is_own"),
+    [
+        *(("pull:acme/t", True), ("pull:acmex/t", False), ("pull:t", False)),
+        *(("http:acme/hook", False), ("hook:acme/x", False)),
+    ],
+)
+def test_a_tenants_events_are_those_of_its_pull_topics(place: str, is_own: bool) -> None:
+    stream = Stream.__new__(Stream)
+    stream._own, stream._tenants = Tenancy("acme"), ()
+    assert stream._is_own(Kept("1", 1, "e", place, "", b"")) is is_own
 
 
 def test_a_quarantined_message_without_an_id_stays_with_its_tenant() -> None:
