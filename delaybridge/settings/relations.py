@@ -11,7 +11,7 @@ from delaybridge.message import PULL
 from delaybridge.settings.durability import Keeping
 from delaybridge.settings.globs import fits
 from delaybridge.settings.routes import SETTINGS as ROUTE_SETTINGS
-from delaybridge.settings.routes import parse_routes
+from delaybridge.settings.routes import Route, parse_routes
 from delaybridge.settings.urls import kinds_of
 
 if TYPE_CHECKING:
@@ -69,11 +69,34 @@ def _numbers(settings: Settings) -> Iterator[str]:
 def _routes(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
     """Routes that ingest would refuse; a kind without a broker here may have one elsewhere."""
     for kind, path in ROUTE_SETTINGS.items():
-        known = kinds if kind in kinds.values() else {kind: kind, **kinds}
         try:
-            parse_routes(dict(settings.items())[path], known, kind, settings.brokers)
+            _sources(settings, kinds, kind)
         except ConfigError as exc:
             yield f"{settings.sources()[path]}: {exc}"
+
+
+def _sources(settings: Settings, kinds: dict[str, str], kind: str) -> list[Route]:
+    known = kinds if kind in kinds.values() else {kind: kind, **kinds}
+    texts = dict(settings.items())[ROUTE_SETTINGS[kind]]
+    return parse_routes(texts, known, kind, settings.brokers)
+
+
+def idle_tenant_rules(settings: Settings) -> Iterator[str]:
+    """A warning for each rule of `ingest.tenants` that fits no source, if the settings name any."""
+    kinds = kinds_of(settings.brokers)
+    routes = [route for kind in ROUTE_SETTINGS for route in _sources(settings, kinds, kind)]
+    for rule in settings.ingest.tenants if routes else ():
+        named = rule.partition("=")[0]
+        if not any(_may_mean(named, route) for route in routes):
+            yield f"ingest.tenants: {rule!r} fits no source in ingest.exchanges or ingest.topics"
+
+
+def _may_mean(named: str, route: Route) -> bool:
+    """Whether a rule fits a source, or one that its pattern may find."""
+    return any(
+        fits(text, named) or (route.is_pattern and ("*" in named or fits(named, text)))
+        for text in (route.source, str(route))
+    )
 
 
 def _destinations(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:

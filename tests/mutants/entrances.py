@@ -142,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         "accept: a key at the limit", "delaybridge/accept/accept.py",
-        "len(key) > limits.body_bytes", "len(key) >= limits.body_bytes",
+        "len(found) > limits.body_bytes", "len(found) >= limits.body_bytes",
         "a key of exactly limits.body_bytes is refused",
         "tests/unit/test_accept.py::test_a_key_has_the_same_limit_as_a_body",
     ),

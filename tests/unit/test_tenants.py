@@ -167,6 +167,25 @@ def test_a_tenants_events_are_those_of_its_pull_topics(place: str, is_own: bool)
     assert stream._is_own(Kept("1", 1, "e", place, "", b"")) is is_own
 
 
+@pytest.mark.parametrize(
+    ("sources", "idle"),
+    [
+        ({"exchanges": ["rabbitmq:orders.delay"]}, ["acme-*.delay=acme", "kafka:pay.delay=acme"]),
+        ({"topics": ["kafka:*.delay"]}, []),
+        ({"topics": ["kafka:pay*.delay"]}, ["orders.delay=acme"]),
+        ({}, []),  # they are named on the command line
+    ],
+)
+def test_a_rule_that_fits_no_source_is_told(sources: dict[str, Any], idle: list[str]) -> None:
+    rules = ["orders.delay=acme", "acme-*.delay=acme", "kafka:pay.delay=acme"]
+    given = {
+        "brokers": {"rabbitmq": "amqp://127.0.0.1", "kafka": "kafka://127.0.0.1"},
+        "tenants": ["acme"], "ingest": {**sources, "tenants": rules},
+    }  # fmt: skip
+    found = Settings.load(overrides=given, environ={}).cautions()
+    assert [text.split("'")[1] for text in found if "ingest.tenants" in text] == idle
+
+
 def test_a_quarantined_message_without_an_id_stays_with_its_tenant() -> None:
     payload = encode_record(planned(RECORD, None, "acme"))
     kept = Quarantine.of(None, b"1234", payload, "why")
