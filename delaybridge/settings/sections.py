@@ -330,7 +330,7 @@ class ServeSettings(Section):
     """Processes that share the port; at most one per core is useful."""
     connections: Annotated[int, whole(1, 1_000_000)] = 10_000
     """The most open connections of one process; fewer if it may open fewer files. For a new one the
-    oldest idle one is closed."""
+    oldest idle one is closed. Streams and long polls get half, and a token half of that."""
     batch_bytes: Annotated[int, whole(64 * _KIB, 512 * _MIB)] = 16 * _MIB
     """The largest request of POST /v1/messages:batch."""
     idempotency_keys: Annotated[int, whole(0, 10**9)] = 1_000_000

@@ -41,6 +41,10 @@ class Export:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send all messages, unless the client leaves."""
+        with self._call.site.waiting.place(self._call):
+            await self._send_all(scope, send)
+
+    async def _send_all(self, scope: Connection, send: Send) -> None:
         is_csv = self._call.query.format == "csv"
         ending: Ending = scope["extensions"]["connection"]["ending"]
         headers = [(k.lower().encode(), v.encode()) for k, v in download_headers(is_csv).items()]

@@ -48,7 +48,6 @@ class EventHub:
         self._waiting: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self.count = 0  # events so far
-        self.clients = 0
         self.is_closed = False
 
     def start(self) -> None:

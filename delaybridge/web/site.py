@@ -17,6 +17,7 @@ from delaybridge.web.hub import EventHub
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.shared import Shared
 from delaybridge.web.traffic import Traffic
+from delaybridge.web.waiting import Waiting
 
 _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 _DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
@@ -25,8 +26,8 @@ _DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
 @dataclass(slots=True)
 class Site:
     """The client, and the settings it was made with. events: of the fleet, as they happen.
-    ready: wakes consumers of topics. access: who may do what. looks: for the console.
-    doctor: checks what the deployment needs.
+    ready: wakes consumers of topics. waiting: answers that take long. access: who may do what.
+    looks: for the console. doctor: checks what the deployment needs.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
@@ -37,6 +38,7 @@ class Site:
     client: AsyncClient
     events: EventHub
     ready: ReadyHub
+    waiting: Waiting
     access: Access
     looks: Looks
     doctor: Doctor

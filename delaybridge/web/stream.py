@@ -39,9 +39,8 @@ class Stream:
     does."""
 
     def __init__(self, call: Call) -> None:
-        hub, query = call.site.events, call.query
+        self._call, hub, query = call, call.site.events, call.query
         self._hub, self._place = hub, query.destination
-        self._site, self._headers = call.site, call.headers
         self._own, self._tenants = Tenancy(call.tenant), call.site.settings.ingest.tenants
         self._wanted = frozenset(query.event.split(",")) if query.event else None
         self._number, self._gap = hub.count, None
@@ -51,9 +50,8 @@ class Stream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send events as they happen."""
         hub = self._hub
-        hub.clients += 1
-        ending: Ending = scope["extensions"]["connection"]["ending"]
-        try:
+        with self._call.site.waiting.place(self._call):
+            ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")
             await _part(send, first)
@@ -65,11 +63,10 @@ class Stream:
                 if self._number == hub.count:
                     await _part(send, b":\n\n")
             await send({"type": "http.response.body", "body": b""})
-        finally:
-            hub.clients -= 1
 
     async def _is_known(self) -> bool:
-        return await self._site.access.knows(self._site.client, self._headers)
+        site = self._call.site
+        return await site.access.knows(site.client, self._call.headers)
 
     def _next(self) -> bytes | None:
         """The text of the next events that fit; None if there are no more events."""
@@ -113,14 +110,12 @@ async def events(call: Call) -> Stream:
     """
     hub = call.site.events
     if hub.is_closed:
-        raise Problem(503, "draining", "told to stop; connect again", headers=_LATER)
-    if hub.clients >= call.site.settings.serve.connections:
-        raise Problem(503, "too_many_clients", "too many streams; try again", headers=_LATER)
+        later = {"Retry-After": "3"}
+        raise Problem(503, "draining", "told to stop; connect again", headers=later)
     hub.start()
     return Stream(call)
 
 
-_LATER = {"Retry-After": "3"}
 ENDPOINTS = (
     Endpoint(
         method="GET", path="/v1/events", scope=Scope.READ, handler=events,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import msgspec
 from starlette.types import Receive, Send
@@ -108,7 +109,9 @@ class Poll:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer. A client that is gone takes nothing."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
-        found = await self._found(ending)
+        waiting = self._call.site.waiting
+        with waiting.place(self._call) if self._wait_s else nullcontext():
+            found = await self._found(ending)
         if found and ending.has_ended:
             await self._call.client.release(found)
             return

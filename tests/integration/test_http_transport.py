@@ -193,16 +193,15 @@ async def test_h17_who_has_sent_half_a_request_makes_room(
 
 
 @pytest.mark.parametrize("before", [b"", b"/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET "])
-async def test_h17_h61_connections_that_are_busy_are_not_closed(
+async def test_h17_h61_a_connection_that_is_busy_is_not_closed(
     redis_url: str, namespace: str, before: bytes
 ) -> None:
-    async with api(redis_url, namespace, connections=2) as client:
+    async with api(redis_url, namespace, connections=1) as client:
         site = site_of(client)
-        streams = [await site.answered(before + b"/v1/events", b"retry") for _ in range(2)]
+        _, writer = await site.answered(before + b"/v1/events", b"retry")
         answer = await site.send(get())
         assert answer.startswith(b"HTTP/1.1 503 ")
-        for _, writer in streams:
-            writer.close()
+        writer.close()
 
 
 @pytest.mark.parametrize("cut", [0, 30, 150, -len(BODY), -20])

@@ -32,6 +32,12 @@ MUTANTS = [
         "tests/integration/test_http_transport.py -k half_a_request",
     ),
     Mutant(
+        "web: a tenant's tokens wait each for itself", "delaybridge/web/waiting.py",
+        "who = call.tenant or call.digest", "who = call.digest",
+        "a tenant with many tokens takes the streams of all others",
+        "tests/integration/test_http_waiting.py -k tenant",
+    ),
+    Mutant(
         "web: any number of requests wait", "delaybridge/web/transport.py",
         "if len(self.pipeline) >= _WAITING:", "if False:",
         "a client that sends without waiting fills the memory",

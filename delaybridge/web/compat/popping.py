@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -59,7 +60,7 @@ class Pop:
         ]
         if not all(place.startswith(f"{PULL}:") for place in places):
             raise NO_PULL
-        self._site, self._client, self._wait_s = call.site, call.client, wait_s
+        self._call, self._client, self._wait_s = call, call.client, wait_s
         self._own = Tenancy(call.tenant)
         self._topics = [place.removeprefix(f"{PULL}:") for place in dict.fromkeys(places)]
         self._shown, self._refusal = shown, refusal
@@ -69,7 +70,9 @@ class Pop:
         """Answer. A client that is gone takes nothing."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
         try:
-            found = await self._found(ending)
+            waiting = self._call.site.waiting
+            with waiting.place(self._call) if self._wait_s else nullcontext():
+                found = await self._found(ending)
             if found and ending.has_ended:
                 await self._client.release([found])
                 return
@@ -83,7 +86,7 @@ class Pop:
         await send({"type": "http.response.body", "body": text})
 
     async def _found(self, ending: Ending) -> ReceivedMessage | None:
-        hub, loop = self._site.ready, asyncio.get_running_loop()
+        hub, loop = self._call.site.ready, asyncio.get_running_loop()
         ends_s = loop.time() + self._wait_s
         await hub.start()
         found = None

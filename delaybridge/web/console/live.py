@@ -11,7 +11,6 @@ from starlette.types import Scope as Connection
 from delaybridge.web.console.words import language_of
 from delaybridge.web.ending import Ending
 from delaybridge.web.endpoint import Call, Endpoint, Scope
-from delaybridge.web.problems import Problem
 from delaybridge.web.sessions import cookies
 from delaybridge.web.stream import STREAM_HEADERS
 
@@ -32,16 +31,15 @@ class TickStream:
     does."""
 
     def __init__(self, call: Call) -> None:
-        self._site, self._headers = call.site, call.headers
+        self._call = call
         chosen = call.query.language or cookies(call.headers).get("delaybridge-language", "")
         self._language = language_of(call.headers, chosen)
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send a tick every second."""
-        site = self._site
-        site.events.clients += 1
-        ending: Ending = scope["extensions"]["connection"]["ending"]
-        try:
+        site = self._call.site
+        with site.waiting.place(self._call):
+            ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             while not (site.is_draining or ending.has_ended) and await self._is_known():
                 text = await site.looks.tick(self._language)
@@ -50,18 +48,14 @@ class TickStream:
                 if not ending.has_ended:
                     await asyncio.wait([ending.waiter], timeout=_EVERY_S)
             await send({"type": "http.response.body", "body": b""})
-        finally:
-            site.events.clients -= 1
 
     async def _is_known(self) -> bool:
-        return await self._site.access.knows(self._site.client, self._headers)
+        site = self._call.site
+        return await site.access.knows(site.client, self._call.headers)
 
 
 async def live(call: Call) -> TickStream:
     """The numbers of the frame once a second, as server-sent events."""
-    site = call.site
-    if site.events.clients >= site.settings.serve.connections:
-        raise Problem(503, "too_many_clients", "too many streams; try again")
     return TickStream(call)
 
 
