@@ -76,7 +76,7 @@ class SourceCounts:
         """Update the rate; call it every few seconds."""
         then_s, then = self._seen
         if then_s:
-            fresh = (self.total - then) / max(now_s - then_s, 0.001)
+            fresh = max(self.total - then, 0) / max(now_s - then_s, 0.001)
             self.rate = fresh if fresh == 0 else self.rate + (fresh - self.rate) * _SMOOTHING
         self._seen = now_s, self.total
 

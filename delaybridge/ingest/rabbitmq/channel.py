@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from pika.channel import Channel
+from pika.exceptions import AMQPError
 
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection, size_of
 from delaybridge.ingest.rabbitmq.messages import Immediate, RawMessage
@@ -75,10 +77,18 @@ class ImmediateDelivery(Delivery):
 class IntakeChannel:
     """One channel of a consumer: the messages it delivered, which are done, and why it ended."""
 
-    def __init__(self, connection: IntakeConnection, channel: Channel, most: int) -> None:
-        """most: as `Tags.take` has it. held: messages taken, by tag, in their order."""
+    def __init__(
+        self, connection: IntakeConnection, channel: Channel, queues: Sequence[str], prefetch: int
+    ) -> None:
+        """prefetch: messages of a queue that may be delivered and not acknowledged.
+
+        held: messages taken, by tag, in their order.
+        """
         self._connection, self.number = connection, int(channel.channel_number)
-        self._most = most
+        self._channel, self._queues, self.prefetch = channel, queues, prefetch
+        self._consumers: list[str] = []
+        self._asking = asyncio.Lock()
+        self._aside = 0  # bytes
         self.arrived = asyncio.Event()
         self.deliveries = Deliveries(self.arrived.set)
         self._tags = Tags()
@@ -100,17 +110,81 @@ class IntakeChannel:
         """Deliver nothing more, and acknowledge nothing more."""
         if self.ended.done():
             return
+        self._release_all()
         self.ended.set_result(reason)
         self._connection.take_deliveries(self.number, None)
+
+    def drop_all(self) -> None:
+        """Forget what is held and what arrives, until `consume` has returned it to the queues.
+
+        Nothing of it may be on its way into the store or to its target.
+        """
+        self.ack(at_once=True)
+        self.deliveries.are_dropped = True
+        self.deliveries.returned = len(self.held) + len(self.deliveries.messages)
+        self.held.clear()
+        self._release_all()
+
+    def _release_all(self) -> None:
         self._connection.release(self.deliveries.size)
+        self.deliveries.size = 0
         self.deliveries.messages.clear()
+        self.set_aside(0)
+
+    async def consume(self, prefetch: int) -> None:
+        """Ask for the queues' messages, with this prefetch; also if they were asked for before."""
+        ask, opened = self._connection.call, self._channel
+        with contextlib.suppress(AMQPError):  # it has ended the channel
+            async with self._asking:
+                self.prefetch = prefetch
+                for consumer in self._consumers:
+                    await ask(opened, "basic_cancel", consumer_tag=consumer)
+                if self.deliveries.are_dropped:
+                    self._connection.return_all(self.number)
+                    self.deliveries.are_dropped = False
+                await ask(opened, "basic_qos", prefetch_count=prefetch)
+                self._consumers = [
+                    (
+                        await ask(opened, "basic_consume", queue=queue, on_message_callback=_never)
+                    ).consumer_tag
+                    for queue in self._queues
+                ]
+
+    def set_aside(self, size: int) -> None:
+        """So many bytes of what is held are set aside now."""
+        if not self.ended.done():
+            self._connection.aside_bytes += size - self._aside
+            self._aside = size
+            self._connection.release(0)
         self.arrived.set()
         self.moved.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is set aside that it must take no more: others need the window, too."""
+        return self._aside > self._connection.share(self._aside)
+
+    @property
+    def may_return(self) -> bool:
+        """Whether all that was returned has come again: what is returned now goes behind that."""
+        return self.prefetch > 1 and not self.deliveries.returned
+
+    @property
+    def fitting(self) -> int:
+        """A lower prefetch, with which what is held would be as much as may be set aside."""
+        room, count = self._connection.share(self._aside) // len(self._queues), 0
+        for held in self.held.values():
+            room -= size_of(held.message)
+            if room < 0:
+                break
+            count += 1
+        return max(min(count, self.prefetch // 2), 1)
 
     def take(self, most: int) -> list[RawMessage]:
         """The next messages; to be put into `held`."""
         taken = self.deliveries.messages[:most]
         del self.deliveries.messages[:most]
+        self.deliveries.returned = max(self.deliveries.returned - len(taken), 0)
         return taken
 
     def done(self, messages: Sequence[HeldMessage]) -> None:
@@ -135,8 +209,12 @@ class IntakeChannel:
         if self.ended.done() or not self._connection.is_open:
             return
         first = next(iter(self.held), None)  # tags ascend
-        upto, single = self._tags.take(first, 1 if at_once else self._most)
+        upto, single = self._tags.take(first, 1 if at_once else self.prefetch // 2)
         if upto:
             self._connection.ack(self.number, upto, multiple=True)
         for tag in single:
             self._connection.ack(self.number, tag, multiple=False)
+
+
+def _never(*_: object) -> None:
+    """Deliveries are taken before pika sees them."""

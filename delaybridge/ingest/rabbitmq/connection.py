@@ -28,15 +28,22 @@ _DELIVER_START, _DELIVER_REST = struct.Struct(">BHI4sB"), struct.Struct(">QBB")
 _HEADER_START, _LENGTH = struct.Struct(">I4xQ"), struct.Struct(">I")
 _SMALL_BYTES = 64 * 1024  # an incomplete message larger than this goes frame by frame
 _READ_BYTES = 64 * 1024
+_SHARES = 8  # of the window: one for each channel's messages that are set aside
 _OVERHEAD = 256  # bytes of memory per message in addition to its own
 
 
 class Deliveries:
-    """Messages of one channel that were not taken yet. size: bytes of all unacknowledged ones."""
+    """Messages of one channel that were not taken yet. size: bytes of all unacknowledged ones.
+
+    are_dropped: those that arrive now are; they will be returned. returned: how many were, and did
+    not come again yet.
+    """
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self.messages: list[RawMessage] = []
         self.size = 0
+        self.are_dropped = False
+        self.returned = 0
         self._arrived = arrived
         self._partial: tuple[int, bool, bytes] = (0, False, b"")
         self._header = b""
@@ -71,7 +78,10 @@ class Deliveries:
         return self.add(RawMessage(*self._partial, self._header, body))
 
     def add(self, message: RawMessage) -> int:
-        """Take a complete message. Returns its size."""
+        """Take a complete message. Returns its size; 0 if it is dropped."""
+        if self.are_dropped:
+            self.returned += 1
+            return 0
         if not self.messages:
             self._arrived()
         self.messages.append(message)
@@ -88,7 +98,8 @@ def size_of(message: RawMessage) -> int:
 class IntakeConnection(WireConnection):
     """A connection for consumers. It reads nothing while more than `window_bytes` are held.
 
-    held_bytes: of all messages that were delivered and not acknowledged.
+    held_bytes: of all messages that were delivered and not acknowledged. aside_bytes: of those
+    among them that are set aside.
     """
 
     def __init__(
@@ -96,7 +107,7 @@ class IntakeConnection(WireConnection):
     ) -> None:
         self._deliveries: dict[int, Deliveries] = {}
         self._window_bytes = window_bytes
-        self.held_bytes = 0
+        self.held_bytes = self.aside_bytes = 0
         self._is_paused = False
         super().__init__(parameters, loop)
 
@@ -122,13 +133,22 @@ class IntakeConnection(WireConnection):
     def release(self, size: int) -> None:
         """Hold this number of bytes fewer."""
         self.held_bytes -= size
-        if self._is_paused and self.held_bytes <= self._window_bytes // 2:
+        # What is set aside may stay for long: it is read again once half of the rest is free.
+        if self._is_paused and self.held_bytes <= (self._window_bytes + self.aside_bytes) // 2:
             self._is_paused = False
             self.watch(True)
+
+    def share(self, own: int) -> int:
+        """Bytes that a channel may set aside: a part of what others leave. own: what it does."""
+        return max(self._window_bytes - self.aside_bytes + own, 0) // _SHARES
 
     def ack(self, channel: int, tag: int, *, multiple: bool) -> None:
         """Acknowledge the message with this tag, or all up to it."""
         self.write([_ACK.pack(_METHOD, channel, 13, 60, 80, tag, multiple, 0xCE)])
+
+    def return_all(self, channel: int) -> None:
+        """Return all messages of a channel that are not acknowledged, in their order."""
+        self.write([_ACK.pack(_METHOD, channel, 13, 60, 120, 0, 3, 0xCE)])
 
     def _on_data_available(self, data_in: bytes) -> None:
         """Take the complete deliveries at the start of the data; the rest goes frame by frame."""

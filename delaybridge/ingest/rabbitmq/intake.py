@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
 
-from pika.channel import Channel
 from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
@@ -29,7 +28,7 @@ from delaybridge.ingest.entries import Schedule
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.answered import ready, sorted_out
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
-from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection, size_of
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
 from delaybridge.ingest.rabbitmq.remedies import RUN
@@ -49,7 +48,12 @@ from delaybridge.store.verbs import new_stamp
 _log = logging.getLogger("delaybridge")
 _BATCH = 2000
 _RETURNED_S = 60.0  # in which what a lost channel held is delivered again, however late the queue
+_MORE_S = 1.0  # before a prefetch that was lowered is doubled, if nothing is set aside
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
+
+
+class _Full(Exception):
+    """More is set aside than the window has room for."""
 
 
 class Intake:
@@ -164,11 +168,11 @@ class Intake:
         """Consume these queues, and store or publish each message; raises the reason of its end."""
         opened = await connection.open_channel(lambda *_: None)
         self._publisher = publisher
-        channel = self.channel = IntakeChannel(connection, opened, self._prefetch // 2)
+        channel = self.channel = IntakeChannel(connection, opened, queues, self._prefetch)
         self.waiting, self._refused, self.aside = [], [], self._new_aside()
         self.noticed("store", ())
         # Not awaited: messages of one queue may fill the window before the answer about the next.
-        asking = asyncio.create_task(self._ask_for(connection, opened, queues))
+        asking = asyncio.create_task(self._ask_for(channel))
         try:
             while not channel.ended.done():
                 await self._arrival(channel)
@@ -186,15 +190,9 @@ class Intake:
             if connection.is_open:
                 close_channel(opened)
 
-    async def _ask_for(
-        self, connection: IntakeConnection, opened: Channel, queues: Sequence[str]
-    ) -> None:
-        with contextlib.suppress(AMQPError):  # it has ended the channel
-            await connection.call(opened, "basic_qos", prefetch_count=self._prefetch)
-            for queue in queues:
-                await connection.call(
-                    opened, "basic_consume", queue=queue, on_message_callback=_never
-                )
+    async def _ask_for(self, channel: IntakeChannel) -> None:
+        await channel.consume(self._prefetch)
+        if not channel.ended.done():
             self.counts.state = "reading"
             self._emit(IngestStarted(source=str(self.route)))
 
@@ -212,7 +210,7 @@ class Intake:
                     task.result()
 
     def _may_take(self, channel: IntakeChannel) -> bool:
-        return bool(channel.deliveries.messages) and not self._is_stopping
+        return bool(channel.deliveries.messages) and not (self._is_stopping or channel.is_full)
 
     async def _take(self, channel: IntakeChannel) -> None:
         """Read the messages that have arrived; publish them or start storing them.
@@ -234,6 +232,7 @@ class Intake:
         if to_store := self.aside.split(again + refused + to_store):
             self._storing = asyncio.create_task(self._store_all(to_store, channel))
             self._storing.add_done_callback(lambda _: channel.arrived.set())
+        self._weigh(channel)
 
     def _read(self, arrived: Sequence[RawMessage], channel: IntakeChannel) -> list[HeldMessage]:
         """The messages to be stored; those without a delay are published at once."""
@@ -272,16 +271,47 @@ class Intake:
     async def _store_all(self, held: Sequence[HeldMessage], channel: IntakeChannel) -> None:
         """Store messages; later those for an id in flight, and those that their buckets refuse."""
         self.waiting += self.aside.take(await self._store_now(held, channel))
-        channel.moved.set()
+        self._weigh(channel)
         if self.aside.messages and (self._emptying is None or self._emptying.done()):
             self._emptying = asyncio.create_task(self._empty(channel))
             self._emptying.add_done_callback(lambda _: channel.arrived.set())
 
+    def _weigh(self, channel: IntakeChannel) -> None:
+        channel.set_aside(sum(size_of(each.message) for each in self.aside.messages))
+
     async def _empty(self, channel: IntakeChannel) -> None:
+        """Store what is set aside. If it is too much, hold less, until none is set aside."""
+
         async def store(held: list[HeldMessage]) -> Aside[HeldMessage]:
+            if channel.is_full and channel.may_return and not self._is_stopping:
+                raise _Full
             return self._new_aside().hold(await self._store_now(held, channel))
 
-        await self.aside.empty(store)
+        while True:
+            try:
+                await self.aside.empty(store, lambda: self._weigh(channel))
+            except _Full:
+                await self._return_all(channel)
+            if channel.prefetch >= self._prefetch:
+                return
+            await asyncio.sleep(_MORE_S)
+            if not self.aside.messages:
+                await channel.consume(min(2 * channel.prefetch, self._prefetch))
+
+    async def _return_all(self, channel: IntakeChannel) -> None:
+        """Give back all that is held, so that it keeps its order, and ask for fewer messages.
+
+        What is on its way into the store or to its target comes first: it would be there twice.
+        """
+        while channel.in_hand > len(self.aside.messages) + len(self.waiting):
+            channel.moved.clear()
+            await channel.moved.wait()
+        prefetch = channel.fitting
+        self._remember(channel)
+        self.counts.total -= channel.in_hand
+        self.waiting, self.aside = [], self._new_aside()
+        channel.drop_all()
+        await channel.consume(prefetch)
 
     async def _store_now(
         self, held: Sequence[HeldMessage], channel: IntakeChannel
@@ -366,7 +396,3 @@ class Intake:
             return hash((*content_of(message, self._reader.queues), message.body))
         except MessageError:
             return hash((message.header, message.body))
-
-
-def _never(*_: object) -> None:
-    """Deliveries are taken before pika sees them."""
