@@ -41,7 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
     request_s: ClassVar[float] = 10.0
     write_s: ClassVar[float] = 30.0
     _is_full: ClassVar[bool] = False  # said in the log once
-    _idle: ClassVar[dict[BoundedProtocol, None]]  # waiting for a request, the longest first
+    _idle: ClassVar[dict[BoundedProtocol, None]]  # waiting for the client, the longest first
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,6 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self.connections_limit and not self._close_an_idle_one():
             self._refuse(Problem(503, "too_many_connections", "too many connections; try again"))
+            del self._idle[self]  # one above the limit leaves no room
             return
         self._began_s = self.loop.time()
         self._idle[self] = None
@@ -186,7 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_over:
             return
         self._began_s = None
-        self._idle.pop(self, None)
+        self._idle.setdefault(self)
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering and (self.pipeline or self.cycle.response_started or self._is_in_head):
             self.transport.close()

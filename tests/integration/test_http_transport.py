@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from delaybridge.web.transport import BoundedProtocol
 from tests.rigs.api import accepted, api
 from tests.rigs.sessions import TOKENS, token_file_in
 from tests.rigs.waiting import DEADLINE_S, quiet_async, until_async
@@ -257,6 +259,66 @@ async def test_a_client_that_reads_nothing_is_cut_off(redis_url: str, namespace:
         writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 100)
         await until_async(lambda: not accepted(client), "it is cut off")
         writer.close()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
+    """The connections as the server has them, in their order."""
+    found: list[BoundedProtocol] = []
+    make = BoundedProtocol.connection_made
+
+    def making(self: BoundedProtocol, transport: Any) -> None:
+        found.append(self)
+        make(self, transport)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_made", making)
+    return found
+
+
+async def unread(site: Site, made: list[BoundedProtocol]) -> socket.socket:
+    """A client that reads nothing: a few bytes of its answers are still here."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    sock.setblocking(False)
+    before = len(made)
+    await asyncio.get_running_loop().sock_connect(sock, (site.host, site.port))
+    await until_async(lambda: len(made) > before, "it is accepted")
+
+    def is_full() -> bool:
+        if made[-1].transport.get_write_buffer_size():
+            return True
+        with contextlib.suppress(BlockingIOError):
+            sock.send(b"GET /docs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        return False
+
+    await until_async(is_full, "the answers fill what the kernel takes")
+    return sock
+
+
+async def test_a_few_bytes_that_nobody_reads_hold_no_connection(
+    redis_url: str, namespace: str, made: list[BoundedProtocol]
+) -> None:
+    async with api(redis_url, namespace, transport={"write_s": 0.1}) as client:
+        with await unread(site_of(client), made):
+            await until_async(lambda: not accepted(client), "it is cut off")
+
+
+@pytest.mark.parametrize("then", [b"", b"GET nothing\r\n\r\n"], ids=["idle", "refused"])
+async def test_clients_that_read_nothing_make_room(
+    redis_url: str, namespace: str, made: list[BoundedProtocol], then: bytes
+) -> None:
+    async with api(redis_url, namespace, connections=2) as client:
+        site = site_of(client)
+        held = [await unread(site, made) for _ in range(2)]
+        if then:
+            for sock in held:
+                sock.send(then)
+            await until_async(lambda: all(each._is_over for each in made), "both are refused")
+        for _ in range(3):
+            assert (await site.send(get())).startswith(b"HTTP/1.1 200 ")
+        assert len(made[0].connections) < 3
+        for sock in held:
+            sock.close()
 
 
 async def test_an_answer_does_not_wait_for_an_acknowledgement(http: httpx.AsyncClient) -> None:
