@@ -41,7 +41,7 @@ class Export:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send all messages, unless the client leaves."""
-        with self._call.site.waiting.place(self._call):
+        with self._call.site.places.place(self._call):
             await self._send_all(scope, send)
 
     async def _send_all(self, scope: Connection, send: Send) -> None:

@@ -26,12 +26,12 @@ from delaybridge.web.console.pages import NO_PAGE
 from delaybridge.web.dialects import DIALECTS
 from delaybridge.web.doctor import Doctor
 from delaybridge.web.hub import EventHub
+from delaybridge.web.places import Places
 from delaybridge.web.processes import serve_together
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.site import Site
 from delaybridge.web.table import ENDPOINTS
 from delaybridge.web.transport import bounded, sweep
-from delaybridge.web.waiting import Waiting
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.opening import check_ledger
 from delaybridge.worker.service import loop_factory
@@ -128,8 +128,8 @@ def looks_of(settings: Settings) -> Looks:
 def site_of(settings: Settings, client: AsyncClient, looks: Looks) -> Site:
     """What all requests share. ConfigError: the tokens cannot be used."""
     hubs = EventHub(settings), ReadyHub(settings)
-    waiting = Waiting(settings.serve.connections)
-    return Site(settings, client, *hubs, waiting, Access(settings), looks, Doctor(settings))
+    places = Places(settings.serve.connections)
+    return Site(settings, client, *hubs, places, Access(settings), looks, Doctor(settings))
 
 
 def api_of(site: Site) -> App:

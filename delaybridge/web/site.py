@@ -14,10 +14,10 @@ from delaybridge.web.console.look import Looks
 from delaybridge.web.doctor import Doctor
 from delaybridge.web.ending import end_all
 from delaybridge.web.hub import EventHub
+from delaybridge.web.places import Places
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.shared import Shared
 from delaybridge.web.traffic import Traffic
-from delaybridge.web.waiting import Waiting
 
 _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 _DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
@@ -26,7 +26,7 @@ _DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
 @dataclass(slots=True)
 class Site:
     """The client, and the settings it was made with. events: of the fleet, as they happen.
-    ready: wakes consumers of topics. waiting: answers that take long. access: who may do what.
+    ready: wakes consumers of topics. places: for answers that take long. access: who may do what.
     looks: for the console. doctor: checks what the deployment needs.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
@@ -38,7 +38,7 @@ class Site:
     client: AsyncClient
     events: EventHub
     ready: ReadyHub
-    waiting: Waiting
+    places: Places
     access: Access
     looks: Looks
     doctor: Doctor

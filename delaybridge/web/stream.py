@@ -50,7 +50,7 @@ class Stream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send events as they happen."""
         hub = self._hub
-        with self._call.site.waiting.place(self._call):
+        with self._call.site.places.place(self._call):
             ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")

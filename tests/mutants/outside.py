@@ -32,7 +32,7 @@ MUTANTS = [
         "tests/integration/test_http_transport.py -k half_a_request",
     ),
     Mutant(
-        "web: a tenant's tokens wait each for itself", "delaybridge/web/waiting.py",
+        "web: a tenant's tokens wait each for itself", "delaybridge/web/places.py",
         "who = call.tenant or call.digest", "who = call.digest",
         "a tenant with many tokens takes the streams of all others",
         "tests/integration/test_http_waiting.py -k tenant",

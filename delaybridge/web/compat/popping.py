@@ -70,8 +70,8 @@ class Pop:
         """Answer. A client that is gone takes nothing."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
         try:
-            waiting = self._call.site.waiting
-            with waiting.place(self._call) if self._wait_s else nullcontext():
+            places = self._call.site.places
+            with places.place(self._call) if self._wait_s else nullcontext():
                 found = await self._found(ending)
             if found and ending.has_ended:
                 await self._client.release([found])

@@ -38,7 +38,7 @@ class TickStream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send a tick every second."""
         site = self._call.site
-        with site.waiting.place(self._call):
+        with site.places.place(self._call):
             ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             while not (site.is_draining or ending.has_ended) and await self._is_known():
