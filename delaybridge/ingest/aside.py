@@ -162,6 +162,6 @@ class Aside(Generic[H]):
 def _fault(error: Exception) -> str:
     until = "until some have gone out" if isinstance(error, OverLimit) else "until it is mended"
     return (
-        f"messages that this concerns are not stored {until}, and nothing more is read once they "
-        f"fill the window: {error}"
+        f"messages that this concerns are not stored {until}, and nothing more is read of their "
+        f"source once they fill an eighth of the window: {error}"
     )

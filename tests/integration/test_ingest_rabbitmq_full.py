@@ -92,7 +92,6 @@ async def test_a_full_tenant_leaves_the_window_to_other_exchanges(
     await drained(entrance, full)
     mine = sorted(id for id in stored if id.startswith("acme/"))
     assert mine == [f"acme/m{n:02}" for n in range(COUNT)]
-    assert len(await rabbit.take(full.removesuffix(".delay"), 2 * len(now))) == 2 * len(now)
-    assert await rabbit.waiting(full.removesuffix(".delay")) == 0, "published twice"
+    assert await rabbit.waiting(full.removesuffix(".delay")) == 2 * len(now), "each came once"
     await entrance.until(lambda: intake.channel.prefetch == PREFETCH, "it reads as before")
     assert await fault_of(entrance, full) == ""

@@ -86,6 +86,13 @@ MUTANTS = [
         "tests/unit/test_ingest_deaths.py",
     ),
     Mutant(
+        "ingest: a full exchange keeps the window", "delaybridge/ingest/rabbitmq/intake.py",
+        "channel.is_full and channel.may_return and not self._is_stopping", "False",
+        "a tenant over its quota stops every exchange of the broker",
+        "tests/integration/test_ingest_rabbitmq_full.py::"
+        "test_a_full_tenant_leaves_the_window_to_other_exchanges",
+    ),
+    Mutant(
         "ingest: a binding is made once", "delaybridge/ingest/rabbitmq/intake.py",
         "self.noticed(\"declared\", await repair(connection, self.route))", "pass",
         "a binding that was removed by hand is missed for good, and messages go undelayed",
