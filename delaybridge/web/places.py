@@ -19,7 +19,7 @@ _LATER = {"Retry-After": "3"}
 _REMEDY = "try again, or raise serve.connections"
 
 
-class Places:
+class Seats:
     """Those that are under way in this process. A tenant's tokens count as one."""
 
     def __init__(self, connections: int) -> None:

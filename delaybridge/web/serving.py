@@ -26,7 +26,7 @@ from delaybridge.web.console.pages import NO_PAGE
 from delaybridge.web.dialects import DIALECTS
 from delaybridge.web.doctor import Doctor
 from delaybridge.web.hub import EventHub
-from delaybridge.web.places import Places
+from delaybridge.web.places import Seats
 from delaybridge.web.processes import serve_together
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.site import Site
@@ -128,7 +128,7 @@ def looks_of(settings: Settings) -> Looks:
 def site_of(settings: Settings, client: AsyncClient, looks: Looks) -> Site:
     """What all requests share. ConfigError: the tokens cannot be used."""
     hubs = EventHub(settings), ReadyHub(settings)
-    places = Places(settings.serve.connections)
+    places = Seats(settings.serve.connections)
     return Site(settings, client, *hubs, places, Access(settings), looks, Doctor(settings))
 
 

@@ -14,7 +14,7 @@ from delaybridge.web.console.look import Looks
 from delaybridge.web.doctor import Doctor
 from delaybridge.web.ending import end_all
 from delaybridge.web.hub import EventHub
-from delaybridge.web.places import Places
+from delaybridge.web.places import Seats
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.shared import Shared
 from delaybridge.web.traffic import Traffic
@@ -38,7 +38,7 @@ class Site:
     client: AsyncClient
     events: EventHub
     ready: ReadyHub
-    places: Places
+    places: Seats
     access: Access
     looks: Looks
     doctor: Doctor
