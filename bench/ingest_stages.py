@@ -113,7 +113,7 @@ async def measure_rabbitmq(count: int) -> dict[str, float]:
     ignore = SimpleNamespace(channel_number=1, add_on_close_callback=id, add_on_cancel_callback=id)
     for _ in range(RUNS):
         connection = Connection()
-        channel = IntakeChannel(connection, cast(Any, ignore), 2000)
+        channel = IntakeChannel(connection, cast(Any, ignore), ["x.delay"], 2000)
 
         def receive(connection: Connection = connection) -> None:
             for at in range(0, len(data), READ_BYTES):
