@@ -37,8 +37,10 @@ RUNS = 30
 HOUR_MS = 3_600_000
 CREATED = 1  # as the script answers
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
+BUCKETS = [Bucket("bench", n, "birth") for n in range(16)]
 CALLS: Any = SimpleNamespace(  # of a namespace that is open
-    open=lambda again: _known([Bucket("bench", n, "birth") for n in range(16)]),
+    buckets=BUCKETS,
+    open=lambda: _known(BUCKETS),
     quota=SimpleNamespace(look=lambda _: _known(False)),
 )
 
@@ -120,9 +122,9 @@ async def measure_rabbitmq(count: int) -> dict[str, float]:
                 connection._on_data_available(data[at : at + READ_BYTES])
 
         watch.timed("cut frames", receive)
-        held = watch.timed("read", intake._read, channel.take(count), channel, 0.0)
+        held = watch.timed("read", intake._read, channel.take(count), channel)
         watch.store([each.entry for each in held])
-        watch.timed("acknowledge", lambda c=channel, h=held: (c.done(h), c._tags.take(2000)))
+        watch.timed("acknowledge", lambda c=channel, h=held: (c.done(h), c._tags.take(None, 2000)))
     return watch.found
 
 

@@ -137,14 +137,29 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._began_s, self._is_in_head, self._head_bytes = None, True, 0
         super().on_message_complete()
-        if not self.cycle.response_complete:
-            self._idle.pop(self, None)
+        self._see_who_waits()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:  # the last one that was sent
             self._idle.pop(self, None)
             self._idle[self] = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._see_who_waits()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._see_who_waits()
+
+    def _see_who_waits(self) -> None:
+        """An answer that is being made holds its connection; one that is not read does not."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if is_answering and self._began_s is None and not self.flow.write_paused:
+            self._idle.pop(self, None)
+        else:
+            self._idle.setdefault(self)
 
     def look(self, now_s: float) -> None:
         """End the connection if its time is up. Called every half second, until it has ended."""

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -275,8 +275,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
     return found
 
 
-async def unread(site: Site, made: list[BoundedProtocol]) -> socket.socket:
-    """A client that reads nothing: a few bytes of its answers are still here."""
+async def unread(
+    site: Site, made: list[BoundedProtocol], is_full: Callable[[BoundedProtocol], bool]
+) -> socket.socket:
+    """A client that reads nothing, and asks until its connection is full."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     sock.setblocking(False)
@@ -284,32 +286,48 @@ async def unread(site: Site, made: list[BoundedProtocol]) -> socket.socket:
     await asyncio.get_running_loop().sock_connect(sock, (site.host, site.port))
     await until_async(lambda: len(made) > before, "it is accepted")
 
-    def is_full() -> bool:
-        if made[-1].transport.get_write_buffer_size():
+    def has_asked() -> bool:
+        if is_full(made[-1]):
             return True
         with contextlib.suppress(BlockingIOError):
-            sock.send(b"GET /docs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            sock.send(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         return False
 
-    await until_async(is_full, "the answers fill what the kernel takes")
+    await until_async(has_asked, "the answers fill what the kernel takes")
     return sock
 
 
-async def test_a_few_bytes_that_nobody_reads_hold_no_connection(
+def some_wait(connection: BoundedProtocol) -> bool:
+    return connection.transport.get_write_buffer_size() > 0
+
+
+def no_more_is_answered(connection: BoundedProtocol) -> bool:
+    return connection.flow.write_paused and not connection.cycle.response_complete
+
+
+async def test_a_few_bytes_that_are_not_read_hold_no_connection(
     redis_url: str, namespace: str, made: list[BoundedProtocol]
 ) -> None:
     async with api(redis_url, namespace, transport={"write_s": 0.1}) as client:
-        with await unread(site_of(client), made):
+        with await unread(site_of(client), made, some_wait):
             await until_async(lambda: not accepted(client), "it is cut off")
 
 
-@pytest.mark.parametrize("then", [b"", b"GET nothing\r\n\r\n"], ids=["idle", "refused"])
+@pytest.mark.parametrize(
+    ("is_full", "then"),
+    [(some_wait, b""), (some_wait, b"GET nothing\r\n\r\n"), (no_more_is_answered, b"")],
+    ids=["idle", "refused", "answered"],
+)
 async def test_clients_that_read_nothing_make_room(
-    redis_url: str, namespace: str, made: list[BoundedProtocol], then: bytes
+    redis_url: str,
+    namespace: str,
+    made: list[BoundedProtocol],
+    is_full: Callable[[BoundedProtocol], bool],
+    then: bytes,
 ) -> None:
     async with api(redis_url, namespace, connections=2) as client:
         site = site_of(client)
-        held = [await unread(site, made) for _ in range(2)]
+        held = [await unread(site, made, is_full) for _ in range(2)]
         if then:
             for sock in held:
                 sock.send(then)
