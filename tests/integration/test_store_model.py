@@ -36,7 +36,8 @@ MESSAGES = st.tuples(
     IDS, OFFSETS_MS, st.sampled_from([0, 1, 255]), st.sampled_from([b"", HERE, THERE])
 )
 POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
-REACHES = st.sampled_from(["", "", '["^kafka:here$"]', '["^kafka:here$", "^kafka:the"]', "[]"])
+HERE_OR_THE = '[["^kafka:", "^here$"], ["^kafka:the"]]'
+REACHES = st.sampled_from(["", "", '[["^kafka:here$"]]', HERE_OR_THE, "[]"])
 ERRORS = st.sampled_from(["a:q\nnack: 1", "a:q\nunroutable"])
 LIMITS = st.sampled_from([100, 2, 1])
 WINDOWS_MS = st.sampled_from([0, 2000, 60_000])

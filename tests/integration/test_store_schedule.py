@@ -37,7 +37,7 @@ STAMPS = st.sampled_from([b"\0\0\0\1", b"same", b"\xff\xfe\r\n"])
 MESSAGES = st.tuples(
     STAMPS, IDS, WHENS, st.sampled_from([0, 1, 128, 255, 255]), st.sampled_from([b"", HERE, THERE])
 )
-REACHES = st.sampled_from(["", "", '["^kafka:here$"]', "[]"])
+REACHES = st.sampled_from(["", "", '[["^kafka:", "^here$"]]', "[]"])
 POLICIES = st.sampled_from([OnConflict.FAIL, OnConflict.KEEP, OnConflict.REPLACE])
 
 

@@ -39,9 +39,16 @@ _PATIENT = f"""addEventListener("DOMContentLoaded", () => {{
 # What a person sees for some seconds is there for minutes: who is starved looks later.
 _LASTING = """const after = setTimeout;
 window.setTimeout = (then, ms, ...more) => after(then, ms > 2000 ? 30 * ms : ms, ...more)"""
-_TOO_WIDE = """() => [...document.querySelectorAll("body *")].filter(element =>
-  element.getBoundingClientRect().right > innerWidth + 1 && !element.closest(".scroll, .side, svg"))
-  .slice(0, 5).map(element => element.outerHTML.slice(0, 120))"""
+# After a change of size the page is as wide as before until it is drawn.
+_TOO_WIDE = """async () => {
+  const isTooWide = () => document.documentElement.scrollWidth > innerWidth;
+  for (let left = 30; left && isTooWide(); left--) await new Promise(requestAnimationFrame);
+  if (!isTooWide()) return [];
+  const found = [...document.querySelectorAll("body *")].filter(element =>
+    element.getBoundingClientRect().right > innerWidth + 1
+      && !element.closest(".scroll, .side, svg"));
+  return [...found.slice(0, 5).map(element => element.outerHTML.slice(0, 120)), "the page"];
+}"""
 
 # Numbers that run into their neighbours.
 _OVERLAPPING = """() => [...document.querySelectorAll(".card")].filter(card => {
@@ -174,10 +181,8 @@ async def inaccessible(page: Page, node_modules: str, leaving_out: str = "") -> 
 
 async def too_wide(page: Page) -> list[str]:
     """What sticks out of the window, if the page can be scrolled sideways."""
-    if not await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-        return []
     found: list[str] = await page.evaluate(_TOO_WIDE)
-    return found or ["something"]
+    return found
 
 
 async def cut_off(page: Page) -> list[str]:

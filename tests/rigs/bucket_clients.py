@@ -173,11 +173,20 @@ class ClientVerbs(Content):
 
 
 def is_foreign(old: ModelRecord, reach: str) -> bool:
-    """Whether a message is outside this reach. The patterns here are valid in Lua and in Python."""
+    """Whether a message is outside this reach. The parts here are valid in Lua and in Python."""
     if not reach:
         return False
     try:
         destination = decode_record(old.payload).destination
     except DecodeError:
         return True
-    return not any(re.search(pattern, destination) for pattern in json.loads(reach))
+    return not any(_begins_with(destination, parts) for parts in json.loads(reach))
+
+
+def _begins_with(text: str, parts: list[str]) -> bool:
+    at = 0
+    for part in parts:
+        if (found := re.compile(part.removeprefix("^")).match(text, at)) is None:
+            return False
+        at = found.end()
+    return True
