@@ -100,17 +100,23 @@ def _may_mean(named: str, route: Route) -> bool:
 
 
 def _destinations(settings: Settings, kinds: dict[str, str]) -> Iterator[str]:
-    """Destinations of a kind of broker that no source is of: a message stays with its kind."""
+    """Destinations that no message can name, or of a kind of broker that no source is of."""
     values, path = dict(settings.items()), "ingest.destinations"
     read = [kind for kind, sources in ROUTE_SETTINGS.items() if values[sources]]
-    for text in settings.ingest.destinations if read else ():
-        named, colon, _ = text.partition(":")
+    for text in settings.ingest.destinations:
+        named, colon, address = text.partition(":")
         known = {**kinds, PULL: PULL}
         meant = {kind for name, kind in known.items() if colon and fits(name, named)}
-        if meant and meant.isdisjoint(read):
-            what = f"got {text!r}, of kind {', '.join(sorted(meant))}; a message that is read from "
-            what += f"{' or '.join(read)} goes to brokers of that kind only; leave it out"
-            yield f"{settings.sources()[path]}: {path}: {what}"
+        where = f"{settings.sources()[path]}: {path}: got {text!r}"
+        if colon and not address:
+            yield f"{where}, which names no exchange, queue or topic; * is any"
+        elif "rabbitmq" in meant and "/" in address[1:]:
+            yield f"{where}; of RabbitMQ write EXCHANGE, which has all its routing keys, or /QUEUE"
+        elif read and meant and meant.isdisjoint(read):
+            yield (
+                f"{where}, of kind {', '.join(sorted(meant))}; a message that is read from "
+                f"{' or '.join(read)} goes to brokers of that kind only; leave it out"
+            )
 
 
 def _tenants(settings: Settings) -> Iterator[str]:

@@ -58,7 +58,10 @@ def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Set
     (found,) = yield [setbacks.read(namespace)]
     if not found:
         return []
-    sound = yield from _rebuilt(namespace, {each.bucket: each.to_turn for each in found}, node_of)
+    turns: dict[int | None, int] = {}
+    for each in found:  # a bucket may have two: what is lost for good stands by itself
+        turns[each.bucket] = max(each.to_turn, turns.get(each.bucket, 0))
+    sound = yield from _rebuilt(namespace, turns, node_of)
     if any(each.is_for_good for each in found):
         sound[None] = False
     ended = [each for each in found if sound.get(each.bucket) and not each.is_for_good]

@@ -126,12 +126,13 @@ class Quota:
         self._pending.clear()
         for each in samples:
             drawn = len(each.records)
+            found = set[_Place]()
             for beginning, size, _, end in each.records:
                 for place in self._places(beginning, beginning[:1] + end):
                     self._pending[place].add(size, each.messages / drawn)
-            if drawn:
-                for pending in self._pending.values():
-                    pending.end(each.messages, drawn)
+                    found.add(place)
+            for place in found:
+                self._pending[place].end(each.messages, drawn)
 
     def _over(self, place: _Place) -> StoreFull | None:
         limited, name = place

@@ -33,6 +33,43 @@ def stored_by(ingest: Any) -> list[str]:
     return stored
 
 
+async def test_large_messages_behind_small_ones_leave_the_window_to_others(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, rabbitmq_url: str
+) -> None:
+    """How many are asked for again depends on the largest, not on those that wait now."""
+    full, other = f"{namespace}-acme.delay", f"{namespace}-none.delay"
+    entrance = make_entrance(
+        url=rabbitmq_url,
+        exchanges=[full, other],
+        tenants=[f"{full}=acme"],
+        share=["acme"],
+        limits={"tenant_messages": LIMIT},
+        window_bytes=WINDOW,
+        prefetch=PREFETCH,
+    )
+    for name in (full, other):
+        await rabbit.target(name.removesuffix(".delay"))
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, full, other)
+    ingest = entrance.ingest_of(task)
+    stored, intake = stored_by(ingest), ingest.intakes[0]
+    sizes = [*[8_000] * 19, *[200_000] * 20]
+    await rabbit.send(
+        full,
+        [
+            ("k", bytes(size), described(HOUR_MS, message_id=f"m{n:02}"))
+            for n, size in enumerate(sizes)
+        ],
+    )
+    await entrance.until(lambda: intake.channel.prefetch < PREFETCH, "they were returned")
+    for n in range(19 - LIMIT):  # so that large ones are behind those that wait
+        await entrance.until(lambda n=n: f"acme/m{n:02}" in stored, "it has room")
+        await entrance.client.cancel(f"acme/m{n:02}")
+    await entrance.until(lambda: f"acme/m{18:02}" in stored, "all small ones are stored")
+    await rabbit.send(other, [("k", b"", described(HOUR_MS, message_id="b"))])
+    await entrance.until(lambda: "b" in stored, "others go on")
+
+
 async def fault_of(entrance: Entrance, exchange: str) -> str:
     found = await source(entrance, exchange, "reading")
     return "" if found is None else " ".join(found.faults)

@@ -94,6 +94,29 @@ def _kept(server: RedisServer, namespace: str) -> int:
         return int(connection.hlen(keys.alarms(namespace)))
 
 
+def test_what_is_lost_for_good_does_not_end_a_later_alarm_of_its_bucket(
+    store: Store, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = setbacks._read
+    with Client(redis_url, namespace=namespace, buckets=1) as client:
+        (bucket,) = client.run(Calls.open)
+        noticed = [Setback(2, "w", 0, rowless=3), Setback(3, "w", 0, 12, 9)]
+        (about, *_) = store.run(
+            [registry.info("server", bucket.key("lease"))]
+            + [setbacks.note(namespace, each) for each in noticed]
+        )
+        compared = f"{about['run_id']}:w:random:5"  # before it went back to turn 9
+        store.run([plain("HSET", bucket.key("marks"), "healed", compared)])
+        for is_last in (False, True):  # Redis gives them in any order
+            monkeypatch.setattr(
+                setbacks, "_read",
+                lambda reply, is_last=is_last: sorted(
+                    read(reply), key=lambda each: each.is_for_good is is_last
+                ),
+            )  # fmt: skip
+            assert store.complete(alarms.end_rebuilt(namespace, store.node_of)) == []
+
+
 async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
     server: RedisServer, namespace: str, arrived: Arrived, run: Run
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from delaybridge.errors import StoreFull
 from delaybridge.message import Limits, Record, destination_text, encode_record, planned
 from delaybridge.settings.urls import DEFAULT_KINDS
-from delaybridge.store.quota import Quota
+from delaybridge.store.quota import Quota, _Pending
 from delaybridge.store.replies import Sample
 from delaybridge.store.verbs import Bucket
 
@@ -136,6 +136,21 @@ def test_a_message_from_a_large_bucket_stands_for_no_more_because_others_are_sma
     small = [sampled(100, *[of_none] * 64)] * 15
     look(quota, sampled(1_000_000, ("kafka:a", "acme"), *[of_none] * 63), *small)
     assert refused(quota, "kafka:a", "acme") is None
+
+
+def test_a_look_costs_in_proportion_to_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where each message has a destination of its own."""
+    ended = []
+    end = _Pending.end
+
+    def count(self: _Pending, messages: int, drawn: int) -> None:
+        ended.append(1)
+        end(self, messages, drawn)
+
+    monkeypatch.setattr(_Pending, "end", count)
+    quota = Quota(Limits(destination_messages=10), DEFAULT_KINDS, Clock())
+    look(quota, *(sample(100, *(f"kafka:{n}-{m}" for m in range(64))) for n in range(20)))
+    assert len(ended) == 20 * (64 + 1)
 
 
 def test_it_looks_once_a_second_and_accepts_again_when_there_is_room() -> None:

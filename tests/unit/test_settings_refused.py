@@ -234,6 +234,10 @@ BOTH = {"rabbitmq": "amqp://h", "eu": "amqp://h2", "log": "kafka://h"}
         ({"exchanges": ["rabbitmq:a.delay"]}, "nowhere:audit", False),  # it may be elsewhere
         ({"exchanges": ["rabbitmq:a.delay"], "topics": ["a.delay"]}, "log:audit", False),
         ({}, "log:audit", False),  # sources of another host
+        ({"exchanges": ["rabbitmq:a.delay"]}, "rabbitmq:", True),  # of each message the address
+        ({"exchanges": ["rabbitmq:a.delay"]}, "rabbitmq:a/key", True),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "*:a*/*", True),
+        ({"exchanges": ["rabbitmq:a.delay"]}, "rabbitmq:/jobs", False),
     ],
 )
 def test_a_destination_that_no_source_may_send_to_is_refused(

@@ -120,8 +120,10 @@ class IntakeChannel:
         Nothing of it may be on its way into the store or to its target.
         """
         self.ack(at_once=True)
+        dropped = [*(each.message for each in self.held.values()), *self.deliveries.messages]
         self.deliveries.are_dropped = True
-        self.deliveries.returned = len(self.held) + len(self.deliveries.messages)
+        self.deliveries.returned = len(dropped)
+        self.deliveries.largest = max(map(size_of, dropped), default=0)
         self.held.clear()
         self._release_all()
 
@@ -132,16 +134,22 @@ class IntakeChannel:
         self.set_aside(0)
 
     async def consume(self, prefetch: int) -> None:
-        """Ask for the queues' messages, with this prefetch; also if they were asked for before."""
+        """Ask for the queues' messages; also if they were asked for before.
+
+        prefetch: or fewer, while messages come again that were returned: what is delivered must fit
+        into the channel's share, whichever come first. If it does not, none can be returned.
+        """
         ask, opened = self._connection.call, self._channel
         with contextlib.suppress(AMQPError):  # it has ended the channel
             async with self._asking:
-                self.prefetch = prefetch
                 for consumer in self._consumers:
                     await ask(opened, "basic_cancel", consumer_tag=consumer)
                 if self.deliveries.are_dropped:
                     self._connection.return_all(self.number)
                     self.deliveries.are_dropped = False
+                if self.deliveries.returned:
+                    prefetch = max(min(prefetch, self._share // self.deliveries.largest), 1)
+                self.prefetch = prefetch
                 await ask(opened, "basic_qos", prefetch_count=prefetch)
                 self._consumers = [
                     (
@@ -170,15 +178,9 @@ class IntakeChannel:
         return self.prefetch > 1 and not self.deliveries.returned
 
     @property
-    def fitting(self) -> int:
-        """A lower prefetch, with which what is held would be as much as may be set aside."""
-        room, count = self._connection.share(self._aside) // len(self._queues), 0
-        for held in self.held.values():
-            room -= size_of(held.message)
-            if room < 0:
-                break
-            count += 1
-        return max(min(count, self.prefetch // 2), 1)
+    def _share(self) -> int:
+        """Bytes of each queue that may be set aside."""
+        return self._connection.share(self._aside) // len(self._queues)
 
     def take(self, most: int) -> list[RawMessage]:
         """The next messages; to be put into `held`."""

@@ -36,14 +36,14 @@ class Deliveries:
     """Messages of one channel that were not taken yet. size: bytes of all unacknowledged ones.
 
     are_dropped: those that arrive now are; they will be returned. returned: how many were, and did
-    not come again yet.
+    not come again yet. largest: bytes of the largest of them.
     """
 
     def __init__(self, arrived: Callable[[], None]) -> None:
         self.messages: list[RawMessage] = []
         self.size = 0
         self.are_dropped = False
-        self.returned = 0
+        self.returned = self.largest = 0
         self._arrived = arrived
         self._partial: tuple[int, bool, bytes] = (0, False, b"")
         self._header = b""
@@ -79,13 +79,14 @@ class Deliveries:
 
     def add(self, message: RawMessage) -> int:
         """Take a complete message. Returns its size; 0 if it is dropped."""
+        size = len(message.header) + len(message.body) + _OVERHEAD  # `size_of`, without its call
         if self.are_dropped:
             self.returned += 1
+            self.largest = max(size, self.largest)
             return 0
         if not self.messages:
             self._arrived()
         self.messages.append(message)
-        size = len(message.header) + len(message.body) + _OVERHEAD  # `size_of`, without its call
         self.size += size
         return size
 

@@ -306,12 +306,11 @@ class Intake:
         while channel.in_hand > len(self.aside.messages) + len(self.waiting):
             channel.moved.clear()
             await channel.moved.wait()
-        prefetch = channel.fitting
         self._remember(channel)
         self.counts.total -= channel.in_hand
         self.waiting, self.aside = [], self._new_aside()
         channel.drop_all()
-        await channel.consume(prefetch)
+        await channel.consume(channel.prefetch // 2)
 
     async def _store_now(
         self, held: Sequence[HeldMessage], channel: IntakeChannel
