@@ -30,11 +30,11 @@ _NOBODY = Token(b"", Scope.OPEN, "")
 class Access:
     """Decides for each request whether its token allows it. Without a token file everything is."""
 
-    def __init__(self, all_settings: Settings) -> None:
-        """ConfigError: the token file cannot be used."""
+    def __init__(self, all_settings: Settings, *, again: bool = False) -> None:
+        """ConfigError: the token file cannot be used. again: as of `TokenFile`."""
         settings = all_settings.serve
         file, tenants = settings.token_file, all_settings.tenants
-        self._file = TokenFile(file, tenants) if file else None
+        self._file = TokenFile(file, tenants, again=again) if file else None
         self.sessions = Sessions(all_settings)
         self._read_only = settings.read_only
         self._failures, self._pace = Failures(), Pace(settings.rate)

@@ -191,7 +191,9 @@ class Resource:
         raw = await body_of(receive, headers, most, remedy)
         if endpoint.body is bytes or (endpoint.is_raw and endpoint.is_raw(headers)):
             return raw
-        return await decoded(raw, endpoint.body, self._site.most_dense)
+        return await decoded(
+            raw, endpoint.body, most if endpoint.is_dense else self._site.most_dense
+        )
 
 
 def _headers(scope: Connection) -> dict[str, str]:

@@ -85,7 +85,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         method="PUT", path="/v1/definitions", scope=Scope.ADMIN, handler=import_,
-        is_audited=True,
+        is_audited=True, is_dense=True,
         summary="Import rules and recurring definitions", body=Document, query=ImportQuery,
         answers={200: Imported},
     ),

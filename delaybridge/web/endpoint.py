@@ -91,8 +91,9 @@ class Endpoint:
     path: as `/v1/messages/{id}:publish`; a parameter stands for one segment, or a part of it. body:
     the type of a JSON body; bytes: the handler reads the body itself. query: a struct with the
     parameters after the question mark. answers: status -> the type of its content. size: the most
-    bytes of the body, and what helps if there are more; by default those of a message. is_raw:
-    whether the handler of a request with these headers gets the bytes of the body.
+    bytes of the body, and what helps if there are more; by default those of a message. is_dense:
+    the body may have any number of short values. is_raw: whether the handler of a request with
+    these headers gets the bytes of the body.
     is_audited: noted before and after in the audit; if that is impossible, not done.
     is_for_tenants: a token of a tenant may use it, because it shows and changes only its own.
     is_safe: it changes nothing, although it needs more than READ. The method does not tell:
@@ -109,6 +110,7 @@ class Endpoint:
     query: Any = None
     answers: Mapping[int, Any] = field(default_factory=lambda: {200: None})
     size: Callable[[Settings], tuple[int, str]] | None = None
+    is_dense: bool = False
     is_raw: Callable[[Mapping[str, str]], bool] | None = None
     is_audited: bool = False
     is_for_tenants: bool = False

@@ -24,7 +24,7 @@ T = TypeVar("T")
 PIECE = 64 * 1024  # bytes between two turns of the loop
 _OBJECTS = 10_000  # looked at between two turns
 _DEPTH = 32
-_DENSE = 320 * 1024  # bytes of a text beside long strings: each costs more than one in a string
+DENSE = 320 * 1024  # bytes of a text beside long strings: each costs more than one in a string
 _LONG = 64  # a string with more characters
 _LOOSE = (b" :", b"\t:", b"\n:", b"\r:")
 _BOM = b"\xef\xbb\xbf"
@@ -39,7 +39,7 @@ _WORD = 10  # the longest that can be cut, `-Infinity`, and one more
 _OVERHEAD = 1024  # what an element costs beside its length, as bytes
 
 
-async def decoded(raw: bytes, wanted: type[T], dense: int = _DENSE) -> T:
+async def decoded(raw: bytes, wanted: type[T], dense: int = DENSE) -> T:
     """The JSON value as this type; Problem 400 if it is not JSON, 422 if its values are wrong.
 
     dense: the most bytes beside long strings; Problem 413 if there are more.
@@ -73,7 +73,7 @@ def as_type(raw: bytes, wanted: type[T]) -> T:
         raise undecodable(exc, wanted) from None
 
 
-async def elements(raw: bytes, name: str, most: int, dense: int = _DENSE) -> AsyncIterator[bytes]:
+async def elements(raw: bytes, name: str, most: int, dense: int = DENSE) -> AsyncIterator[bytes]:
     """The elements of the list in `{name: [...]}`, each checked as `decoded` checks a whole text.
 
     Problem 400, 413 or 422: it is not JSON; an element is longer than `most`, or has more than
@@ -157,7 +157,7 @@ def check_depth(raw: bytes, within: int = 0) -> None:
             pass
 
 
-def _pieces(text: str, at: int = 0, within: int = 0, dense: int = _DENSE) -> Iterator[int]:
+def _pieces(text: str, at: int = 0, within: int = 0, dense: int = DENSE) -> Iterator[int]:
     """Where each piece of the value that begins here ends; Problem 400 or 413."""
     depth, left, is_closed, cut = within, dense, False, 0
     while at < len(text) and not is_closed:

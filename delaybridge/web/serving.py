@@ -79,19 +79,25 @@ def _check_ledger(settings: Settings) -> None:
 def _run(settings: Settings, prepare: Callable[[], None], sock: socket.socket) -> None:
     prepare()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(answer_on(sock, settings))
+        runner.run(answer_on(sock, settings, again=True))
 
 
 async def answer_on(
-    sock: socket.socket, settings: Settings, *, redis_s: float = _REDIS_S, **limits: float
+    sock: socket.socket,
+    settings: Settings,
+    *,
+    redis_s: float = _REDIS_S,
+    again: bool = False,
+    **limits: float,
 ) -> None:
     """Answer on a listening socket until SIGTERM or SIGINT, or until this is cancelled.
 
-    redis_s: the longest that a request waits for Redis. limits: of `transport.bounded`.
+    redis_s: the longest that a request waits for Redis. again: as of `TokenFile`. limits: of
+    `transport.bounded`.
     """
     looks, settings = looks_of(settings), answering_within(_within_host(settings), redis_s)
     async with AsyncClient.from_settings(settings) as client:
-        site = site_of(settings, client, looks)
+        site = site_of(settings, client, looks, again=again)
         config = uvicorn.Config(
             api_of(site),
             http=bounded(settings.serve.connections, **limits),
@@ -125,11 +131,12 @@ def looks_of(settings: Settings) -> Looks:
     return Looks(AsyncClient.from_settings(answering_within(settings, _PAGE_S)))
 
 
-def site_of(settings: Settings, client: AsyncClient, looks: Looks) -> Site:
-    """What all requests share. ConfigError: the tokens cannot be used."""
+def site_of(settings: Settings, client: AsyncClient, looks: Looks, *, again: bool = False) -> Site:
+    """What all requests share. ConfigError: the tokens cannot be used. again: as of `TokenFile`."""
     hubs = EventHub(settings), ReadyHub(settings)
+    access = Access(settings, again=again)
     places = Seats(settings.serve.connections)
-    return Site(settings, client, *hubs, places, Access(settings), looks, Doctor(settings))
+    return Site(settings, client, *hubs, places, access, looks, Doctor(settings))
 
 
 def api_of(site: Site) -> App:

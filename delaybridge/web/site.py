@@ -14,6 +14,7 @@ from delaybridge.web.console.look import Looks
 from delaybridge.web.doctor import Doctor
 from delaybridge.web.ending import end_all
 from delaybridge.web.hub import EventHub
+from delaybridge.web.json_text import DENSE
 from delaybridge.web.places import Seats
 from delaybridge.web.ready import ReadyHub
 from delaybridge.web.shared import Shared
@@ -62,9 +63,12 @@ class Site:
 
     @property
     def most_dense(self) -> int:
-        """The most bytes of such a text beside long strings: a body that is JSON, and the rest."""
+        """The most bytes of such a text beside long strings: a body that is JSON, and the rest.
+
+        No less than any text may have: that of a list of receipts does not depend on bodies.
+        """
         limits = self.settings.limits
-        return limits.body_bytes + 128 * limits.headers + _DENSE_BYTES
+        return max(limits.body_bytes + 128 * limits.headers + _DENSE_BYTES, DENSE)
 
     def base(self, scope: Scope) -> str:
         """What stands before each path, as the client sees it; without the last slash."""

@@ -34,6 +34,9 @@ class Token(NamedTuple):
     tenant: str = ""
 
 
+_Faults = type[ConfigError] | tuple[()]
+
+
 class TokenFile:
     """The tokens of a file, which may change at any time.
 
@@ -41,14 +44,24 @@ class TokenFile:
     tokens from before count until it is mended, and the log says so.
     """
 
-    def __init__(self, file: str, tenants: Collection[str] = ()) -> None:
+    def __init__(self, file: str, tenants: Collection[str] = (), *, again: bool = False) -> None:
         """tenants: those that a token may have. ConfigError: the file cannot be read, has a fault
-        or no token."""
+        or no token.
+
+        again: the server was started with this file before, and starts one more process: what has a
+        fault now counts for nothing in it, and the rest does.
+        """
         self._file, self._tenants = Path(file), tenants
         self._strong: dict[bytes, bool] = {}  # by the digest of those that were used
         self._seen = self._look()
-        self._tokens = _tokens_of(self._file, tenants)
-        if not self._tokens:
+        try:
+            self._tokens = _tokens_of(self._file, tenants, ConfigError if again else ())
+        except ConfigError as exc:
+            if not again:
+                raise
+            self._tokens = []
+            _log.error("%s; no token counts in this process", exc)
+        if not (self._tokens or again):
             raise ConfigError(f"serve.token_file: {file} has no token; {_REMEDY}")
 
     def find(self, text: str) -> Token | None:
@@ -84,22 +97,23 @@ class TokenFile:
 
     def _reread(self) -> None:
         try:
-            self._tokens = _tokens_of(self._file, self._tenants, again=True) if self._seen else []
+            # The file may be ahead of the settings.
+            found = _tokens_of(self._file, self._tenants, _UnknownTenant) if self._seen else []
         except ConfigError as exc:
             _log.error("%s; the tokens from before still count", exc)
         else:
-            _log.warning("serve.token_file: read again, %d tokens", len(self._tokens))
+            self._tokens = found
+            _log.warning("serve.token_file: read again, %d tokens", len(found))
 
 
 class _UnknownTenant(ConfigError):
     """The settings do not have the tenant of a line."""
 
 
-def _tokens_of(file: Path, tenants: Collection[str], *, again: bool = False) -> list[Token]:
+def _tokens_of(file: Path, tenants: Collection[str], left_out: _Faults = ()) -> list[Token]:
     """The tokens in a file, one a line; ConfigError names the line.
 
-    again: it was read before, and may be ahead of the settings: the line of a tenant that they do
-    not have is left out, so that others can be added and removed.
+    left_out: faults that cost only their own line: others can be added and removed.
     """
     try:
         lines = file.read_text("ascii").splitlines()
@@ -107,10 +121,10 @@ def _tokens_of(file: Path, tenants: Collection[str], *, again: bool = False) -> 
         raise ConfigError(f"serve.token_file: {file}: give a file of ASCII text") from None
     except OSError as exc:
         raise ConfigError(f"serve.token_file: {file}: {exc.strerror}") from None
-    return list(_tokens(lines, tenants, again=again))
+    return list(_tokens(lines, tenants, left_out))
 
 
-def _tokens(lines: list[str], tenants: Collection[str], *, again: bool) -> Iterator[Token]:
+def _tokens(lines: list[str], tenants: Collection[str], left_out: _Faults) -> Iterator[Token]:
     line_of: dict[bytes, int] = {}
     for number, line in enumerate(lines, start=1):
         words = line.split()
@@ -119,13 +133,12 @@ def _tokens(lines: list[str], tenants: Collection[str], *, again: bool) -> Itera
         where = f"serve.token_file: line {number}"
         try:
             token = _token(words, where, tenants)
-        except _UnknownTenant as exc:
-            if not again:
-                raise
-            _log.error("%s; it counts after a restart with the new tenants", exc)
+            if (first := line_of.setdefault(token.digest, number)) != number:
+                raise ConfigError(f"{where}: has the token of line {first}; remove one of them")
+        except left_out as exc:
+            remedy = "it counts after a restart with the new tenants"
+            _log.error("%s; %s", exc, remedy if isinstance(exc, _UnknownTenant) else "left out")
             continue
-        if (first := line_of.setdefault(token.digest, number)) != number:
-            raise ConfigError(f"{where}: has the token of line {first}; remove one of them")
         yield token if token.name else token._replace(name=f"line-{number}")
 
 

@@ -143,7 +143,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete:  # the last one that was sent
             self._idle.pop(self, None)
-            self._idle[self] = None
+        self._see_who_waits()
 
     def pause_writing(self) -> None:
         super().pause_writing()

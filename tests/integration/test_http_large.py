@@ -91,3 +91,24 @@ async def test_while_redis_is_away_a_large_batch_waits_for_it_twice_at_most(
         answer = await post(http, [message() for _ in range(40)])
     assert {each["status"] for each in answer.json()["items"]} == {503}
     assert [len(each) for each in groups] == [11, 29]
+
+
+@pytest.mark.parametrize("most", [4096, 2**20])
+async def test_many_short_values_are_taken_where_they_are_meant(
+    redis_url: str, namespace: str, most: int
+) -> None:
+    serve = {"compat": "mykit", "compat_destination": "memory:{topic}"}
+    limits = {"body_bytes": most}
+    async with api(redis_url, namespace, brokers=BROKERS, limits=limits, **serve) as http:
+        # As many as one call receives, however small the bodies are.
+        receipts = [{"id": f"orders-service:{n:032}", "receipt": f"{n:012x}"} for n in range(1000)]
+        answer = await http.post("/v1/topics/t:finish", json={"items": receipts})
+        assert answer.status_code in (200, 207), answer.text
+        # All that a namespace has, where it may be exported.
+        recurring = [{"name": f"every-{n}", "cron": "0 0 * * *"} for n in range(most // 200)]
+        answer = await http.put("/v1/definitions", json={"delaybridge": 2, "recurring": recurring})
+        assert answer.status_code == 422, answer.text
+        # A job of a dialect: its body may be any JSON.
+        job = {"topic": "t", "delay": 3_600_000, "body": {"rows": [1] * (most // 4)}}
+        answer = await http.post("/push", json=job)
+        assert answer.json()["code"] == 200, answer.text

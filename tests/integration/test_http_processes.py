@@ -14,6 +14,7 @@ import pytest
 from delaybridge.cli.failure import Exit
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.command_line import Run
+from tests.rigs.sessions import token_file_in
 from tests.rigs.waiting import DEADLINE_S, until
 
 
@@ -25,11 +26,17 @@ def is_alive(url: str) -> bool:
 
 
 def test_a_process_that_dies_is_replaced(redis_url: str, namespace: str, tmp_path: Path) -> None:
-    with ApiProcess(tmp_path, redis_url, namespace, "--port", "0", "--processes", "2") as serving:
+    """Also if a line was added to the tokens that this server cannot take."""
+    tokens = token_file_in(tmp_path)
+    args = ("--port", "0", "--processes", "2", "--token-file", str(tokens))
+    with ApiProcess(tmp_path, redis_url, namespace, *args) as serving:
         until(lambda: is_alive(serving.url), "it answers")
         first = until(lambda: len(serving.children) == 2 and serving.children, "two")
-        first[0].kill()
-        until(lambda: len({*serving.children} - {first[0]}) == 2, serving.log.read_text)
+        with tokens.open("a") as file:
+            file.write("Ab7qK2mVx9TbWc4PZr3s write w newtenant\n")
+        for child in first:
+            child.kill()
+        until(lambda: len({*serving.children} - {*first}) == 2, serving.log.read_text)
         assert is_alive(serving.url)
         children = serving.children
         assert serving.stop() == 0

@@ -104,6 +104,21 @@ def test_a_token_of_a_tenant_that_is_new_keeps_no_other_token_alive(
     assert tokens.find(SOUND) is None
 
 
+def test_one_more_process_takes_the_tokens_that_have_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"{SOUND} read eye\n{SOUND}0 write w newtenant\nshort\n")
+    tokens = TokenFile(str(file), ["acme"], again=True)
+    assert [each.name for each in tokens.all()] == ["eye"]
+    assert "'newtenant' is not among tenants: acme" in caplog.text and "line 3" in caplog.text
+    file.write_bytes(b"\xff")
+    assert TokenFile(str(file), again=True).all() == []
+    assert "no token counts in this process" in caplog.text
+    file.unlink()
+    assert TokenFile(str(file), again=True).all() == []
+
+
 def test_a_new_file_of_tokens_is_for_its_owner(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     texts = [add_token(file, Scope.ADMIN, "") for _ in range(2)]

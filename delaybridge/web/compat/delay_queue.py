@@ -61,7 +61,7 @@ _answers = answers(_refusal)
 @_answers
 async def push(call: Call) -> QueueEnvelope:
     """Store a job. One with this id that still waits is replaced, as in the original."""
-    job = await decoded(call.body, QueueJob)
+    job = await decoded(call.body, QueueJob, call.site.most_dense)
     id, topic = job.id.strip(), job.topic.strip()
     if not id:
         raise MessageError("bad_id", "id", "give the id of the job")
@@ -79,7 +79,10 @@ async def push(call: Call) -> QueueEnvelope:
 @_answers
 async def pop(call: Call) -> Pop:
     """Fetch a job of some topics, `a,b`; waits for one, and gives null if there is none."""
-    topics = [topic.strip() for topic in (await decoded(call.body, Topics)).topic.split(",")]
+    topics = [
+        topic.strip()
+        for topic in (await decoded(call.body, Topics, call.site.most_dense)).topic.split(",")
+    ]
     return Pop(call, topics, _WAIT_S, _popped, _refusal)
 
 
@@ -92,7 +95,7 @@ def _popped(found: ReceivedMessage | None) -> QueueEnvelope:
 @_answers
 async def delete(call: Call) -> QueueEnvelope:
     """Delete or finish a job; also one that nobody knows. It does not come again."""
-    await drop(call, (await decoded(call.body, JobId)).id.strip())
+    await drop(call, (await decoded(call.body, JobId, call.site.most_dense)).id.strip())
     return QueueEnvelope(0, "ok")
 
 
@@ -102,7 +105,9 @@ async def get(call: Call) -> QueueEnvelope:
 
     body: empty for a token that may only read.
     """
-    found = await call.client.get((await decoded(call.body, JobId)).id.strip())
+    found = await call.client.get(
+        (await decoded(call.body, JobId, call.site.most_dense)).id.strip()
+    )
     if found is None:
         return QueueEnvelope(0, "ok")
     await note_reading(call, found.id)

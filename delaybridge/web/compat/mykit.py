@@ -109,7 +109,7 @@ _answers = answers(_refusal)
 @_answers
 async def push(call: Call) -> MykitEnvelope:
     """Store a job: its id. One with the id given that still waits is replaced."""
-    job = await decoded(call.body, MykitJob)
+    job = await decoded(call.body, MykitJob, call.site.most_dense)
     if job.status not in _NEW_STATUS:
         raise MessageError("bad_value", "status", f"got {job.status}; a new job has 0 or 5")
     for field in ("delay", "ttl"):

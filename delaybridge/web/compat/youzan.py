@@ -49,7 +49,7 @@ def _popped(found: ReceivedMessage | None) -> CommandEnvelope:
 @answers(_refusal)
 async def run(call: Call) -> CommandEnvelope | Pop:
     """Run a command. An `add` replaces a job with its id that still waits."""
-    job = await decoded(call.body, YouzanCommand)
+    job = await decoded(call.body, YouzanCommand, call.site.most_dense)
     if job.command == "add":
         return await _add(call, job)
     if job.command == "pop":
