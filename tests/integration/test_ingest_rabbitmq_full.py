@@ -107,6 +107,7 @@ async def test_a_full_tenant_leaves_the_window_to_other_exchanges(
     cancel = described(headers={"delaybridge-cancel": "true"}, message_id="m10")
     half = COUNT // 2
     await rabbit.send(full, [*now, *later[:half], *now, *later[half:], ("k", b"", cancel)])
+    await entrance.until(lambda: intake.aside.messages, "it is full")
     await rabbit.send(other, [("k", b"", described(HOUR_MS, message_id="a"))])
     await entrance.until_stored(LIMIT + 1)
 

@@ -232,10 +232,17 @@ def test_a_source_reaches_the_destinations_of_its_patterns(
 ) -> None:
     reach = reach_of(route, KINDS, destinations, trust)
     for destination in (*within, *beyond):
-        world.schedule("x", world.now_ms + 500, payload=bound_for(destination))
-        answer = world.run(world.canceling("x", reach=reach))
-        expected = Answer.CANCELLED if destination in within else Answer.FOREIGN
-        assert (destination, answer) == (destination, expected)
+        due_ms, payload = world.now_ms + 500, bound_for(destination)
+        world.schedule("x", due_ms, payload=payload)
+        answers = [
+            world.schedule("x", due_ms, payload=payload, policy=OnConflict.REPLACE, reach=reach),
+            world.run(world.rescheduling("x", due_ms, reach=reach)),
+            world.run(world.canceling("x", reach=reach)),
+        ]
+        expected = [Answer.REPLACED, Answer.RESCHEDULED, Answer.CANCELLED]
+        if destination not in within:
+            expected = [Answer.FOREIGN] * 3
+        assert (destination, answers) == (destination, expected)
         world.cancel("x")
 
 
