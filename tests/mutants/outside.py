@@ -116,8 +116,8 @@ MUTANTS = [
     ),
     Mutant(
         "web: a token file that is gone", "delaybridge/web/tokens.py",
-        "_tokens_of(self._file, self._tenants, again=True) if self._seen else []",
-        "_tokens_of(self._file, self._tenants, again=True)",
+        "_tokens_of(self._file, self._tenants, _UnknownTenant) if self._seen else []",
+        "_tokens_of(self._file, self._tenants, _UnknownTenant)",
         "tokens count although their file was removed",
         "tests/integration/test_http_security.py::test_s1_a_token_counts_as_long_as_it_is_in_the_"
         "file",
