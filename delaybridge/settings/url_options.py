@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-# Not here, since they hold a secret or may: passwords, keys and certificates as text, configuration
-# of OAuth, dictionaries. A user's name is shown before a password, so it is here, too.
-HARMLESS = frozenset(
-    # Redis, and streams in it
+# A Kafka URL may have these; `publish.kafka.configuration` adds those that may hold a secret.
+KAFKA = frozenset(
     """
-    client_name db max_connections maxlen password_file sentinel_password_file sentinel_username
-    ssl_ca_certs ssl_ca_path ssl_cert_reqs ssl_certfile ssl_check_hostname ssl_keyfile
-    ssl_min_version username
-    """.split()
-    # RabbitMQ
-    + """
-    backpressure_detection blocked_connection_timeout channel_max connection_attempts frame_max
-    heartbeat locale retry_delay socket_timeout stack_timeout
-    """.split()
-    # Kafka
-    + """
     batch.num.messages batch.size broker.address.family broker.address.ttl client.dns.lookup
     client.id client.rack compression.codec compression.level compression.type
     connections.max.idle.ms linger.ms message.max.bytes metadata.max.age.ms partitioner
@@ -30,6 +17,21 @@ HARMLESS = frozenset(
     ssl.certificate.location ssl.cipher.suites ssl.crl.location
     ssl.endpoint.identification.algorithm ssl.key.location ssl.keystore.location
     sticky.partitioning.linger.ms topic.metadata.refresh.interval.ms
+    """.split()
+)
+# Not here, since they hold a secret or may: passwords, keys and certificates as text, configuration
+# of OAuth, dictionaries. A user's name is shown before a password, so it is here, too.
+HARMLESS = KAFKA.union(
+    # Redis, and streams in it
+    """
+    client_name db max_connections maxlen password_file sentinel_password_file sentinel_username
+    ssl_ca_certs ssl_ca_path ssl_cert_reqs ssl_certfile ssl_check_hostname ssl_keyfile
+    ssl_min_version username
+    """.split()
+    # RabbitMQ
+    + """
+    backpressure_detection blocked_connection_timeout channel_max connection_attempts frame_max
+    heartbeat locale retry_delay socket_timeout stack_timeout
     """.split()
     # databases
     + """

@@ -13,29 +13,18 @@ from confluent_kafka import KafkaException, Producer
 from delaybridge.errors import ConfigError, printable
 from delaybridge.publish import PublishOptions, check_options, read_password
 from delaybridge.publish.kafka.outcomes import error_of, shown
-from delaybridge.settings import password_file
+from delaybridge.settings import password_file, url_options
 from delaybridge.settings.password_file import PasswordFile
 
 DEFAULT_PORT = 9092
 
 # Fixed: without them a confirm would not mean that every in-sync replica has the record.
 _FIXED = {"enable.idempotence": True, "acks": "all"}
-_ALLOWED = frozenset(
+# Those that are shown, and those whose values are secrets or may be.
+_ALLOWED = url_options.KAFKA.union(
     """
-    batch.num.messages batch.size broker.address.family broker.address.ttl client.dns.lookup
-    client.id client.rack compression.codec compression.level compression.type
-    connections.max.idle.ms linger.ms message.max.bytes metadata.max.age.ms partitioner
-    queue.buffering.max.kbytes queue.buffering.max.messages reconnect.backoff.max.ms
-    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab
-    sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism sasl.mechanisms
-    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config
-    sasl.oauthbearer.method sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url
-    sasl.password sasl.username socket.connection.setup.timeout.ms socket.keepalive.enable
-    socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
-    ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.cipher.suites
-    ssl.crl.location ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password
-    ssl.key.pem ssl.keystore.location ssl.keystore.password sticky.partitioning.linger.ms
-    topic.metadata.refresh.interval.ms
+    sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.token.endpoint.url
+    sasl.password ssl.ca.pem ssl.certificate.pem ssl.key.password ssl.key.pem ssl.keystore.password
     """.split()
 )
 _DEFAULTS = {
