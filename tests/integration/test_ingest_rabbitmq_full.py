@@ -33,13 +33,12 @@ def stored_by(ingest: Any) -> list[str]:
     return stored
 
 
-async def test_large_messages_behind_small_ones_leave_the_window_to_others(
-    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, rabbitmq_url: str
-) -> None:
-    """How many are asked for again depends on the largest, not on those that wait now."""
-    full, other = f"{namespace}-acme.delay", f"{namespace}-none.delay"
+async def two_sources(
+    make_entrance: MakeEntrance, rabbit: Exchanges, url: str, full: str, other: str
+) -> tuple[Entrance, Any]:
+    """A running ingest of the exchange of a tenant with a quota, and of another exchange."""
     entrance = make_entrance(
-        url=rabbitmq_url,
+        url=url,
         exchanges=[full, other],
         tenants=[f"{full}=acme"],
         share=["acme"],
@@ -51,7 +50,15 @@ async def test_large_messages_behind_small_ones_leave_the_window_to_others(
         await rabbit.target(name.removesuffix(".delay"))
     task = entrance.ingest("rabbitmq")
     await reading(entrance, full, other)
-    ingest = entrance.ingest_of(task)
+    return entrance, entrance.ingest_of(task)
+
+
+async def test_large_messages_behind_small_ones_leave_the_window_to_others(
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, rabbitmq_url: str
+) -> None:
+    """How many are asked for again depends on the largest, not on those that wait now."""
+    full, other = f"{namespace}-acme.delay", f"{namespace}-none.delay"
+    entrance, ingest = await two_sources(make_entrance, rabbit, rabbitmq_url, full, other)
     stored, intake = stored_by(ingest), ingest.intakes[0]
     sizes = [*[8_000] * 19, *[200_000] * 20]
     await rabbit.send(
@@ -89,20 +96,7 @@ async def test_a_full_tenant_leaves_the_window_to_other_exchanges(
     connection is lost meanwhile."""
     monkeypatch.setattr("delaybridge.ingest.rabbitmq.intake._MORE_S", 0.05)
     full, other = f"{namespace}-acme.delay", f"{namespace}-none.delay"
-    entrance = make_entrance(
-        url=rabbitmq_url,
-        exchanges=[full, other],
-        tenants=[f"{full}=acme"],
-        share=["acme"],
-        limits={"tenant_messages": LIMIT},
-        window_bytes=WINDOW,
-        prefetch=PREFETCH,
-    )
-    for name in (full, other):
-        await rabbit.target(name.removesuffix(".delay"))
-    task = entrance.ingest("rabbitmq")
-    await reading(entrance, full, other)
-    ingest = entrance.ingest_of(task)
+    entrance, ingest = await two_sources(make_entrance, rabbit, rabbitmq_url, full, other)
     stored, intake = stored_by(ingest), ingest.intakes[0]
     now = [] if is_lost else [("k", BODY, described(0))] * 5
     later = [("k", BODY, described(HOUR_MS, message_id=f"m{n:02}")) for n in range(COUNT)]
