@@ -19,7 +19,10 @@ MUTANTS = {
     "only_arrived": ("both cold", 1),
     "ended_by_stamp": ("both cold", 4),
     "ledger_looked": ("both cold", 3),
+    "refused_left": ("both cold", 6),
+    "first_ended": ("both cold", 5),
 }
+OF_ACCEPTED = ("refused_left", "first_ended")  # needed where two cancel what was accepted before
 
 
 @pytest.mark.parametrize("fired", [False, True])
@@ -31,6 +34,14 @@ def test_nothing_is_broken(name: str, fired: bool) -> None:
     assert states > 500
 
 
+@pytest.mark.parametrize("name", ["both cold", "cold, hot"])
+def test_nothing_is_broken_while_two_cancel_and_one_schedules(name: str) -> None:
+    model = TierModel(TierRules(), cold=CALLS[name], promotions=1, accepted=True)
+    states, broken = explore_tiers(model)
+    assert broken == {}
+    assert states > 3000
+
+
 def test_every_rule_has_a_mutant() -> None:
     assert MUTANTS.keys() == set(TierRules._fields)
 
@@ -39,6 +50,12 @@ def test_every_rule_has_a_mutant() -> None:
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
     name, promise = MUTANTS[rule]
     rules = TierRules(**{rule: False})
-    model = TierModel(rules, cold=CALLS[name], promotions=2, fired=rule == "refused_asked")
+    model = TierModel(
+        rules,
+        cold=CALLS[name],
+        promotions=2,
+        fired=rule == "refused_asked",
+        accepted=rule in OF_ACCEPTED,
+    )
     _, broken = explore_tiers(model, until=promise)
     assert promise in {int(what[0]) for what in broken}

@@ -1,4 +1,4 @@
-"""Hot and cold as a model of its own: one id, two that schedule it, one that cancels, a promoter.
+"""Hot and cold as a model of its own: one id, two that schedule it, two that cancel, a promoter.
 
 Every order of single steps is tried. A call commits its row, then looks for others of its id; what
 is cold it brings into Redis, which decides. A script, or a transaction, is one step.
@@ -9,6 +9,8 @@ Promises, once nobody has anything left to do:
 2. There is one at most, and it was accepted once.
 3. After a cancel that began when all was answered, there is none.
 4. What Redis has is live in the ledger: it would not be restored otherwise.
+5. A message that was accepted before and is still there was not cancelled, whoever was told so.
+6. Of each message one is told at most that he cancelled it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class TierRules(NamedTuple):
     only_arrived: bool = True  # a row that was not brought stays cold
     ended_by_stamp: bool = True  # a cancel ends the row of the message that it removed, no other
     ledger_looked: bool = True  # a cancel that Redis knows nothing of looks at the ledger
+    refused_left: bool = True  # a cancel does not end the row of a call that Redis has refused
+    first_ended: bool = True  # of several cold rows it ends the first: no other was accepted
 
 
 class Task(NamedTuple):
@@ -49,8 +53,8 @@ class TierState(NamedTuple):
 
     has: the call whose message is in Redis. fired: an older message of the id is being delivered.
     undone: calls that were cancelled or refused, as Redis has them; met: those of them that met the
-    older message. They are made again. answers: of the calls 1 and 2, and of the cancel. late: both
-    calls were answered when the cancel began.
+    older message. They are made again; refused: those that met another. answers: of the calls 1 and 2, and of the cancels. late: both
+    calls were answered when a cancel began.
     """
 
     rows: tuple[str, str] = ("", "")
@@ -59,11 +63,12 @@ class TierState(NamedTuple):
     fired: bool = False
     undone: frozenset[Stamp] = frozenset()
     met: frozenset[Stamp] = frozenset()
+    refused: frozenset[Stamp] = frozenset()
     calls: tuple[Task | None, Task | None] = (Task("first"), Task("first"))
-    cancel: Task | None = Task("redis")
+    cancels: tuple[Task | None, Task | None] = (Task("redis"), None)
     promoter: Task | None = Task("read")
     promotions: int = 0
-    answers: tuple[str, str, str] = ("", "", "")
+    answers: tuple[str, str, str, str] = ("", "", "", "")
     late: bool = False
 
 
@@ -73,14 +78,29 @@ changed, task_with = TierState._replace, Task._replace
 class TierModel:
     """The steps from a state. cold: whether the calls are due late. promotions: how many.
 
-    fired: in the beginning an older message of the id is being delivered.
+    fired: in the beginning an older message of the id is being delivered. accepted: the first call
+    was answered before, and its message is cold; two cancel it.
     """
 
     def __init__(
-        self, rules: TierRules, *, cold: tuple[bool, bool], promotions: int, fired: bool = False
+        self,
+        rules: TierRules,
+        *,
+        cold: tuple[bool, bool],
+        promotions: int,
+        fired: bool = False,
+        accepted: bool = False,
     ) -> None:
         self.rules, self.cold, self.promotions = rules, cold, promotions
-        self.fired = fired
+        self.fired, self.accepted = fired, accepted
+
+    def first(self) -> TierState:
+        """The state to begin with."""
+        first = TierState(fired=self.fired)
+        if not self.accepted:
+            return first
+        first = changed(self._with_row(first, 0), cancels=(Task("redis"), Task("redis")))
+        return _doing(_answer(first, 0, "created"), 0, None)
 
     def steps(self, now: TierState) -> Iterator[TierState]:
         for n in (0, 1):
@@ -90,8 +110,11 @@ class TierModel:
                     yield _doing(now, n, None)
         if now.fired:
             yield changed(now, fired=False)
-        if now.cancel is not None:
-            yield self._cancel(now, now.cancel)
+        for n in (0, 1):
+            if (task := now.cancels[n]) is not None:
+                yield self._cancel(now, n, task)
+                if n and task.at == "redis":  # or one alone cancels it
+                    yield _cancelling(now, n, None)
         if now.promoter is not None and now.promotions < self.promotions:
             yield self._promote(now, now.promoter)
 
@@ -148,7 +171,7 @@ class TierModel:
         if now.has in (0, mine):
             return _doing(_answer(changed(now, has=mine), n, "created"), n, None)
         if self.rules.refused_kept:
-            now = changed(now, undone=now.undone | {mine})
+            now = changed(now, undone=now.undone | {mine}, refused=now.refused | {mine})
         return _doing(_answer(now, n, "duplicate"), n, Task("withdraw"))
 
     # promotion
@@ -184,23 +207,25 @@ class TierModel:
 
     # one that cancels
 
-    def _cancel(self, now: TierState, task: Task) -> TierState:
+    def _cancel(self, now: TierState, n: int, task: Task) -> TierState:
         match task.at:
             case "redis" | "rows" if now.fired:
-                return changed(_answer(now, 2, "in_flight"), cancel=None)
+                return _cancelling(_answer(now, 2 + n, "in_flight"), n, None)
             case "redis":
-                now = changed(now, late=all(call is None for call in now.calls))
+                now = changed(now, late=now.late or all(call is None for call in now.calls))
                 if now.has:
-                    return self._removed(now, now.has)
+                    return self._removed(now, n, now.has)
                 if not self.rules.ledger_looked:
-                    return changed(_answer(now, 2, "unknown"), cancel=None)
-                return changed(now, cancel=Task("read"))
+                    return _cancelling(_answer(now, 2 + n, "unknown"), n, None)
+                return _cancelling(now, n, Task("read"))
             case "read":
-                live = [stamp for stamp in (1, 2) if now.rows[stamp - 1] in (COLD, HOT)]
+                live = [stamp for stamp in now.order if now.rows[stamp - 1] in (COLD, HOT)]
+                if not self.rules.first_ended:
+                    live.reverse()
                 live.sort(key=lambda stamp: now.rows[stamp - 1] != COLD)
-                return changed(now, cancel=Task("rows", tuple(live)))
+                return _cancelling(now, n, Task("rows", tuple(live)))
             case "rows":
-                return self._cancel_row(now, task)
+                return self._cancel_row(now, n, task)
             case _:  # the row
                 stamps = task.read[:1] if self.rules.ended_by_stamp else (1, 2)
                 was_cold = now.rows[task.read[0] - 1] == COLD
@@ -208,35 +233,36 @@ class TierModel:
                     if now.rows[stamp - 1] in (COLD, HOT):
                         now = _row(now, stamp, OVER)
                 left = () if was_cold else task.read[1:]
-                now = _answer(now, 2, "cancelled")
-                return changed(now, cancel=Task("rows", left) if left else None)
+                now = _answer(now, 2 + n, "cancelled")
+                return _cancelling(now, n, Task("rows", left) if left else None)
 
-    def _cancel_row(self, now: TierState, task: Task) -> TierState:
+    def _cancel_row(self, now: TierState, n: int, task: Task) -> TierState:
         if not task.read:
-            return changed(_answer(now, 2, now.answers[2] or "unknown"), cancel=None)
+            return _cancelling(_answer(now, 2 + n, now.answers[2 + n] or "unknown"), n, None)
         stamp = task.read[0]
         if now.has:
-            return self._removed(now, now.has)
-        if stamp in now.undone:
-            return changed(now, cancel=Task("rows", task.read[1:]))
+            return self._removed(now, n, now.has)
+        if stamp in now.undone and (self.rules.refused_left or stamp not in now.refused):
+            return _cancelling(now, n, Task("rows", task.read[1:]))
         undone = now.undone | {stamp}
-        return changed(now, undone=undone, cancel=Task("commit", task.read))
+        now = changed(now, undone=undone, refused=now.refused - {stamp})
+        return _cancelling(now, n, Task("commit", task.read))
 
-    def _removed(self, now: TierState, stamp: Stamp) -> TierState:
+    def _removed(self, now: TierState, n: int, stamp: Stamp) -> TierState:
         after = changed(now, has=0, undone=now.undone | {stamp})
-        return changed(after, cancel=Task("commit", (stamp,)))
+        return _cancelling(after, n, Task("commit", (stamp,)))
 
     # in the end
 
     def broken(self, now: TierState) -> str:
         """The promise that is broken in a state where nobody has anything left to do."""
-        tasks = (*now.calls, now.cancel)
+        tasks = (*now.calls, *now.cancels)
         if any(tasks) or (now.promoter is not None and now.promoter.at != "read"):
             return ""
         cold = [s for s in (1, 2) if now.rows[s - 1] == COLD and s not in now.undone]
         there = {*cold, *([now.has] if now.has else ())}
         created = now.answers[:2].count("created")
-        cancelled = now.answers[2] == "cancelled"
+        cancelled, undone = now.answers[2:].count("cancelled"), now.answers[:2].count("cancelled")
         if created - cancelled > 0 and not there:
             return "1 an accepted message is lost"
         if len(there) > 1 or created - cancelled > 1:
@@ -245,6 +271,10 @@ class TierModel:
             return "3 it was cancelled and is there"
         if now.has and now.rows[now.has - 1] not in (COLD, HOT):
             return "4 its row says that it has ended"
+        if self.accepted and 1 in there and cancelled:
+            return "5 one was told that it is cancelled, and it is there"
+        if cancelled > created + undone:
+            return "6 two were told that they cancelled it"
         return ""
 
 
@@ -267,10 +297,15 @@ def _doing(now: TierState, n: int, task: Task | None) -> TierState:
     return changed(now, calls=(calls[0], calls[1]))
 
 
+def _cancelling(now: TierState, n: int, task: Task | None) -> TierState:
+    cancels = [*now.cancels]
+    cancels[n] = task
+    return changed(now, cancels=(cancels[0], cancels[1]))
+
+
 def _answer(now: TierState, n: int, answer: str) -> TierState:
-    answers = [*now.answers]
-    answers[n] = answer
-    return changed(now, answers=(answers[0], answers[1], answers[2]))
+    first = now.answers[:n]
+    return changed(now, answers=(*first, answer, *now.answers[n + 1 :]))
 
 
 def explore_tiers(model: TierModel, until: int = 0) -> tuple[int, dict[str, TierState]]:
@@ -278,7 +313,7 @@ def explore_tiers(model: TierModel, until: int = 0) -> tuple[int, dict[str, Tier
 
     until: the number of a promise; once it is broken, the other states are left out.
     """
-    first = TierState(fired=model.fired)
+    first = model.first()
     todo, seen = deque([first]), {first}
     broken: dict[str, TierState] = {}
     while todo:
