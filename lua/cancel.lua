@@ -31,7 +31,7 @@
 --          foreign: bound for a destination outside the reach; with ARGV[9] a list: the answer, and
 --          the stamp of the call that scheduled the message, empty if none was removed now
 -- cost     O(log n)
-local UNKNOWN, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 5, 6, 7, 14
+local UNKNOWN, REPLACED, IN_FLIGHT, CANCELLED, CANCELLED_MAYBE, FOREIGN = 0, 4, 5, 6, 7, 14
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
 local KEEP_CALLS_MS = 600000
 local stamp, id, source, reach, receipt = ARGV[2], ARGV[3], ARGV[4], ARGV[7], ARGV[8]
@@ -101,9 +101,11 @@ local function forget(row, how)
   redis.call('ZADD', KEYS[10], string.format('%.17g', now + CANCELLED / 256), row .. id)
 end
 
+-- Whether the row's message has left, or was never here: its call was refused. Another one that was
+-- stored may be lost.
 local function has_left(row)
   local known = redis.call('ZSCORE', KEYS[10], row .. id)
-  return redis.call('ZSCORE', KEYS[12], row .. id) or known and known % 1 * 256 == CANCELLED
+  return redis.call('ZSCORE', KEYS[12], row .. id) or known and known % 1 * 256 ~= REPLACED
 end
 
 if not old and #ARGV[9] == 4 and not has_left(ARGV[9]) then

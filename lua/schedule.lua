@@ -23,7 +23,8 @@
 -- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
 -- ARGV[7]  source       topic and partition that the messages were read from; empty: none
--- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped
+-- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped;
+--                       without a source 1, if each message has a row in the ledger
 -- ARGV[9]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
 --                       a pending message of the same id is foreign unless bound for one; empty: none is
 -- ARGV[10] count        of the messages
@@ -49,7 +50,7 @@ local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
 
-local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'generation', 'bare')
+local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'bare')
 local stranger = marks[1] ~= ARGV[3]
 if stranger and (ARGV[4] ~= '1' or marks[1] and redis.call('HLEN', messages) > 0) then
   return {-1}
@@ -61,6 +62,7 @@ local now = tonumber(ARGV[1]) or t[1] * 1000 + math.ceil(t[2] / 1000)
 
 local undone = redis.call('ZCARD', calls) > 0
 local source, read = ARGV[7], nil -- read: the highest offset so far
+local has_row = source == '' and ARGV[8] == '1'
 if source ~= '' then
   read = tonumber(redis.call('HGET', KEYS[11], source))
   if policy == KNOWN_SOURCE and not read then
@@ -109,7 +111,7 @@ local function run_at(at)
   return score, struct.pack('>Bd', 1, score), ''
 end
 
-local bare = tonumber(marks[5] or '') or 0 -- dead without a record
+local bare = tonumber(marks[4] or '') or 0 -- dead without a record
 
 -- Whether the keys contradict one another: a record may have vanished, and its entries not. These are
 -- not those of a message that takes its id. One of a wrong type does not keep messages out.
@@ -380,10 +382,10 @@ if not all_new then
     return answer
   end
 
-  -- With a ledger the call has a row, which somebody may have read before it is withdrawn: `restore` is
-  -- to know that it was refused. One that is read from a source is made again.
+  -- Somebody may have read the row of this call before it is withdrawn: `restore` and `cancel` are to
+  -- know that it was refused. One that is read from a source is made again.
   local function refuse(stamp, id, answer)
-    if marks[4] and not read then
+    if has_row then
       remember(stamp, id, answer)
       undone = true
     end

@@ -85,11 +85,11 @@ class ColdRecords:
             on.execute(update(message).where(*which).values(tier=HOT))
 
     def first(self, on: Connection, names: Sequence[Name]) -> list[LedgerRow]:
-        """Of each of these messages the row of its first call that is live."""
+        """Of each of these messages the row of its first live call, a cold one if there is any."""
         found: dict[Name, LedgerRow] = {}
         for some in parts(on, names):
             which = message.c.tier > 0, self.records.named(on, some)
-            for row in self.records.read(on, select(*ROW).where(*which)):
+            for row in sorted(self.records.read(on, select(*ROW).where(*which)), key=_by_tier):
                 found.setdefault(row.name[:2], row)
         return [*found.values()]
 
@@ -186,6 +186,10 @@ class ColdRecords:
             select(func.min(message.c.number), func.max(message.c.number))
         ).one()
         return int(first or 0), int(last or 0)
+
+
+def _by_tier(row: LedgerRow) -> int:
+    return -row.tier
 
 
 def _bytewise(on: Connection) -> ColumnElement[str]:

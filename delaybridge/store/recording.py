@@ -45,6 +45,7 @@ _WENT_BACK = f"ledger: Redis went back, or was wiped, meanwhile; {_UNKNOWN}"
 _TRIES = 3  # of a call during which workers begin to compare its bucket
 # Places of arguments.
 _NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
+_HAS_ROWS = 7  # or the offsets in a source
 _SOURCE_OF = {"cancel": 3, "reschedule": 6}
 _REACH_OF = {"cancel": 6, "reschedule": 8}
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}
@@ -98,6 +99,8 @@ class Recording:
             args[_NOW] = args[_NOW] or self._now_ms
             if self._asked[i].name == "cancel":
                 args[_ROW] = _WITH_STAMP
+            elif self._asked[i].name == "schedule":
+                args[_HAS_ROWS] = args[_HAS_ROWS] or 1
             self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
 
     def settle_namespaces(self, places: Sequence[int]) -> Steps:
@@ -320,12 +323,12 @@ class Recording:
     ) -> dict[int, list[LedgerRow]]:
         """The rows that each command is about.
 
-        Of several one was accepted: a cold one, the last here, if there is one. The others are
-        under way, or had no answer.
+        Of several one was accepted: the first cold one, the last here, if there is one. The others
+        are under way, or had no answer.
         """
         namespace, found = self._records.namespace, defaultdict[int, list[LedgerRow]](list)
         places = {named(self._asked[i], namespace): i for own in unknown.values() for i in own}
-        for row in sorted(rows, key=lambda row: row.tier):
+        for row in sorted(rows, key=lambda row: (row.tier, -row.number)):
             if row.name[:2] in places:
                 found[places[row.name[:2]]].append(row)
         return found

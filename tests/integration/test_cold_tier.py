@@ -322,8 +322,8 @@ def test_many_at_once_agree_on_one_message(made: Made, ledger: LedgerProbe) -> N
     promote(client, 2**50)
     for id in IDS[:4]:
         stored = total[id, "schedule created"] - total[id, "cancelled"]
-        # Two that cancel may both be told so, if a third one schedules the same id meanwhile.
-        assert stored <= (client.get(id) is not None), (id, total)
+        undone = total[id, "schedule cancelled"]  # before their callers had an answer
+        assert stored <= (client.get(id) is not None) <= stored + undone, (id, total)
     live = ledger.ask("SELECT id FROM message WHERE tier > 0")
     assert len(live) == len({*live}) == client.stats().delayed
     client.cancel_many(IDS[:4])

@@ -53,8 +53,8 @@ class TierState(NamedTuple):
 
     has: the call whose message is in Redis. fired: an older message of the id is being delivered.
     undone: calls that were cancelled or refused, as Redis has them; met: those of them that met the
-    older message. They are made again; refused: those that met another. answers: of the calls 1 and 2, and of the cancels. late: both
-    calls were answered when a cancel began.
+    older message. They are made again; refused: those that met another. answers: of the calls 1 and
+    2, and of the cancels. late: both calls were answered when a cancel began.
     """
 
     rows: tuple[str, str] = ("", "")

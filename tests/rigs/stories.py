@@ -1,0 +1,95 @@
+"""Calls of several clients with a ledger, step by step in any order, in one thread.
+
+A step is one transaction of the ledger, or one pipeline of Redis: what another process may see.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+from delaybridge import Client
+from delaybridge.ledger.work import Work
+from delaybridge.store.command import Each
+
+
+class Actor:
+    """One call under way. answer: its result, or the error that it ended with; None so far."""
+
+    def __init__(self, client: Client, call: Callable[[Any], Any]) -> None:
+        self.answer: Any = None
+        self.is_over = False
+        self._steps = self._run(client, call(client._requests.calls))
+        self._asked_ledger = False
+
+    def step(self) -> bool:
+        """Do its next step; whether it is over."""
+        try:
+            self._asked_ledger = next(self._steps)
+        except StopIteration as done:
+            self.answer, self.is_over = done.value, True
+        except Exception as exc:
+            self.answer, self.is_over = exc, True
+        return self.is_over
+
+    def end(self) -> Any:
+        """All that is left of it."""
+        while not self.step():
+            pass
+        return self.answer
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Its next steps, until this is true."""
+        while not condition():
+            assert not self.step(), self.answer
+
+    def until_ledger(self) -> None:
+        """Its next steps, up to one that asks the ledger."""
+        self._asked_ledger = False
+        self.until(lambda: self._asked_ledger)
+
+    @staticmethod
+    def _run(client: Client, steps: Any) -> Generator[bool, None, Any]:
+        """Yields after each step whether it asked the ledger."""
+        store = client._store
+        try:
+            asked = next(steps)
+            while True:
+                if isinstance(asked, Work):
+                    result = store.recorder.ledger.run(asked)  # type: ignore[union-attr]
+                    yield True
+                else:
+                    result = yield from _recorded(store, asked)
+                asked = steps.send(result)
+        except StopIteration as done:
+            return done.value
+
+
+def _recorded(store: Any, commands: Any) -> Generator[bool, None, Any]:
+    if not store.recorder.concerns(commands):
+        found = store._piped(commands)
+        yield False
+        return found.answers if isinstance(commands, Each) else found.result()
+    found = store.recorder.record(commands, store.node_of)
+    while (asked := found.asked) is not None:
+        of_ledger = isinstance(asked, Work)
+        try:
+            result = store.recorder.ledger.run(asked) if of_ledger else store._piped(asked).answers
+        except Exception as exc:
+            found.fail(exc)
+        else:
+            found.take(result)
+        yield of_ledger
+    return found.answers if isinstance(commands, Each) else found.result()
+
+
+def played(actors: Iterable[Actor], draw: random.Random) -> None:
+    """All of them to their ends; whose turn it is, and for how many steps, is drawn."""
+    left = [*actors]
+    while left:
+        who = draw.choice(left)
+        for _ in range(draw.choice((1, 2, 4, 8))):
+            if who.step():
+                left.remove(who)
+                break
