@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
@@ -33,6 +35,21 @@ def make(url: str, timeout_s: float, connections: int) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def is_one_file(url: str, other: str) -> bool:
+    """Whether two URLs name one file of SQLite, by whatever path. Nothing is opened."""
+    file, its = _file(make_url(str.__str__(url))), _file(make_url(str.__str__(other)))
+    if file is None or its is None:
+        return False
+    return file == its or (file.exists() and its.exists() and file.samefile(its))
+
+
+def _file(url: URL) -> Path | None:
+    if url.get_backend_name() != "sqlite":
+        return None
+    (name, *_), options = url.get_dialect()().create_connect_args(url)
+    return Path(unquote(urlsplit(name).path) if options.get("uri") else name).resolve()
 
 
 def _sqlite(url: URL, timeout_s: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delaybridge.client.client import Client
 from delaybridge.errors import ConfigError
+from delaybridge.settings.durability import Keeping
 from delaybridge.settings.extras import remedy_of
 from delaybridge.settings.settings import Settings
 from delaybridge.sql_connection import POSTGRESQL
@@ -34,6 +35,7 @@ class Pumping(Service):
         s, timeout_s = self._settings, self._settings.redis.timeout_s
         with ExitStack() as stack:
             rows = stack.enter_context(closing(open_table(s)))
+            refuse_one_file(s)
             client = stack.enter_context(Client.from_settings(s))
             pump = Pump(
                 rows, client, say, poll_s=s.outbox.poll_ms / 1000,
@@ -68,6 +70,21 @@ def open_table(settings: Settings) -> OutboxTable:
         return OutboxTable(url, settings.namespace, timeout_s=settings.redis.timeout_s)
     except ModuleNotFoundError as exc:
         raise ConfigError(f"outbox.url: {remedy_of(exc) or exc}") from None
+
+
+def refuse_one_file(settings: Settings) -> None:
+    """ConfigError if the ledger is in the outbox's file of SQLite: the pump would wait for itself.
+
+    A batch of the outbox is a transaction, in which the ledger gets rows by another one, and SQLite
+    has one at a time.
+    """
+    from delaybridge.ledger.engines import is_one_file
+
+    if settings.kept.mode is not Keeping.LEDGER:
+        return
+    if is_one_file(settings.outbox.url, settings.ledger.url):
+        what = "one file of SQLite for both, in which the pump would wait for itself for ever"
+        raise ConfigError(f"outbox.url, ledger.url: {what}; give the ledger a file of its own")
 
 
 def run_outbox(settings: Settings) -> None:

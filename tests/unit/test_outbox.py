@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pytest
 
 from delaybridge import ConfigError, Limits, Message, MessageError, outbox
 from delaybridge.message import decode_record
+from delaybridge.settings.settings import Settings
 from delaybridge.sql_connection import MYSQL, POSTGRESQL, SQLITE
+from delaybridge.worker.pumping import Pumping, refuse_one_file
 from tests.rigs.command_line import Run
 
 TO = "rabbitmq:orders/close"
@@ -202,3 +205,44 @@ def test_the_command_makes_the_table_and_says_what_is_missing(
     for _ in range(2):
         assert run("outbox", "create-table").code == 0
     assert run("outbox", "ls").code == 0
+
+
+SAME = {
+    "itself": "sqlite:///{path}",
+    "a link": "sqlite:///{link}",
+    "a hard link": "sqlite:///{hard}",
+    "a way around": "sqlite:///{path.parent}/../{path.parent.name}/{path.name}",
+    "a URI": "sqlite:///file:{path}?mode=rw&uri=true",
+    "a relative path": "sqlite:///{path.name}",
+}
+OTHERS = {
+    "another file": "sqlite:///{path}2",
+    "one that is not there": "sqlite:///{path.parent}/x/{path.name}",
+    "a server": "postgresql+psycopg://localhost/app.db",
+}
+
+
+@pytest.mark.parametrize("ledger", [*SAME, *OTHERS])
+@pytest.mark.parametrize("durability", ["ledger", "memory"])
+def test_a_ledger_in_the_same_file_of_sqlite_is_refused(
+    path: Path, ledger: str, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, hard = path.with_name("link.db"), path.with_name("hard.db")
+    link.symlink_to(path)
+    hard.hardlink_to(path)
+    monkeypatch.chdir(path.parent)
+    url = (SAME | OTHERS)[ledger].format(path=path, link=link, hard=hard)
+    settings = Settings.load(
+        environ={
+            "DELAYBRIDGE_DURABILITY": durability,
+            "DELAYBRIDGE_LEDGER__URL": url,
+            "DELAYBRIDGE_OUTBOX__URL": f"sqlite:///{path}",
+        }
+    )
+    if ledger in SAME and durability == "ledger":
+        pumping = Pumping(settings)
+        pumping.stopping.set()
+        with pytest.raises(ConfigError, match="give the ledger a file of its own"):
+            asyncio.run(pumping.work())
+    else:
+        refuse_one_file(settings)
