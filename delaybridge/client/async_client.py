@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -20,6 +21,7 @@ from delaybridge.client.requests import (
 )
 from delaybridge.client.spans import ScheduleSpan
 from delaybridge.client.steering import AsyncSteers
+from delaybridge.client.under_way import ClientStore
 from delaybridge.message import (
     Answer,
     Headers,
@@ -37,7 +39,6 @@ from delaybridge.store.recorder import recorder_of
 from delaybridge.store.scheduling import Receipt, receipts
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
-from delaybridge.store.store import AsyncStore
 from delaybridge.store.stored import Stored
 from delaybridge.store.views import Cursor, Page
 from delaybridge.times import At, Delay
@@ -80,7 +81,9 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
         recorder = recorder_of(kept, ledger, namespace, timeout_s, hot_window_s)
-        self._store = AsyncStore(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
+        self._store = ClientStore(
+            redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder
+        )
         calls.placement = self._store
         self._batching = Batching(self._requests.calls, self._store)
 
@@ -343,6 +346,7 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
 
     async def close(self) -> None:
         """Wait for the answers to all calls, then close the connections."""
+        await asyncio.sleep(0)  # tasks that were made before make their calls
         await self._batching.drain()
         await self._store.close()
 

@@ -349,7 +349,7 @@ class Client(Many, Overview, Steers, Pulls):
         return self._store.complete(self._requests.calls.stats())
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; one in use, after its call. Calls under way have their answers."""
         self._store.close()
 
     def __enter__(self) -> Self:

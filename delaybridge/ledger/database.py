@@ -67,8 +67,14 @@ class Database:
                 self._engine.dispose(close=False)
                 self._threads = ThreadPoolExecutor(self._connections, "ledger")
                 self._pid = os.getpid()
-        attempt = _Attempt(work)
-        attempt.future = self._threads.submit(self._do, attempt)
+            attempt = _Attempt(work)
+            threads = ThreadPoolExecutor(1, "ledger") if self._is_closed else self._threads
+            try:
+                attempt.future = threads.submit(self._do, attempt)
+            except RuntimeError as exc:  # the process ends, or may start no thread
+                raise LedgerUnavailable(f"ledger: {exc}; {_NOTHING}") from None
+            if self._is_closed:
+                threads.shutdown(wait=False)
         return attempt
 
     def _do(self, attempt: _Attempt[T]) -> T:
@@ -104,8 +110,9 @@ class Database:
 
     def close(self) -> None:
         """As `Ledger.close`."""
-        self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._is_closed = True
+            self._threads.shutdown(wait=False)  # what waits for a thread still gets it
         self._engine.pool.dispose()  # the pool stays: a connection in use comes back to it
 
 

@@ -38,7 +38,11 @@ class Ledger(Protocol):
         """The same on an event loop."""
 
     def close(self) -> None:
-        """Close every connection; one that is in use, after its transaction."""
+        """Close every connection; one that is in use, after its transaction.
+
+        Work under way is done, and so is what the same call asks for later: its caller is to have
+        the answer, and a row without its message would be delivered though its call had failed.
+        """
 
 
 def open_ledger(url: str, *, timeout_s: float = 5.0, connections: int = 5) -> Ledger:
