@@ -38,7 +38,8 @@ class Database:
         self._is_checked = self._is_closed = False
         self._lock = threading.Lock()
         self._engine = engines.make(url, timeout_s, connections)
-        self._threads = ThreadPoolExecutor(connections, "ledger")
+        self._threads: ThreadPoolExecutor | None = None
+        self._under_way = 0
         self._pid = os.getpid()
 
     def run(self, work: Work[T]) -> T:
@@ -62,27 +63,33 @@ class Database:
             raise attempt.abandoned() from None
 
     def _start(self, work: Work[T]) -> _Attempt[T]:
+        attempt = _Attempt(work)
         with self._lock:
             if self._pid != os.getpid():  # a fork must not share connections
                 self._engine.dispose(close=False)
+                self._threads, self._under_way, self._pid = None, 0, os.getpid()
+            if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._connections, "ledger")
-                self._pid = os.getpid()
-            attempt = _Attempt(work)
-            threads = ThreadPoolExecutor(1, "ledger") if self._is_closed else self._threads
             try:
-                attempt.future = threads.submit(self._do, attempt)
+                attempt.future = self._threads.submit(self._transact, attempt)
             except RuntimeError as exc:  # the process ends, or may start no thread
                 raise LedgerUnavailable(f"ledger: {exc}; {_NOTHING}") from None
-            if self._is_closed:
-                threads.shutdown(wait=False)
+            self._under_way += 1
+        attempt.future.add_done_callback(self._ended)
         return attempt
 
-    def _do(self, attempt: _Attempt[T]) -> T:
-        try:
-            return self._transact(attempt)
-        finally:
-            if self._is_closed:  # `close` came while the connection was in use
-                self._engine.pool.dispose()
+    def _ended(self, _: object) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._end_if_closed()
+
+    def _end_if_closed(self) -> None:
+        """Keep no thread and no connection, unless work is under way."""
+        if self._is_closed and not self._under_way:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)
+            self._threads = None
+            self._engine.pool.dispose()
 
     def _transact(self, attempt: _Attempt[T]) -> T:
         with _translated(attempt), self._engine.connect() as connection:
@@ -112,8 +119,7 @@ class Database:
         """As `Ledger.close`."""
         with self._lock:
             self._is_closed = True
-            self._threads.shutdown(wait=False)  # what waits for a thread still gets it
-        self._engine.pool.dispose()  # the pool stays: a connection in use comes back to it
+            self._end_if_closed()
 
 
 def upgrade(url: str, timeout_s: float) -> tuple[str, str]:
