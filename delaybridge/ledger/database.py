@@ -16,14 +16,13 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from delaybridge.errors import DelayBridgeError, LedgerUnavailable, printable
 from delaybridge.ledger import engines, schema
-from delaybridge.ledger.work import Work
+from delaybridge.ledger.work import IN_DOUBT, Work
 from delaybridge.settings.urls import redact_text
 
 T = TypeVar("T")
 _TRIES = 3
 _GRACE_S = 1.0  # for the database to say itself that its time is up
 _NOTHING = "nothing was written to it"
-_UNKNOWN = "whether it was written is unknown: call again"
 
 
 class Database:
@@ -171,7 +170,7 @@ class _Attempt(Generic[T]):
             self._is_given_up = True
             if self._connection is not None:
                 engines.cut(self._connection)
-            what = _UNKNOWN if self.may_be_written else _NOTHING
+            what = IN_DOUBT if self.may_be_written else _NOTHING
             return LedgerUnavailable(f"ledger: no answer in time; {what}")
 
 
@@ -188,5 +187,5 @@ def _translated(attempt: _Attempt[Any]) -> Iterator[None]:
             raise
         own = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
         text = printable(redact_text(" ".join(str(own).split())))[:200]
-        what = _UNKNOWN if attempt.may_be_written else _NOTHING
+        what = IN_DOUBT if attempt.may_be_written else _NOTHING
         raise LedgerUnavailable(f"ledger: {text or type(own).__name__}; {what}") from None

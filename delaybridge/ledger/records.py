@@ -88,6 +88,12 @@ class Records:
             return int(known.buckets), birth
         return int(known.buckets), str(known.birth)
 
+    def known(self, on: Connection) -> tuple[int, str] | None:
+        """The number of buckets and the birth id that the namespace has; None if it is new."""
+        found = select(namespace.c.buckets, namespace.c.birth)
+        row = on.execute(found.where(namespace.c.namespace == self.namespace)).first()
+        return None if row is None else (int(row.buckets), str(row.birth))
+
     def add(self, on: Connection, rows: Sequence[LedgerRow]) -> set[RowName]:
         """Add rows; the names of those that were not there before."""
         try:

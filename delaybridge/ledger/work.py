@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 T = TypeVar("T")
+IN_DOUBT = "it may have been accepted: call again"  # ends the text of an error
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.errors import MessageError, StoreError, StoreFull, StoreWiped
+from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store import keys, replies
 from delaybridge.store.calls import Calls
@@ -131,7 +131,7 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
             if answer is not Answer.IN_FLIGHT or not (pause_s := patience.pause_s()):
                 return Receipt(answer, message.id, due_ms, bucket.number)
         elif first:
-            raise StoreWiped
+            raise calls.wiped()
         else:
             first, buckets = True, (yield from calls.open(again=True))
 

@@ -16,12 +16,14 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
+from delaybridge.ledger.work import IN_DOUBT
 from delaybridge.message import Limits
-from delaybridge.settings.durability import MEMORY, Durability
+from delaybridge.settings.durability import MEMORY, Durability, Keeping
 from delaybridge.settings.namespace import check_buckets, check_namespace
 from delaybridge.settings.urls import DEFAULT_KINDS, kinds_of
 from delaybridge.store import damage, gate, keys, registry
 from delaybridge.store.command import Each, RedisCommand, Steps, store_wide_error
+from delaybridge.store.doubts import of_ledger
 from delaybridge.store.ids import Ids
 from delaybridge.store.placement import ONE_SERVER, Placement, at
 from delaybridge.store.quota import Quota
@@ -104,7 +106,7 @@ class Namespace:
         if record is None:  # otherwise nothing is written: a full Redis would refuse it
             record = yield from self._create()
         if record is None:
-            raise StoreWiped
+            raise self.wiped()
         found, self.birth = record
         if self._asked not in (None, found):
             raise ConfigError(
@@ -115,6 +117,11 @@ class Namespace:
         yield from gate.require(self.durability, self.placement)
         self._buckets = buckets
         return buckets
+
+    def wiped(self) -> StoreError:
+        """The error of a call that lacks the namespace, although it was just made again."""
+        error = StoreWiped()
+        return of_ledger(error) if self.durability.mode is Keeping.LEDGER else error
 
     def _without_record(self, error: StoreError) -> StoreError:
         """The error, on a Cluster with the server that has the namespace's record."""
@@ -146,7 +153,8 @@ class Namespace:
         found = damage.found(bucket, (yield Each(damage.look(bucket))))
         if not found:
             return error
-        return StoreDamaged(f"redis: {found[0]}; see: delaybridge doctor")
+        doubt = f"; {IN_DOUBT}" if str(error).endswith(IN_DOUBT) else ""
+        return StoreDamaged(f"redis: {found[0]}; see: delaybridge doctor{doubt}")
 
     def check(self, asked: Sequence[Bucket], replies: Sequence[Any]) -> Steps[None]:
         """Raise the first error among the replies, explained."""

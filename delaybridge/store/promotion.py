@@ -45,19 +45,19 @@ def promote_due(bucket: Bucket, cold: ColdRecords, until_ms: int) -> LedgerSteps
 
 def promote(
     bucket: Bucket, cold: ColdRecords, names: Sequence[Name], *, tier: int = COLD
-) -> LedgerSteps[None]:
+) -> LedgerSteps[bool]:
     """Bring these messages of a bucket into Redis, those that are live and of this tier.
 
-    HOT: also those that Redis should have, but may lack.
+    HOT: also those that Redis should have, but may lack. Answers whether any of them is there.
     """
     (as_of,) = yield [standing(bucket)]
     rows = yield Work(partial(_first, cold, names))
-    yield from _bring(bucket, cold, as_of, [row for row in rows if row.tier >= tier])
+    return (yield from _bring(bucket, cold, as_of, [row for row in rows if row.tier >= tier]))
 
 
 def _bring(
     bucket: Bucket, cold: ColdRecords, as_of: Any, rows: Sequence[LedgerRow]
-) -> LedgerSteps[None]:
+) -> LedgerSteps[bool]:
     names = [row.name[:2] for row in rows]
     while (found := (yield from bring(bucket, as_of, rows))) is None:
         (as_of,) = yield [standing(bucket)]
@@ -68,6 +68,7 @@ def _bring(
     there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
     if there:
         yield Work(partial(_arrived, cold, there))
+    return bool(there)
 
 
 def _due(

@@ -27,6 +27,7 @@ from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
 from delaybridge.store import registry, replies, tiers
 from delaybridge.store.command import LedgerSteps, RedisCommand
+from delaybridge.store.doubts import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
 from delaybridge.store.tiering import for_redis, promote_named, separate
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
 
 Steps = LedgerSteps[None]
-_UNKNOWN = "the outcome is unknown: call again"
-_WENT_BACK = f"ledger: Redis went back, or was wiped, meanwhile; {_UNKNOWN}"
-_TRIES = 3  # of a call during which workers begin to compare its bucket
+_TRIES = 3  # of a call during which workers begin to compare its bucket, or Redis is wiped
 # Places of arguments.
 _NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
 _HAS_ROWS = 7  # or the offsets in a source
@@ -142,7 +141,7 @@ class Recording:
         try:
             self._heat((yield from separate(self._cold, rows)))
         except StoreError as exc:  # the rows are there: they are to be delivered
-            self._refuse(LedgerUnavailable(f"{str(exc).partition(';')[0]}; {_UNKNOWN}"))
+            self._refuse(in_doubt(exc))
 
     def _heat(self, names: Set[RowName]) -> None:
         """These are to be in Redis after all."""
@@ -213,9 +212,10 @@ class Recording:
             if self._asked[i].name not in _STORING:
                 effects.take(i, self._asked[i], answer, self._stamps.get(i))
             elif not isinstance(answer, Exception) or isinstance(answer, StoreFull | StoreDenied):
-                # After another error they may have been stored: so they are to be delivered.
                 rows, words = self._rows.get(i, ()), self._words.get(i, ())
                 effects.take_stored(i, rows, words, self._added)
+            elif isinstance(answer, StoreError) and self._rows.get(i):
+                self.answers[i] = in_doubt(answer)  # perhaps stored: so it is to be delivered
         if effects.places:
             yield from self._commit(effects, tries)
 
@@ -223,9 +223,8 @@ class Recording:
         try:
             yield Work(effects.run)
         except StoreError as exc:
-            for i in effects.places:
-                if not isinstance(self.answers[i], Exception):
-                    self.answers[i] = exc
+            for i in effects.places:  # Redis has done it, or has stored less than the ledger
+                self.answers[i] = in_doubt(exc)
             return
         if again := (yield from self._in_doubt(sorted(effects.undoable))):
             yield from self._once_more(again, tries - 1)
@@ -261,7 +260,7 @@ class Recording:
             places = [i for i in places if i not in same]
         for i in places:
             if not isinstance(self.answers[i], Exception):
-                self.answers[i] = LedgerUnavailable(_WENT_BACK)
+                self.answers[i] = LedgerUnavailable(WENT_BACK)
 
     def _needs_redis(self, i: int) -> bool:
         name, args = self._asked[i].name, self._asked[i].args
@@ -359,7 +358,7 @@ class Recording:
             yield from promote_named(self._cold, found)
         except StoreError as exc:
             for i in asked:
-                self.answers[i] = exc
+                self.answers[i] = of_ledger(exc)
 
     def move_absent(self, places: Sequence[int]) -> Steps:
         """Reschedule messages that are cold, or that Redis lacks: they go into it first."""
@@ -372,13 +371,17 @@ class Recording:
                     yield from self._move(names[name], name)
             except StoreError as exc:
                 for i in own:
-                    self.answers[i] = exc
+                    self.answers[i] = of_ledger(exc)
 
     def _move(self, i: int, name: Name) -> Steps:
-        yield from promote_named(self._cold, [name], tier=HOT)
-        self.answers[i] = None
-        yield from self.run([i])
-        yield from self.take_answers([i])
+        for _ in range(_TRIES):
+            is_there = yield from promote_named(self._cold, [name], tier=HOT)
+            self.answers[i] = None
+            yield from self.run([i])
+            yield from self.take_answers([i])
+            if not is_there or self.answers[i] is not Answer.UNKNOWN:
+                return
+        self.answers[i] = LedgerUnavailable(WENT_BACK)
 
 
 def _live(cold: ColdRecords, names: Sequence[Name], on: Connection) -> list[Name]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.accept.draft import Draft
-from delaybridge.errors import StoreError, StoreFull, StoreUnavailable, StoreWiped
+from delaybridge.errors import StoreError, StoreFull, StoreUnavailable
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.command import Each, RedisCommand, Steps
 from delaybridge.store.keys import bucket_of
@@ -144,7 +144,7 @@ class Scheduling(Namespace):
             yield from self.open(again=True)
             todo = yield from self._try(outgoing, policy, todo, found, first=True)
         for i in todo:
-            found[i] = StoreWiped()
+            found[i] = self.wiped()
 
     def _try(
         self,

@@ -56,25 +56,30 @@ def _tiers(
 
 def promote_named(
     cold: ColdRecords, names: Iterable[Name], *, tier: int = COLD
-) -> LedgerSteps[None]:
-    """Bring messages into Redis. HOT: also those that it should have, but may lack.
+) -> LedgerSteps[bool]:
+    """Bring messages into Redis; whether any of them is there now.
 
-    StoreWiped: the namespace is not there.
+    HOT: also those that it should have, but may lack. A namespace that was wiped is made again as
+    it was. StoreWiped: it was made again with another birth id, or wiped once more.
     """
     by_bucket = defaultdict[int, list[Name]](list)
     for name in names:
         by_bucket[name[0]].append(name)
     if not by_bucket:
-        return
+        return False
     namespace = cold.records.namespace
     (record,) = yield [registry.read_birth(namespace)]
+    if record is None and (known := (yield Work(cold.records.known))):
+        _, record = yield registry.birth(namespace, *known)
     if isinstance(record, StoreError):
         raise record
     if record is None:
         raise StoreWiped
+    found = False
     for number, own in by_bucket.items():
         bucket = Bucket(namespace, number, record[1])
-        yield from _raising(promote(bucket, cold, own, tier=tier))
+        found |= yield from _raising(promote(bucket, cold, own, tier=tier))
+    return found
 
 
 def for_redis(asked: _Asked) -> LedgerSteps[Set[RowName]]:
@@ -123,7 +128,7 @@ def _is_later(score: Any, after: int) -> bool:
     return isinstance(score, Exception) or float(score or 0) > after
 
 
-def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[None]:
+def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[Any]:
     """A call within a recording: the first error among its answers ends it."""
     try:
         asked = next(steps)
@@ -133,5 +138,5 @@ def _raising(steps: LedgerSteps[Any]) -> LedgerSteps[None]:
                 for error in (each for each in result if isinstance(each, Exception)):
                     raise error
             asked = steps.send(result)
-    except StopIteration:
-        return
+    except StopIteration as done:
+        return done.value
