@@ -62,6 +62,24 @@ MUTANTS = [
         "tests/integration/test_client_together.py -k share_their_tries",
     ),
     Mutant(
+        "client: closed before its calls have ended", "delaybridge/client/under_way.py",
+        "if self._under_way:", "if False:",
+        "a program ends while its calls run, and does not know which took effect",
+        "tests/integration/test_client_closed.py",
+    ),
+    Mutant(
+        "outbox: a ledger in its own file", "delaybridge/worker/pumping.py",
+        "            refuse_one_file(s)\n", "",
+        "the pump waits for itself for ever",
+        "tests/unit/test_outbox.py -k same_file",
+    ),
+    Mutant(
+        "outbox: a hard link", "delaybridge/ledger/engines.py",
+        "file.samefile(its)", "False",
+        "the pump waits for itself for ever",
+        "tests/unit/test_outbox.py -k same_file",
+    ),
+    Mutant(
         "outbox: in flight is done", "delaybridge/outbox/pump.py",
         "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:", "elif False:",
         "a row is deleted whose message was not stored",
