@@ -31,62 +31,6 @@ MUTANTS = [
         "tests/integration/test_scheduled_again.py -k ledger",
     ),
     Mutant(
-        "cancel: the row of a refused call", "lua/cancel.lua",
-        "known % 1 * 256 ~= REPLACED", "known % 1 * 256 == CANCELLED",
-        "two are told that they cancelled one message",
-        "tests/integration/test_cold_stories.py -k sqlite",
-    ),
-    Mutant(
-        "schedule: a refusal is noted if a worker has held the bucket", "lua/schedule.lua",
-        "source == '' and ARGV[8] == '1'", "redis.call('HEXISTS', KEYS[8], 'generation') == 1",
-        "two are told that they cancelled one message",
-        "tests/integration/test_cold_stories.py -k sqlite",
-    ),
-    Mutant(
-        "cancel: the last of several cold rows", "delaybridge/store/recording.py",
-        "key=lambda row: (row.tier, -row.number)", "key=lambda row: row.tier",
-        "a message stays that somebody was told is cancelled",
-        "tests/integration/test_cold_stories.py -k sqlite",
-    ),
-    Mutant(
-        "tiers: the lowest number was first", "delaybridge/ledger/cold.py",
-        "return -row.tier", "return 0",
-        "a message is accepted while another one of its id is cold",
-        "tests/integration/test_cold_stories.py -k sqlite",
-    ),
-    Mutant(
-        "ledger: a wiped namespace stays away", "delaybridge/store/tiering.py",
-        "if record is None and (known", "if False and (known",
-        "a reschedule fails until somebody else makes the namespace again",
-        "tests/integration/test_wiped_calls.py -k sqlite",
-    ),
-    Mutant(
-        "ledger: a reschedule, wiped in between", "delaybridge/store/recording.py",
-        "            if not is_there or self.answers[i] is not Answer.UNKNOWN:\n", "            if True:\n",
-        "a message that the ledger has is unknown",
-        "tests/integration/test_wiped_calls.py -k sqlite",
-    ),
-    Mutant(
-        "ledger: an error after Redis has done it", "delaybridge/store/recording.py",
-        "            for i in effects.places:  # Redis has done it, or has stored less than the ledger\n"
-        "                self.answers[i] = in_doubt(exc)\n",
-        "            for i in effects.places:\n                self.answers[i] = exc\n",
-        "a caller is told that nothing was written, and the message is cancelled",
-        "tests/integration/test_wiped_calls.py -k sqlite",
-    ),
-    Mutant(
-        "ledger: a damaged bucket", "delaybridge/store/recording.py",
-        "self.answers[i] = in_doubt(answer)", "pass",
-        "a caller takes a message for refused that is delivered later",
-        "tests/integration/test_wiped_calls.py -k sqlite",
-    ),
-    Mutant(
-        "ledger: closed while work is under way", "delaybridge/ledger/database.py",
-        "if self._is_closed and not self._under_way:", "if self._is_closed:",
-        "a call that is under way waits for a connection that nobody gives back",
-        "tests/integration/test_client_closed.py",
-    ),
-    Mutant(
         "tiers: a cold call that was refused", "delaybridge/store/tiering.py",
         "        if notes:", "        if False:",
         "with a ledger a call that waited is created, and its message never comes",

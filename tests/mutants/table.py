@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from tests.mutants import entrances, ingest, outside, publishing, scanning, sharing, storing
+from tests.mutants import (
+    clients,
+    entrances,
+    ingest,
+    outside,
+    publishing,
+    scanning,
+    sharing,
+    storing,
+)
 from tests.mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
+    *clients.MUTANTS,
     *entrances.MUTANTS,
     *ingest.MUTANTS,
     *storing.MUTANTS,
