@@ -144,8 +144,8 @@ class Records:
         error: str = "",
         due_ms: int | None = None,
         replaced_by: int | None = None,
-    ) -> None:
-        """Bring live rows into a state: those named, or all those of messages.
+    ) -> int:
+        """Bring live rows into a state: those named, or all those of messages; how many there were.
 
         replaced_by: the stamp of the call whose row stays.
         """
@@ -157,8 +157,11 @@ class Records:
         which = [message.c.tier > 0]
         if replaced_by is not None:
             which.append(message.c.stamp != replaced_by)
+        count = 0
         for some in parts(on, names):
-            on.execute(update(message).where(*which, self.named(on, some)).values(values))
+            asked = update(message).where(*which, self.named(on, some)).values(values)
+            count += on.execute(asked).rowcount
+        return count
 
     def revive(self, on: Connection, name: RowName, *, error: str) -> None:
         """A row that another call has ended for this reason is live after all: it came later."""

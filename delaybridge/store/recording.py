@@ -181,7 +181,8 @@ class Recording:
 
     def _take_stamp(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:
         answer, stamp = reply
-        self._stamps[i] = int.from_bytes(stamp, "big") if stamp else None
+        # The same call again has the same answer, and no stamp.
+        self._stamps[i] = int.from_bytes(stamp, "big") if stamp else self._stamps.get(i)
         return parse(answer)
 
     def run(self, places: Sequence[int]) -> Steps:
@@ -226,7 +227,9 @@ class Recording:
             for i in effects.places:  # Redis has done it, or has stored less than the ledger
                 self.answers[i] = in_doubt(exc)
             return
-        if again := (yield from self._in_doubt(sorted(effects.undoable))):
+        for i in effects.late:  # Redis lacked it, since it has left, or was never accepted
+            self.answers[i] = Answer.UNKNOWN
+        if again := (yield from self._in_doubt(sorted(effects.undoable - effects.late))):
             yield from self._once_more(again, tries - 1)
 
     def _in_doubt(self, places: Sequence[int]) -> LedgerSteps[list[int]]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis
 
 from delaybridge import Client, Message
 from delaybridge.message import Answer, OnConflict
@@ -90,7 +91,7 @@ def test_no_message_is_cancelled_by_two(made: Made, ledger: LedgerProbe) -> None
         clients[0].cancel(three.id)
 
 
-@pytest.mark.slow_with("mariadb", "postgres")
+@pytest.mark.slow_with("mariadb*", "postgres*")
 def test_a_cancel_leaves_the_row_of_a_call_that_redis_has_refused(
     made: Made, ledger: LedgerProbe
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_cancel_leaves_the_row_of_a_call_that_redis_has_refused(
     assert three.rows(ledger) == ["cancelled"]
 
 
-@pytest.mark.slow_with("mariadb", "postgres")
+@pytest.mark.slow_with("mariadb*", "postgres*")
 def test_a_cancel_ends_the_message_that_was_accepted(made: Made, ledger: LedgerProbe) -> None:
     three = Three([made() for _ in range(4)], "x")
     three.schedules.until(lambda: len(three.rows(ledger)) == 2)
@@ -116,7 +117,7 @@ def test_a_cancel_ends_the_message_that_was_accepted(made: Made, ledger: LedgerP
     assert three.rows(ledger) == ["cancelled", "delayed"]
 
 
-@pytest.mark.slow_with("mariadb", "postgres")
+@pytest.mark.slow_with("mariadb*", "postgres*")
 def test_a_call_finds_an_accepted_one_whose_row_has_a_higher_number(
     made: Made, ledger: LedgerProbe
 ) -> None:
@@ -128,3 +129,39 @@ def test_a_call_finds_an_accepted_one_whose_row_has_a_higher_number(
     three.schedules.end()
     assert three.told == (Answer.DUPLICATE, 0)
     assert three.rows(ledger) == ["delayed"]
+
+
+@pytest.mark.slow_with("mariadb*", "postgres*")
+@pytest.mark.parametrize("end", ["published", ""])
+def test_a_cancel_that_is_late_is_told_that_the_message_has_left(
+    made: Made, ledger: LedgerProbe, end: str
+) -> None:
+    """It had read the row before; so long ago that Redis remembers nothing. Or it was withdrawn."""
+    clients = [made() for _ in range(2)]
+    clients[0].schedule(TO, b"x", delay="1h", id="x")
+    late = Actor(clients[1], lambda on: on.cancel("x", None))
+    late.until_ledger()
+    change = f"UPDATE message SET state = '{end}', tier = 0" if end else "DELETE FROM message"
+    ledger.ask(f"{change} WHERE id = 'x'")
+    assert late.end() is Answer.UNKNOWN
+    assert ledger.state("x") == end
+
+
+@pytest.mark.slow_with("mariadb*", "postgres*")
+def test_a_cancel_that_is_made_again_ends_the_row_of_its_message_alone(
+    made: Made, ledger: LedgerProbe, redis_url: str
+) -> None:
+    """A worker began to compare the bucket before it was committed: so it is the same call again."""
+    clients = [made() for _ in range(4)]
+    three = Three(clients, "x")
+    (bucket,) = clients[0].run(lambda calls: calls.open())
+    promoting(clients[0]).end()
+    first = three.cancels[0]
+    with redis.Redis.from_url(redis_url) as on:
+        first.until(lambda: not on.hexists(bucket.key("messages"), "x"))
+        three.schedules.until(lambda: len(three.rows(ledger)) == 2)
+        on.hset(bucket.key("marks"), "healed", "run:1")
+    assert first.end() is Answer.CANCELLED
+    three.schedules.end()
+    assert three.told == (Answer.CREATED, 1)
+    assert three.rows(ledger) == ["cancelled", "delayed"]

@@ -38,6 +38,22 @@ MUTANTS = [
         "tests/integration/test_cold_stories.py -k sqlite",
     ),
     Mutant(
+        "cancel: a row that has ended since",
+        "delaybridge/store/effects.py",
+        "now_ms, error=error) < len(calls):",
+        "now_ms, error=error) < 0:",
+        "somebody is told that a message is cancelled which was delivered",
+        "tests/integration/test_cold_stories.py -k sqlite",
+    ),
+    Mutant(
+        "cancel: the same call again ends all rows",
+        "delaybridge/store/recording.py",
+        "if stamp else self._stamps.get(i)",
+        "if stamp else None",
+        "a message that is accepted meanwhile is cancelled in the ledger",
+        "tests/integration/test_cold_stories.py -k sqlite",
+    ),
+    Mutant(
         "ledger: a wiped namespace stays away",
         "delaybridge/store/tiering.py",
         "if record is None and (known",
