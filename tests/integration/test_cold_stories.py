@@ -151,7 +151,7 @@ def test_a_cancel_that_is_late_is_told_that_the_message_has_left(
 def test_a_cancel_that_is_made_again_ends_the_row_of_its_message_alone(
     made: Made, ledger: LedgerProbe, redis_url: str
 ) -> None:
-    """A worker began to compare the bucket before it was committed: so it is the same call again."""
+    """A worker began to compare the bucket before the commit: so it is the same call again."""
     clients = [made() for _ in range(4)]
     three = Three(clients, "x")
     (bucket,) = clients[0].run(lambda calls: calls.open())
