@@ -11,6 +11,7 @@ Promises:
 3. After the answer `cancelled` it is not published, if it was accepted before.
 5. A message that left its bucket is not brought back; unless Redis forgot that it left, or the call
    that scheduled it was still under way.
+6. Nobody is told that a message is cancelled which was delivered before; with the same exceptions.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class LedgerRules(NamedTuple):
     begun_named: bool = True  # a comparison that begins voids them, too
     each_named: bool = True  # each comparison has a name of its own
     confirmed: bool = True  # a cancel is answered only if no comparison has begun meanwhile
+    row_checked: bool = True  # a cancel of a row alone counts if that was live at its commit
 
 
 class Store(NamedTuple):
@@ -153,6 +155,9 @@ class LedgerModel:
 
     def _commit_cancel(self, now: LedgerState, doing: Doing) -> Iterator[Step]:
         if doing.at == "commit":
+            if doing.rows and now.row == PUBLISHED and self.rules.row_checked:
+                yield "cancel: it has left", changed(now, cancelling=None)
+                return
             row = CANCELLED if now.row == LIVE else now.row
             after = changed(now, row=row, cancelling=doing_with(doing, at="confirm"))
             if not self.rules.confirmed:
@@ -170,10 +175,14 @@ class LedgerModel:
             return changed(now, cancelling=None)  # it left: unknown
         store = self._leave(store)
         store = with_store(store, undone=store.undone | {STAMP})
-        return changed(now, store=store, cancelling=Doing("commit", healed=store.healed))
+        commit = Doing("commit", healed=store.healed, rows=(STAMP,))
+        return changed(now, store=store, cancelling=commit)
 
     def _told_cancelled(self, now: LedgerState) -> LedgerState:
-        return changed(now, answered=now.answered | {"cancelled"})
+        violated = now.violated
+        if now.delivered and now.was_answered and not now.forgot:
+            violated = violated or "6 a delivered message was cancelled"
+        return changed(now, answered=now.answered | {"cancelled"}, violated=violated)
 
     def _leave(self, store: Store) -> Store:
         gone = store.gone
