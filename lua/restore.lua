@@ -25,6 +25,7 @@
 -- is one that left before but that the ledger did not know then, unless it was sealed twice since
 -- (`seal`): then nothing is done, and the ledger has to be read again.
 local ABSENT, HERE, OTHER, LEFT = 0, 1, 2, 3
+local REPLACED = 4 -- in `calls`
 local marks = redis.call('HMGET', KEYS[5], 'birth', 'generation', 'healed', 'look')
 if marks[1] and marks[1] ~= ARGV[1] then
   return {-1}
@@ -48,6 +49,12 @@ local function forget_attempts(id)
   if tried and string.match(tried, ':(%d)') ~= '0' then
     redis.call('HSET', KEYS[8], id, '0:1:')
   end
+end
+
+-- Whether its call was undone, refused, or settled at most once. One that has replaced another was stored.
+local function has_ended(call)
+  local known = redis.call('ZSCORE', KEYS[6], call)
+  return known and known % 1 * 256 ~= REPLACED
 end
 
 local function bring(id, stamp, score, payload, reason)
@@ -79,7 +86,7 @@ for i = 7, #ARGV, 5 do
   local answer = ABSENT
   if record then
     answer = string.sub(record, 10, 13) == stamp and HERE or OTHER
-  elseif redis.call('ZSCORE', KEYS[7], stamp .. id) or redis.call('ZSCORE', KEYS[6], stamp .. id) then
+  elseif redis.call('ZSCORE', KEYS[7], stamp .. id) or has_ended(stamp .. id) then
     answer = LEFT
   elseif payload ~= '' then
     bring(id, stamp, tonumber(ARGV[i + 2]), payload, ARGV[i + 4])

@@ -129,3 +129,18 @@ def test_an_error_of_the_ledger_says_that_redis_has_done_it(
     ledger.ask("ALTER TABLE message RENAME TO hidden")
     assert isinstance(actor.end(), LedgerUnavailable)
     assert str(actor.answer).endswith(f"; {IN_DOUBT}")
+
+
+@pytest.mark.slow_with("mariadb*", "postgres*")
+@pytest.mark.parametrize("verb", ["cancel", "reschedule"])
+def test_a_replacement_that_redis_has_lost_comes_back(
+    client: Client, redis_url: str, ledger: LedgerProbe, verb: str
+) -> None:
+    """Redis still has the note of its call: the answer, if it is sent again."""
+    client.schedule(TO, b"old", delay=5, id="x")
+    assert client.schedule(TO, b"new", delay=5, id="x", on_conflict="replace") == Answer.REPLACED
+    (bucket,) = client.run(lambda calls: calls.open())
+    with redis.Redis.from_url(redis_url) as on:
+        assert on.delete(bucket.key("messages"), bucket.key("due")) == 2
+    assert Actor(client, VERBS[verb](client, "x")).end() in STATES
+    assert ledger.states()["cancelled"] == (2 if verb == "cancel" else 1)

@@ -54,6 +54,14 @@ MUTANTS = [
         "tests/integration/test_cold_stories.py -k sqlite",
     ),
     Mutant(
+        "restore: a call that has replaced another",
+        "lua/restore.lua",
+        "known % 1 * 256 ~= REPLACED",
+        "true",
+        "a message that Redis has lost comes ten minutes late, because it replaced another",
+        "tests/integration/test_wiped_calls.py -k sqlite",
+    ),
+    Mutant(
         "ledger: a wiped namespace stays away",
         "delaybridge/store/tiering.py",
         "if record is None and (known",
