@@ -65,6 +65,13 @@ class BucketMended(Event, frozen=True, kw_only=True):
     bucket: int
 
 
+class CounterMended(Event, frozen=True, kw_only=True):
+    """With a ledger: a bucket's counter was lost, and begins above all numbers that it gave out."""
+
+    bucket: int
+    reason: str
+
+
 class OrphansMended(Event, frozen=True, kw_only=True):
     """Keys of a bucket contradicted one another, and were mended before the first claim.
 

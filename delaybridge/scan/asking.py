@@ -113,6 +113,10 @@ class Asking:
             self._lost(session, f"{commands[answers.index(None)].name} refused")
         return session.alive
 
+    def set_aside(self, session: Session, what: str) -> None:
+        """A session found its bucket damaged, though the store refused nothing."""
+        self._damaged(session, StoreError(what))
+
     def _silent(self, event: Event) -> None:
         self.silent_at_ms = self._clock.now_ms()
         self._emit(event)

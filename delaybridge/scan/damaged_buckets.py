@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from math import inf
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import StoreError
-from delaybridge.events import BucketDamaged, BucketMended, Emit
+from delaybridge.events import BucketDamaged, BucketMended, CounterMended, Emit
 from delaybridge.store import damage
+from delaybridge.store.command import plain
+from delaybridge.store.damage import Damage
 from delaybridge.store.store import AsyncStore
 from delaybridge.store.verbs import Bucket
 
@@ -33,8 +36,16 @@ class DamagedBuckets:
     with a back-off.
     """
 
-    def __init__(self, store: AsyncStore, monotonic: Callable[[], float], emit: Emit) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        monotonic: Callable[[], float],
+        emit: Emit,
+        mender: tuple[str, int] | None = None,
+    ) -> None:
+        """mender: who mends a lost counter, and the ttl of a lease in ms; None: operators do."""
         self._store, self._monotonic, self._emit = store, monotonic, emit
+        self._mender = mender
         self._cases: dict[int, _Case] = {}
 
     def add(self, bucket: Bucket, error: StoreError, token: str | None = None) -> None:
@@ -74,6 +85,8 @@ class DamagedBuckets:
         replies = await self._store.run_isolated([*damage.look(bucket), *releasing])
         case.token = None
         found = damage.found(bucket, replies, was_owned=True)
+        if self._mender is not None and any(each.counter for each in found):
+            found = await self._mended(case, *self._mender)
         if found:
             case.look_at_s = now_s + _LOOK_S
             self._report(case, "; ".join(f"{one}; mend it: {one.remedy}" for one in found))
@@ -83,6 +96,25 @@ class DamagedBuckets:
         else:
             self._emit(BucketMended(bucket=bucket.number))
             case.look_at_s, case.reported = None, ""
+
+    async def _mended(self, case: _Case, name: str, ttl_ms: int) -> list[Damage]:
+        """What is still damaged after a lost counter was set anew, under a lease of its own.
+
+        Two who mended at once could set it back below numbers that are drawn meanwhile.
+        """
+        bucket, token = case.bucket, f"{name}:{secrets.token_hex(8)}:1"
+        words = (bucket.key("lease"), token, "NX", "PX", ttl_ms)
+        asked = [plain("SET", *words, parse=bool), *damage.look(bucket)]
+        taken, *replies = await self._store.run_isolated(asked)
+        found = damage.found(bucket, replies, was_owned=True)
+        if taken is True:
+            mending = damage.with_counter(bucket, found)
+            await self._store.run_isolated([*mending, bucket.release(token)])
+            if mending:
+                self._emit(CounterMended(bucket=bucket.number, reason=str(found[-1])))
+                case.error = ""
+            found = [each for each in found if not each.counter]
+        return found
 
     def _report(self, case: _Case, what: str) -> None:
         if case.reported != what:

@@ -55,7 +55,8 @@ class LeaseOwner:
     """A worker as the owner of leases.
 
     on_token: called with bucket and token of each lease taken, with None when it ends. dedup_ms:
-    for how long an id that was delivered is not scheduled again.
+    for how long an id that was delivered is not scheduled again. has_ledger: what its buckets lack
+    is restored.
     """
 
     name: str
@@ -63,6 +64,12 @@ class LeaseOwner:
     renew_ms: int
     on_token: OnToken
     dedup_ms: int = 0
+    has_ledger: bool = False
+
+    @property
+    def mender(self) -> tuple[str, int] | None:
+        """Its name and the ttl of its leases, if it mends the counters of buckets."""
+        return (self.name, self.ttl_ms) if self.has_ledger else None
 
 
 class Leases:
@@ -96,7 +103,7 @@ class Leases:
         self._clock_read_s = clock.monotonic()
         self._server = ""  # run id of the one that answered last
         self._servers: dict[str, float] = {}  # when each of them answered last
-        self.damaged_buckets = DamagedBuckets(store, clock.monotonic, emit)
+        self.damaged_buckets = DamagedBuckets(store, clock.monotonic, emit, owner.mender)
         self.sessions: dict[int, Session] = {}
         self.beat_s = clock.monotonic()  # when the last round began, for the watchdog
 
@@ -212,8 +219,8 @@ class Leases:
             if isinstance(answer, StoreError):
                 self.damaged(session, answer)
                 continue
-            if not answer.held:
-                self.lost(session)
+            if not answer.held:  # also if Redis forgot claims: then it has the lease still
+                self.retake(session, "lease ran out")
                 continue
             session.touched_s = now_s
             if answer.next_score is not None:

@@ -7,7 +7,7 @@ set may be on this worker's wheel: the session ends first, and the next one mend
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from delaybridge.events import OrphansMended
@@ -34,7 +34,15 @@ class Mending:
 
     async def compare(self) -> None:
         """Count what each key of the buckets held says, and retake those that are unsound."""
-        asked = {s: [orphans.count(s.bucket, s.owner)] for s in self._sessions()}
+        await self._compare(self._sessions())
+
+    async def is_sound(self, session: Session) -> bool:
+        """The same for one bucket: whether the session goes on."""
+        await self._compare([session])
+        return session.alive
+
+    async def _compare(self, sessions: Iterable[Session]) -> None:
+        asked = {s: [orphans.count(s.bucket, s.owner)] for s in sessions}
         for session, (counts,) in (await self._context.asking.ask(asked)).items():
             session.counts = counts
             if counts.difference != session.residue:
@@ -58,6 +66,7 @@ class Mending:
             walks += 1
             total = total.plus(await self._walk(session))
             await self._count(session)
+        session.was_mended = walks > 0
         if any(total):
             self._context.emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
 

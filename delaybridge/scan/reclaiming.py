@@ -49,7 +49,10 @@ class Reclaiming:
             each.answered(answers[each.session], self._context.lanes, now_ms)
             if not each.is_done:
                 continue
-            if self._context.ledger is not None or each.session.counts.difference != SOUND:
+            if self._context.ledger is not None and each.session.counts.mirror:
+                what = "claims in its mirror are above its counter"
+                self._context.asking.set_aside(each.session, what)
+            elif self._context.ledger is not None or each.session.counts.difference != SOUND:
                 self._context.start(self._verify(each))
             else:
                 self._reclaimed(each)

@@ -27,11 +27,13 @@ class Session:
     look_at_ms: when to claim next. next_score: no unclaimed message has a lower score. has_more:
     the last claim left messages that are due, or none was made yet. scanner: that works on it.
     server: run id of the server under which the bucket agreed with the ledger. counts: what its
-    keys said last; residue: their difference that no walk could mend.
+    keys said last; residue: their difference that no walk could mend; was_mended: they contradicted
+    one another when it began.
     """
 
     scanner: Scanner
     server = ""
+    was_mended = False
 
     def __init__(self, bucket: Bucket, token: str, turn: int, ttl_ms: int, taken_s: float) -> None:
         self.bucket = bucket

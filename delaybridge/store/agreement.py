@@ -211,6 +211,7 @@ def _compare_page(
     calls: Sequence[StoredCall],
     how: Comparing,
 ) -> LedgerSteps[Compared | None]:
+    calls = [each for each in calls if each.stamp]  # an entry whose record is gone is no message
     names = [(bucket.number, each.id, int.from_bytes(each.stamp, "big")) for each in calls]
     known: dict[Any, tuple[str, int]] = yield Work(lambda on: records.states(on, names))
     ended = [

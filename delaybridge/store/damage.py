@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError, printable
@@ -62,13 +64,15 @@ _CHARS = 60
 class Damage(NamedTuple):
     """A key with contents that delaybridge never wrote.
 
-    remedy: what to do by hand. effect: what stops meanwhile.
+    remedy: what to do by hand. effect: what stops meanwhile. counter: of marks whose counter is
+    lost or too low: the fields that `remedy` sets.
     """
 
     key: str
     what: str
     remedy: str
     effect: str = "its bucket waits, the others go on"
+    counter: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:
         return f"{self.key} {self.what}"
@@ -162,11 +166,20 @@ def _odd_marks(
     # With this watermark every message in flight counts as possibly delivered, so none is lost. The
     # next owner draws numbers above all that were drawn.
     next_ = int(max([0.0, *(n for n in drawn if n < _MOST)])) + 1
-    remedy = (
-        f"redis-cli HSET '{bucket.key('marks')}' turn {next_} claimed {next_} "
-        f"fired_claim {next_} fired_score {_MOST - 1} look 0 birth {bucket.birth}"
-    )
-    yield _of(bucket, "marks", what, remedy)
+    counter = dict.fromkeys(_DRAWN, str(next_))
+    counter |= {"fired_score": str(_MOST - 1), "look": "0", "birth": bucket.birth}
+    words = " ".join(f"{name} {value}" for name, value in counter.items())
+    found = _of(bucket, "marks", what, f"redis-cli HSET '{bucket.key('marks')}' {words}")
+    yield found._replace(counter=counter)
+
+
+def with_counter(bucket: Bucket, found: Sequence[Damage]) -> list[RedisCommand[Any]]:
+    """Commands that do what `remedy` says where a counter is lost, and only there.
+
+    For whoever has the lease. What was in flight counts as possibly delivered, and comes again.
+    """
+    lost = [each.counter for each in found if each.counter]
+    return [plain("HSET", bucket.key("marks"), *chain(*fields.items())) for fields in lost]
 
 
 def _may_be(key: str, score: float) -> bool:

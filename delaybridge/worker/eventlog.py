@@ -27,6 +27,7 @@ from delaybridge.events import (
     CircuitOpened,
     Claimed,
     ClockStepped,
+    CounterMended,
     DeadDropped,
     DeadLettered,
     Dropped,
@@ -67,9 +68,10 @@ _MOST_LINES = 100  # of one summary; further groups are counted together as `(ot
 # Only logged with --verbose.
 _DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
 _WARNINGS = (
-    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, DeadDropped, DeadLettered,
-    Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost, OrphansMended, Quarantined,
-    RecurringFailed, Retried, ScannerFailed, SourceUnguarded, StoreSilent, StoreWentBack, Stuck,
+    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, CounterMended,
+    DeadDropped, DeadLettered, Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost,
+    OrphansMended, Quarantined, RecurringFailed, Retried, ScannerFailed, SourceUnguarded,
+    StoreSilent, StoreWentBack, Stuck,
 )  # fmt: skip
 _OF_SOURCES = (ChangeRefused, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)

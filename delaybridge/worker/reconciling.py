@@ -117,7 +117,7 @@ class Reconciling:
 
     async def _verify(self, session: Session, began_s: float) -> None:
         sealed = await self._seal(session)
-        is_sure = session.bucket.number not in self.doubt
+        is_sure = session.bucket.number not in self.doubt and not session.was_mended
         if sealed is None or (is_sure and sealed.is_healed_under(session.server)):
             return  # what left is told later: the ledger may not answer now
         # From now on nobody restores by what he read before.
@@ -283,25 +283,24 @@ class Reconciling:
             if session is None:
                 await asyncio.sleep(min(wait_s, _TELL_S))
                 continue
-            await self._reconcile(session)
+            if await session.scanner.mending.is_sound(session):  # else the next one compares it
+                await self._reconcile(session)
             rounds.looked(session, began_s, time.monotonic())
 
     async def _reconcile(self, session: Session) -> None:
         began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+        bucket, wanted = session.bucket, WantedRows(before_call_ms=now_ms - _YOUNG_MS)
         try:
-            wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
-            looked = await self._store.complete(
-                restore_missing(session.bucket, self._records, wanted)
-            )
-            before = self.drift.get(session.bucket.number)
+            looked = await self._store.complete(restore_missing(bucket, self._records, wanted))
+            before = self.drift.get(bucket.number)
             how = Comparing(now_ms, differed=before.compared.differing if before else frozenset())
-            compared = await self._store.complete(compare(session.bucket, self._records, how))
+            compared = await self._store.complete(compare(bucket, self._records, how))
         except (StoreError, ConfigError) as exc:
             self._fails(exc)
             return
         if compared is not None:
-            self.drift[session.bucket.number] = Drift(looked.absent, compared)
-            self._found(session.bucket.number, looked, compared, time.monotonic() - began_s)
+            self.drift[bucket.number] = Drift(looked.absent, compared)
+            self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 
     async def forget(self, retention_s: float) -> None:
         """Delete rows that are older, in the background; in the worker that has bucket 0."""

@@ -60,7 +60,10 @@ class ScanRun:
         lease, who = self._settings.lease, worker.identity
         self._reconciling = reconciling_of(store, who.name)
         dedup_ms = round(self._settings.publish.dedup_window_s * 1000)
-        self._owner = LeaseOwner(who.name, lease.ttl_ms, lease.renew_ms, self._on_token, dedup_ms)
+        self._owner = LeaseOwner(
+            who.name, lease.ttl_ms, lease.renew_ms, self._on_token, dedup_ms,
+            has_ledger=self._reconciling is not None,
+        )  # fmt: skip
         self._fleet = Membership(
             store, calls, worker.emit,
             name=who.name,
