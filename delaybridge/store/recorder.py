@@ -22,6 +22,7 @@ Steps = LedgerSteps[None]
 result, or the answers, errors among them."""
 
 _BY_ID = ("cancel", "reschedule")
+_IF_BROUGHT = ("reschedule", "kick", "discard")  # what Redis lacks is brought, and asked again
 
 
 class Recorder:
@@ -74,7 +75,7 @@ class Recorder:
         yield from recording.run(range(len(asked)))
         yield from recording.take_answers(places)
         yield from recording.withdraw_absent([i for i in places if asked[i].name == "cancel"])
-        yield from recording.move_absent([i for i in places if asked[i].name == "reschedule"])
+        yield from recording.move_absent([i for i in places if asked[i].name in _IF_BROUGHT])
         yield from reads.find(recording.answers)
 
 

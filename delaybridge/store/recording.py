@@ -22,7 +22,7 @@ from delaybridge.errors import (
     StoreError,
     StoreFull,
 )
-from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
+from delaybridge.ledger.rows import COLD, DEAD, EXPIRED, HOT, LedgerRow, Name, RowName
 from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
 from delaybridge.store import registry, replies, tiers
@@ -30,7 +30,7 @@ from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.doubts import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
-from delaybridge.store.tiering import for_redis, promote_named, separate
+from delaybridge.store.tiering import bring_lost, for_redis, promote_named, separate
 from delaybridge.store.told import STAMP_BYTES, marks_of, named, rows_of
 from delaybridge.store.verbs import new_stamp
 
@@ -45,9 +45,8 @@ _TRIES = 3  # of a call during which workers begin to compare its bucket, or Red
 # Places of arguments.
 _NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
 _HAS_ROWS = 7  # or the offsets in a source
-_SOURCE_OF = {"cancel": 3, "reschedule": 6}
-_REACH_OF = {"cancel": 6, "reschedule": 8}
-_RECEIPT_OF = {"cancel": 7, "reschedule": 9}
+_SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
+_RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _NEVER_MS = 2**53
@@ -126,8 +125,7 @@ class Recording:
                 own = [*rows_of(command, self._records.namespace)]
                 hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
                 self._rows[i] = tiers.with_tiers(command, own, hot_until_ms)
-        asked = [(self._asked[i], rows) for i, rows in self._rows.items()]
-        self._heat((yield from for_redis(asked)))
+        self._heat((yield from for_redis(self._calls())))
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
             return
@@ -140,8 +138,12 @@ class Recording:
             failpoints.reach("ledger.added")
         try:
             self._heat((yield from separate(self._cold, rows)))
+            yield from bring_lost(self._cold, self._calls())
         except StoreError as exc:  # the rows are there: they are to be delivered
             self._refuse(in_doubt(exc))
+
+    def _calls(self) -> list[tuple[RedisCommand[Any], list[LedgerRow]]]:
+        return [(self._asked[i], rows) for i, rows in self._rows.items()]
 
     def _heat(self, names: Set[RowName]) -> None:
         """These are to be in Redis after all."""
@@ -266,8 +268,12 @@ class Recording:
                 self.answers[i] = LedgerUnavailable(WENT_BACK)
 
     def _needs_redis(self, i: int) -> bool:
-        name, args = self._asked[i].name, self._asked[i].args
-        return bool(args[_SOURCE_OF[name]] or args[_REACH_OF[name]])
+        return self._has(i, _SOURCE_AND_REACH)
+
+    def _has(self, i: int, places: Mapping[str, Sequence[int]]) -> bool:
+        """Whether a command has any of these arguments."""
+        command = self._asked[i]
+        return any(command.args[place] for place in places.get(command.name, ()))
 
     def _ask_again(self, i: int) -> None:
         command, self.answers[i] = self._asked[i], None
@@ -280,10 +286,9 @@ class Recording:
         """Calls that no bucket knew a message for: stamp and id -> their places."""
         asked: dict[tuple[Any, Any], list[int]] = defaultdict(list)
         for i in places:
-            command = self._asked[i]
-            args = command.args
-            if not (self._needs_redis(i) or args[_RECEIPT_OF[command.name]]):
-                asked[args[1], args[_ID]].append(i)
+            args = self._asked[i].args
+            if not (self._needs_redis(i) or self._has(i, _RECEIPT_OF)):
+                asked[args[_STAMP], args[_ID]].append(i)
         return {
             name: own
             for name, own in asked.items()
@@ -364,14 +369,19 @@ class Recording:
                 self.answers[i] = of_ledger(exc)
 
     def move_absent(self, places: Sequence[int]) -> Steps:
-        """Reschedule messages that are cold, or that Redis lacks: they go into it first."""
+        """Calls about messages that are cold, or that Redis lacks: they go into it first.
+
+        Only a dead one can be kicked or discarded.
+        """
         unknown = self._unknown(places)
         for own in unknown.values():
             names = {named(self._asked[i], self._records.namespace): i for i in own}
+            may_wait = self._asked[own[0]].name == "reschedule"
             try:
-                found = yield Work(partial(_live, self._cold, [*names]))
-                for name in found:
-                    yield from self._move(names[name], name)
+                found = yield Work(partial(self._cold.first, names=[*names]))
+                for row in found:
+                    if may_wait or row.state in (DEAD, EXPIRED):
+                        yield from self._move(names[row.name[:2]], row.name[:2])
             except StoreError as exc:
                 for i in own:
                     self.answers[i] = of_ledger(exc)
@@ -385,10 +395,6 @@ class Recording:
             if not is_there or self.answers[i] is not Answer.UNKNOWN:
                 return
         self.answers[i] = LedgerUnavailable(WENT_BACK)
-
-
-def _live(cold: ColdRecords, names: Sequence[Name], on: Connection) -> list[Name]:
-    return [*cold.calls(on, names, tier=HOT)]
 
 
 def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:

@@ -54,6 +54,31 @@ def _tiers(
     return others, cold.calls(on, names, tier=HOT)
 
 
+def bring_lost(cold: ColdRecords, asked: _Asked) -> LedgerSteps[None]:
+    """Messages that these calls are to replace go into Redis first, if it has lost them.
+
+    Else it would know of nothing to replace, and they would come as well.
+    """
+    keys = {
+        row.name[:2]: _keys(command)["messages"]
+        for command, own in asked
+        if command.name == "schedule" and int(command.args[POLICY]) == REPLACE
+        for row in own
+    }
+    if not keys:
+        return
+    own = {row.name for _, rows in asked for row in rows}
+    calls = yield Work(partial(cold.calls, names=[*keys], tier=HOT))
+    others = [
+        name
+        for name, found in calls.items()
+        if any(tier == HOT and (*name, stamp) not in own for stamp, tier in found)
+    ]
+    known = (yield [plain("HEXISTS", keys[name], name[1]) for name in others]) if others else []
+    lost = [name for name, is_known in zip(others, known, strict=True) if is_known == 0]
+    yield from promote_named(cold, lost, tier=HOT)
+
+
 def promote_named(
     cold: ColdRecords, names: Iterable[Name], *, tier: int = COLD
 ) -> LedgerSteps[bool]:
