@@ -35,7 +35,7 @@ from delaybridge.message import (
 from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import Steps
-from delaybridge.store.recorder import recorder_of
+from delaybridge.store.recorder import recorder_of, records_of
 from delaybridge.store.scheduling import Receipt, receipts
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.store.stats import Stats
@@ -275,7 +275,7 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
 
         `async for page in client.select(...)`; each page can be passed to `cancel_many`.
         """
-        walk = Walk(self._requests.calls, selection)
+        walk = Walk(self._requests.calls, selection, records_of(self._store.recorder))
         while (page := await self._store.complete(walk.page())) is not None:
             yield page
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from delaybridge.client.requests import Key, OfClient, Spread
 from delaybridge.message import Answer
+from delaybridge.store.recorder import records_of
 from delaybridge.store.selection import Selected, Selection, Walk
 from delaybridge.times import At, Delay
 
@@ -26,7 +27,7 @@ class Many(OfClient):
             MessageError: the selection is wrong.
             StoreDamaged: a bucket is damaged; raised after all others were searched.
         """
-        walk = Walk(self._requests.calls, selection)
+        walk = Walk(self._requests.calls, selection, records_of(self._store.recorder))
         while (page := self._store.complete(walk.page())) is not None:
             yield page
 

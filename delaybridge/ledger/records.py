@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     delete,
     insert,
+    literal,
     select,
     text,
     tuple_,
@@ -60,6 +61,7 @@ _LOOKUPS = {
     "WHERE m.namespace = :of_namespace AND {same})",
 }
 ROW = [message.c[name] for name in (*_COLUMNS, "number")]
+_BRIEF = [literal(b"").label("payload") if each is message.c.payload else each for each in ROW]
 
 
 class Records:
@@ -220,13 +222,30 @@ class Records:
         return found
 
     def page(
-        self, on: Connection, bucket: int, after: tuple[int, int], limit: int
+        self,
+        on: Connection,
+        bucket: int,
+        after: tuple[int, int],
+        limit: int,
+        *,
+        is_brief: bool = False,
     ) -> list[LedgerRow]:
-        """Live rows of a bucket that are to be in Redis, by due time and call, after these two."""
+        """Live rows of a bucket that are to be in Redis, by due time and call, after these two.
+
+        is_brief: without their payloads.
+        """
         place = tuple_(message.c.due_ms, message.c.number)
         which = self.own, text(f"tier = {HOT}"), message.c.bucket == bucket, place > tuple_(*after)
-        query = select(*ROW).where(*which).order_by(message.c.due_ms, message.c.number)
-        return self.read(on, query.limit(limit), in_order=False)
+        query = select(*(_BRIEF if is_brief else ROW)).where(*which)
+        order = query.order_by(message.c.due_ms, message.c.number)
+        return self.read(on, order.limit(limit), in_order=False)
+
+    def of_numbers(self, on: Connection, numbers: Sequence[int]) -> list[LedgerRow]:
+        """The rows with these numbers, in the order of their calls."""
+        found: list[LedgerRow] = []
+        for some in parts(on, numbers, 1):
+            found += self.read(on, select(*ROW).where(numbered(on, some)))
+        return found
 
     def life(self, on: Connection, id: str, limit: int = 1000) -> Life:
         """What is known of an id: the latest rows and steps."""

@@ -118,7 +118,7 @@ def _restore(
     """How many of these rows Redis lacked; None: they have to be read again."""
     if not rows:
         return 0
-    (found,) = yield [restore(bucket, as_of, map(_named, rows))]
+    (found,) = yield [restore(bucket, as_of, map(looked_for, rows))]
     if found is None:
         return None
     absent = [row for row, where in zip(rows, found, strict=True) if where is Presence.ABSENT]
@@ -149,13 +149,14 @@ def bring(
     return total
 
 
-def _named(row: LedgerRow) -> Lacking:
+def looked_for(row: LedgerRow) -> Lacking:
+    """The message of a row, to see whether Redis lacks it."""
     return Lacking(row.id, row.stamp.to_bytes(_STAMP_BYTES, "big"), row.score)
 
 
 def _whole(row: LedgerRow) -> Lacking:
     reason = (row.error or "dead") if row.state in (DEAD, EXPIRED) else ""
-    return _named(row)._replace(payload=row.payload, reason=reason)
+    return looked_for(row)._replace(payload=row.payload, reason=reason)
 
 
 def _parts(rows: Sequence[LedgerRow]) -> Iterator[Sequence[LedgerRow]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError, shown
 from delaybridge.ledger import open_ledger
@@ -15,6 +15,9 @@ from delaybridge.store import keys
 from delaybridge.store.cold_reads import ColdCounts, ColdReads, reads_cold
 from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.recording import Recording, is_recorded, stores
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.records import Records
 
 Asked = Work[Any] | Sequence[RedisCommand[Any]]
 Steps = LedgerSteps[None]
@@ -105,6 +108,11 @@ def recorder_of(
         raise ConfigError(f"hot_window_s: got {shown(hot_window_s)}; give {exc}") from None
     ledger = open_ledger(checked, timeout_s=timeout_s)
     return Recorder(ledger, namespace, round(hot_window_s * 1000))
+
+
+def records_of(recorder: Recorder | None) -> Records | None:
+    """The records of a store's namespace; None: it has no ledger."""
+    return None if recorder is None else recorder.records
 
 
 def ledger_of(recorder: Recorder | None) -> Ledger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -14,8 +14,9 @@ from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.bound import BoundSlice, bound
-from delaybridge.store.command import Each, RedisCommand, Steps
+from delaybridge.store.command import Each, LedgerSteps, RedisCommand, Steps
 from delaybridge.store.conditions import Conditions
+from delaybridge.store.lost import lost
 from delaybridge.store.namespace import Namespace
 from delaybridge.store.record import due_score, split_record
 from delaybridge.store.replies import Row
@@ -24,11 +25,15 @@ from delaybridge.store.stored import stored
 from delaybridge.store.troubles import first_word
 from delaybridge.store.verbs import Bucket
 
+if TYPE_CHECKING:
+    from delaybridge.ledger.records import Records
+
 # In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
 PAGE_MESSAGES = 500  # a script call of about 3 ms
 _KNOWN = 10_000  # destinations that are remembered
 _BY_DUE_TIME = (State.DELAYED, State.PARKED)
+_BY_RECORD = (State.DELAYED, State.DEAD)  # those that the ledger tells apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +80,12 @@ class Walk:
     are remembered, those of other buckets are not.
     """
 
-    def __init__(self, namespace: Namespace, selection: Selection) -> None:
+    def __init__(
+        self, namespace: Namespace, selection: Selection, records: Records | None = None
+    ) -> None:
+        """records: of the ledger, if there is one: what Redis lost is found, too."""
         _check(selection)
-        self._namespace, self._selection = namespace, selection
+        self._namespace, self._selection, self._records = namespace, selection, records
         self._span_ms = (selection.due_from_ms, selection.due_to_ms)
         self._conditions = Conditions(header=selection.header, attempts=selection.attempts)
         self._is_brief = (
@@ -90,24 +98,26 @@ class Walk:
         self._wanted = self._written(selection.destination)
         place, kinds = selection.place, namespace.kinds
         self._place = None if place is None else place_of(place, kinds)
-        self._places: deque[tuple[Bucket, State]] | None = None
-        self._after: tuple[float, str | bytes] | None = None
+        self._places: deque[tuple[Bucket, State | None]] | None = None  # None: what Redis lost
+        self._after: tuple[Any, Any] | None = None
         self._seen: set[str] = set()
         self._damage: StoreDamaged | None = None
 
-    def page(self) -> Steps[list[Selected] | None]:
+    def page(self) -> LedgerSteps[list[Selected] | None]:
         """The messages found on the next page, which may be none; None after the last page.
 
         StoreDamaged after the last page if a part of a bucket could not be read.
         """
         if self._places is None:
             buckets = yield from self._namespace.open()
-            self._places = deque(product(buckets, self._selection.states))
+            self._places = deque(product(buckets, [*self._selection.states, *self._lost()]))
         if not self._places:
             if self._damage is not None:
                 raise self._damage
             return None
         bucket, state = self._places[0]
+        if state is None:
+            return (yield from self._lost_page(bucket))
         (reply,) = yield Each([self._command(bucket, state)])
         if isinstance(reply, StoreError):
             yield from self._damaged(bucket, reply)
@@ -121,6 +131,27 @@ class Walk:
             Selected(id, bucket.number, state, int(due_score(score)) if is_timed else None)
             for id, score in found
         ]
+
+    def _lost(self) -> list[None]:
+        is_any = self._records is not None and {*_BY_RECORD} & {*self._selection.states}
+        return [None] if is_any else []
+
+    def _lost_page(self, bucket: Bucket) -> LedgerSteps[list[Selected]]:
+        assert self._records is not None
+        first_ms, last_ms = self._span_ms
+        after = self._after or (int(first_ms or 0), -1)
+        found = yield from lost(bucket, self._records, after)
+        rows = [
+            row
+            for row in found.messages
+            if row.state in self._selection.states and row.id not in self._seen and self._fits(row)
+        ]
+        self._seen.update(row.id for row in rows)
+        is_past = found.after is not None and last_ms is not None and found.after[0] > last_ms
+        self._advance(None if is_past else found.after)
+        due = [int(row.score) if row.state is State.DELAYED else None for row in rows]
+        each = zip(rows, due, strict=True)
+        return [Selected(row.id, bucket.number, row.state, due_ms) for row, due_ms in each]
 
     def _command(self, bucket: Bucket, state: State) -> RedisCommand[Any]:
         """Reads a page: records only if more than the destination must be known."""
@@ -149,7 +180,7 @@ class Walk:
         found = [(row.id, row.score) for row in rows if self._fits(row)]
         return found, (rows[-1].score, rows[-1].id) if more else None
 
-    def _advance(self, after: tuple[float, str | bytes] | None) -> None:
+    def _advance(self, after: tuple[Any, Any] | None) -> None:
         """To the next page; after the last one to the next state or bucket."""
         assert self._places is not None
         if after is not None and after != self._after:

@@ -126,10 +126,11 @@ def posting(dialect: str, path: str, **fields: str) -> Verb:
 
 def getting(dialect: str, path: str) -> Verb:
     async def verb(site: Site, id: str, to: str) -> Any:
-        answer = (await site.dialects[dialect].get(path.format(id=id, confirm=site.namespace))).json()
+        http = site.dialects[dialect]
+        answer = (await http.get(path.format(id=id, confirm=site.namespace))).json()
         if not answer["data"]:
             return answer["success"]
-        return (await ended_job(site.dialects[dialect], answer["data"]))["state"]
+        return (await ended_job(http, answer["data"]))["state"]
 
     return verb
 
@@ -217,7 +218,7 @@ async def site(redis_url: str, namespace: str, ledger_url: str) -> AsyncIterator
         yield await opened(stack, redis_url, namespace, durability="ledger", ledger=ledger_url)
 
 
-@pytest.mark.slow_with("mariadb")
+@pytest.mark.slow_with("mariadb", "postgres")
 async def test_each_verb_answers_by_the_record_and_a_wipe_undoes_none(
     site: Site, plain: Site, store: Store, redis_url: str
 ) -> None:

@@ -1,0 +1,58 @@
+"""What Redis lost: messages that the ledger has, as bulk verbs look for them.
+
+Workers restore them soon; whoever purges a destination meanwhile means them, too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from delaybridge.ledger.rows import DEAD, EXPIRED, LedgerRow
+from delaybridge.ledger.work import Work
+from delaybridge.message import State
+from delaybridge.store.agreement import looked_for
+from delaybridge.store.command import LedgerSteps
+from delaybridge.store.healing import Presence, restore, standing
+from delaybridge.store.record import UNTRIED, joined_record
+from delaybridge.store.replies import Row
+from delaybridge.store.verbs import Bucket
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.records import Records
+
+_PAGE = 500
+
+
+class LostSlice(NamedTuple):
+    """Some of a bucket. after: where the next slice begins; None after the last."""
+
+    messages: list[Row]
+    after: tuple[int, int] | None
+
+
+def lost(bucket: Bucket, records: Records, after: tuple[int, int]) -> LedgerSteps[LostSlice]:
+    """Messages of a bucket that Redis lacks, by due time and call, after these two."""
+    found: list[Presence] | None = None
+    while found is None:  # too much has left since: read it again
+        (as_of,) = yield [standing(bucket)]
+        page: list[LedgerRow] = yield Work(
+            partial(records.page, bucket=bucket.number, after=after, limit=_PAGE, is_brief=True)
+        )
+        (found,) = (yield [restore(bucket, as_of, map(looked_for, page))]) if page else ([],)
+    absent = [
+        row.number
+        for row, where in zip(page, found, strict=True)
+        if where is Presence.ABSENT
+    ]  # fmt: skip
+    rows = (yield Work(partial(records.of_numbers, numbers=absent))) if absent else []
+    following = (page[-1].due_ms, page[-1].number) if len(page) == _PAGE else None
+    return LostSlice([*map(_row, rows)], following)
+
+
+def _row(row: LedgerRow) -> Row:
+    """The message as Redis would show it."""
+    is_dead = row.state in (DEAD, EXPIRED)
+    record = joined_record(row.score, row.stamp, row.payload)
+    state = State.DEAD if is_dead else State.DELAYED
+    return Row(row.id, state, row.score, record, UNTRIED, row.error if is_dead else "", False)
