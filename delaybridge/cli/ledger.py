@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,9 +106,10 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     if confirm not in (None, destination):
         what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
         raise refused("--confirm", what, "confirm")
-    records = _records(call)
+    from delaybridge.client.steering import Purge
+
     with _recording(call) as client:
-        pages = [*_pages(client, records, destination)]
+        pages = [*client.select(Purge(destination).selection)]
         count = sum(map(len, pages))
         if dry_run:
             call.output.result({"messages": count, "dry_run": True}, f"{count:,} messages")
@@ -125,16 +125,6 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     said = ", ".join(f"{n:,} {word}" for word, n in answers.items()) or "no messages"
     call.output.result({"destination": destination, "answers": answers}, said)
     return Exit.PARTLY if answers["in_flight"] else Exit.DONE
-
-
-def _pages(client: delaybridge.Client, records: Records, place: str) -> Iterator[list[Any]]:
-    from delaybridge.store.restoring import recorded
-
-    after: int | None = -1
-    while after is not None:
-        step = partial(recorded, records=records, place=place, after=after, dead=True)
-        page, after = client.run(step)  # type: ignore[arg-type]
-        yield page
 
 
 def _audit(call: Invocation, client: delaybridge.Client, record: dict[str, str]) -> str:

@@ -27,9 +27,7 @@ from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
 from delaybridge.ledger.rows import (
-    DEAD,
     DELAYED,
-    EXPIRED,
     FINISHED,
     HOT,
     OVER,
@@ -186,22 +184,6 @@ class Records:
             for row in on.execute(select(*columns).where(self.named(on, some))):
                 found[row.bucket, row.id, row.stamp] = row.state, row.due_ms
         return found
-
-    def of_place(
-        self, on: Connection, place: str, after: int, limit: int, *, dead: bool
-    ) -> list[tuple[int, str, int]]:
-        """Live messages of a destination, or of those below it: bucket, id, number; by number."""
-        starts = message.c.destination.startswith(f"{place}/", autoescape=True)
-        if ":" not in place:
-            starts = message.c.destination.startswith(f"{place}:", autoescape=True)
-        which = [self.own, message.c.tier > 0, message.c.number > after]
-        if not dead:
-            which.append(message.c.state.not_in((DEAD, EXPIRED)))
-        query = select(message.c.bucket, message.c.id, message.c.number).where(
-            *which, (message.c.destination == place) | starts
-        )
-        found = on.execute(query.order_by(message.c.number).limit(limit))
-        return [(row.bucket, row.id, row.number) for row in found]
 
     def first_calls(self, on: Connection, names: Sequence[Name]) -> dict[Name, int]:
         """The stamp of the first live row of each message: the others wait until it has ended."""

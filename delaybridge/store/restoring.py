@@ -1,4 +1,4 @@
-"""What operators do by the ledger's record, in all buckets: restore what Redis lacks, purge."""
+"""Restoring by the ledger's record: what Redis lacks, in all buckets."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING
 
 from delaybridge.ledger.rows import HOT
 from delaybridge.ledger.work import Work
-from delaybridge.message import State
 from delaybridge.store.agreement import Looked, OnPage, WantedRows, restore_missing
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import LedgerSteps
-from delaybridge.store.selection import Selected
 
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
     from delaybridge.ledger.rows import LedgerRow
-
-_PAGE_ROWS = 10_000
 
 
 def restore_all(
@@ -36,15 +32,3 @@ def restore_all(
         one = yield from restore_missing(bucket, records, wanted, on_page)
         total = Looked(total.rows + one.rows, total.absent + one.absent)
     return total
-
-
-def recorded(
-    _: Calls, *, records: Records, place: str, after: int, dead: bool
-) -> LedgerSteps[tuple[list[Selected], int | None]]:
-    """A page of the unfinished messages of a destination, and after which number the next begins.
-
-    None: this was the last one. dead: dead messages, too.
-    """
-    rows = yield Work(lambda on: records.of_place(on, place, after, _PAGE_ROWS, dead=dead))
-    found = [Selected(id, bucket, State.DELAYED) for bucket, id, _ in rows]
-    return found, rows[-1][2] if len(rows) == _PAGE_ROWS else None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,8 +13,7 @@ from delaybridge.settings.durability import Keeping
 from delaybridge.store.agreement import Looked, OnPage, WantedRows
 from delaybridge.store.jobs import Job
 from delaybridge.store.lives import as_recorded, life, recorded_life
-from delaybridge.store.restoring import recorded, restore_all
-from delaybridge.store.selection import Selected
+from delaybridge.store.restoring import restore_all
 from delaybridge.store.stored import Stored
 from delaybridge.web import jobs
 from delaybridge.web.endpoint import Call, Endpoint, Reply, Scope
@@ -133,15 +130,6 @@ async def restored(site: Site, records: Records, wanted: WantedRows) -> Progress
         await task
     finally:
         task.cancel()
-
-
-async def unfinished(site: Site, records: Records, place: str) -> AsyncIterator[list[Selected]]:
-    """Messages of a destination by the ledger, also those that Redis lacks; no dead ones."""
-    after: int | None = -1
-    while after is not None:
-        step = partial(recorded, records=records, place=place, after=after, dead=False)
-        page, after = await site.patient.run(step)  # type: ignore[arg-type]
-        yield page
 
 
 async def _run(site: Site, records: Records, wanted: WantedRows, on_page: OnPage) -> Looked:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
+from typing import Any
 
 import redis
 
@@ -19,6 +20,14 @@ from tests.rigs.waiting import until
 
 LOOK_S = 2  # between two looks of a worker at a bucket; 60 s without the change
 SPARED = 2  # buckets that lose nothing, or more up to a power of two
+YOUNG_S = 30  # what contradicts nothing, and whose call may be under way, waits for so long
+HALF = "half of "
+HALVED = """
+local names = redis.call('TYPE', KEYS[1]).ok == 'zset' and redis.call('ZRANGE', KEYS[1], 0, -1)
+  or redis.call('TYPE', KEYS[1]).ok == 'hash' and redis.call('HKEYS', KEYS[1]) or {}
+for i = 1, #names, 2 do
+  redis.call(redis.call('TYPE', KEYS[1]).ok == 'zset' and 'ZREM' or 'HDEL', KEYS[1], names[i])
+end"""
 ENOUGH = 5  # messages: of a few, all may be cancelled before a worker finds them
 Lost = Mapping[int, Collection[str]]  # bucket -> keys
 
@@ -34,12 +43,13 @@ def random_halves(count: int) -> list[list[str]]:
 SINGLES = each_in_a_bucket([[key] for key in ALONE])
 PAIRS = each_in_a_bucket([*combinations(ALONE, 2)])
 HALVES = each_in_a_bucket(random_halves(30))
+ENTRIES = each_in_a_bucket([[f"{HALF}{key}"] for key in (*ALONE, *ALONE)])
 
 
-def lose(lost: Lost, *, kills: bool) -> Callable[[Site], None]:
+def lose(lost: Lost, *, kills: bool, ledger: bool) -> Callable[[Site], None]:
     """Delete these keys of each bucket at once, when all states are there; then see it mended.
 
-    kills: a worker is killed as soon as the first bucket is mended.
+    kills: a worker is killed as soon as the first bucket is mended. ledger: nobody mends by hand.
     """
 
     def run(site: Site) -> None:
@@ -52,15 +62,16 @@ def lose(lost: Lost, *, kills: bool) -> Callable[[Site], None]:
                 until(lambda: site.bridge.client.stats().mended, "a bucket is mended")
                 site.kill_worker(site.bridge.workers[0])
             remedied: set[str] = set()
+            by_hand = None if ledger else remedied
             with suppress(AssertionError):  # what is not mended breaks I8
-                until(lambda: is_mended(site, remedied), interval_s=0.3)
+                until(lambda: is_mended(site, by_hand), interval_s=0.3)
                 site.finish_load()
-                until(lambda: is_mended(site, remedied), interval_s=0.3)
+                until(lambda: is_mended(site, by_hand), interval_s=0.3)
             site.bridge.client.resume(paused.partition("/")[0])
         told = site.bridge.client.stats().mended.keys()
         site.expect("I8", f"it is told of {to_find - told}, too", to_find <= told)
         alone = {key_of(site, b, "marks") for b, names in lost.items() if [*names] == ["marks"]}
-        site.expect("I8", "a command mends lost marks", alone <= remedied)
+        site.expect("I8", "a command mends lost marks", alone <= remedied or ledger)
 
     return run
 
@@ -70,16 +81,28 @@ def delete(site: Site, bucket: int, names: Collection[str]) -> bool:
     with site.direct.pipeline() as transaction:
         for name in ("due", "parked"):
             transaction.zcard(key_of(site, bucket, name))
-        transaction.delete(*(key_of(site, bucket, name) for name in names))
-        due, parked, _ = transaction.execute()
+        for name in names:
+            lose_one(transaction, key_of(site, bucket, name.removeprefix(HALF)), name)
+        due, parked, *_ = transaction.execute()
     gone = due * ("due" in names) + parked * ("parked" in names)
     return "messages" not in names and gone >= ENOUGH
 
 
-def is_mended(site: Site, remedied: set[str]) -> bool:
-    """Whether every message is in its place; runs the commands that stats show meanwhile."""
+def lose_one(redis: Any, key: str, name: str) -> None:
+    """Delete a key, or every other entry of it."""
+    if name.startswith(HALF):
+        redis.eval(HALVED, 1, key)
+    else:
+        redis.delete(key)
+
+
+def is_mended(site: Site, remedied: set[str] | None) -> bool:
+    """Whether every message is in its place.
+
+    remedied: runs the commands that stats show meanwhile, and adds their keys; None: it does not.
+    """
     found = site.bridge.client.stats().all_damage
-    for one in found:
+    for one in found if remedied is not None else ():
         command = shlex.split(one.remedy.partition("redis-cli ")[2])
         if command:
             remedied.add(command[1])
@@ -115,20 +138,24 @@ def key_of(site: Site, bucket: int, name: str) -> str:
 ROWS = "in each what the table of lost keys says; all other buckets go on"
 
 
-def cell(id: str, fault: str, lost: Lost, *, kills: bool = False, **more: object) -> Cell:
+def cell(
+    id: str, fault: str, lost: Lost, *, kills: bool = False, ledger: bool = False, **more: object
+) -> Cell:
     buckets = 2 ** max(lost).bit_length()
 
     def excuses(message: str) -> frozenset[str]:
-        return excused(lost.get(keys.bucket_of(message.encode(), buckets), ()))
+        names = lost.get(keys.bucket_of(message.encode(), buckets), ())
+        return excused([name.removeprefix(HALF) for name in names], ledger=ledger)
 
     return Cell(
-        id=id, component="Redis", fault=fault, expects=ROWS, run=lose(lost, kills=kills),
-        excuses=excuses,
+        id=id, component="Redis", fault=fault, expects=ROWS,
+        run=lose(lost, kills=kills, ledger=ledger), excuses=excuses,
         setup=Setup(
-            redis="own", buckets=buckets, change=f"look:{LOOK_S}",
-            settings={"PUBLISH__DEDUP_WINDOW_S": "600"}, load={"rate": 250.0, "first_s": 1.0},
+            redis="own", buckets=buckets, change=f"look:{LOOK_S}", ledger=ledger,
+            settings={"PUBLISH__DEDUP_WINDOW_S": "600", "LEDGER__RECONCILE_S": str(LOOK_S)},
+            load={"rate": 250.0, "first_s": 1.0},
         ),
-        duplicates=4 * WINDOW, back_off_ms=10_000, **more,
+        duplicates=4 * WINDOW, back_off_ms=10_000 + YOUNG_S * 1000 * ledger, **more,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -146,5 +173,24 @@ CELLS = [
         f"{len(HALVES)} buckets lose a random half of their keys, under load; a worker is killed "
         "while they are mended",
         HALVES, kills=True,
+    ),
+    cell(
+        "F75-ledger", f"{len(SINGLES)} buckets lose one key each, under load, with a ledger",
+        SINGLES, ledger=True,
+    ),
+    cell(
+        "F75b-ledger", f"{len(PAIRS)} buckets lose two keys each, under load, with a ledger",
+        PAIRS, ledger=True, seconds=10.0,
+    ),
+    cell(
+        "F75c-ledger",
+        f"{len(HALVES)} buckets lose a random half of their keys, under load, with a ledger; a "
+        "worker is killed while they are mended",
+        HALVES, ledger=True, kills=True,
+    ),
+    cell(
+        "F75d-ledger",
+        f"{len(ENTRIES)} buckets lose half of the entries of a key each, under load, with a ledger",
+        ENTRIES, ledger=True,
     ),
 ]  # fmt: skip

@@ -194,26 +194,6 @@ MUTANTS = [
         "what_is_not_due",
     ),
     Mutant(
-        "mykit: Redis alone is cleared", "delaybridge/web/compat/mykit.py",
-        "parts.append(jobs.applied(unfinished(", "(jobs.applied(unfinished(",
-        "what Redis lost is delivered after clearAll",
-        "tests/integration/test_http_compat_ledger.py::test_all_is_cleared_by_the_record_but_what_"
-        "is_dead_or_elsewhere",
-    ),
-    Mutant(
-        "mykit: in flight twice", "delaybridge/web/compat/mykit.py",
-        "if each is not Answer.IN_FLIGHT]", "if each]",
-        "what is with the broker is counted by Redis and by the ledger",
-        "tests/integration/test_http_compat_ledger.py::test_what_is_with_the_broker_is_counted_once",
-    ),
-    Mutant(
-        "mykit: the dead are cleared", "delaybridge/web/ledger.py",
-        "after=after, dead=False)", "after=after, dead=True)",
-        "clearAll cancels dead jobs, with a ledger only",
-        "tests/integration/test_http_compat_ledger.py::test_all_is_cleared_by_the_record_but_what_"
-        "is_dead_or_elsewhere",
-    ),
-    Mutant(
         "cli: a line in two pieces", "delaybridge/cli/lines.py",
         "yield from _line(number, kept + part, limit)", "yield from _line(number, part, limit)",
         "the beginning of a line is lost",

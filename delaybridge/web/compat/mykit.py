@@ -24,9 +24,9 @@ from delaybridge.web import jobs
 from delaybridge.web.compat.dialect import answers, content_of, destination_of, drop, noted, put
 from delaybridge.web.compat.popping import Pop, number_of
 from delaybridge.web.endpoint import Call, Endpoint, Scope
-from delaybridge.web.jobs import Named, Progress
+from delaybridge.web.jobs import Progress
 from delaybridge.web.json_text import decoded
-from delaybridge.web.ledger import first_ms, records_of, restored, unfinished
+from delaybridge.web.ledger import first_ms, records_of, restored
 from delaybridge.web.problems import Problem
 from delaybridge.web.shapes import may_live
 from delaybridge.web.tenancy import Tenancy
@@ -228,16 +228,8 @@ async def clear(call: Call) -> MykitEnvelope:
     if call.query.confirm != call.site.settings.namespace:
         what = "this cancels every job; add ?confirm=NAMESPACE"
         raise Problem(422, "unconfirmed", what)
-    cancel = call.patient.cancel_many
-
-    async def cancel_lost(some: Sequence[Named]) -> list[Answer]:
-        """What is in flight was counted before."""
-        return [each for each in await cancel(some) if each is not Answer.IN_FLIGHT]
-
-    parts = [jobs.applied(call.patient.select(Selection(place=_ours(call))), cancel)]
-    if (records := _records(call)) is not None:
-        parts.append(jobs.applied(unfinished(call.site, records, _ours(call)), cancel_lost))
-    return await _begin(call, "cancel", *parts)
+    pages = call.patient.select(Selection(place=_ours(call)))
+    return await _begin(call, "cancel", jobs.applied(pages, call.patient.cancel_many))
 
 
 def _records(call: Call) -> Records | None:
