@@ -194,7 +194,8 @@ def compare(bucket: Bucket, records: Records, how: Comparing) -> LedgerSteps[Com
             if not calls:
                 break
             after = calls[-1].score, calls[-1].id
-            one = yield from _compare_page(bucket, records, state, calls, how)
+            found = [each for each in calls if each.stamp]  # one without a record is no message
+            one = yield from _compare_page(bucket, records, state, found, how)
             if one is None:
                 return None
             total = Compared(
@@ -212,7 +213,6 @@ def _compare_page(
     calls: Sequence[StoredCall],
     how: Comparing,
 ) -> LedgerSteps[Compared | None]:
-    calls = [each for each in calls if each.stamp]  # an entry whose record is gone is no message
     names = [(bucket.number, each.id, int.from_bytes(each.stamp, "big")) for each in calls]
     known: dict[Any, tuple[str, int]] = yield Work(lambda on: records.states(on, names))
     ended = [
