@@ -85,11 +85,14 @@ def restore(
 
         records = _records(call)
         found = client.run(lambda calls: restore_all(calls, records, wanted, on_page))  # type: ignore[arg-type,return-value]
+        unlisted = sum(each.unlisted for each in client.stats().buckets)
     seconds = round(time.monotonic() - began_s, 1)
-    data = {"rows": found.rows, "restored": found.absent, "dry_run": dry_run, "seconds": seconds}
+    data = {"rows": found.rows, "restored": found.absent, "unlisted": unlisted, "dry_run": dry_run}
     verb = "to be restored" if dry_run else "restored"
     text = f"{found.absent:,} of {found.rows:,} messages {verb} in {seconds} s"
-    call.output.result(data, text)
+    if unlisted:
+        text += f"; {unlisted:,} are in Redis, but in no set: workers find them within a minute"
+    call.output.result({**data, "seconds": seconds}, text)
 
 
 @click.command("purge", cls=Command)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from delaybridge import Message
+from delaybridge import Client, Message
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
@@ -18,6 +18,7 @@ from delaybridge.store import healing, keys
 from delaybridge.store.agreement import Comparing, compare
 from delaybridge.store.store import Store
 from tests.rigs.bucket import TTL_MS, World
+from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
@@ -158,3 +159,20 @@ async def test_an_entry_whose_record_is_gone_is_no_message_that_the_ledger_lacks
         found = await crew.client._store.complete(looked)
         assert found is not None
         assert (found.messages, found.without_row) == (0, 0)
+
+
+def test_restore_tells_of_messages_that_it_leaves_to_the_workers(
+    run: Run, redis_url: str, namespace: str, tmp_path: Path, raw: redis_py.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    monkeypatch.setenv("DELAYBRIDGE_LEDGER__URL", url)
+    monkeypatch.setenv("DELAYBRIDGE_DURABILITY", "ledger")
+    monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "1")
+    kept: dict[str, Any] = {"durability": "ledger", "ledger": url, "buckets": 1}
+    with Client(redis_url, namespace=namespace, brokers={"memory": "memory://"}, **kept) as client:
+        client.schedule_many([Message("memory:q", b"x", delay="30m") for _ in range(3)])
+    raw.delete(keys.bucket_key(namespace, 0, "due"))
+    (said,) = run("--json", "restore").objects
+    assert (said["rows"], said["restored"], said["unlisted"]) == (3, 0, 3)
+    assert "3 are in Redis, but in no set" in run("restore").out
