@@ -13,6 +13,7 @@ import redis
 
 from delaybridge.store import keys
 from tests.chaos.cell import Cell, Setup
+from tests.chaos.cells_ledger import YOUNG_S, wait_restored
 from tests.chaos.lost_keys import ALONE, excused
 from tests.chaos.site import WINDOW, Site
 from tests.rigs.bridge import rabbitmq_channel
@@ -20,7 +21,6 @@ from tests.rigs.waiting import until
 
 LOOK_S = 2  # between two looks of a worker at a bucket; 60 s without the change
 SPARED = 2  # buckets that lose nothing, or more up to a power of two
-YOUNG_S = 30  # what contradicts nothing, and whose call may be under way, waits for so long
 HALF = "half of "
 HALVED = """
 local names = redis.call('TYPE', KEYS[1]).ok == 'zset' and redis.call('ZRANGE', KEYS[1], 0, -1)
@@ -68,6 +68,8 @@ def lose(lost: Lost, *, kills: bool, ledger: bool) -> Callable[[Site], None]:
                 site.finish_load()
                 until(lambda: is_mended(site, by_hand), interval_s=0.3)
             site.bridge.client.resume(paused.partition("/")[0])
+            if ledger:
+                wait_restored(site)
         told = site.bridge.client.stats().mended.keys()
         site.expect("I8", f"it is told of {to_find - told}, too", to_find <= told)
         alone = {key_of(site, b, "marks") for b, names in lost.items() if [*names] == ["marks"]}

@@ -6,6 +6,7 @@ from tests.mutants import (
     clients,
     entrances,
     ingest,
+    lost,
     outside,
     publishing,
     scanning,
@@ -23,4 +24,5 @@ MUTANTS: list[Mutant] = [
     *publishing.MUTANTS,
     *outside.MUTANTS,
     *sharing.MUTANTS,
+    *lost.MUTANTS,
 ]

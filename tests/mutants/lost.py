@@ -1,0 +1,55 @@
+"""Mutants of what verbs and workers do about messages and keys that Redis lost, with a ledger."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_BY_RECORD = (
+    "tests/integration/test_verbs_by_record.py"
+    "::test_each_verb_answers_by_the_record_and_a_wipe_undoes_none"
+)
+_LOST_KEYS = "tests/integration/test_lost_keys_ledger.py"
+MUTANTS = [
+    Mutant(
+        "lost: bulk verbs see Redis alone", "delaybridge/store/selection.py",
+        "return [None] if is_any else []", "return []",
+        "what Redis lost is delivered after a purge",
+        f"{_BY_RECORD}[sqlite]",
+    ),
+    Mutant(
+        "lost: replaced by nothing", "delaybridge/store/tiering.py",
+        "if is_known == 0]", "if False]",
+        "a message that was replaced comes as well, since Redis had lost it",
+        f"{_BY_RECORD}[sqlite]",
+    ),
+    Mutant(
+        "lost: dead for good", "delaybridge/store/recorder.py",
+        '("reschedule", "kick", "discard")', '("reschedule",)',
+        "a dead message that Redis lost is dead again after it was kicked, or discarded",
+        f"{_BY_RECORD}[sqlite]",
+    ),
+    Mutant(
+        "agreement: an entry is a message", "delaybridge/store/agreement.py",
+        "[each for each in calls if each.stamp]", "[*calls]",
+        "health says that the ledger lacks messages whose rows are all there",
+        f"{_LOST_KEYS}::test_an_entry_whose_record_is_gone_is_no_message_that_the_ledger_lacks",
+    ),
+    Mutant(
+        "lost keys: mended is enough", "delaybridge/worker/reconciling.py",
+        " and not session.was_mended", "",
+        "what lost its record waits until its row is old enough for a round",
+        f"{_LOST_KEYS} -k some",
+    ),
+    Mutant(
+        "lost keys: a counter waits for an operator", "delaybridge/scan/damaged_buckets.py",
+        "if self._mender is not None and any(", "if False and any(",
+        "with a ledger a bucket that lost its marks waits",
+        f"{_LOST_KEYS} -k some",
+    ),
+    Mutant(
+        "lost keys: claims of a lost counter", "delaybridge/scan/reclaiming.py",
+        "if self._context.ledger is not None and each.session.counts.mirror:", "if False:",
+        "what was in flight when the marks were lost stays in the mirror for good",
+        f"{_LOST_KEYS} -k some",
+    ),
+]  # fmt: skip
