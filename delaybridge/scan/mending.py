@@ -44,8 +44,10 @@ class Mending:
     async def _compare(self, sessions: Iterable[Session]) -> None:
         asked = {s: [orphans.count(s.bucket, s.owner)] for s in sessions}
         for session, (counts,) in (await self._context.asking.ask(asked)).items():
+            # What was claimed, and had lost its record, was buried: the ledger has it.
+            is_lacking = self._context.ledger is not None and counts.bare > session.counts.bare
             session.counts = counts
-            if counts.difference != session.residue:
+            if is_lacking or counts.difference != session.residue:
                 self._retake(session, f"its keys contradict one another: {counts}")
 
     def _sessions(self) -> list[Session]:
@@ -66,7 +68,7 @@ class Mending:
             walks += 1
             total = total.plus(await self._walk(session))
             await self._count(session)
-        session.was_mended = walks > 0
+        session.was_mended = walks > 0 or session.counts.bare > 0  # reclaimed without a record
         if any(total):
             self._context.emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
 

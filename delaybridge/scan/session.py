@@ -28,7 +28,7 @@ class Session:
     the last claim left messages that are due, or none was made yet. scanner: that works on it.
     server: run id of the server under which the bucket agreed with the ledger. counts: what its
     keys said last; residue: their difference that no walk could mend; was_mended: they contradicted
-    one another when it began.
+    one another when it began, or lacked records.
     """
 
     scanner: Scanner

@@ -27,7 +27,8 @@ ALL = ("due", "messages", "mirror", "parked", "dead", "dead_reason", "attempts",
 SOME = [
     (), *((key,) for key in ALL), ("due", "messages"), ("messages", "mirror"),
     ("messages", "parked"), ("dead", "messages"), ("dead", "dead_reason"), ("messages", "marks"),
-    ("mirror", "marks"), ("due", "marks"), ("due", "mirror", "parked", "marks"), ALL[:-2], ALL,
+    ("mirror", "marks"), ("due", "mirror", "parked", "marks"), ALL[:-2], ALL,
+    ("due", "messages", "parked", "dead", "dead_reason"),
     ("half of messages", "half of due"), ("half of messages", "marks"), ("half of due", "parked"),
     ("half of mirror", "half of marks"), *((f"half of {key}",) for key in ALL),
 ]  # fmt: skip
@@ -159,6 +160,27 @@ async def test_an_entry_whose_record_is_gone_is_no_message_that_the_ledger_lacks
         found = await crew.client._store.complete(looked)
         assert found is not None
         assert (found.messages, found.without_row) == (0, 0)
+
+
+async def test_what_was_buried_without_its_record_comes_once_its_keys_are_counted(
+    redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path, raw: redis_py.Redis
+) -> None:
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    async with Crew(redis_url, namespace, 1, ledger=url) as crew:
+        kept: dict[str, Any] = {"ledger": {"reconcile_s": 1800.0}, "scan": {"claim_ahead_ms": 5}}
+        crew.start(lease=CALM, buckets=1, **kept)
+        past = crew.workers["w"].past
+        (session,) = await until_async(lambda: [each for each in past.sessions() if each.ready])
+        ids = await crew.schedule(3, seconds=0.1, first_s=1.0)
+        raw.delete(keys.bucket_key(namespace, 0, "messages"))
+
+        async def buried() -> bool:
+            return len((await crew.client.dead()).items) == 3
+
+        await until_async(buried, "they are due, and nobody has their records")
+        await session.scanner.mending.compare()
+        await arrived.all(ids)
+        await crew.stop()
 
 
 def test_restore_tells_of_messages_that_it_leaves_to_the_workers(

@@ -52,4 +52,16 @@ MUTANTS = [
         "what was in flight when the marks were lost stays in the mirror for good",
         f"{_LOST_KEYS} -k some",
     ),
+    Mutant(
+        "lost keys: what was reclaimed without a record", "delaybridge/scan/mending.py",
+        " or session.counts.bare > 0", "",
+        "what was in flight, and lost its record, waits until its row is old enough for a round",
+        f"{_LOST_KEYS} -k some",
+    ),
+    Mutant(
+        "lost keys: what was claimed without a record", "delaybridge/scan/mending.py",
+        "if is_lacking or counts", "if counts",
+        "what fell due, and had lost its record, waits until its row is old enough for a round",
+        f"{_LOST_KEYS} -k buried",
+    ),
 ]  # fmt: skip
