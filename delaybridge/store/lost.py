@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from delaybridge.ledger.rows import DEAD, EXPIRED, LedgerRow
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
-from delaybridge.store.agreement import looked_for
+from delaybridge.store.agreement import PAGE_MESSAGES, looked_for
 from delaybridge.store.command import LedgerSteps
 from delaybridge.store.healing import Presence, restore, standing
 from delaybridge.store.record import UNTRIED, joined_record
@@ -21,8 +21,6 @@ from delaybridge.store.verbs import Bucket
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
 
-_PAGE = 500
-
 
 class LostSlice(NamedTuple):
     """Some of a bucket. after: where the next slice begins; None after the last."""
@@ -31,14 +29,18 @@ class LostSlice(NamedTuple):
     after: tuple[int, int] | None
 
 
-def lost(bucket: Bucket, records: Records, after: tuple[int, int]) -> LedgerSteps[LostSlice]:
-    """Messages of a bucket that Redis lacks, by due time and call, after these two."""
+def lost(
+    bucket: Bucket, records: Records, after: tuple[int, int], to: str | None = None
+) -> LedgerSteps[LostSlice]:
+    """Messages of a bucket that Redis lacks, by due time and call, after these two.
+
+    to: how their destinations begin.
+    """
+    asked = partial(records.page, bucket=bucket.number, limit=PAGE_MESSAGES, is_brief=True, to=to)
     found: list[Presence] | None = None
     while found is None:  # too much has left since: read it again
         (as_of,) = yield [standing(bucket)]
-        page: list[LedgerRow] = yield Work(
-            partial(records.page, bucket=bucket.number, after=after, limit=_PAGE, is_brief=True)
-        )
+        page: list[LedgerRow] = yield Work(partial(asked, after=after))
         (found,) = (yield [restore(bucket, as_of, map(looked_for, page))]) if page else ([],)
     absent = [
         row.number
@@ -46,7 +48,7 @@ def lost(bucket: Bucket, records: Records, after: tuple[int, int]) -> LedgerStep
         if where is Presence.ABSENT
     ]  # fmt: skip
     rows = (yield Work(partial(records.of_numbers, numbers=absent))) if absent else []
-    following = (page[-1].due_ms, page[-1].number) if len(page) == _PAGE else None
+    following = (page[-1].due_ms, page[-1].number) if len(page) == PAGE_MESSAGES else None
     return LostSlice([*map(_row, rows)], following)
 
 

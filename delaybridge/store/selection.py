@@ -140,7 +140,7 @@ class Walk:
         assert self._records is not None
         first_ms, last_ms = self._span_ms
         after = self._after or (int(first_ms or 0), -1)
-        found = yield from lost(bucket, self._records, after)
+        found = yield from lost(bucket, self._records, after, self._place or self._wanted)
         rows = [
             row
             for row in found.messages
