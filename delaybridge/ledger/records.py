@@ -218,11 +218,10 @@ class Records:
         is_brief: without their payloads. to: a destination, or what begins it, as an exchange.
         """
         place = tuple_(message.c.due_ms, message.c.number)
-        which = [self.own, text(f"tier = {HOT}"), message.c.bucket == bucket]
-        which.append(place > tuple_(*after))
+        which = [self.own, message.c.bucket == bucket, place > tuple_(*after)]
         if to is not None:
             which.append(message.c.destination.startswith(to, autoescape=True))
-        query = select(*(_BRIEF if is_brief else ROW)).where(*which)
+        query = select(*(_BRIEF if is_brief else ROW)).where(text(f"tier = {HOT}"), *which)
         order = query.order_by(message.c.due_ms, message.c.number)
         return self.read(on, order.limit(limit), in_order=False)
 

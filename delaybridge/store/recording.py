@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
 
 Steps = LedgerSteps[None]
+_Call = tuple[RedisCommand[Any], list[LedgerRow]]
 _TRIES = 3  # of a call during which workers begin to compare its bucket, or Redis is wiped
 # Places of arguments.
 _NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
@@ -86,8 +87,11 @@ class Recording:
         first = {node: i for i, node in reversed(nodes.items())}
         if not first:
             return
-        clocks = yield [registry.store_time(self._asked[i].keys[0]) for i in first.values()]
-        times = dict(zip(first, clocks, strict=True))
+        looks = self._looks(places)
+        clocks = [registry.store_time(self._asked[i].keys[0]) for i in first.values()]
+        answers = yield [*clocks, *looks]
+        times = dict(zip(first, answers, strict=False))
+        self._take_standing(looks, answers[len(clocks) :])
         for i, node in nodes.items():
             if isinstance(times[node], Exception):
                 self.answers[i] = times[node]
@@ -138,12 +142,15 @@ class Recording:
             failpoints.reach("ledger.added")
         try:
             self._heat((yield from separate(self._cold, rows)))
-            yield from bring_lost(self._cold, self._calls())
+            yield from bring_lost(self._cold, self._calls(are_compared=False))
         except StoreError as exc:  # the rows are there: they are to be delivered
             self._refuse(in_doubt(exc))
 
-    def _calls(self) -> list[tuple[RedisCommand[Any], list[LedgerRow]]]:
-        return [(self._asked[i], rows) for i, rows in self._rows.items()]
+    def _calls(self, *, are_compared: bool = True) -> list[_Call]:
+        """Those that store, and their rows; or only of buckets that nobody has compared."""
+        calls = [(self._asked[i], rows) for i, rows in self._rows.items()]
+        stand = self._standing
+        return [call for call in calls if are_compared or not stand[marks_of(call[0])].is_compared]
 
     def _heat(self, names: Set[RowName]) -> None:
         """These are to be in Redis after all."""
@@ -194,9 +201,7 @@ class Recording:
         if left:
             looks = self._looks(left)
             answers = yield [*looks, *(heard[i] for i in left)]
-            for look, answer in zip(looks, answers, strict=False):
-                known = Standing() if isinstance(answer, Exception) else answer
-                self._standing[str(look.args[0])] = known
+            self._take_standing(looks, answers)
             for i, answer in zip(left, answers[len(looks) :], strict=True):
                 self.answers[i] = answer
         if failpoints.ARE_SET:
@@ -206,6 +211,11 @@ class Recording:
         recorded = [self._asked[i] for i in places if is_recorded(self._asked[i])]
         marks = dict.fromkeys(filter(None, map(marks_of, recorded)))
         return [standing_at(name) for name in marks if name not in self._standing]
+
+    def _take_standing(self, looks: Sequence[RedisCommand[Any]], answers: Sequence[Any]) -> None:
+        for look, answer in zip(looks, answers, strict=False):
+            known = Standing() if isinstance(answer, Exception) else answer
+            self._standing[str(look.args[0])] = known
 
     def take_answers(self, places: Sequence[int], tries: int = _TRIES) -> Steps:
         """Commit what Redis has answered; whose answer cannot be committed gets the error."""
@@ -267,9 +277,6 @@ class Recording:
             if not isinstance(self.answers[i], Exception):
                 self.answers[i] = LedgerUnavailable(WENT_BACK)
 
-    def _needs_redis(self, i: int) -> bool:
-        return self._has(i, _SOURCE_AND_REACH)
-
     def _has(self, i: int, places: Mapping[str, Sequence[int]]) -> bool:
         """Whether a command has any of these arguments."""
         command = self._asked[i]
@@ -287,7 +294,7 @@ class Recording:
         asked: dict[tuple[Any, Any], list[int]] = defaultdict(list)
         for i in places:
             args = self._asked[i].args
-            if not (self._needs_redis(i) or self._has(i, _RECEIPT_OF)):
+            if not (self._has(i, _SOURCE_AND_REACH) or self._has(i, _RECEIPT_OF)):
                 asked[args[_STAMP], args[_ID]].append(i)
         return {
             name: own
@@ -357,7 +364,7 @@ class Recording:
 
         A call that is read from a source is made once; one with a reach depends on the destination.
         """
-        asked = [i for i in places if self._needs_redis(i)]
+        asked = [i for i in places if self._has(i, _SOURCE_AND_REACH)]
         names = {i: named(self._asked[i], self._records.namespace) for i in asked}
         if not names:
             return
