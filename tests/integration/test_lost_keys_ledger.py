@@ -183,6 +183,20 @@ async def test_what_was_buried_without_its_record_comes_once_its_keys_are_counte
         await crew.stop()
 
 
+async def test_a_worker_goes_on_by_itself_though_the_marks_of_its_bucket_vanished(
+    redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path, raw: redis_py.Redis
+) -> None:
+    url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
+    async with Crew(redis_url, namespace, 1, ledger=url) as crew:
+        crew.start(lease=CALM, buckets=1)
+        past = crew.workers["w"].past
+        (session,) = await until_async(lambda: [each for each in past.sessions() if each.ready])
+        raw.delete(keys.bucket_key(namespace, 0, "marks"))
+        await until_async(lambda: not session.alive, "its next renewal is refused")
+        await arrived.all(await crew.schedule(3, seconds=0.1))
+        await crew.stop()
+
+
 def test_restore_tells_of_messages_that_it_leaves_to_the_workers(
     run: Run, redis_url: str, namespace: str, tmp_path: Path, raw: redis_py.Redis,
     monkeypatch: pytest.MonkeyPatch,

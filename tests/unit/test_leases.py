@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,3 +104,19 @@ async def test_a_lease_of_another_is_asked_for_again_when_it_runs_out(servers: S
     servers.leases.assign({0: Bucket("ns", 0, "birth")}, may_take=True)
     servers.found = [Acquired(None, left_ms=100, holder="other")]
     assert await servers.leases.round() == pytest.approx(0.12)  # sooner than the next renewal
+
+
+async def test_a_lease_whose_renewal_is_refused_is_given_back(servers: Servers) -> None:
+    """Redis has it still, if it has forgotten claims: nobody could take it until it runs out."""
+    servers.now_s, given = 10.0, list[Session]()
+    held = servers.leases.sessions[1] = Session(Bucket("ns", 1, "birth"), "w:1", 1, 1000, 9.0)
+
+    async def release(session: Session) -> None:
+        given.append(session)
+
+    servers.leases._release = release  # type: ignore[method-assign]
+    servers.leases._holder = SimpleNamespace(session_over=lambda session: None)  # type: ignore[assignment]
+    servers.found = [Renewed(False)]
+    await servers.leases.round()
+    await asyncio.gather(*servers.leases.draining)
+    assert given == [held]
