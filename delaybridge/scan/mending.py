@@ -38,7 +38,8 @@ class Mending:
 
     async def is_sound(self, session: Session) -> bool:
         """The same for one bucket: whether the session goes on."""
-        await self._compare([session])
+        if not session.draining:
+            await self._compare([session])
         return session.alive
 
     async def _compare(self, sessions: Iterable[Session]) -> None:

@@ -187,7 +187,6 @@ async def restore_one(call: Call) -> MykitEnvelope:
     if answer is Answer.UNKNOWN and (records := records_of(call.site)) is not None:
         wanted = WantedRows(ids=frozenset([Tenancy(call.tenant).in_store(id)]))
         if any([found["restored"] async for _, found in restored(call.site, records, wanted)]):
-            await call.client.kick(id)  # if it was dead
             return MykitEnvelope(True)
     if answer is Answer.KICKED:
         return MykitEnvelope(True)
