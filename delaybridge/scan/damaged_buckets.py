@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from delaybridge.backoff import Backoff
@@ -85,7 +85,7 @@ class DamagedBuckets:
         replies = await self._store.run_isolated([*damage.look(bucket), *releasing])
         case.token = None
         found = damage.found(bucket, replies, was_owned=True)
-        if self._mender is not None and any(each.counter for each in found):
+        if self._mender is not None and _is_counter(found):
             found = await self._mended(case, *self._mender)
         if found:
             case.look_at_s = now_s + _LOOK_S
@@ -108,15 +108,19 @@ class DamagedBuckets:
         taken, *replies = await self._store.run_isolated(asked)
         found = damage.found(bucket, replies, was_owned=True)
         if taken is True:
-            mending = damage.with_counter(bucket, found)
+            mending = [damage.with_counter(bucket, found[0])] if _is_counter(found) else []
             await self._store.run_isolated([*mending, bucket.release(token)])
             if mending:
-                self._emit(CounterMended(bucket=bucket.number, reason=str(found[-1])))
-                case.error = ""
-            found = [each for each in found if not each.counter]
+                self._emit(CounterMended(bucket=bucket.number, reason=str(found[0])))
+                case.error, found = "", []
         return found
 
     def _report(self, case: _Case, what: str) -> None:
         if case.reported != what:
             case.reported = what
             self._emit(BucketDamaged(bucket=case.bucket.number, reason=what))
+
+
+def _is_counter(found: Sequence[Damage]) -> bool:
+    """Whether a lost counter is all the damage."""
+    return len(found) == 1 and bool(found[0].counter)

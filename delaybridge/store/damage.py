@@ -173,13 +173,12 @@ def _odd_marks(
     yield found._replace(counter=counter)
 
 
-def with_counter(bucket: Bucket, found: Sequence[Damage]) -> list[RedisCommand[Any]]:
-    """Commands that do what `remedy` says where a counter is lost, and only there.
+def with_counter(bucket: Bucket, found: Damage) -> RedisCommand[Any]:
+    """Does what `remedy` says of a lost counter; for whoever has the lease.
 
-    For whoever has the lease. What was in flight counts as possibly delivered, and comes again.
+    What was in flight counts as possibly delivered, and comes again.
     """
-    lost = [each.counter for each in found if each.counter]
-    return [plain("HSET", bucket.key("marks"), *chain(*fields.items())) for fields in lost]
+    return plain("HSET", bucket.key("marks"), *chain(*found.counter.items()))
 
 
 def _may_be(key: str, score: float) -> bool:

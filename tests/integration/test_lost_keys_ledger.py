@@ -11,12 +11,15 @@ import pytest
 import redis as redis_py
 
 from delaybridge import Client, Message
+from delaybridge.errors import StoreError
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
+from delaybridge.scan.damaged_buckets import DamagedBuckets
 from delaybridge.store import healing, keys
 from delaybridge.store.agreement import Comparing, compare
-from delaybridge.store.store import Store
+from delaybridge.store.store import AsyncStore, Store
+from delaybridge.store.verbs import Bucket
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
@@ -195,6 +198,23 @@ async def test_a_worker_goes_on_by_itself_though_the_marks_of_its_bucket_vanishe
         await until_async(lambda: not session.alive, "its next renewal is refused")
         await arrived.all(await crew.schedule(3, seconds=0.1))
         await crew.stop()
+
+
+async def test_marks_of_another_namespace_are_left_to_the_operator(
+    redis_url: str, namespace: str, raw: redis_py.Redis
+) -> None:
+    bucket, now_s, store = Bucket(namespace, 0, "birth"), [0.0], AsyncStore(redis_url)
+    found = DamagedBuckets(store, lambda: now_s[0], lambda event: None, ("w", TTL_MS))
+    raw.hset(bucket.key("marks"), mapping={"birth": "other", "healed": "x"})
+    found.add(bucket, StoreError("refused"))
+    await found.look()
+    assert raw.hgetall(bucket.key("marks")) == {b"birth": b"other", b"healed": b"x"}
+    raw.hset(bucket.key("marks"), "birth", "birth")
+    now_s[0] = 2.0
+    await found.look()
+    assert (raw.hget(bucket.key("marks"), "turn"), found.numbers) == (b"2", set())
+    assert not raw.exists(bucket.key("lease"))
+    await store.close()
 
 
 def test_restore_tells_of_messages_that_it_leaves_to_the_workers(
