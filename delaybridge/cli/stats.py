@@ -17,7 +17,7 @@ from delaybridge.cli.invocation import Invocation
 from delaybridge.cli.output import rate_text, stdout_is_closed
 from delaybridge.doctor.checks import definitions_of
 from delaybridge.store import repairs
-from delaybridge.store.announcements import LedgerDrift
+from delaybridge.store.announcements import LedgerDrift, waiting_text
 from delaybridge.store.described import (
     moment,
     stats_data,
@@ -281,6 +281,8 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
 
 
 def _ledger_fact(drift: LedgerDrift) -> str:
+    if drift.waiting:
+        return waiting_text(drift.waiting, drift.silent)
     if drift.silent:
         return f"does not answer: {drift.silent}"
     said = [f"{n:,} {name}" for name, n in drift._asdict().items() if n and name != "silent"]

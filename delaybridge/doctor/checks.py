@@ -11,6 +11,7 @@ from delaybridge.doctor.sources import ingest_faults
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store import registry, repairs, setbacks
 from delaybridge.store.alerts import failing_text
+from delaybridge.store.announcements import waiting_text
 from delaybridge.times import roughly
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ def _ledger(drift: LedgerDrift | None) -> Iterator[Finding]:
     """The ledger does not answer, or it and Redis differed."""
     if drift is None:
         return
-    if drift.silent:
+    if drift.waiting:
+        remedy = "Nothing of them goes out before; workers go on by themselves"
+        yield Finding(FAIL, "ledger", waiting_text(drift.waiting, drift.silent), remedy)
+    elif drift.silent:
         yield Finding(FAIL, "ledger", f"the ledger does not answer: {drift.silent}")
     if drift.restored or drift.dropped or drift.mended:
         numbers = f"{drift.restored:,} restored, {drift.dropped:,} dropped, {drift.mended:,} mended"

@@ -94,6 +94,11 @@ class Records:
         row = on.execute(found.where(namespace.c.namespace == self.namespace)).first()
         return None if row is None else (int(row.buckets), str(row.birth))
 
+    def touch(self, on: Connection) -> None:
+        """Write what is there already: raises unless the ledger takes what is written to it."""
+        own = namespace.c.namespace == self.namespace
+        on.execute(update(namespace).where(own).values(buckets=namespace.c.buckets))
+
     def add(self, on: Connection, rows: Sequence[LedgerRow]) -> set[RowName]:
         """Add rows; the names of those that were not there before."""
         try:

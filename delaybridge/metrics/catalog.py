@@ -155,6 +155,10 @@ METRICS = {
         "1: the ledger's database answers all of these workers.", alert="0 for 1 m"
     ),
     "ledger_lag_messages": _gauge("What the ledger was not told yet.", alert="it grows"),
+    "ledger_waiting_buckets": _gauge(
+        "Buckets held here of which nothing goes out before they were compared with the ledger.",
+        alert="above 0 for 1 m",
+    ),
     "ledger_restored_messages": _gauge(
         "Messages that Redis lacked when it was compared with the ledger last.", alert="above 0"
     ),

@@ -66,6 +66,8 @@ def _of_messages(gauges: Gauges) -> Iterator[tuple[Key, float]]:
 def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:
     """What the processes say of themselves."""
     yield ("worker_processes",), len(reports)
+    if any(report.awaits for report in reports.values()):
+        yield ("ledger_up",), 0
     workers = [report for report in reports.values() if report.scanned_s is not None]
     if workers:
         yield from _of_workers(workers)
@@ -86,6 +88,7 @@ def _of_workers(workers: Sequence[ProcessReport]) -> Iterator[tuple[Key, float]]
         yield ("publisher_unconfirmed_messages", broker), unconfirmed
     if told := [report.ledger for report in workers if report.ledger is not None]:
         yield ("ledger_up",), not any(each["silent"] for each in told)
+        yield ("ledger_waiting_buckets",), sum(each["waiting"] for each in told)
         for what in ("lag", "restored", "without_row"):
             yield (f"ledger_{what}_messages",), sum(each.get(what, 0) for each in told)
     held = Counter[tuple[str, str]]()

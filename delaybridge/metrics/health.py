@@ -10,6 +10,7 @@ from delaybridge.metrics.gauges import is_read, sources_of
 from delaybridge.metrics.reader import Reading
 from delaybridge.metrics.reports import ProcessReport
 from delaybridge.settings.urls import redact_text
+from delaybridge.store.announcements import waiting_text
 
 Latest = Mapping[str, ProcessReport]  # by name of the process
 _CHARS = 300
@@ -59,10 +60,22 @@ def _obstacles(reports: Latest, found: Reading, patience_s: float) -> Iterator[s
     if any(report.is_draining for report in reports.values()):
         yield "draining: it was told to stop"
     yield from _without_brokers(reports)
+    yield from _without_ledger(reports)
     alone = sorted(bucket for bucket, age_s in found.unowned_s.items() if age_s > patience_s)
     if alone:
         longest_s = max(found.unowned_s.values())
         yield f"{len(alone)} buckets have had no worker for up to {longest_s:.0f} s: {alone}"
+
+
+def _without_ledger(reports: Latest) -> Iterator[str]:
+    """What waits for the ledger's database."""
+    for name, report in reports.items():
+        if report.awaits:
+            yield f"{name} waits for the record of the namespace: {report.awaits}"
+    told = [report.ledger for report in reports.values() if report.ledger is not None]
+    if waiting := sum(each["waiting"] for each in told):
+        why = next((each["silent"] for each in told if each["silent"]), "")
+        yield waiting_text(waiting, why)
 
 
 def _without_brokers(reports: Latest) -> Iterator[str]:

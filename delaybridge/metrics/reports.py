@@ -23,7 +23,8 @@ class ProcessReport(NamedTuple):
     time of the earliest message that is parked for another reason.
     sources: of an ingest process, name -> (state, lag, number of faults). scanned_s: when a worker
     last looked after its leases, on the monotonic clock of this host. ledger: what a worker
-    announces of it; None: it has none. is_draining: it was told to stop.
+    announces of it; None: it has none. awaits: why it has not begun: it lacks the namespace's
+    record. is_draining: it was told to stop.
     """
 
     totals: Mapping[Key, int] = {}
@@ -36,6 +37,7 @@ class ProcessReport(NamedTuple):
     sources: Mapping[str, tuple[str, int | None, int]] = {}
     scanned_s: float | None = None
     ledger: Mapping[str, Any] | None = None
+    awaits: str = ""
     is_draining: bool = False
     is_last: bool = False
 

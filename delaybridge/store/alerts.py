@@ -80,6 +80,9 @@ def _severe(stats: Stats) -> Iterator[Alert]:
     if alone := unowned(stats.buckets):
         counts = {"alone": len(alone), "all": len(stats.buckets)}
         yield Alert(SEVERE, "{alone} of {all} buckets have no worker", counts, "buckets")
+    if stats.ledger is not None and (waiting := stats.ledger.waiting):
+        wait = {"waiting": waiting}
+        yield Alert(SEVERE, "{waiting} buckets wait to be compared with the ledger", wait)
     if stats.overdue_ms > _LATE_MS:
         late = {"late": roughly(stats.overdue_ms)}
         yield Alert(SEVERE, "the oldest waiting message is {late} overdue", late, "late")

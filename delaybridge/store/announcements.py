@@ -28,7 +28,8 @@ class LedgerDrift(NamedTuple):
 
     silent: why the ledger does not answer, or empty. lag: what it was not told yet. restored:
     messages that Redis lacked; dropped: those that had ended; without_row: those that the ledger
-    does not know; mended: rows that said something else than Redis.
+    does not know; mended: rows that said something else than Redis. waiting: buckets of which
+    nothing goes out before they were compared.
     """
 
     silent: str = ""
@@ -37,6 +38,7 @@ class LedgerDrift(NamedTuple):
     dropped: int = 0
     without_row: int = 0
     mended: int = 0
+    waiting: int = 0
 
 
 class WorkerPace(NamedTuple):
@@ -202,6 +204,12 @@ def drift_of(living: Sequence[WorkerInfo]) -> LedgerDrift | None:
         return None
     sums = (sum(counts) for counts in zip(*(each[1:] for each in found), strict=True))
     return LedgerDrift(next((each.silent for each in found if each.silent), ""), *sums)
+
+
+def waiting_text(buckets: int, silent: str) -> str:
+    """`16 buckets wait to be compared with the ledger, which does not answer: ...`."""
+    text = f"{buckets} buckets wait to be compared with the ledger"
+    return f"{text}, which does not answer: {silent}" if silent else text
 
 
 def _said(of: Mapping[str, Any]) -> WorkerTroubles:

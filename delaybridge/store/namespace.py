@@ -123,6 +123,10 @@ class Namespace:
         error = StoreWiped()
         return of_ledger(error) if self.durability.mode is Keeping.LEDGER else error
 
+    def as_known(self) -> list[RedisCommand[Any]]:
+        """Write the record as `open` has read it, if there is none now."""
+        return registry.birth(self.namespace, len(self._buckets), self.birth)
+
     def _without_record(self, error: StoreError) -> StoreError:
         """The error, on a Cluster with the server that has the namespace's record."""
         node = self.placement.node_of(keys.birth(self.namespace))

@@ -34,7 +34,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
-from delaybridge.worker.opening import open_namespace
+from delaybridge.worker.opening import wait_for_namespace
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.service import Background, Identity, OnReport, Service, end, run, until
@@ -125,7 +125,8 @@ class Ingester(Service):
         beats = [Broadcast(self.settings.namespace, self.identity, self.emit)]
         self.pulse = Pulse(self._store, beats)
         try:
-            await open_namespace(self._store, self._calls, "producer")
+            if not await wait_for_namespace(self._store, self._calls, "producer", self):
+                return
             self._start_keepers()
             work = [
                 asyncio.create_task(self._measure()),
@@ -188,6 +189,7 @@ class Ingester(Service):
                 for each in read[:MOST_DESTINATIONS]
             },
             is_draining=self.stopping.is_set(),
+            awaits=self.awaits,
         )
 
     def _start_keepers(self) -> None:

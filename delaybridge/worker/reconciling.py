@@ -35,24 +35,24 @@ from delaybridge.store.agreement import (
     compare,
     restore_missing,
 )
-from delaybridge.store.command import LedgerSteps
 from delaybridge.store.healing import Left, Sealed
 from delaybridge.store.marks import Marks
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.forgetting import forget
 from delaybridge.worker.rounds import Rounds
+from delaybridge.worker.silence import Silence
 
 _TELL_S = 1.0
 _AGAIN_S = 0.5  # after the ledger did not answer
 _PAGE = 5000  # entries of `gone` in one transaction
 _MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
 _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
-_FORGET_S = 3600.0
-_FORGET_ROWS = 1000
 _LOOKS, _LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
 _AT_ONCE = 2  # buckets: while Redis stores messages of one, the ledger is read for others
+_VERIFIED_AT_ONCE = 4  # more would wait for a connection until their time is up
 _NEVER_MS = 2**53
 
 
@@ -84,7 +84,10 @@ class Reconciling:
         self.doubt: set[int] = set()  # buckets that went back, and were not compared since
         self._verifying: set[Session] = set()
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
-        self.silent = ""  # why the ledger does not answer
+        self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
+        self._waiting: set[Session] = set()  # that claim nothing before the ledger was asked
+        self._is_told = False  # that they wait
+        self.silence = Silence()
 
     # before a session claims
 
@@ -101,6 +104,8 @@ class Reconciling:
             await self._verify_until_done(session, began_s)
         finally:
             self._verifying.discard(session)
+            self._waiting.discard(session)
+            self._is_told = self._is_told and bool(self._waiting)
             if self._restored and not self._verifying:
                 seconds = round(time.monotonic() - self._began_s, 1)
                 say(logging.WARNING, "ledger_rebuilt", restored=self._restored, seconds=seconds)
@@ -109,17 +114,30 @@ class Reconciling:
         while session.alive:
             try:
                 await self._verify(session, began_s)
-                self._answers()
                 return
             except (StoreError, ConfigError) as exc:
-                self._fails(exc)
+                self.silence.begins(exc)
+                self._say_waiting(exc)
             await asyncio.sleep(_AGAIN_S)
+
+    def _say_waiting(self, error: Exception) -> None:
+        if self._waiting and not self._is_told:
+            self._is_told = True
+            hint = "nothing of them goes out before they were compared with the ledger"
+            buckets = len(self._waiting)
+            say(logging.WARNING, "buckets_wait", buckets=buckets, reason=str(error), hint=hint)
 
     async def _verify(self, session: Session, began_s: float) -> None:
         sealed = await self._seal(session)
         is_sure = session.bucket.number not in self.doubt and not session.was_mended
         if sealed is None or (is_sure and sealed.is_healed_under(session.server)):
             return  # what left is told later: the ledger may not answer now
+        self._waiting.add(session)
+        async with self._turns:
+            await self._bring_together(session, began_s)
+
+    async def _bring_together(self, session: Session, began_s: float) -> None:
+        """Compare a bucket with the ledger as a whole, unless the session is over."""
         # From now on nobody restores by what he read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         if (sealed := await self._store.run_one(begun)) is None:
@@ -131,8 +149,12 @@ class Reconciling:
         if compared is None:
             return
         looked = await self._store.complete(restore_missing(bucket, self._records))
+        if not session.alive:  # nor is anything known of it any more
+            return
         known, name = self._known[session], f"{session.server}:{session.token}"
-        await self._store.run_one(healing.seal(bucket, session.owner, known=known, healed=name))
+        done = healing.seal(bucket, session.owner, known=known, healed=name)
+        if await self._store.run_one(done) is None or not session.alive:
+            return  # if Redis went back meanwhile, the bucket stays in doubt
         self.doubt.discard(bucket.number)
         self._restored += looked.absent
         self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
@@ -171,13 +193,15 @@ class Reconciling:
         while True:
             await asyncio.sleep(_TELL_S)
             try:
+                if self.silence.reason:
+                    await self._ledger.run_async(Work(self._records.touch))
+                    self.silence.ends()
                 for session in [*self.sessions()]:
                     if session.alive and session.ready and self._may_have_left(session):
                         await self._tell(session)
                 await self._tell_history()
-                self._answers()
-            except (StoreUnavailable, ConfigError) as exc:
-                self._fails(exc)
+            except (StoreError, ConfigError) as exc:
+                self.silence.begins(exc)
             self._forget_sessions()
 
     def _may_have_left(self, session: Session) -> bool:
@@ -296,30 +320,11 @@ class Reconciling:
             how = Comparing(now_ms, differed=before.compared.differing if before else frozenset())
             compared = await self._store.complete(compare(bucket, self._records, how))
         except (StoreError, ConfigError) as exc:
-            self._fails(exc)
+            self.silence.begins(exc)
             return
         if compared is not None:
             self.drift[bucket.number] = Drift(looked.absent, compared)
             self._found(bucket.number, looked, compared, time.monotonic() - began_s)
-
-    async def forget(self, retention_s: float) -> None:
-        """Delete rows that are older, in the background; in the worker that has bucket 0."""
-        while retention_s:
-            if any(session.bucket.number == 0 for session in self.sessions()):
-                before_ms = time.time_ns() // 1_000_000 - round(retention_s * 1000)
-                try:
-                    await self._store.complete(self._forget(before_ms))
-                except (StoreUnavailable, ConfigError) as exc:
-                    self._fails(exc)
-            await asyncio.sleep(_FORGET_S)
-
-    def _forget(self, before_ms: int) -> LedgerSteps[None]:
-        after: int | None = -1
-        while after is not None:
-            after = yield Work(partial(self._forget_some, before_ms, after))
-
-    def _forget_some(self, before_ms: int, after: int, on: Any) -> int | None:
-        return self._records.forget(on, before_ms, after, _FORGET_ROWS)
 
     async def promote(self, hot_window_s: float) -> None:
         """Bring cold messages of held buckets into Redis in time. Never ends.
@@ -345,7 +350,7 @@ class Reconciling:
         try:
             found = await self._store.complete(promote_due(session.bucket, self._cold, until_ms))
         except (StoreError, ConfigError) as exc:
-            self._fails(exc)
+            self.silence.begins(exc)
             return
         if found:
             seconds = round(time.monotonic() - began_s, 3)
@@ -354,11 +359,12 @@ class Reconciling:
 
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
+        about = self._ledger, self._records, settings.retention_s
         return [
             self.promote(settings.hot_window_s),
             self.keep_told(),
             self.reconcile(settings.reconcile_s),
-            self.forget(settings.retention_s),
+            forget(*about, lambda: self.sessions(), self.silence),
         ]
 
     # how it stands
@@ -372,24 +378,16 @@ class Reconciling:
             total["without_row"] += each.compared.without_row
             total["mended"] += each.compared.mended
         lag = len(self._steps) + len(self._dead) + len(self._times)
-        return {"silent": self.silent[:200], "lag": lag, **total}
-
-    def _fails(self, error: Exception) -> None:
-        if not self.silent:
-            say(logging.WARNING, "ledger_silent", reason=str(error))
-        self.silent = str(error)
-
-    def _answers(self) -> None:
-        if self.silent:
-            say(logging.INFO, "ledger_answers")
-        self.silent = ""
+        waiting = sum(each.alive for each in self._waiting)
+        return {"silent": self.silence.reason[:200], "lag": lag, "waiting": waiting, **total}
 
     def _forget_sessions(self) -> None:
-        for session in [each for each in self._left if not each.alive]:
-            self._in_doubt.discard(session)
-            self._exits.discard(session)
-            for kept in (self._known, self._seen, self._left):
-                kept.pop(session, None)
+        """Those that are over. A call that was under way may have noted one again since."""
+        for noted in (self._in_doubt, self._exits):
+            noted -= {each for each in noted if not each.alive}
+        for kept in (self._known, self._seen, self._left):
+            for session in [each for each in kept if not each.alive]:
+                del kept[session]
         if len(self._times) > _MOST_STEPS:
             self._times.clear()
 

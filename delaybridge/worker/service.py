@@ -46,9 +46,13 @@ class Identity:
 
 
 class Service:
-    """The work of a process. left_behind: what happens to undrained work, for the log."""
+    """The work of a process. left_behind: what happens to undrained work, for the log.
+
+    awaits: why it has not begun yet: the namespace cannot be opened; empty: it has.
+    """
 
     left_behind = ""
+    awaits = ""
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()

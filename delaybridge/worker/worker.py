@@ -22,7 +22,7 @@ from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.listeners import Listeners
-from delaybridge.worker.opening import open_namespace
+from delaybridge.worker.opening import make_again, wait_for_namespace
 from delaybridge.worker.past import Past, refuse_wiped
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.sampler import Sampler
@@ -85,7 +85,7 @@ class Worker(Service):
         try:
             if recorder is None:
                 await refuse_wiped(store, s.namespace)  # before the namespace is created again
-            await open_namespace(store, calls, "worker")
+            await wait_for_namespace(store, calls, "worker", self)
             while not self.stopping.is_set():
                 await self._run_once(store, calls)
         finally:
@@ -107,22 +107,20 @@ class Worker(Service):
         """Its totals, and what its scanner has and lacks."""
         totals, histograms = self.emit.counts.copy()
         run = self.current_run
-        said = ProcessReport(totals, histograms, is_draining=self.stopping.is_set())
+        is_draining = self.stopping.is_set()
+        said = ProcessReport(totals, histograms, is_draining=is_draining, awaits=self.awaits)
         return said if run is None else said._replace(**run.reported())
 
     async def _run_once(self, store: AsyncStore, calls: Calls) -> None:
         """Scan until stopped, or until the scanner fails; then wait before the next run."""
         began_s = time.monotonic()
         try:
-            await ScanRun(self, store, calls).run()
-        except StoreWiped:
-            await self.past.tell_wiped(store)
-            if store.recorder is None:
-                raise
-            # Made again with the buckets that it had; each is rebuilt before its first claim.
-            await store.complete(calls.open(again=True))
+            await self._scan_until_wiped(store, calls)
         except ConfigError:
             raise
+        except StoreWiped:
+            if store.recorder is None:
+                raise
         except NameTaken as exc:
             await self._wait_for_name(exc)
         except StoreUnavailable as exc:
@@ -130,6 +128,17 @@ class Worker(Service):
             await self.pause(_REDIS_SILENT_S)
         except Exception as exc:
             await self._failed(exc, time.monotonic() - began_s)
+
+    async def _scan_until_wiped(self, store: AsyncStore, calls: Calls) -> None:
+        """Scan until stopped; a wiped namespace is made again, if there is a ledger."""
+        try:
+            await ScanRun(self, store, calls).run()
+        except StoreWiped:
+            await self.past.tell_wiped(store)
+            if store.recorder is None:
+                raise
+            # With the buckets that it had; each is rebuilt before its first claim.
+            await make_again(store, calls)
 
     async def _wait_for_name(self, taken: NameTaken) -> None:
         """Wait for the announcement of a dead owner to run out; that of a living one is renewed."""

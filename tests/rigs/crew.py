@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from delaybridge.client import AsyncClient
-from delaybridge.errors import StoreUnavailable
+from delaybridge.errors import LedgerUnavailable, StoreUnavailable
 from delaybridge.events import Event
 from delaybridge.message import Delivery, Message, new_id
 from delaybridge.publish import memory
@@ -99,6 +99,8 @@ async def _work(worker: Worker) -> None:
     while not worker.stopping.is_set():
         try:
             await worker.work()
+        except LedgerUnavailable:  # ends no worker
+            raise
         except StoreUnavailable:
             await worker.pause(0.1)
         else:

@@ -1,0 +1,48 @@
+"""Forgetting: rows of messages that have ended are deleted after the retention time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from delaybridge.errors import ConfigError, StoreUnavailable
+from delaybridge.ledger.work import Ledger, Work
+from delaybridge.scan.session import Session
+from delaybridge.worker.silence import Silence
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.records import Records
+
+_EVERY_S = 3600.0
+_ROWS = 1000  # in one transaction
+
+
+async def forget(
+    ledger: Ledger,
+    records: Records,
+    retention_s: float,
+    sessions: Callable[[], Iterable[Session]],
+    silence: Silence,
+) -> None:
+    """Delete rows that are older, in the background; in the worker that has bucket 0."""
+    while retention_s:
+        if any(session.bucket.number == 0 for session in sessions()):
+            before_ms = time.time_ns() // 1_000_000 - round(retention_s * 1000)
+            try:
+                await _forget_older(ledger, records, before_ms)
+            except (StoreUnavailable, ConfigError) as exc:
+                silence.begins(exc)
+        await asyncio.sleep(_EVERY_S)
+
+
+async def _forget_older(ledger: Ledger, records: Records, before_ms: int) -> None:
+    after: int | None = -1
+    while after is not None:
+        after = await ledger.run_async(Work(partial(_forget_some, records, before_ms, after)))
+
+
+def _forget_some(records: Records, before_ms: int, after: int, on: Any) -> int | None:
+    return records.forget(on, before_ms, after, _ROWS)

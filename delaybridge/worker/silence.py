@@ -1,0 +1,28 @@
+"""Whether the ledger answers a worker, by what was asked of it."""
+
+from __future__ import annotations
+
+import logging
+
+from delaybridge.errors import ConfigError, LedgerUnavailable
+from delaybridge.worker.eventlog import say
+
+
+class Silence:
+    """reason: why the ledger does not answer; empty while it does, as far as was seen."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def begins(self, error: Exception) -> None:
+        """Something failed. Of Redis' errors tells whoever needs Redis."""
+        if isinstance(error, LedgerUnavailable | ConfigError):
+            if not self.reason:
+                say(logging.WARNING, "ledger_silent", reason=str(error))
+            self.reason = str(error)
+
+    def ends(self) -> None:
+        """The ledger took something that was written to it."""
+        if self.reason:
+            say(logging.INFO, "ledger_answers")
+        self.reason = ""
