@@ -209,7 +209,8 @@ def drift_of(living: Sequence[WorkerInfo]) -> LedgerDrift | None:
 def waiting_text(buckets: int, silent: str) -> str:
     """`16 buckets wait to be compared with the ledger, which does not answer: ...`."""
     text = f"{buckets} buckets wait to be compared with the ledger"
-    return f"{text}, which does not answer: {silent}" if silent else text
+    why = silent.removeprefix("ledger: ")
+    return f"{text}, which does not answer: {why}" if why else text
 
 
 def _said(of: Mapping[str, Any]) -> WorkerTroubles:

@@ -108,7 +108,7 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
         scanned_s=1.0,
         sources={"a:x.delay": ("reading", 3, 2)},
         held={("a:q", "paused"): 2},
-        ledger={"silent": ""},
+        ledger={"silent": "", "waiting": 0},
     )
     reports.put("w", said)
     samples = {name for name, *_ in scraped(reports, format=format)}
@@ -350,6 +350,16 @@ def test_ready_says_why_not() -> None:
     (draining,) = ready(is_draining=True)
     assert draining.startswith("draining: ")
     assert len(health.ready({}, READING, patience_s=20).reasons) == 1
+
+
+def test_what_waits_for_the_ledger_is_not_ready() -> None:
+    waits = {"silent": "no answer", "waiting": 3}
+    assert ready(ledger=waits) == [
+        "3 buckets wait to be compared with the ledger, which does not answer: no answer"
+    ]
+    assert ready(ledger=waits | {"waiting": 0}) == []  # what Redis has goes out
+    (reason,) = ready(awaits="no answer")
+    assert reason.endswith(" waits for the record of the namespace: no answer")
 
 
 def test_an_ingest_process_is_ready_while_one_source_is_read() -> None:
