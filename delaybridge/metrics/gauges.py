@@ -66,11 +66,11 @@ def _of_messages(gauges: Gauges) -> Iterator[tuple[Key, float]]:
 def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:
     """What the processes say of themselves."""
     yield ("worker_processes",), len(reports)
-    if any(report.awaits for report in reports.values()):
-        yield ("ledger_up",), 0
     workers = [report for report in reports.values() if report.scanned_s is not None]
     if workers:
         yield from _of_workers(workers)
+    if any(report.awaits for report in reports.values()):
+        yield ("ledger_up",), 0
     for source, (state, lag, faults) in sources_of(reports):
         yield ("source_up", source), is_read(state)
         yield ("source_faults", source), faults

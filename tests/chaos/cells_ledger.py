@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.cells_redis import roll_back
@@ -14,6 +15,7 @@ from tests.rigs.waiting import until
 
 KEPT = Setup(redis="own", ledger=True)
 WIPED = Setup(redis="own", redis_args=("--save", ""), ledger=True)
+WIPED_PROXIED = replace(WIPED, through=("ledger",))
 OFTEN = {"LEDGER__RECONCILE_S": "2"}
 PROXIED = Setup(ledger=True, through=("ledger",))
 TOLD_S = 1  # so often workers tell the ledger what left
@@ -33,6 +35,28 @@ def be_flushed(site: Site) -> None:
     with site.fault(after_s=5):
         site.direct.flushall()
     must_be_rebuilt(site)
+
+
+def be_flushed_without_database(site: Site) -> None:
+    with site.fault(after_s=5):
+        site.database.kill()
+        be_flushed_twice(site)
+        site.database.start()
+
+
+def be_flushed_while_it_is_slow(site: Site) -> None:
+    with site.fault(after_s=5):
+        site.ledger_proxy.delay_s = 0.5  # in each direction
+        be_flushed_twice(site)
+        site.ledger_proxy.delay_s = 0
+
+
+def be_flushed_twice(site: Site) -> None:
+    for _ in range(2):
+        site.direct.flushall()
+        site.wait(6)
+    waiting = [name for name, log in site.logs().items() if "buckets_wait" in log]
+    site.expect("I14", "workers say that they wait for the database", waiting)
 
 
 def must_be_rebuilt(site: Site) -> None:
@@ -200,6 +224,17 @@ CELLS = [
     cell(
         "F26-ledger", "FLUSHALL under load", REBUILT, be_flushed,
         setup=WIPED, duplicates=TWICE, **LOST,
+    ),
+    cell(
+        "F26-ledger-down", "its database is killed, and FLUSHALL, twice; it is back after 12 s",
+        f"no worker ends: they wait for the database. Then {REBUILT}", be_flushed_without_database,
+        setup=WIPED, duplicates=TWICE, **LOST,
+    ),
+    cell(
+        "F26-ledger-slow", "a second for each round trip to its database, and FLUSHALL, twice",
+        f"no worker ends: they compare their buckets as fast as it answers. {REBUILT[0].upper()}"
+        f"{REBUILT[1:]}",
+        be_flushed_while_it_is_slow, setup=WIPED_PROXIED, duplicates=TWICE, **LOST,
     ),
     cell(
         "F74-ledger", "restored from files that are two seconds older, under load",

@@ -207,6 +207,34 @@ MUTANTS = [
         "tests/integration/test_ledger_worker.py::test_deleted_keys_come_back[sqlite]",
     ),
     Mutant(
+        "ledger: a wiped namespace is made again by the database alone",
+        "delaybridge/worker/opening.py",
+        "    await store.run_each(calls.as_known(), redis_only=True)\n", "",
+        "no bucket is leased while Redis and the database have failed together",
+        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
+    ),
+    Mutant(
+        "ledger: it answers, though nobody asked", "delaybridge/worker/reconciling.py",
+        "                    await self._ledger.run_async(Work(self._records.touch))\n", "",
+        "the log says that the database is back while it is away",
+        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
+    ),
+    Mutant(
+        "ledger: a bucket is claimed though its database is silent",
+        "delaybridge/worker/reconciling.py",
+        "                self._say_waiting(exc)\n", "                return\n",
+        "what was cancelled is published after Redis and the database have failed together",
+        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
+    ),
+    Mutant(
+        "ledger: a comparison goes on after its lease was lost",
+        "delaybridge/worker/reconciling.py",
+        "if not session.alive:  # nor is", "if False:  # nor is",
+        "a lease that is lost during its comparison ends the scanner",
+        "tests/integration/test_ledger_outage.py::"
+        "test_a_lease_that_is_lost_during_its_comparison_ends_only_its_session",
+    ),
+    Mutant(
         "rounds: a look takes its time from the next", "delaybridge/worker/rounds.py",
         "began_s + self._every_s", "now_s + self._every_s",
         "a bucket is compared with the ledger later than ledger.reconcile_s after the last time",
