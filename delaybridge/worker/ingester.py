@@ -215,11 +215,9 @@ class Ingester(Service):
                 async with module.connected(options, store, self.emit) as ingest:
                     self._ingests[name] = ingest
                     await ingest.run()
-            except ConfigError:
+            except (ConfigError, StoreWiped):
                 raise
             except Exception as exc:
-                if isinstance(exc, StoreWiped) and self._store.recorder is None:
-                    raise  # with a ledger the namespace is made again
                 self.emit(IngestFailed(source=name, reason=f"{type(exc).__name__}: {exc}"))
                 _log.debug("ingest failed", exc_info=exc)
             await asyncio.sleep(backoff.next_s(time.monotonic() - began_s))

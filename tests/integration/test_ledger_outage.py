@@ -6,16 +6,23 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 import redis as redis_py
+from sqlalchemy import make_url
 
 from delaybridge.doctor.checks import problems
+from delaybridge.errors import LedgerUnavailable
 from delaybridge.events import LeaseAcquired, ScannerFailed
+from delaybridge.ledger import Work, open_ledger
+from delaybridge.ledger.records import Records
 from delaybridge.settings.settings import Settings
 from delaybridge.store.keys import birth, bucket_of
 from delaybridge.worker import past, reconciling
+from delaybridge.worker.ingester import Ingester
+from delaybridge.worker.service import Identity
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
@@ -53,6 +60,19 @@ async def crew(
     monkeypatch.setattr(past, "_SURE_BEATS", 1)
     async with Crew(server.url, namespace, ledger=database.url) as crew:
         yield crew
+
+
+def read_only(url: str) -> str:
+    """The URL of the same database, which refuses writes now."""
+    made = make_url(url)
+    if made.get_backend_name() == "postgresql":
+        with closing(LedgerProbe(url)) as probe:
+            probe.ask(f"ALTER DATABASE {made.database} SET default_transaction_read_only = on")
+        return url
+    if made.get_backend_name() == "sqlite":
+        return f"sqlite:///file:{made.database}?mode=ro&uri=true"
+    by_default = {"init_command": "SET SESSION TRANSACTION READ ONLY"}
+    return made.update_query_dict(by_default).render_as_string(hide_password=False)
 
 
 def flush(server: RedisServer) -> None:
@@ -137,15 +157,32 @@ async def test_a_worker_that_starts_then_waits_and_goes_on(
     flush(server)
     crew.start("a", lease=WATCHED)
     crew.start("b", lease=WATCHED)
-    await until_async(lambda: all(w.awaits for w in crew.workers.values()), "they wait")
+    ingester = Ingester(crew.workers["a"].settings, Identity.of_this_process("c"), routes=())
+    ingesting = asyncio.create_task(ingester.work())
+    all_three = [*crew.workers.values(), ingester]
+    await until_async(lambda: all(each.report().awaits for each in all_three), "they wait")
     assert "namespace_awaited" in caplog.text
-    assert crew.workers["a"].report().awaits
     await crew.stop("a")
     await asyncio.to_thread(database.start)
     await arrived.all(ids)
+    await until_async(lambda: not ingester.report().awaits, "it reads")
     assert not crew.workers["b"].report().awaits
     assert arrived.twice == []
+    ingester.stop()
+    await ingesting
     await crew.stop("b")
+
+
+def test_a_ledger_that_takes_no_writes_does_not_answer(ledger_url: str, namespace: str) -> None:
+    records = Records(namespace)
+    with closing(open_ledger(ledger_url)) as ledger:
+        ledger.run(Work(partial(records.settle, buckets=1, birth="b")))
+        ledger.run(Work(records.touch))
+        assert ledger.run(Work(partial(records.settle, buckets=2, birth="c"))) == (1, "b")
+    with closing(open_ledger(read_only(ledger_url))) as ledger:
+        ledger.run(Work(lambda on: None))
+        with pytest.raises(LedgerUnavailable):
+            ledger.run(Work(records.touch))
 
 
 async def test_a_lease_that_is_lost_during_its_comparison_ends_only_its_session(
