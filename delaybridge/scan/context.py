@@ -34,8 +34,11 @@ class ScanOptions:
 class LedgerSide(Protocol):
     """Keeps the ledger and the buckets of a worker in agreement."""
 
-    async def verify(self, session: Session) -> None:
-        """Return when a new session's bucket agrees with the ledger, or the session is over."""
+    async def verify(self, session: Session) -> bool:
+        """Return when a new session's bucket agrees with the ledger, or the session is over.
+
+        False: Redis refuses the session; its bucket may not agree.
+        """
 
     def told(self, session: Session, report: ExitReport) -> None:
         """The store has these exits."""

@@ -8,7 +8,7 @@ from typing import Any
 from delaybridge.events import LeaseAcquired
 from delaybridge.scan.context import Context
 from delaybridge.scan.inherited import Inherited
-from delaybridge.scan.mending import Mending
+from delaybridge.scan.mending import Mending, Retake
 from delaybridge.scan.session import Session
 from delaybridge.store.orphans import SOUND
 
@@ -19,8 +19,9 @@ _AT_ONCE = 2000  # parked messages that one pipeline reads; Redis does nothing e
 class Reclaiming:
     """Reclaims everything for a new session before it claims."""
 
-    def __init__(self, context: Context, mending: Mending) -> None:
-        self._context, self._mending = context, mending
+    def __init__(self, context: Context, mending: Mending, retake: Retake) -> None:
+        """retake: ends a session, for a new one."""
+        self._context, self._mending, self._retake = context, mending, retake
         self._begun: list[Session] = []
 
     def add(self, session: Session) -> None:
@@ -61,7 +62,8 @@ class Reclaiming:
         """Begin once the bucket's keys agree with one another, and with the ledger."""
         await self._mending.mend(done.session)
         if self._context.ledger is not None and done.session.stays:
-            await self._context.ledger.verify(done.session)
+            if not await self._context.ledger.verify(done.session):
+                self._retake(done.session, "seal refused")
         if done.session.stays:
             self._reclaimed(done)
 

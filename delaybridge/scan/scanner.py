@@ -82,7 +82,7 @@ class Scanner:
             start=self.start_step, ring=alarm.ring, ledger=ledger,
         )  # fmt: skip
         self.mending = Mending(context, retake)
-        self._reclaiming = Reclaiming(context, self.mending)
+        self._reclaiming = Reclaiming(context, self.mending, retake)
         self.claiming = Claiming(context)
         self.telling = Telling(context, self.wake)
         self._paging = Paging(context, self.telling)

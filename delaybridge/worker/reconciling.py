@@ -91,17 +91,18 @@ class Reconciling:
 
     # before a session claims
 
-    async def verify(self, session: Session) -> None:
+    async def verify(self, session: Session) -> bool:
         """Return when the bucket agrees with the ledger, or the session is over.
 
-        When that is so of all buckets that were looked at together, it says what was restored.
+        False: Redis refuses the session. When all buckets that were looked at together are done, it
+        says what was restored.
         """
         began_s = time.monotonic()
         if not self._verifying:
             self._began_s, self._restored = began_s, 0
         self._verifying.add(session)
         try:
-            await self._verify_until_done(session, began_s)
+            return await self._verify_until_done(session, began_s)
         finally:
             self._verifying.discard(session)
             self._waiting.discard(session)
@@ -110,55 +111,56 @@ class Reconciling:
                 seconds = round(time.monotonic() - self._began_s, 1)
                 say(logging.WARNING, "ledger_rebuilt", restored=self._restored, seconds=seconds)
 
-    async def _verify_until_done(self, session: Session, began_s: float) -> None:
+    async def _verify_until_done(self, session: Session, began_s: float) -> bool:
         while session.alive:
             try:
-                await self._verify(session, began_s)
-                return
+                return await self._verify(session, began_s)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
                 self._say_waiting(exc)
             await asyncio.sleep(_AGAIN_S)
+        return True
 
     def _say_waiting(self, error: Exception) -> None:
         if self._waiting and not self._is_told:
             self._is_told = True
-            hint = "nothing of them goes out before they were compared with the ledger"
-            buckets = len(self._waiting)
-            say(logging.WARNING, "buckets_wait", buckets=buckets, reason=str(error), hint=hint)
+            about = {"buckets": len(self._waiting), "reason": str(error)}
+            say(logging.WARNING, "buckets_wait", **about, hint="nothing of them goes out before")
 
-    async def _verify(self, session: Session, began_s: float) -> None:
+    async def _verify(self, session: Session, began_s: float) -> bool:
         sealed = await self._seal(session)
         is_sure = session.bucket.number not in self.doubt and not session.was_mended
-        if sealed is None or (is_sure and sealed.is_healed_under(session.server)):
-            return  # what left is told later: the ledger may not answer now
+        if sealed is None:
+            return False
+        if is_sure and sealed.is_healed_under(session.server):
+            return True  # what left is told later: the ledger may not answer now
         self._waiting.add(session)
         async with self._turns:
-            await self._bring_together(session, began_s)
+            return await self._bring_together(session, began_s)
 
-    async def _bring_together(self, session: Session, began_s: float) -> None:
-        """Compare a bucket with the ledger as a whole, unless the session is over."""
+    async def _bring_together(self, session: Session, began_s: float) -> bool:
+        """Compare a bucket with the ledger as a whole; whether it agrees with it now."""
         # From now on nobody restores by what he read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         if (sealed := await self._store.run_one(begun)) is None:
-            return
+            return False
         await self._tell_sealed(session, sealed)
-        bucket, now_ms = session.bucket, time.time_ns() // 1_000_000
-        how = Comparing(now_ms, session.owner)
+        bucket, how = session.bucket, Comparing(time.time_ns() // 1_000_000, session.owner)
         compared = await self._store.complete(compare(bucket, self._records, how))
         if compared is None:
-            return
+            return False
         looked = await self._store.complete(restore_missing(bucket, self._records))
         if not session.alive:  # nor is anything known of it any more
-            return
+            return False
         known, name = self._known[session], f"{session.server}:{session.token}"
         done = healing.seal(bucket, session.owner, known=known, healed=name)
         if await self._store.run_one(done) is None or not session.alive:
-            return  # if Redis went back meanwhile, the bucket stays in doubt
+            return False  # if Redis went back meanwhile, the bucket stays in doubt
         self.doubt.discard(bucket.number)
         self._restored += looked.absent
         self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
+        return True
 
     def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:
         if looked.absent or compared.dropped or compared.without_row or compared.mended:

@@ -80,6 +80,13 @@ def flush(server: RedisServer) -> None:
         connection.flushall()
 
 
+def claimed_from(crew: Crew) -> list[int]:
+    """The buckets that may be claimed."""
+    runs: list[Any] = [worker.current_run for worker in crew.workers.values()]
+    sessions = [session for run in runs if run for session in run._shifts.sessions()]
+    return [session.bucket.number for session in sessions if session.may_claim]
+
+
 async def waiting_are(crew: Crew, count: int) -> None:
     """So many buckets are held, and wait for the ledger; no worker has ended."""
 
@@ -102,11 +109,14 @@ async def test_workers_wait_for_both_and_go_on(
     crew.start("a", lease=WATCHED)
     crew.start("b", lease=WATCHED)
     await crew.shared("a", "b")
+    await until_async(lambda: len(claimed_from(crew)) == BUCKETS, "all are compared")
     ids = await crew.schedule(48, seconds=0.1, first_s=1.0)
     await asyncio.to_thread(database.kill)
+    known = len(crew.heard(LeaseAcquired))
     for _ in range(2):
         flush(server)
         await waiting_are(crew, BUCKETS)
+    assert len(crew.heard(LeaseAcquired)) == known, "none is claimed, also if Redis refused it"
     found = list(problems(await crew.client.stats(), Settings(), alone=(), max_overdue_ms=0))
     told = [each.what for each in found if each.about == "ledger"]
     assert [each.partition(", ")[0] for each in told] == [
