@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as TimeIsUp
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from delaybridge.errors import DelayBridgeError, LedgerUnavailable, printable
@@ -37,6 +37,8 @@ class Database:
         self._is_checked = self._is_closed = False
         self._lock = threading.Lock()
         self._engine = engines.make(url, timeout_s, connections)
+        self._here = threading.local()
+        engines.tell_waits(self._engine, lambda connection: self._here.attempt.waits_on(connection))
         self._threads: ThreadPoolExecutor | None = None
         self._under_way = 0
         self._pid = os.getpid()
@@ -60,6 +62,9 @@ class Database:
             return await asyncio.wait_for(waited, self._timeout_s + _GRACE_S)
         except TimeoutError:
             raise attempt.abandoned() from None
+        except asyncio.CancelledError:  # nor is the end of the process to wait any longer
+            attempt.abandon_after(self._timeout_s + _GRACE_S)
+            raise
 
     def _start(self, work: Work[T]) -> _Attempt[T]:
         attempt = _Attempt(work)
@@ -91,8 +96,9 @@ class Database:
             self._engine.pool.dispose()
 
     def _transact(self, attempt: _Attempt[T]) -> T:
+        self._here.attempt = attempt
         with _translated(attempt), self._engine.connect() as connection:
-            attempt.on(connection)
+            attempt.on(connection.connection.dbapi_connection)
             if not self._is_checked:
                 schema.check(connection)
                 connection.rollback()
@@ -142,11 +148,17 @@ class _Attempt(Generic[T]):
     def __init__(self, work: Work[T]) -> None:
         self.work = work
         self.has_connected = self.may_be_written = False
-        self._connection: Connection | None = None
+        self._connection: Any = None  # the driver's
         self._is_given_up = False
         self._lock = threading.Lock()
 
-    def on(self, connection: Connection | None) -> None:
+    def waits_on(self, connection: Any) -> None:
+        """It does not have this connection yet: it looks whether it answers."""
+        with self._lock:
+            self._connection = connection
+            self._check()
+
+    def on(self, connection: Any) -> None:
         """It has this connection; None: it has ended."""
         with self._lock:
             self.has_connected |= connection is not None
@@ -162,6 +174,13 @@ class _Attempt(Generic[T]):
     def _check(self) -> None:
         if self._is_given_up:
             raise LedgerUnavailable(f"ledger: no answer in time; {_NOTHING}")
+
+    def abandon_after(self, seconds: float) -> None:
+        """Nobody waits for it any more: let it end by then."""
+        timer = threading.Timer(seconds, self.abandoned)
+        timer.daemon = True
+        timer.start()
+        self.future.add_done_callback(lambda _: timer.cancel())
 
     def abandoned(self) -> LedgerUnavailable:
         """Its time is up: end its wait, and say what is known."""

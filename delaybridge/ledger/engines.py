@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,24 @@ def is_deadlock(error: DBAPIError) -> bool:
     return state in ("40P01", "40001") or bool(args and args[0] == _MYSQL_DEADLOCK)
 
 
-def cut(connection: Connection) -> None:
-    """End a wait for the server, from another thread: its socket is shut down."""
+def tell_waits(engine: Engine, begins: Callable[[Any], None]) -> None:
+    """Call `begins` with each connection of the driver before anything is asked on it.
+
+    SQLAlchemy asks by itself, while it connects: what a new one is, and whether an old one answers.
+    """
+    ping = engine.dialect.do_ping
+
+    def told(connection: Any) -> bool:
+        begins(connection)
+        return ping(connection)
+
+    engine.dialect.do_ping = told  # type: ignore[method-assign,assignment]
+    event.listen(engine, "connect", lambda connection, _: begins(connection), insert=True)
+
+
+def cut(connection: Any) -> None:
+    """End a driver's wait for the server, from another thread: its socket is shut down."""
     with suppress(Exception):  # it may have ended by itself
-        descriptor = os.dup(connection.connection.dbapi_connection.fileno())  # type: ignore[union-attr]
+        descriptor = os.dup(connection.fileno())
         with socket.socket(fileno=descriptor) as other:
             other.shutdown(socket.SHUT_RDWR)

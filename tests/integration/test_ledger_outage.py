@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from functools import partial
@@ -16,7 +17,7 @@ from sqlalchemy import make_url
 from delaybridge.doctor.checks import problems
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.events import LeaseAcquired, ScannerFailed
-from delaybridge.ledger import Work, open_ledger
+from delaybridge.ledger import Ledger, Work, open_ledger
 from delaybridge.ledger.records import Records
 from delaybridge.settings.settings import Settings
 from delaybridge.store.keys import birth, bucket_of
@@ -24,9 +25,11 @@ from delaybridge.worker import past, reconciling
 from delaybridge.worker.ingester import Ingester
 from delaybridge.worker.service import Identity
 from tests.rigs.crew import BUCKETS, Arrived, Crew
+from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
 from tests.servers.postgres import PostgresServer
+from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
@@ -181,6 +184,42 @@ async def test_a_worker_that_starts_then_waits_and_goes_on(
     ingester.stop()
     await ingesting
     await crew.stop("b")
+
+
+async def test_a_database_that_answered_nothing_is_asked_again(
+    database: PostgresServer,
+) -> None:
+    """All of its connections, also by calls that were cancelled: no thread waits for ever."""
+    others, look = {*threads()}, Work(lambda on: None)
+    async with FaultProxy(free_port(), database.port) as proxy:
+        url = database.url.replace(f":{database.port}/", f":{proxy.port}/")
+        ledger = open_ledger(url, timeout_s=0.1)
+        await until_async(lambda: five(ledger, look), "it has connected")
+        proxy.mode = "blackhole"
+        calls = [asyncio.create_task(ledger.run_async(look)) for _ in range(5)]
+        await until_async(lambda: proxy.swallowed >= 5, "they are asked")
+        for call in calls[:3]:
+            call.cancel()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(each) for each in ends} == {LedgerUnavailable, asyncio.CancelledError}
+        proxy.mode = "pass"
+        await until_async(lambda: five(ledger, look), "it answers")
+        proxy.mode, before = "blackhole", proxy.swallowed
+        call = asyncio.create_task(ledger.run_async(look))
+        await until_async(lambda: proxy.swallowed > before, "it is asked")
+        call.cancel()
+        ledger.close()
+        await until_async(lambda: {*threads()} <= others, "no thread is left")
+
+
+async def five(ledger: Ledger, look: Work[None]) -> bool:
+    """Whether five calls at once are answered."""
+    ends = await asyncio.gather(*(ledger.run_async(look) for _ in range(5)), return_exceptions=True)
+    return ends == [None] * 5
+
+
+def threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("ledger")]
 
 
 def test_a_ledger_that_takes_no_writes_does_not_answer(ledger_url: str, namespace: str) -> None:
