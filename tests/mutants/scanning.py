@@ -235,6 +235,20 @@ MUTANTS = [
         "test_a_lease_that_is_lost_during_its_comparison_ends_only_its_session",
     ),
     Mutant(
+        "ledger: a bucket that Redis refuses is claimed", "delaybridge/scan/reclaiming.py",
+        'self._retake(done.session, "seal refused")', "pass",
+        "a bucket is claimed that was not compared with the ledger",
+        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
+    ),
+    Mutant(
+        "ledger: whether an old connection answers may take for ever",
+        "delaybridge/ledger/engines.py",
+        "    engine.dialect.do_ping = told  # type: ignore[method-assign,assignment]\n", "",
+        "a database that answered nothing for a while is silent for good",
+        "tests/integration/test_ledger_outage.py::"
+        "test_a_database_that_answered_nothing_is_asked_again",
+    ),
+    Mutant(
         "rounds: a look takes its time from the next", "delaybridge/worker/rounds.py",
         "began_s + self._every_s", "now_s + self._every_s",
         "a bucket is compared with the ledger later than ledger.reconcile_s after the last time",
