@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 DELAYED, IN_FLIGHT, PUBLISHED = "delayed", "in_flight", "published"
 DEAD, CANCELLED, EXPIRED = "dead", "cancelled", "expired"
@@ -15,6 +17,9 @@ FINISHED, HOT, COLD = 0, 1, 2
 
 Name = tuple[int, str]  # bucket and id: a message
 RowName = tuple[int, str, int]  # and the stamp of the call that scheduled it: a row
+
+RULE, DEFINITION = "rule", "definition"
+ControlName = tuple[str, bytes]  # kind and name: a rule, or a recurring definition
 
 
 class LedgerRow(NamedTuple):
@@ -66,3 +71,37 @@ class Life(NamedTuple):
 
     rows: Sequence[LedgerRow]
     steps: Sequence[Step]
+
+
+class Control(NamedTuple):
+    """A row of `control`. value: JSON; empty: it was removed. changed_ms: of its last change.
+
+    made_ms: the last run that was made of the plan with this birth id; only read.
+    """
+
+    kind: str
+    name: bytes
+    value: bytes
+    changed_ms: int
+    birth: str = ""
+    made_ms: int = 0
+
+    @property
+    def key(self) -> ControlName:
+        """What names it in its namespace."""
+        return self.kind, self.name
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it says that something is paused."""
+        try:
+            found: Any = msgspec.json.decode(self.value or b"{}")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+        return isinstance(found, dict) and found.get("paused") is True
+
+    def wins(self, other: Control | None) -> bool:
+        """Whether it is the later one. In a tie a pause wins, and else whoever all agree on."""
+        if other is None or self.changed_ms != other.changed_ms:
+            return other is None or self.changed_ms > other.changed_ms
+        return (self.is_paused, self.value) > (other.is_paused, other.value)

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.mysql import LONGBLOB
+from sqlalchemy.dialects.mysql import LONGBLOB, VARBINARY
 
 VERSION_TABLE = "delaybridge_version"
 
@@ -25,6 +25,8 @@ _number = BigInteger().with_variant(Integer, "sqlite")
 # Ids are compared byte by byte, as in Redis.
 _id = String(255).with_variant(String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
 _name = String(64).with_variant(String(64, collation="utf8mb4_bin"), "mysql", "mariadb")
+# MySQL has an index of bytes only if their number is bounded.
+_key = LargeBinary().with_variant(VARBINARY(1100), "mysql", "mariadb")
 _bytes = LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 namespace = Table(
@@ -85,3 +87,18 @@ transition = Table(
     Index("transition_of", "namespace", "id"),
 )
 """What happened to messages. History, not truth: what `message` says counts."""
+
+control = Table(
+    "control",
+    metadata,
+    Column("namespace", _name, primary_key=True),
+    Column("kind", String(10), primary_key=True),
+    Column("name", _key, primary_key=True),
+    Column("value", _bytes),
+    Column("changed_ms", BigInteger, nullable=False),
+    Column("birth", String(64), nullable=False, server_default=""),
+    Column("made_ms", BigInteger, nullable=False, server_default="0"),
+)
+"""A rule of a destination, or a recurring definition: kind `rule` or `definition`. name, value: the
+bytes that Redis has; no value: it was removed. changed_ms: of its last change, as Redis numbers
+them. birth, made_ms: the due time of the last run that was made of the plan with this birth id."""

@@ -15,7 +15,7 @@ import pytest
 import redis
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
@@ -132,8 +132,12 @@ def test_rows_of_another_namespace_are_not_touched(
 
 
 def test_the_tables_are_those_of_the_code(ledger_url: str) -> None:
-    assert upgrade(ledger_url, 10) == ("1", "1")
     engine = create_engine(ledger_url)
+    with engine.begin() as connection:  # as version 1 made them
+        connection.execute(text("DROP TABLE control"))
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '1'"))
+    assert upgrade(ledger_url, 10) == ("1", "2")
+    assert upgrade(ledger_url, 10) == ("2", "2")
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         differ = compare_metadata(context, metadata)
@@ -286,7 +290,9 @@ def test_the_user_of_the_page_needs_no_more_rights(
         client.schedule(TO, b"1", delay="1h", id="x")
         assert client.reschedule("x", delay="2h") is Answer.RESCHEDULED
         assert client.cancel("x") is Answer.CANCELLED
+        client.pause(TO)
     assert owner.states() == {"cancelled": 1}
+    assert owner.ask("SELECT kind FROM control") == [("rule",)]
     owner.ask(f"DROP OWNED BY {user}")
     owner.ask(f"DROP USER {user}")
     owner.close()
