@@ -16,6 +16,7 @@ from delaybridge.store.store import Store
 _OF_NAMESPACE: tuple[Callable[[str], str], ...] = (
     keys.birth, keys.workers, keys.worker_info, keys.destinations, keys.allowances, keys.alarms,
     keys.recurring, keys.recurring_due, keys.recurring_state, keys.series, keys.waits,
+    keys.controls, keys.unrecorded,
 )  # fmt: skip
 
 

@@ -13,7 +13,17 @@ from delaybridge.accept.accept import accept
 from delaybridge.errors import StoreDamaged, StoreError
 from delaybridge.message import Limits, Message, State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store import healing, keys, orphans, pulling, record, recurring, registry, verbs
+from delaybridge.store import (
+    healing,
+    keys,
+    orphans,
+    pulling,
+    record,
+    recurring,
+    registry,
+    reinstating,
+    verbs,
+)
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.placement import at
@@ -119,9 +129,11 @@ def _of_namespace(namespace: str, who: str) -> Generator[RedisCommand[Any], Any,
     """Those that have no bucket; all but the first for nothing."""
     yield registry.announce(namespace, who, who, 0)
     yield registry.allow(namespace, [])
-    yield registry.set_rule(namespace, who, b"", b"", limit=0)
+    yield registry.set_rule(namespace, who, b"-", b"", limit=0)
     yield recurring.define(namespace, recurring.read_entry(who, b""), b"", b"", None)
     yield recurring.recur(namespace, 0)
+    nothing = reinstating.Comparison(who, "", 0)
+    yield reinstating.reinstate(namespace, nothing, [])
     yield registry.record(namespace, who, who, 0, b"")
 
 

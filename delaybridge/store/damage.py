@@ -40,6 +40,7 @@ READS = {key: _READS_OF_TYPE[kind] for key, kind in TYPES.items()} | {
 _OF_TYPE = {"zset": "ZCARD", "hash": "HLEN"}
 _UNLISTED = "workers keep the buckets that they hold"
 _NO_RUNS = "recurring messages are not made, others go on"
+_UNAGREED = "rules and recurring definitions cannot be changed"
 _LISTS = (
     (keys.workers, "zset", _UNLISTED),
     (keys.worker_info, "hash", _UNLISTED),
@@ -50,6 +51,8 @@ _LISTS = (
     (keys.recurring, "hash", _NO_RUNS),
     (keys.recurring_due, "zset", _NO_RUNS),
     (keys.recurring_state, "hash", _NO_RUNS),
+    (keys.controls, "hash", _UNAGREED),
+    (keys.unrecorded, "zset", _UNAGREED),
 )
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
 _TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")

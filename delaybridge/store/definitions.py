@@ -234,7 +234,7 @@ class Definitions(Making):
                 f"more than {BACKFILL_LIMIT:,} runs; backfill until {until}, then go on from there"
             )
             raise MessageError("too_many", "to", what)
-        birth = recurring.new_birth()
+        birth = recurring.new_backfill()
         of_bucket = self.bucket_for(definition).key("sources")
         source = recurring.source_of(entry.name, birth)
         yield [plain("HSET", of_bucket, source, span[0])]

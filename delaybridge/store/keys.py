@@ -85,12 +85,15 @@ SCRIPT_KEYS: dict[str, tuple[str, ...]] = {
         "messages", "due", "dead", "dead_reason", "marks", "calls", "gone", "attempts",
     ),
     "announce": ("workers", "worker_info"),
-    "set_rule": ("destinations",),
+    "set_rule": ("destinations", "controls", "unrecorded"),
     "allow": ("allowances",),
     "record": ("series",),
     "fence": ("sources",),
-    "define": ("recurring", "recurring_due", "recurring_state"),
+    "define": ("recurring", "recurring_due", "recurring_state", "controls", "unrecorded"),
     "recur": ("recurring", "recurring_due", "recurring_state"),
+    "reinstate": (
+        "destinations", "recurring", "recurring_due", "recurring_state", "controls", "unrecorded",
+    ),
 }
 # fmt: on
 """Script -> its KEYS in order; `listed` of `page` and `tally` is the set of the requested state."""
@@ -166,6 +169,11 @@ ingest_info = _of_namespace("ingest_info")
 """Hash: name of an ingest process -> its announcement, JSON."""
 destinations = _of_namespace("destinations")
 """Hash: place (a broker, an exchange or topic, a destination) -> its rule, JSON."""
+controls = _of_namespace("controls")
+"""Hash, with a ledger: `KIND:NAME` of a rule or a definition -> the time of its last change; and
+how far they agree with the ledger (`store/reinstating.py`)."""
+unrecorded = _of_namespace("unrecorded")
+"""Zset, with a ledger: `KIND:NAME` of a change that the ledger may lack -> its time."""
 allowances = _of_namespace("allowances")
 """Hash: place with a rate -> until when (us on Redis' clock) all that it saved up is spent."""
 alarms = _of_namespace("alarms")

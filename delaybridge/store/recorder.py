@@ -14,6 +14,7 @@ from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store import keys
 from delaybridge.store.cold_reads import ColdCounts, ColdReads, reads_cold
 from delaybridge.store.command import LedgerSteps, RedisCommand
+from delaybridge.store.noting import Noting, is_noted
 from delaybridge.store.recording import Recording, is_recorded, stores
 
 if TYPE_CHECKING:
@@ -34,16 +35,18 @@ class Recorder:
     def __init__(self, ledger: Ledger, namespace: str, hot_window_ms: int) -> None:
         """hot_window_ms: messages due later stay in the ledger alone; 0: none do."""
         from delaybridge.ledger.cold import ColdRecords  # imports SQLAlchemy
+        from delaybridge.ledger.controls import ControlRecords
         from delaybridge.ledger.records import Records
 
         self.ledger, self.hot_window_ms = ledger, hot_window_ms
         self.records = Records(namespace)
-        self.cold = ColdRecords(self.records)
+        self.cold, self.controls = ColdRecords(self.records), ControlRecords(namespace)
         self._counts, self._birth = ColdCounts(), keys.birth(namespace)
 
     def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
         """Whether the ledger is to know of any of these commands, or has a part in its answer."""
-        return any(self._is_recorded(each) or reads_cold(each) for each in commands)
+        of_messages = any(self._is_recorded(each) or reads_cold(each) for each in commands)
+        return of_messages or any(map(is_noted, commands))
 
     def _is_recorded(self, command: RedisCommand[Any]) -> bool:
         return self._creates(command) if command.is_plain else is_recorded(command)
@@ -61,7 +64,7 @@ class Recorder:
         node_of: the server of a key, as a store says it.
         """
         reads = ColdReads(self.cold, self._counts, commands)
-        recording = Recording(self.cold, self.hot_window_ms, reads.commands)
+        recording = Recording(self.cold, self.controls, self.hot_window_ms, reads.commands)
         return Recorded(recording.answers, self._record(reads, recording, node_of))
 
     def _record(
@@ -70,6 +73,7 @@ class Recorder:
         yield from reads.look()
         asked = reads.commands
         places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
+        noting = Noting(self.controls, asked)
         if places:
             yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
             yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
@@ -79,6 +83,7 @@ class Recorder:
         yield from recording.take_answers(places)
         yield from recording.withdraw_absent([i for i in places if asked[i].name == "cancel"])
         yield from recording.move_absent([i for i in places if asked[i].name in _IF_BROUGHT])
+        yield from noting.record()
         yield from reads.find(recording.answers)
 
 

@@ -30,6 +30,7 @@ from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.doubts import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.effects import CANCELLED_NOW, Effects
 from delaybridge.store.healing import Standing, standing_at
+from delaybridge.store.noting import plans_in
 from delaybridge.store.tiering import bring_lost, for_redis, promote_named, separate
 from delaybridge.store.told import STAMP_BYTES, marks_of, named, rows_of
 from delaybridge.store.verbs import new_stamp
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from delaybridge.ledger.cold import ColdRecords
+    from delaybridge.ledger.controls import ControlRecords
     from delaybridge.ledger.records import Records
 
 Steps = LedgerSteps[None]
@@ -68,11 +70,16 @@ class Recording:
     """The commands of one pipeline, and what is known of each."""
 
     def __init__(
-        self, cold: ColdRecords, hot_window_ms: int, asked: list[RedisCommand[Any]]
+        self,
+        cold: ColdRecords,
+        controls: ControlRecords,
+        hot_window_ms: int,
+        asked: list[RedisCommand[Any]],
     ) -> None:
         """asked: is changed. hot_window_ms: messages due later stay in the ledger; 0: none do."""
         self.answers: list[Any] = [None] * len(asked)
         self._cold, self._records, self._asked = cold, cold.records, asked
+        self._controls = controls
         self._hot_window_ms = hot_window_ms or _NEVER_MS
         self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()
@@ -134,7 +141,7 @@ class Recording:
         if not rows:
             return
         try:
-            self._added = yield Work(lambda on: self._records.add(on, rows))
+            self._added = yield Work(partial(self._add, rows))
         except StoreError as exc:  # nothing is stored without its row
             self._refuse(exc)
             return
@@ -151,6 +158,12 @@ class Recording:
         calls = [(self._asked[i], rows) for i, rows in self._rows.items()]
         stand = self._standing
         return [call for call in calls if are_compared or not stand[marks_of(call[0])].is_compared]
+
+    def _add(self, rows: Sequence[LedgerRow], on: Connection) -> set[RowName]:
+        """The rows, and how far the plans are that made them."""
+        for name, birth, made_ms in plans_in(self._asked[i] for i in self._rows):
+            self._controls.made(on, name.encode(), birth, made_ms)
+        return self._records.add(on, rows)
 
     def _heat(self, names: Set[RowName]) -> None:
         """These are to be in Redis after all."""

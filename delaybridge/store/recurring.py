@@ -34,6 +34,7 @@ LATE_LOOK_MS = 10_000  # a look that is later: no worker looks
 PAUSE_MS = 1500  # a worker that took a definition and died makes others wait for this long
 OWN_FIELDS = ("plan", "was", "since_ms", "backfill")
 _MOST_SPANS = 100
+_SOURCE, _BACKFILL = "recurring", "backfill-"
 _MISNAMED = "no definition may have this name: remove it"
 
 Span = tuple[int, int]  # epoch ms; the first is not included, the last is
@@ -149,9 +150,21 @@ def new_birth() -> str:
     return secrets.token_hex(6)
 
 
+def new_backfill() -> str:
+    """The birth of a backfill."""
+    return _BACKFILL + new_birth()
+
+
+def plan_in(source: str) -> tuple[str, str] | None:
+    """Name and birth of the plan that is a field of `sources`; None if it is something else."""
+    kind, _, name = source.partition(":")
+    name, _, birth = name.rpartition(":")
+    return None if kind != _SOURCE or birth.startswith(_BACKFILL) else (name, birth)
+
+
 def source_of(name: str, birth: str) -> str:
     """The field of a plan, or of a backfill, in its bucket's `sources`."""
-    return f"recurring:{name}:{birth}"
+    return f"{_SOURCE}:{name}:{birth}"
 
 
 def spans_with(spans: Sequence[Span], first_ms: int, last_ms: int) -> tuple[Span, ...]:
@@ -182,8 +195,10 @@ def define(
     look = "" if look_ms is None else look_ms
     args = (
         entry.key, entry.raw, after, entry.raw_progress, progress, look, DEFINITIONS_LIMIT,
+        registry.UNRECORDED,
     )  # fmt: skip
-    return RedisCommand("define", _keys(namespace), args, int)
+    names = *_keys(namespace), keys.controls(namespace), keys.unrecorded(namespace)
+    return RedisCommand("define", names, args, registry.written)
 
 
 def recur(

@@ -9,6 +9,8 @@ from delaybridge.store import keys, replies
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.replies import Fleet
 
+UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
+
 
 def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
     """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
@@ -64,8 +66,14 @@ def set_rule(
 
     Answers 1 if it is set, 0 if another call was faster, -1 if there are `limit` rules already.
     """
-    args = (place, before, after, limit, keys.wake(namespace))
-    return RedisCommand("set_rule", (keys.destinations(namespace),), args, int)
+    args = (place, before, after, limit, keys.wake(namespace), UNRECORDED)
+    names = keys.destinations, keys.controls, keys.unrecorded
+    return RedisCommand("set_rule", tuple(of(namespace) for of in names), args, written)
+
+
+def written(reply: Sequence[int]) -> int:
+    """The answer to `set_rule` or `define`, without the time of the change."""
+    return int(reply[0])
 
 
 def allow(

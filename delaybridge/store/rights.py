@@ -38,7 +38,7 @@ _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
     "page",
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
-    "fence", "record", "seal", "restore", "drop", "count", "mend",
+    "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate",
 )  # fmt: skip
 ROLES = {
     "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),

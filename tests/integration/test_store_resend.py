@@ -259,8 +259,9 @@ def test_there_is_a_case_for_every_verb(now_ms: int) -> None:
     verbs = {name.partition("_")[0] for name in CASES}
     # A `receive` sent again gives other messages, or none: see test_pull.py.
     # Of `seal`, `restore` and `drop` only the numbers in their answers differ. For the others
-    # see test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py.
-    others = "allow set_rule record define recur fence receive seal restore drop"
+    # see test_allow.py, test_rules.py, test_series.py, test_recurring_interleavings.py,
+    # test_controls.py.
+    others = "allow set_rule record define recur fence receive seal restore drop reinstate"
     assert verbs == SCRIPT_KEYS.keys() - set(others.split())
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted
+from delaybridge.ledger.rows import RULE, Control
 from delaybridge.message import State
-from delaybridge.store import healing, orphans, pulling, recurring, registry
+from delaybridge.store import healing, orphans, pulling, recurring, registry, reinstating
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 
@@ -14,6 +15,8 @@ BUCKET = Bucket("ns", 3, "birth")
 ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
 ITEM = Item("id", 7, 1.5)
 LACKING = healing.Lacking("id", b"1234", 1.5, b"payload")
+COMPARISON = reinstating.Comparison("run:name", "7", 9)
+CONTROL = Control(RULE, b"kafka:t", b"{}", 7)
 
 # How each verb is called, for a number of messages.
 SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
@@ -52,5 +55,6 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "fence": lambda n: recurring.fence(BUCKET, ["recurring:n:1"] * n),
     "define": lambda n: recurring.define("ns", recurring.read_entry("n", b"{}"), b"", b"", 1),
     "recur": lambda n: recurring.recur("ns", 9),
+    "reinstate": lambda n: reinstating.reinstate("ns", COMPARISON, [CONTROL] * n),
     "record": lambda n: registry.record("ns", "w", "instance", n, b"\x94\x80\x80\x00\x90"),
 }

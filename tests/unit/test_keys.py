@@ -25,7 +25,8 @@ ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
-    *(keys.destinations, keys.allowances, keys.series, keys.alarms, keys.events),
+    *(keys.destinations, keys.controls, keys.unrecorded, keys.allowances, keys.series),
+    *(keys.alarms, keys.events),
     *(
         keys.jobs,
         keys.audit,
@@ -117,7 +118,7 @@ def test_every_key_of_every_verb_is_one_of_its_bucket() -> None:
     assert all(key.startswith("{ns:7}:") for command in made for key in command.keys)
     used = {name for names in SCRIPT_KEYS.values() for name in names}
     known = {*keys.BUCKET_KEYS, "listed", "workers", "worker_info", "destinations", "allowances"}
-    known |= {"series", "recurring", "recurring_due", "recurring_state"}
+    known |= {"series", "recurring", "recurring_due", "recurring_state", "controls", "unrecorded"}
     assert used <= known
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.store import healing, orphans, pulling, recurring, registry
+from delaybridge.store import healing, orphans, pulling, recurring, registry, reinstating
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.scripts import scripts
 from delaybridge.store.verbs import Bucket
@@ -97,7 +97,7 @@ def test_the_scripts_are_the_verbs() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_script_has_the_name_of_the_method_that_calls_it(verb: str) -> None:
-    homes = (Bucket, registry, recurring, pulling, healing, orphans)
+    homes = (Bucket, registry, recurring, pulling, healing, orphans, reinstating)
     assert any(callable(getattr(home, verb, None)) for home in homes)
     assert SAMPLES[verb](1).name == verb
 

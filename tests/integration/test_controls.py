@@ -1,0 +1,350 @@
+"""Rules and recurring definitions in the ledger: what is recorded, and which change counts."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from delaybridge import Client
+from delaybridge.ledger.rows import RULE, Control
+from delaybridge.ledger.work import Work
+from delaybridge.store import keys, reinstating
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import LedgerSteps
+from delaybridge.store.recorder import Recorder
+from delaybridge.store.store import Store
+from tests.rigs.ledgers import LedgerProbe, made
+from tests.servers.postgres import PostgresServer
+
+PLACE = "kafka:orders"
+EVERY = [keys.destinations, keys.recurring, keys.recurring_due, keys.recurring_state]
+EVERY += [keys.controls, keys.unrecorded]
+
+
+class Site:
+    """A namespace with a ledger: two clients, and Redis as it is."""
+
+    def __init__(self, url: str, namespace: str, ledger: str) -> None:
+        kept: dict[str, Any] = {"durability": "ledger", "ledger": ledger}
+        self.client, self.other = (
+            Client(url, namespace=namespace, brokers={"kafka": "kafka://h"}, **kept) for _ in "ab"
+        )
+        self.redis, self.namespace = redis_py.Redis.from_url(url), namespace
+        self.client.run(Calls.open)
+
+    def close(self) -> None:
+        self.client.close()
+        self.other.close()
+        self.redis.close()
+
+    @property
+    def store(self) -> Store:
+        return self.client._store
+
+    @property
+    def calls(self) -> Calls:
+        return self.client._requests.calls
+
+    @property
+    def recorder(self) -> Recorder:
+        assert self.store.recorder is not None
+        return self.store.recorder
+
+    def agreeing(self, who: str = "w") -> LedgerSteps[int | None]:
+        """Compare Redis and the ledger, as workers do."""
+        return reinstating.agree(self.calls, self.recorder.controls, who)
+
+    def agree(self, who: str = "w") -> int | None:
+        """The same, now; how many were reinstated."""
+        return self.store.complete(self.agreeing(who))
+
+    @property
+    def are_agreed(self) -> bool:
+        found = reinstating.watched(self.namespace, [])
+        return reinstating.agreed(self.store.run_each(found))[0] is not None
+
+    def wipe(self) -> None:
+        self.redis.delete(*(key(self.namespace) for key in EVERY))
+
+    def snapshot(self) -> dict[str, bytes]:
+        names = [key(self.namespace) for key in EVERY]
+        return {name: found for name in names if (found := self.redis.dump(name))}  # type: ignore[misc]
+
+    def go_back(self, snapshot: dict[str, bytes]) -> None:
+        """Redis has what it had, and nothing later; it was started again."""
+        self.wipe()
+        for name, value in snapshot.items():
+            self.redis.restore(name, 0, value)
+        self.redis.hset(keys.controls(self.namespace), "healed", "another run:x")
+
+    def rule(self, place: str = PLACE) -> dict[str, Any]:
+        return json.loads(self.redis.hget(keys.destinations(self.namespace), place) or b"{}")  # type: ignore[arg-type, no-any-return]
+
+    def recorded(self, place: str = PLACE) -> dict[str, Any] | None:
+        """What the ledger says of a rule; {}: that it was removed."""
+        found = self.recorder.ledger.run(Work(self.recorder.controls.all))
+        own = [json.loads(each.value or b"{}") for each in found if each.name == place.encode()]
+        return own[0] if own else None
+
+    def record(self, value: Any, at_ms: int, place: str = PLACE) -> None:
+        """Have the ledger know of a change."""
+        raw = json.dumps(value, separators=(",", ":")).encode() if value else b""
+        control = Control(RULE, place.encode(), raw, at_ms)
+        self.recorder.ledger.run(Work(lambda on: self.recorder.controls.record(on, [control])))
+
+    def changed_ms(self, place: str = PLACE) -> int:
+        return int(self.redis.hget(keys.controls(self.namespace), f"rule:{place}") or 0)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def site(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Site]:
+    site = Site(redis_url, namespace, ledger_url)
+    yield site
+    site.close()
+
+
+pytestmark = pytest.mark.slow_with("mariadb", "postgres")
+
+
+def test_every_change_is_recorded_also_that_a_rule_was_removed(site: Site) -> None:
+    site.client.pause(PLACE)
+    assert (site.recorded() or {})["paused"] is True
+    site.client.set_rule(PLACE, rate=5.0)
+    assert site.recorded() == site.rule()
+    assert site.rule()["rate"] == 5
+    site.client.resume(PLACE)
+    assert site.recorded() == {"rate": 5}
+    site.client.set_rule(PLACE)
+    assert site.recorded() == {}
+
+
+def test_all_of_it_comes_back_after_a_wipe_but_what_was_removed(site: Site) -> None:
+    site.client.pause(PLACE)
+    site.client.pause("kafka:gone")
+    site.client.resume("kafka:gone")
+    site.client.recurring.add("daily", PLACE, "x", cron="0 3 * * *")
+    site.client.recurring.add("off", PLACE, "x", cron="0 4 * * *")
+    site.client.recurring.pause("off")
+    site.client.recurring.add("over", PLACE, "x", cron="0 5 * * *")
+    site.client.recurring.remove("over")
+    assert site.agree() == 0
+    assert site.are_agreed
+    before = {one.name: (one.definition, one.state) for one in site.client.recurring.list()}
+    rule = site.rule()
+    site.wipe()
+    assert not site.are_agreed
+    assert site.agree() == 3
+    assert site.are_agreed
+    assert site.rule() == rule
+    assert site.rule("kafka:gone") == {}
+    after = {one.name: (one.definition, one.state) for one in site.client.recurring.list()}
+    assert after == before
+    assert {*after} == {"daily", "off"}
+
+
+def test_where_redis_came_back_older_the_later_change_counts(site: Site) -> None:
+    site.client.pause("kafka:removed")
+    site.client.set_rule("kafka:changed", rate=1.0)
+    site.client.set_rule("kafka:same", rate=1.0)
+    site.agree()
+    older = site.snapshot()
+    site.client.pause(PLACE)
+    site.client.resume("kafka:removed")
+    site.client.set_rule("kafka:changed", rate=2.0)
+    site.go_back(older)
+    assert not site.are_agreed
+    assert site.agree() == 3
+    assert site.are_agreed
+    assert site.rule()["paused"]
+    assert site.rule("kafka:removed") == {}
+    assert (site.rule("kafka:changed"), site.rule("kafka:same")) == ({"rate": 2}, {"rate": 1})
+
+
+def test_where_the_ledger_came_back_older_the_later_change_counts(
+    site: Site, ledger: LedgerProbe
+) -> None:
+    site.client.pause(PLACE)
+    site.client.set_rule("kafka:a", rate=1.0)
+    site.client.set_rule("kafka:a")
+    ledger.ask("DELETE FROM control WHERE name = :name", name=PLACE.encode())
+    site.record({"rate": 1}, 1, "kafka:a")
+    ledger.ask("UPDATE control SET value = :one, changed_ms = 1", one=b'{"rate":1}')
+    assert site.agree() == 0
+    assert (site.recorded(), site.recorded("kafka:a")) == (site.rule(), {})
+    assert site.rule()["paused"]
+    assert site.rule("kafka:a") == {}
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_pause_wins_a_tie(site: Site, ledger: LedgerProbe, is_here: bool) -> None:
+    site.client.pause(PLACE)
+    paused = site.rule()
+    both: list[Any] = [paused, {"rate": 5}]
+    here, there = both if is_here else both[::-1]
+    site.redis.hset(keys.destinations(site.namespace), PLACE, json.dumps(here))
+    at_ms = site.changed_ms()
+    ledger.ask("DELETE FROM control")
+    site.record(there, at_ms)
+    site.agree()
+    assert site.rule() == site.recorded() == paused
+
+
+def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: Site) -> None:
+    def change(client: Client, turn: int) -> None:
+        if turn % 3:
+            client.set_rule(PLACE, rate=1.0 + turn)
+        elif turn % 2:
+            client.pause(PLACE)
+        else:
+            client.resume(PLACE)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda turn: change((site.client, site.other)[turn % 2], turn), range(40)))
+    assert site.recorded() == site.rule()
+
+
+def test_a_change_is_later_than_all_before_it_whatever_the_clock_says(site: Site) -> None:
+    site.client.pause(PLACE)
+    future_ms = site.changed_ms() + 3_600_000
+    site.redis.hset(keys.controls(site.namespace), "clock", future_ms)
+    site.client.resume(PLACE)
+    site.client.set_rule(PLACE, rate=1.0)
+    assert site.changed_ms() == future_ms + 2
+    site.wipe()
+    site.agree()
+    assert site.changed_ms() == future_ms + 2
+    site.client.set_rule(PLACE, rate=2.0)
+    assert site.changed_ms() > future_ms + 2
+    assert site.recorded() == {"rate": 2}
+
+
+def test_what_was_there_before_the_ledger_is_recorded_but_not_what_makes_no_sense(
+    site: Site,
+) -> None:
+    name, raw = keys.destinations(site.namespace), keys.recurring(site.namespace)
+    site.redis.hset(name, PLACE, '{"paused":true}')
+    site.redis.hset(name, "x" * 2000, "{}")
+    site.redis.hset(raw, "a b", "{}")
+    site.agree()
+    assert site.are_agreed
+    assert site.recorded() == {"paused": True}
+    found = site.recorder.ledger.run(Work(site.recorder.controls.all))
+    assert [each.name for each in found] == [PLACE.encode()]
+    site.redis.delete(name)
+    site.redis.hset(keys.controls(site.namespace), "healed", "another run:x")
+    site.agree()
+    assert site.rule() == {"paused": True}
+
+
+@pytest.mark.parametrize("what", ["another comparison", "a change"])
+def test_a_comparison_is_in_vain_if_something_came_between(site: Site, what: str) -> None:
+    site.client.pause(PLACE)
+    site.wipe()
+    steps = site.agreeing()
+    asked = next(steps)
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            if isinstance(asked, Work):  # it has read Redis
+                answer = site.recorder.ledger.run(asked)
+                if what == "a change":
+                    site.other.set_rule(PLACE, rate=5.0)
+                else:
+                    assert site.agree() == 1
+                    site.client.resume(PLACE)
+            else:
+                answer = site.store.run(asked)
+            asked = steps.send(answer)
+    assert ended.value.value is None
+    assert site.rule() == ({"rate": 5} if what == "a change" else {})
+    assert site.are_agreed is (what != "a change")
+
+
+def test_workers_who_compare_at_once_leave_it_to_one_unless_he_died(site: Site) -> None:
+    site.client.pause(PLACE)
+    site.wipe()
+    steps = site.agreeing("dead")
+    asked = next(steps)
+    while not isinstance(asked, Work):
+        asked = steps.send(site.store.run(asked))
+    assert site.agree("other") is None
+    assert site.rule() == {}
+    name = keys.controls(site.namespace)
+    healed = site.redis.hget(name, "healed").decode()  # type: ignore[union-attr]
+    run, _, began = healed.partition(":")
+    began_ms, _, rest = began.partition(".")
+    site.redis.hset(name, "healed", f"{run}:{int(began_ms) - 15_000}.{rest}")
+    assert site.agree("other") == 1
+    assert site.are_agreed
+
+
+def test_what_was_removed_is_forgotten_in_time_and_nothing_else(site: Site) -> None:
+    site.client.pause(PLACE)
+    site.client.pause("kafka:removed")
+    site.client.resume("kafka:removed")
+    at_ms = site.client.run(Calls.now_ms)
+    for before_ms, left in ((at_ms - 60_000, {}), (at_ms + 60_000, None)):
+        forget = partial(site.recorder.controls.forget, before_ms=before_ms)
+        site.recorder.ledger.run(Work(forget))
+        assert site.recorded("kafka:removed") == left
+    assert site.recorded() == site.rule()
+
+
+def test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back(site: Site) -> None:
+    site.client.pause(PLACE)
+    site.wipe()
+    site.client.resume(PLACE)
+    assert site.agree() == 0
+    assert site.rule() == site.recorded() == {}
+
+
+def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: Site) -> None:
+    site.client.pause(PLACE)
+    site.client.pause("kafka:b")
+    site.client.resume("kafka:b")
+    times = site.store.run([reinstating.unrecorded(site.namespace, 9)])[0]
+    assert {*times} == {b"rule:kafka:b", f"rule:{PLACE}".encode()}
+    site.client.set_rule(PLACE, rate=1.0)
+    found = site.store.complete(reinstating.read_changed(site.namespace, times))
+    assert [(each.name, each.value) for each in found] == [(b"kafka:b", b"")], "not the changed one"
+    site.store.run(reinstating.recorded(site.namespace, found))
+    left = site.store.run([reinstating.unrecorded(site.namespace, 9)])[0]
+    assert {*left} == {f"rule:{PLACE}".encode()}
+
+
+def test_runs_that_were_made_are_not_made_again(site: Site, ledger: LedgerProbe) -> None:
+    site.client.recurring.add("often", "kafka:often", "x", every="1h")
+    site.agree()
+    now_ms = site.client.run(Calls.now_ms)
+    made_at = [site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 5)) for _ in range(2)]
+    (first,) = (each.due_ms for one in made_at for each in one if each.due_ms)
+    site.redis.flushdb()
+    site.client.run(lambda calls: calls.open(again=True))
+    assert site.agree() == 1
+    again = site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 10))
+    assert not [each.due_ms for each in again if each.due_ms]
+    (one,) = site.client.recurring.list()
+    assert (one.state, one.next_ms) == ("active", first[-1])
+    (found,) = ledger.ask("SELECT count(*) FROM message")
+    assert found[0] == 1
+
+
+def test_a_pause_works_while_the_database_is_down_and_says_that_it_is_not_recorded(
+    redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PostgresServer() as database:
+        site = Site(redis_url, namespace, made(database.url))
+        try:
+            database.stop()
+            with caplog.at_level(logging.WARNING):
+                assert site.client.pause(PLACE).paused
+            assert f"control_not_recorded rule:{PLACE} is in force" in caplog.text
+            assert site.rule()["paused"]
+        finally:
+            site.close()
