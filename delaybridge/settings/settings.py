@@ -161,6 +161,11 @@ class Settings(Section, BaseSettings):
         """The setting `durability`."""
         return check_durability(self.durability)
 
+    @property
+    def has_ledger(self) -> bool:
+        """Whether messages are in a ledger, too."""
+        return self.kept.mode is Keeping.LEDGER
+
     def reading(self) -> Self:
         """The same for a client that only reads: it promises nothing."""
         return self.model_copy(update={"durability": Keeping.MEMORY.value})

@@ -1,7 +1,9 @@
 """The rules of destinations that a worker obeys: read before it claims anything, then each second.
 
 A change is also told on the wake channel. What cannot be read changes nothing: the rules known
-before stay in force, so no error resumes a destination that is paused.
+before stay in force, so no error resumes a destination that is paused. With a ledger nor does a
+Redis that was wiped, or came back older: until its rules agree with the ledger, of what it has only
+pauses are obeyed, besides the rules known before.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
+import msgspec
+
 from delaybridge.errors import StoreUnavailable, printable
-from delaybridge.store import rules
+from delaybridge.store import reinstating, rules
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.rules import NO_RULES, Rule, Rules
 from delaybridge.store.store import AsyncStore
@@ -26,17 +30,19 @@ _TOLD_ANSWERS = 3
 class Destinations:
     """A part of the pulse. on_change: called with the rules whenever they have changed.
 
-    asked: how often they were asked for.
+    asked: how often they were asked for. agree: whether those that were read last were those of
+    the ledger, if there is one.
     """
 
     name = "destinations"
 
-    def __init__(self, namespace: str) -> None:
-        self._namespace = namespace
+    def __init__(self, namespace: str, *, has_ledger: bool = False) -> None:
+        self._namespace, self._has_ledger = namespace, has_ledger
+        self.agree = not has_ledger
         self.rules: Rules = NO_RULES
         self.on_change: Callable[[Rules], None] = lambda rules: None
         self.asked = self._taken = 0
-        self._stored: Mapping[bytes, bytes] = {}
+        self._stored: Mapping[bytes, bytes] | None = {}  # None: others are in force
         self._error = ""
         self._told = 0  # answers for which somebody may have changed the rules
         self._eased: Sequence[str] = ()  # places whose pause or rate went, and nobody said so yet
@@ -47,24 +53,29 @@ class Destinations:
 
     async def read(self, store: AsyncStore) -> None:
         """Read them now. Raises StoreUnavailable if Redis does not answer."""
-        (reply,) = replies = await store.run_each(self.commands())
-        if isinstance(reply, StoreUnavailable):
-            raise reply
+        replies = await store.run_each(self.commands())
+        for reply in replies:
+            if isinstance(reply, StoreUnavailable):
+                raise reply
         self.take(replies)
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
-        """The command that reads them; its reply knows when it was asked for."""
+        """What reads them; the reply knows when they were asked for."""
         self.asked += 1
         number, read = self.asked, rules.read(self._namespace)
-        return [
+        asked = [
             RedisCommand(
                 read.name, read.keys, read.args,
                 lambda reply: (number, read.parse(reply)), is_plain=True,
             )
         ]  # fmt: skip
+        return reinstating.watched(self._namespace, asked) if self._has_ledger else asked
 
     def take(self, replies: Sequence[Any]) -> None:
         """Obey the rules in the reply, unless a later question was answered already."""
+        found = None
+        if self._has_ledger:
+            found, replies = reinstating.agreed(replies)
         (reply,) = replies
         if isinstance(reply, Exception):
             self._unreadable(reply)
@@ -73,6 +84,11 @@ class Destinations:
         if number < self._taken:
             return
         self._taken = number
+        if self._has_ledger:
+            self.agree = found is not None and len(stored) >= found.rules
+        if not self.agree:
+            self._obey_pauses(stored)
+            return
         self._say_lost()
         if stored == self._stored and not self._error:
             return
@@ -83,6 +99,19 @@ class Destinations:
             self._say_odd()
         if self.rules.by_place != before.by_place:
             self._eased = _eased(before, self.rules)
+            self._say_changed()
+            self.on_change(self.rules)
+
+    def _obey_pauses(self, stored: Mapping[bytes, bytes]) -> None:
+        """Of rules that may be of the past: their pauses."""
+        known = dict(self.rules.by_place)
+        for place, rule in rules.understood(stored).by_place.items():
+            if rule.paused and not known.get(place, Rule()).paused:
+                known[place] = msgspec.structs.replace(
+                    known.get(place, Rule()), paused=True, paused_ms=rule.paused_ms
+                )
+        if known != self.rules.by_place:
+            self.rules, self._stored = self.rules._replace(by_place=known), None
             self._say_changed()
             self.on_change(self.rules)
 

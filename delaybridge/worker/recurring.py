@@ -9,14 +9,15 @@ from typing import Any
 
 from delaybridge.errors import NotDurable, StoreError
 from delaybridge.events import Emit, RecurringFailed, RunsMade
-from delaybridge.store import recurring
+from delaybridge.store import keys, recurring, reinstating
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import RedisCommand
+from delaybridge.store.command import RedisCommand, plain
 from delaybridge.store.looks import mend_looks
 from delaybridge.store.making import AT_ONCE, Made
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
+_Taken = tuple[int, Sequence[recurring.DefinitionEntry]]  # and when, in epoch ms
 _log = logging.getLogger("delaybridge")
 _MEND_BEATS = 60
 _NAMED = 10
@@ -35,18 +36,39 @@ class RecurringRuns:
         self._store, self._calls, self._emit = store, calls, emit
         self._making: asyncio.Task[None] | None = None
         self._closed = False
+        self.agree = True  # whether they were those of the ledger, when it was asked last
         self._beats = 0
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
         """Take what is to be looked at, unless the last look is not over."""
         if self._closed or (self._making is not None and not self._making.done()):
             return ()
-        return [recurring.recur(self._calls.namespace, AT_ONCE)]
+        return self._asked()
+
+    def _asked(self) -> Sequence[RedisCommand[Any]]:
+        namespace = self._calls.namespace
+        asked = [recurring.recur(namespace, AT_ONCE)]
+        if self._store.recorder is None:
+            return asked
+        number = plain("HLEN", keys.recurring(namespace), parse=int)
+        return reinstating.watched(namespace, [*asked, number])
+
+    def _taken(self, replies: Sequence[Any]) -> _Taken | None:
+        """What was taken; None: nothing, or what may be of the past.
+
+        Then a worker takes it again, once the definitions agree with the ledger.
+        """
+        taken, *_ = replies
+        if self._store.recorder is not None:
+            found, (taken, number) = reinstating.agreed(replies)
+            if isinstance(number, Exception):
+                return None
+            self.agree = found is not None and number >= found.definitions
+        return taken if self.agree and not isinstance(taken, Exception) else None
 
     def take(self, replies: Sequence[Any]) -> None:
         """Begin to make the runs of the definitions that were taken."""
-        (taken,) = replies
-        if isinstance(taken, StoreError):
+        if (taken := self._taken(replies)) is None:
             return
         self._beats += 1
         mends = self._beats % _MEND_BEATS == 1
@@ -67,11 +89,12 @@ class RecurringRuns:
         try:
             if mends:
                 await self._mend()
-            made = await self._store.complete(self._calls.make_taken(now_ms, entries))
+            made = await self._complete(now_ms, entries)
             while made:
                 for each in made:
                     self._report(each)
-                made = await self._store.complete(self._calls.make_runs())
+                more = self._taken(await self._store.run_each(self._asked()))
+                made = [] if more is None else await self._complete(*more)
         except StoreError as exc:  # what was taken is taken again soon
             if isinstance(exc, NotDurable):  # no other part of the worker meets it
                 self._emit(RecurringFailed(reason=str(exc)))
@@ -79,6 +102,11 @@ class RecurringRuns:
         except Exception as exc:
             self._emit(RecurringFailed(reason=f"{type(exc).__name__}: {exc}"))
             _log.debug("recurring definitions were not made", exc_info=exc)
+
+    async def _complete(
+        self, now_ms: int, entries: Sequence[recurring.DefinitionEntry]
+    ) -> list[Made]:
+        return await self._store.complete(self._calls.make_taken(now_ms, entries))
 
     async def _mend(self) -> None:
         """Let workers look at the definitions that they would not look at in time."""

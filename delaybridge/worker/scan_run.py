@@ -19,6 +19,7 @@ from delaybridge.store import keys, remote
 from delaybridge.store.calls import Calls
 from delaybridge.store.rules import Rules
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.agreeing import agreeing_of
 from delaybridge.worker.alarms import end_alarms
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
@@ -55,10 +56,14 @@ class ScanRun:
         self._recurring = RecurringRuns(store, calls, worker.emit)
         parts: list[Part] = [self._destinations, worker.broadcast, self._recurring, worker.sampler]
         parts.append(worker.past)  # after the sampler, whose marks it takes
+        self._reconciling = reconciling_of(store, worker.identity.name)
+        self._agreeing = agreeing_of(store, calls, worker.destinations, self._reconciling)
+        if self._agreeing is not None:
+            self._agreeing.definitions_agree = lambda: self._recurring.agree
+            parts.append(self._agreeing)
         self.pulse = Pulse(store, parts)
         self._pace = CountedPace(worker.emit.counts)
         lease, who = self._settings.lease, worker.identity
-        self._reconciling = reconciling_of(store, who.name)
         dedup_ms = round(self._settings.publish.dedup_window_s * 1000)
         self._owner = LeaseOwner(
             who.name, lease.ttl_ms, lease.renew_ms, self._on_token, dedup_ms,
@@ -97,7 +102,7 @@ class ScanRun:
             lambda: self._destinations.rules,
             on_change=self._fleet.changed,
             on_moved=self._moved,
-            ledger=self._reconciling,
+            ledger=self._agreeing,
         )
         return Shift(common, node, nodes, len(self._calls.buckets))
 
@@ -155,7 +160,7 @@ class ScanRun:
             await self.pulse.last_beat()
 
     def _reconciling_tasks(self) -> list[Coroutine[Any, Any, None]]:
-        if (found := self._reconciling) is None:
+        if (found := self._agreeing) is None:
             return []
         return [*found.tasks(self._settings.ledger), end_alarms(self._store, self._calls.namespace)]
 
@@ -179,8 +184,8 @@ class ScanRun:
         paused = (place for place, rule in rules.items() if rule.paused)
         about |= {"brokers": self._brokers.announced(), "paused": [*islice(paused, _ANNOUNCED)]}
         about |= {"instance": self._worker.identity.instance, "pace": self._pace_announced()}
-        if self._reconciling is not None:
-            about["ledger"] = self._reconciling.announced()
+        if self._agreeing is not None:
+            about["ledger"] = self._agreeing.announced()
         about |= self._shifts.announced() | {"failing": self.pulse.announced()}
         return json.dumps(about).encode()
 
@@ -200,7 +205,7 @@ class ScanRun:
             "buckets": tuple(session.bucket.number for session in self._shifts.sessions()),
             "brokers": {name: broker.publisher.unavailable for name, broker in brokers},
             "scanned_s": self._beat_s(),
-            "ledger": None if self._reconciling is None else self._reconciling.announced(),
+            "ledger": None if self._agreeing is None else self._agreeing.announced(),
             **said,
         }
 

@@ -57,7 +57,7 @@ class Worker(Service):
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
         self.emit = Listeners()
-        self.destinations = Destinations(settings.namespace)
+        self.destinations = Destinations(settings.namespace, has_ledger=settings.has_ledger)
         self.broadcast = Broadcast(settings.namespace, identity, self.emit)
         who = identity.name, identity.instance
         self.sampler = Sampler(settings.namespace, *who, self.emit.counts)

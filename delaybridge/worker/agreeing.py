@@ -1,0 +1,188 @@
+"""Agreeing: a worker keeps rules and recurring definitions in agreement with the ledger.
+
+Before a session claims anything, those in Redis are those of the ledger, and the worker obeys them:
+a destination that was paused stays so when Redis was wiped, or came back with an older past. What
+was changed while the database was down is recorded when it answers, by every worker that knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from delaybridge.errors import ConfigError, StoreError
+from delaybridge.ledger.rows import Control, ControlName
+from delaybridge.ledger.work import Work
+from delaybridge.scan.exits import ExitReport
+from delaybridge.scan.session import Session
+from delaybridge.settings.sections import LedgerSettings
+from delaybridge.store import reinstating
+from delaybridge.store.calls import Calls
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.recorder import Recorder
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker.destinations import Destinations
+from delaybridge.worker.eventlog import say
+from delaybridge.worker.reconciling import Reconciling
+
+_EVERY_S = 1.0
+_AGAIN_S = 0.5  # after a comparison that came to no end
+_FORGET_S = 3600.0
+_AT_ONCE = 200  # changes that are recorded in one transaction
+
+
+class Agreeing:
+    """A part of the pulse, and the ledger's side of a scanner before `Reconciling`.
+
+    definitions_agree: whether the definitions were those of the ledger, when it was asked last.
+    """
+
+    name = "agreeing"
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        recorder: Recorder,
+        calls: Calls,
+        destinations: Destinations,
+        reconciling: Reconciling,
+    ) -> None:
+        self._store, self._calls, self._recorder = store, calls, recorder
+        self._destinations, self._reconciling = destinations, reconciling
+        self.definitions_agree: Callable[[], bool] = lambda: True
+        self._comparing = asyncio.Lock()
+        self._times: Mapping[bytes, int] = {}  # of changes that the ledger may lack
+        self._who = secrets.token_hex(8)
+        self._silent = ""  # why the ledger does not answer
+        self._unrecorded: dict[ControlName, Control] = {}  # also if Redis has lost them since
+
+    # the pulse
+
+    def commands(self) -> Sequence[RedisCommand[Any]]:
+        """A look at the changes that the ledger may lack."""
+        return [reinstating.unrecorded(self._calls.namespace, _AT_ONCE)]
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """They are recorded soon."""
+        (found,) = replies
+        if not isinstance(found, Exception):
+            self._times = found
+
+    # the scanner
+
+    async def verify(self, session: Session) -> None:
+        """Return when nothing can go out that is paused, and the bucket agrees with the ledger.
+
+        Or when the session is over.
+        """
+        while session.alive:
+            try:
+                if await self._agree():
+                    break
+            except (StoreError, ConfigError) as exc:
+                self._fails(exc)
+            await asyncio.sleep(_AGAIN_S)
+        await self._reconciling.verify(session)
+
+    def told(self, session: Session, report: ExitReport) -> None:
+        """As `Reconciling.told`."""
+        self._reconciling.told(session, report)
+
+    async def _agree(self) -> bool:
+        """Whether the rules that the worker obeys from now on are those of the ledger."""
+        await self._destinations.read(self._store)
+        if self._destinations.agree:
+            return True
+        async with self._comparing:
+            await self._destinations.read(self._store)
+            if not self._destinations.agree:
+                await self._compare()
+                await self._destinations.read(self._store)
+        return self._destinations.agree
+
+    async def _compare(self) -> None:
+        await self._record_known()
+        steps = reinstating.agree(self._calls, self._recorder.controls, self._who)
+        found = await self._store.complete(steps)
+        self._silent = ""
+        if found:
+            say(logging.WARNING, "controls_reinstated", n=found)
+
+    # what was changed
+
+    async def keep(self) -> None:
+        """Once a second, record what the ledger lacks, and compare if they do not agree."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                if self._times:
+                    await self._record()
+                if not self._destinations.agree:
+                    await self._agree()
+                elif not self.definitions_agree():
+                    async with self._comparing:
+                        await self._compare()
+            except (StoreError, ConfigError) as exc:
+                self._fails(exc)
+
+    async def forget(self, retention_s: float) -> None:
+        """Forget what was removed longer ago, once an hour. Never ends, unless all is kept."""
+        while retention_s:
+            before_ms = time.time_ns() // 1_000_000 - round(retention_s * 1000)
+            work = partial(self._recorder.controls.forget, before_ms=before_ms)
+            try:
+                await self._recorder.ledger.run_async(Work(work))
+            except (StoreError, ConfigError) as exc:
+                self._fails(exc)
+            await asyncio.sleep(_FORGET_S)
+
+    async def _record(self) -> None:
+        """Record what has changed; what the ledger does not take now, is remembered."""
+        times, self._times = self._times, {}
+        found = await self._store.complete(reinstating.read_changed(self._calls.namespace, times))
+        self._unrecorded |= {e.key: e for e in found if e.wins(self._unrecorded.get(e.key))}
+        known = await self._record_known()
+        await self._store.run(reinstating.recorded(self._calls.namespace, known))
+
+    async def _record_known(self) -> Sequence[Control]:
+        known = [*self._unrecorded.values()]
+        if known:
+            records = self._recorder.controls
+            await self._recorder.ledger.run_async(Work(lambda on: records.record(on, known)))
+            self._silent = ""
+            for each in known:
+                if self._unrecorded.get(each.key) == each:
+                    del self._unrecorded[each.key]
+        return known
+
+    # how it stands
+
+    def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
+        """What runs as long as the worker does."""
+        tasks = [self.keep(), self.forget(settings.retention_s)]
+        return [*self._reconciling.tasks(settings), *tasks]
+
+    def announced(self) -> dict[str, Any]:
+        """As `Reconciling.announced`."""
+        found = self._reconciling.announced()
+        silent, lag = found["silent"] or self._silent[:200], found["lag"] + len(self._unrecorded)
+        return found | {"silent": silent, "lag": lag}
+
+    def _fails(self, error: Exception) -> None:
+        if not self._silent:
+            say(logging.WARNING, "controls_not_compared", reason=str(error))
+        self._silent = str(error)
+
+
+def agreeing_of(
+    store: AsyncStore, calls: Calls, destinations: Destinations, reconciling: Reconciling | None
+) -> Agreeing | None:
+    """That of a worker; None: it has no ledger."""
+    if store.recorder is None or reconciling is None:
+        return None
+    return Agreeing(store, store.recorder, calls, destinations, reconciling)

@@ -1,0 +1,102 @@
+"""With a ledger, a worker obeys what Redis says of destinations only if the ledger agrees."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from delaybridge.errors import StoreError
+from delaybridge.ledger.rows import RULE, Control
+from delaybridge.store.reinstating import Agreement, agreed
+from delaybridge.store.rules import Rule, Rules
+from delaybridge.worker.destinations import Destinations
+
+PAUSED, LIMITED = {"paused": True, "paused_ms": 7}, {"rate": 5}
+GOOD = Agreement("run:1", 1, 0)
+OTHERS = {
+    "it was wiped": (Agreement(), Agreement()),
+    "another run": (Agreement("other:1", 1), Agreement("other:1", 1)),
+    "it is being compared": (Agreement("?run:1", 1), Agreement("?run:1", 1)),
+    "compared again meanwhile": (Agreement("run:1", 1), Agreement("run:2", 1)),
+    "it cannot be read": (StoreError("redis: x"), GOOD),
+    "rules were deleted": (Agreement("run:1", 9), Agreement("run:1", 9)),
+}
+
+
+def replies(found: Destinations, rules: dict[str, Any], before: Any, after: Any) -> list[Any]:
+    _, read, *_ = found.commands()
+    flat = [part for name, rule in rules.items() for part in (name, json.dumps(rule))]
+    return [before, read.parse([each.encode() for each in flat]), after, {"run_id": "run"}]
+
+
+@pytest.fixture
+def found() -> Destinations:
+    found = Destinations("ns", has_ledger=True)
+    found.take(replies(found, {"kafka:a": PAUSED, "kafka:b": LIMITED}, GOOD, GOOD))
+    assert found.agree
+    return found
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_until_both_agree_the_rules_known_before_stay_in_force(
+    found: Destinations, what: str
+) -> None:
+    known, told = found.rules, list[Rules]()
+    found.on_change = told.append
+    found.take(replies(found, {"kafka:b": {"rate": 9}}, *OTHERS[what]))
+    assert not found.agree
+    assert found.rules == known and not told
+    found.take(replies(found, {"kafka:b": {"rate": 9}}, GOOD, GOOD))
+    assert found.rules.by_place == {"kafka:b": Rule(rate=9.0)}
+    assert found.agree and len(told) == 1
+
+
+def test_a_pause_is_obeyed_whatever_the_ledger_says(found: Destinations) -> None:
+    empty = Agreement()
+    found.take(replies(found, {"kafka:b": PAUSED, "kafka:c": PAUSED}, empty, empty))
+    paused = {place for place, rule in found.rules.by_place.items() if rule.paused}
+    assert paused == {"kafka:a", "kafka:b", "kafka:c"}
+    assert found.rules.by_place["kafka:b"] == Rule(True, 5.0, paused_ms=7)
+    found.take(replies(found, {}, Agreement("run:2"), Agreement("run:2")))
+    assert not found.rules.by_place
+
+
+def test_a_worker_that_has_just_started_knows_nothing_yet() -> None:
+    found = Destinations("ns", has_ledger=True)
+    assert not found.agree
+    found.take(replies(found, {"kafka:a": PAUSED}, Agreement(), Agreement()))
+    assert found.rules.by_place["kafka:a"].paused and not found.agree
+
+
+def test_without_a_run_id_nothing_is_known() -> None:
+    assert agreed([Agreement(":1"), Agreement(":1"), {}]) == (None, [])
+    assert agreed([GOOD, "reply", GOOD, {"run_id": "run"}]) == (GOOD, ["reply"])
+
+
+PAUSE, LIMIT = b'{"paused":true}', b'{"rate":5}'
+
+
+@pytest.mark.parametrize(
+    ("value", "at_ms", "other", "other_ms", "wins"),
+    [
+        (LIMIT, 6, PAUSE, 5, True),
+        (b"", 6, PAUSE, 5, True),
+        (PAUSE, 4, LIMIT, 5, False),
+        (PAUSE, 5, LIMIT, 5, True),
+        (PAUSE, 5, b"", 5, True),
+        (LIMIT, 5, PAUSE, 5, False),
+        (LIMIT, 5, b'{"rate":6}', 5, False),
+        (b'{"rate":6}', 5, LIMIT, 5, True),
+        (PAUSE, 5, PAUSE, 5, False),
+        (b'{"paused":true,"rate":1}', 5, PAUSE, 5, False),
+        (b"not JSON", 5, PAUSE, 5, False),
+    ],
+)
+def test_the_later_change_counts_and_in_a_tie_a_pause(
+    value: bytes, at_ms: int, other: bytes, other_ms: int, wins: bool
+) -> None:
+    here = Control(RULE, b"kafka:a", value, at_ms)
+    assert here.wins(Control(RULE, b"kafka:a", other, other_ms)) is wins
+    assert here.wins(None)
