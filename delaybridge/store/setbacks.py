@@ -30,8 +30,7 @@ class Setback(NamedTuple):
     been published or cancelled. More may be: counts are read once a second, and what was accepted
     after the last reading, and lost, was never in one.
 
-    With a ledger, what it cannot rebuild: rowless: messages of the bucket that were not in it;
-    rules, definitions: how many fewer the namespace has now.
+    rowless: with a ledger, messages of the bucket that were not in it, which it cannot rebuild.
     """
 
     at_ms: int
@@ -41,13 +40,11 @@ class Setback(NamedTuple):
     to_turn: int = 0
     missing: int = 0
     rowless: int = 0
-    rules: int = 0
-    definitions: int = 0
 
     @property
     def is_for_good(self) -> bool:
         """Whether the ledger lacked something of what may be lost."""
-        return bool(self.rowless or self.rules or self.definitions)
+        return bool(self.rowless)
 
 
 def note(namespace: str, found: Setback) -> RedisCommand[Any]:
@@ -75,12 +72,6 @@ def clear(namespace: str) -> RedisCommand[int]:
     return plain("DEL", keys.alarms(namespace), parse=int)
 
 
-def counts(namespace: str) -> list[RedisCommand[int]]:
-    """How many rules of destinations and recurring definitions there are: no ledger has them."""
-    hashes = keys.destinations(namespace), keys.recurring(namespace)
-    return [plain("HLEN", each, parse=int) for each in hashes]
-
-
 def kept(reply: list[Setback] | StoreError) -> list[Setback]:
     """The reply to `read`; none if the key is damaged."""
     return [] if isinstance(reply, StoreError) else reply
@@ -97,14 +88,8 @@ def sentences(found: Sequence[Setback]) -> Iterator[Sentence]:
         yield sentence(found)
     if any(each.is_for_good for each in found):
         rowless = sum(each.rowless for each in found)
-        values: dict[str, object] = {"rowless": f"{rowless:,}"}
-        values["rules"] = max(each.rules for each in found)
-        values["definitions"] = max(each.definitions for each in found)
-        yield Sentence(
-            "the ledger does not have, and cannot rebuild: {rowless} messages, {rules} rules of "
-            "destinations, {definitions} recurring definitions",
-            values,
-        )
+        text = "the ledger does not have, and cannot rebuild: {rowless} messages"
+        yield Sentence(text, {"rowless": f"{rowless:,}"})
 
 
 def sentence(found: Sequence[Setback]) -> Sentence:

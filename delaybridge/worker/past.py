@@ -5,7 +5,7 @@ lower turns and counters than a worker saw there before: `marks` only ever grows
 those of the buckets held once a second, and a taken lease has a turn of its own, higher than any
 before. A namespace whose record is gone, or is another one, was wiped.
 
-With a ledger all of it is rebuilt, but for what only Redis has: that is remembered, too.
+With a ledger all of it is rebuilt, but for messages without a row: these are remembered, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreWentBack
@@ -29,14 +29,6 @@ from delaybridge.worker.eventlog import say
 # A master that failed over and starts again empty answers for a moment, until it is demoted.
 _SURE_BEATS = 3
 _RECENT_BEATS = 60  # what Redis had in them may be lost; after a loss, leases are taken again first
-
-
-class _OnlyThere(NamedTuple):
-    """What Redis has and the ledger has not. rowless: bucket -> messages."""
-
-    rules: int
-    definitions: int
-    rowless: Mapping[int, int]
 
 
 class Past:
@@ -61,7 +53,7 @@ class Past:
         self.known: dict[int, Marks] = {}
         self.doubt: set[int] = set()  # went back, and not compared with the ledger since
         self._asked: dict[int, Session] = {}
-        self._only_there = deque[_OnlyThere](maxlen=_RECENT_BEATS)
+        self._rowless = deque[Mapping[int, int]](maxlen=_RECENT_BEATS)  # of the last beats
         self._missing = 0  # beats in a row without the namespace's record
         self._ended: list[Session] = []  # their leases are to be released
         self._went_back: dict[int, Marks] = {}  # what was known of those whose lease tells it
@@ -91,7 +83,6 @@ class Past:
             *(setbacks.note(self._namespace, each) for each in self._untold.values()),
             # An older Redis may know their leases, and nobody could take these buckets meanwhile.
             *(session.bucket.release(session.token) for session in ended),
-            *([] if self.rowless is None else setbacks.counts(self._namespace)),
         ]
 
     def take(self, replies: Sequence[Any]) -> None:
@@ -108,7 +99,7 @@ class Past:
                 self.on_wiped()
             return
         self._missing = 0
-        found = self._with_rest(dict(self._setbacks()), replies[-2:])
+        found = self._with_rest(dict(self._setbacks()))
         if found:  # kept in Redis by the next beat
             self._untold |= found
             missing = sum(each.missing for each in found.values())
@@ -143,38 +134,27 @@ class Past:
         at_ms = time.time_ns() // 1_000_000
         return Setback(at_ms, self._who[0], bucket, before.turn, to_turn, missing)
 
-    def _with_rest(self, found: dict[int, Setback], counts: Sequence[Any]) -> dict[int, Setback]:
+    def _with_rest(self, found: dict[int, Setback]) -> dict[int, Setback]:
         """These with what the ledger lacks; what there is of that now is remembered."""
         if self.rowless is None:
             return found
-        rules, definitions = counts
-        is_read = not isinstance(rules, Exception) and not isinstance(definitions, Exception)
-        if found:
-            had = self._had()
-            found = {n: each._replace(rowless=had.rowless.get(n, 0)) for n, each in found.items()}
-            if is_read:  # they are the namespace's: one tells it
-                n, first = next(iter(found.items()))
-                fewer = max(0, had.rules - rules), max(0, had.definitions - definitions)
-                found[n] = first._replace(rules=fewer[0], definitions=fewer[1])
-        if is_read:
-            rowless = {n: each for n, each in self.rowless().items() if each and n in self._asked}
-            self._only_there.append(_OnlyThere(rules, definitions, rowless))
-        return found
+        had = self._had() if found else {}
+        now = self.rowless().items()
+        self._rowless.append({n: each for n, each in now if each and n in self._asked})
+        return {n: each._replace(rowless=had.get(n, 0)) for n, each in found.items()}
 
-    def _had(self) -> _OnlyThere:
-        """The most that was there in the last beats."""
-        rowless: dict[int, int] = {}
-        for each in self._only_there:
-            rowless |= {n: max(count, rowless.get(n, 0)) for n, count in each.rowless.items()}
-        rules = max((each.rules for each in self._only_there), default=0)
-        definitions = max((each.definitions for each in self._only_there), default=0)
-        return _OnlyThere(rules, definitions, rowless)
+    def _had(self) -> dict[int, int]:
+        """Bucket -> the most messages without a row in the last beats."""
+        most: dict[int, int] = {}
+        for each in self._rowless:
+            most |= {n: max(count, most.get(n, 0)) for n, count in each.items()}
+        return most
 
     async def tell_wiped(self, store: AsyncStore) -> None:
         """Have it kept that the namespace was wiped, if Redis takes it; and leave the fleet."""
-        had, seen = self._had(), (time.time_ns() // 1_000_000, self._who[0])
-        found = [Setback(*seen, rules=had.rules, definitions=had.definitions)]
-        for bucket, rowless in had.rowless.items():
+        seen = time.time_ns() // 1_000_000, self._who[0]
+        found = [Setback(*seen)]
+        for bucket, rowless in self._had().items():
             found.append(Setback(*seen, bucket, self.known[bucket].turn, rowless=rowless))
         hint = "workers wait for: delaybridge alarm clear"
         if store.recorder is not None:

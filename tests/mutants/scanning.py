@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         "past: what the ledger lacks now, not before", "delaybridge/worker/past.py",
-        "deque[_OnlyThere](maxlen=_RECENT_BEATS)", "deque[_OnlyThere](maxlen=1)",
+        "](maxlen=_RECENT_BEATS)  # of the", "](maxlen=1)  # of the",
         "a bucket is compared after the loss and before it is told: nothing was lost",
         "tests/unit/test_past.py",
     ),

@@ -29,7 +29,6 @@ class World:
         self.past = Past("ns", "w", "instance", self.events.append)
         self.past.birth = BIRTH[1]
         self.read: dict[int, Marks] = {}
-        self.counts: list[Any] = []  # of rules and definitions, with a ledger
         self.past.sessions = lambda: list(self.held.values())
         self.past.marks = lambda: self.read
         self.past.on_lost = self._lost
@@ -55,8 +54,7 @@ class World:
             for number in self.held
             if (one := marks[f"b{number}"])
         }
-        kept = len(commands) - 1 - len(self.counts)
-        self.past.take([birth, *[1] * kept, *self.counts])
+        self.past.take([birth, *[1] * (len(commands) - 1)])
         return len(commands)
 
     def alarms(self) -> list[StoreWentBack]:
@@ -158,22 +156,17 @@ async def test_with_a_ledger_what_it_lacks_is_told_by_those_who_knew_it(world: W
 
     store: Any = Store()
     rowless = {0: 3, 1: 9}  # of bucket 1 from long ago
-    world.past.rowless, world.counts = lambda: rowless, [2, 1]
+    world.past.rowless = lambda: rowless
     world.beat(b0=(5, 10, 1, 1))
-    rowless[0], world.counts = 0, [ValueError(), 0]  # compared again, and odd for a moment
+    rowless[0] = 0  # compared again
     world.beat(b0=(5, 10, 1, 1))
-    world.counts = [0, 2]
     world.beat(b0=(4, 10, 1, 1))
-    (told,) = world.past._untold.values()
-    assert (told.rowless, told.rules, told.definitions) == (3, 2, 0)
+    assert [each.rowless for each in world.past._untold.values()] == [3]
     await world.past.tell_wiped(store)
-    assert [(e["bucket"], e["rowless"], e["rules"], e["definitions"]) for e in store.noted] == [
-        (None, 0, 2, 2), (0, 3, 0, 0),
-    ]  # fmt: skip
+    assert [(each["bucket"], each["rowless"]) for each in store.noted] == [(None, 0), (0, 3)]
     for turn in range(6, 66):
         world.take(0, turn)
         world.beat(b0=(turn, 10, 1, 1))
-    world.counts = [0, 1]
     world.beat(b0=(1, 10, 1, 1))
     assert [e.rowless for e in world.past._untold.values()] == [0], "it left long ago"
 
