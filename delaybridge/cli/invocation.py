@@ -64,9 +64,19 @@ class Invocation:
 
         reads: it only reads, also from a Redis that contradicts `durability`.
         """
-        settings = self.settings.reading() if reads else self.settings
+        settings = self._reading() if reads else self.settings
         with self.client_of(settings, remedy=remedy) as client:
             yield client
+
+    def _reading(self) -> Settings:
+        """For a client that only reads. If it were to make the namespace, the ledger knows how."""
+        if self.settings.has_ledger:
+            from delaybridge.store import registry
+
+            with self.store() as store:
+                if store.run_each([registry.read_birth(self.settings.namespace)]) == [None]:
+                    return self.settings
+        return self.settings.reading()
 
     @contextmanager
     def client_of(self, settings: Settings, *, remedy: str = "") -> Iterator[delaybridge.Client]:
