@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     clients,
+    controls,
     entrances,
     ingest,
     lost,
@@ -17,12 +18,13 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
     *clients.MUTANTS,
+    *controls.MUTANTS,
     *entrances.MUTANTS,
     *ingest.MUTANTS,
-    *storing.MUTANTS,
-    *scanning.MUTANTS,
-    *publishing.MUTANTS,
-    *outside.MUTANTS,
-    *sharing.MUTANTS,
     *lost.MUTANTS,
+    *outside.MUTANTS,
+    *publishing.MUTANTS,
+    *scanning.MUTANTS,
+    *sharing.MUTANTS,
+    *storing.MUTANTS,
 ]
