@@ -196,6 +196,16 @@ def test_a_pause_wins_a_tie(site: Site, ledger: LedgerProbe, is_here: bool) -> N
     assert site.rule() == site.recorded() == paused
 
 
+def test_a_change_that_is_recorded_late_does_not_undo_a_later_one(site: Site) -> None:
+    site.record({"rate": 1}, 5)
+    site.record({"rate": 2}, 4)
+    site.record(None, 4)
+    assert site.recorded() == {"rate": 1}
+    site.record(None, 6)
+    site.record({"rate": 3}, 5)
+    assert site.recorded() == {}
+
+
 def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: Site) -> None:
     def change(client: Client, turn: int) -> None:
         if turn % 3:
@@ -310,6 +320,8 @@ def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: Site) -> Non
     site.client.resume("kafka:b")
     times = site.store.run([reinstating.unrecorded(site.namespace, 9)])[0]
     assert {*times} == {b"rule:kafka:b", f"rule:{PLACE}".encode()}
+    clock = site.redis.hget(keys.controls(site.namespace), "clock")
+    assert times[b"rule:kafka:b"] == int(clock or 0), "its removal, not the pause"
     site.client.set_rule(PLACE, rate=1.0)
     found = site.store.complete(reinstating.read_changed(site.namespace, times))
     assert [(each.name, each.value) for each in found] == [(b"kafka:b", b"")], "not the changed one"
@@ -321,14 +333,20 @@ def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: Site) -> Non
 def test_runs_that_were_made_are_not_made_again(site: Site, ledger: LedgerProbe) -> None:
     site.client.recurring.add("often", "kafka:often", "x", every="1h")
     site.agree()
+    definition = site.client.recurring.list()[0].definition
+    assert definition is not None
     now_ms = site.client.run(Calls.now_ms)
     made_at = [site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 5)) for _ in range(2)]
     (first,) = (each.due_ms for one in made_at for each in one if each.due_ms)
     site.redis.flushdb()
     site.client.run(lambda calls: calls.open(again=True))
     assert site.agree() == 1
-    again = site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 10))
+    now_ms = site.client.run(Calls.now_ms)
+    again = site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 5))
+    assert [each.name for each in again] == ["often"], "it is looked at"
     assert not [each.due_ms for each in again if each.due_ms]
+    name = site.calls.bucket_for(definition).key("sources")
+    assert site.redis.hvals(name) == [str(first[-1]).encode()], "who acts late makes none, too"
     (one,) = site.client.recurring.list()
     assert (one.state, one.next_ms) == ("active", first[-1])
     (found,) = ledger.ask("SELECT count(*) FROM message")

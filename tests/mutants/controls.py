@@ -18,7 +18,7 @@ MUTANTS = [
         "controls: any change counts", "delaybridge/ledger/controls.py",
         "each.wins(Control(", "each.wins(None and Control(",
         "an older change is recorded over a later one",
-        f"{_STORE}test_where_the_ledger_came_back_older_the_later_change_counts",
+        f"{_STORE}test_a_change_that_is_recorded_late_does_not_undo_a_later_one",
     ),
     Mutant(
         "controls: removed and forgotten", "lua/set_rule.lua",
@@ -52,10 +52,16 @@ MUTANTS = [
         f"{_STORE}test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back",
     ),
     Mutant(
-        "controls: runs are made again", "delaybridge/store/reinstating.py",
+        "controls: progress is lost", "delaybridge/store/reinstating.py",
+        "if not entry.birth or control.birth != entry.birth or ", "if True or ",
+        "runs that were made before a wipe are made again",
+        f"{_STORE}test_runs_that_were_made_are_not_made_again",
+    ),
+    Mutant(
+        "controls: sources are lost", "delaybridge/store/reinstating.py",
         "return max(after_ms, control.made_ms) if control.birth == entry.birth else after_ms",
         "return after_ms",
-        "runs that were made before a wipe are made again",
+        "a worker that acts late makes runs again that were made before a wipe",
         f"{_STORE}test_runs_that_were_made_are_not_made_again",
     ),
     Mutant(
@@ -91,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "controls: what a worker knows", "delaybridge/worker/agreeing.py",
-        "        await self._record_known()\n        found", "        found",
+        "        await self._record_known()\n        steps", "        steps",
         "a pause that was set while the database was down is lost with Redis",
         "tests/integration/test_ledger_controls.py::test_a_worker_that_knows_of_a_pause_records_it_"
         "though_redis_and_the_database_failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from delaybridge.ledger.rows import RULE, Control
 from delaybridge.store.reinstating import Agreement, agreed
 from delaybridge.store.rules import Rule, Rules
 from delaybridge.worker.destinations import Destinations
+from delaybridge.worker.recurring import RecurringRuns
 
 PAUSED, LIMITED = {"paused": True, "paused_ms": 7}, {"rate": 5}
 GOOD = Agreement("run:1", 1, 0)
@@ -68,6 +70,22 @@ def test_a_worker_that_has_just_started_knows_nothing_yet() -> None:
     assert not found.agree
     found.take(replies(found, {"kafka:a": PAUSED}, Agreement(), Agreement()))
     assert found.rules.by_place["kafka:a"].paused and not found.agree
+
+
+async def test_no_run_is_made_of_definitions_that_may_be_of_the_past() -> None:
+    calls: Any = SimpleNamespace(namespace="ns")
+    store: Any = SimpleNamespace(recorder="a ledger")
+    found = RecurringRuns(store, calls, lambda event: None)
+    _, recur, number, _, _ = found.commands()
+    taken = recur.parse([7, b"job", b"{}", b""])
+    good = Agreement("run:1", 0, 1)
+    for before, after, count in ((Agreement(), Agreement(), 1), (good, Agreement(), 1)):
+        assert found._taken([before, taken, count, after, {"run_id": "run"}]) is None
+        assert not found.agree
+    assert found._taken([good, taken, 1, good, {"run_id": "run"}]) == taken
+    assert found.agree
+    assert found._taken([good, taken, 0, good, {"run_id": "run"}]) is None, "one was deleted"
+    assert (recur.name, number.name) == ("recur", "HLEN")
 
 
 def test_without_a_run_id_nothing_is_known() -> None:
