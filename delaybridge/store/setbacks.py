@@ -88,8 +88,10 @@ def sentences(found: Sequence[Setback]) -> Iterator[Sentence]:
         yield sentence(found)
     if any(each.is_for_good for each in found):
         rowless = sum(each.rowless for each in found)
-        text = "the ledger does not have, and cannot rebuild: {rowless} messages"
-        yield Sentence(text, {"rowless": f"{rowless:,}"})
+        yield Sentence(
+            "the ledger does not have, and cannot rebuild: {rowless} messages",
+            {"rowless": f"{rowless:,}"},
+        )
 
 
 def sentence(found: Sequence[Setback]) -> Sentence:

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError, StoreError
 from delaybridge.ledger.rows import Control, ControlName
@@ -29,6 +29,9 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.reconciling import Reconciling
+
+if TYPE_CHECKING:
+    from delaybridge.worker.worker import Worker
 
 _EVERY_S = 1.0
 _AGAIN_S = 0.5  # after a comparison that came to no end
@@ -51,7 +54,9 @@ class Agreeing:
         calls: Calls,
         destinations: Destinations,
         reconciling: Reconciling,
+        unrecorded: dict[ControlName, Control],
     ) -> None:
+        """unrecorded: changes that the ledger has not taken, also if Redis has lost them since."""
         self._store, self._calls, self._recorder = store, calls, recorder
         self._destinations, self._reconciling = destinations, reconciling
         self.definitions_agree: Callable[[], bool] = lambda: True
@@ -59,7 +64,7 @@ class Agreeing:
         self._times: Mapping[bytes, int] = {}  # of changes that the ledger may lack
         self._who = secrets.token_hex(8)
         self._silent = ""  # why the ledger does not answer
-        self._unrecorded: dict[ControlName, Control] = {}  # also if Redis has lost them since
+        self._unrecorded = unrecorded
 
     # the pulse
 
@@ -109,7 +114,6 @@ class Agreeing:
         await self._record_known()
         steps = reinstating.agree(self._calls, self._recorder.controls, self._who)
         found = await self._store.complete(steps)
-        self._silent = ""
         if found:
             say(logging.WARNING, "controls_reinstated", n=found)
 
@@ -124,9 +128,12 @@ class Agreeing:
                     await self._record()
                 if not self._destinations.agree:
                     await self._agree()
-                elif not self.definitions_agree():
+                elif self._unrecorded or not self.definitions_agree():
+                    # Redis has lost what this worker knows, and another one compared it since.
                     async with self._comparing:
                         await self._compare()
+                if self._destinations.agree and not self._unrecorded:
+                    self._silent = ""
             except (StoreError, ConfigError) as exc:
                 self._fails(exc)
 
@@ -154,7 +161,6 @@ class Agreeing:
         if known:
             records = self._recorder.controls
             await self._recorder.ledger.run_async(Work(lambda on: records.record(on, known)))
-            self._silent = ""
             for each in known:
                 if self._unrecorded.get(each.key) == each:
                     del self._unrecorded[each.key]
@@ -180,9 +186,10 @@ class Agreeing:
 
 
 def agreeing_of(
-    store: AsyncStore, calls: Calls, destinations: Destinations, reconciling: Reconciling | None
+    worker: Worker, store: AsyncStore, calls: Calls, reconciling: Reconciling | None
 ) -> Agreeing | None:
     """That of a worker; None: it has no ledger."""
     if store.recorder is None or reconciling is None:
         return None
-    return Agreeing(store, store.recorder, calls, destinations, reconciling)
+    kept = worker.destinations, reconciling, worker.unrecorded
+    return Agreeing(store, store.recorder, calls, *kept)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
+from delaybridge.ledger.rows import Control, ControlName
 from delaybridge.metrics.reports import ProcessReport
 from delaybridge.scan.fleet import NameTaken
 from delaybridge.scan.lease import OnToken
@@ -58,6 +59,7 @@ class Worker(Service):
         self.burst = burst
         self.emit = Listeners()
         self.destinations = Destinations(settings.namespace, has_ledger=settings.has_ledger)
+        self.unrecorded: dict[ControlName, Control] = {}  # what the ledger has not taken yet
         self.broadcast = Broadcast(settings.namespace, identity, self.emit)
         who = identity.name, identity.instance
         self.sampler = Sampler(settings.namespace, *who, self.emit.counts)

@@ -12,16 +12,7 @@ import pytest
 import redis as redis_py
 
 from delaybridge import Client
-from delaybridge.errors import LedgerUnavailable
-from delaybridge.message import Limits
-from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store import keys
-from delaybridge.store.calls import Calls
-from delaybridge.store.recorder import recorder_of
-from delaybridge.store.store import AsyncStore
-from delaybridge.worker.agreeing import Agreeing
-from delaybridge.worker.destinations import Destinations
-from delaybridge.worker.reconciling import Reconciling
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
@@ -161,32 +152,27 @@ async def test_a_pause_while_the_database_is_down_is_obeyed_and_recorded_when_it
 
 
 async def test_a_worker_that_knows_of_a_pause_records_it_though_redis_and_the_database_failed(
-    redis_url: str, namespace: str
+    server: RedisServer, namespace: str, arrived: Arrived
 ) -> None:
     with PostgresServer() as database:
-        url = made(database.url)
-        crew = Crew(redis_url, namespace, ledger=url, timeout_s=5.0)
-        recorder = recorder_of(Durability(Keeping.LEDGER), url, namespace, 5.0, 3600.0)
-        assert recorder is not None
-        store = AsyncStore(redis_url, recorder=recorder)
-        calls = Calls(namespace, BROKERS, None, Limits())
-        calls.placement = store
-        rules = Destinations(namespace, has_ledger=True)
-        agreeing = Agreeing(store, recorder, calls, rules, Reconciling(store, recorder, "w"))
+        crew = Crew(server.url, namespace, ledger=made(database.url), timeout_s=5.0)
         try:
-            assert await agreeing._agree()
+            crew.start(lease=WATCHED)
+            await crew.client.schedule(PAUSED, b"x", delay="1h", id="stays")
             await asyncio.to_thread(database.stop)
             await crew.client.pause(PAUSED)
-            agreeing.take(await store.run_each(agreeing.commands()))
-            with pytest.raises(LedgerUnavailable):
-                await agreeing._record()
-            await crew.store.redis.delete(*(key(namespace) for key in OF_CONTROLS))
+            await until_async(lambda: crew.workers["w"].unrecorded, "the worker has seen it")
+            with admin(server) as connection:
+                connection.flushall()
+            await until_async(lambda: crew.workers["w"].destinations.agree is False)
             await asyncio.to_thread(database.start)
-            assert await agreeing._agree()
-            assert rules.rules.by_place[PAUSED].paused
-            assert await is_paused(crew, PAUSED)
+
+            async def is_back() -> bool:
+                return await crew.client.get("stays") is not None and await is_paused(crew, PAUSED)
+
+            await until_async(is_back, "all is rebuilt")
+            await crew.stop()
         finally:
-            await store.close()
             await crew.close()
 
 
