@@ -121,7 +121,7 @@ async def test_a_pause_while_the_database_is_down_is_obeyed_and_recorded_when_it
     server: RedisServer, namespace: str, arrived: Arrived
 ) -> None:
     with PostgresServer() as database:
-        crew = Crew(server.url, namespace, ledger=made(database.url), timeout_s=5.0)
+        crew = Crew(server.url, namespace, ledger=made(database.url))
         probe = LedgerProbe(database.url)
         try:
             crew.start(lease=CALM)
@@ -155,7 +155,7 @@ async def test_a_worker_that_knows_of_a_pause_records_it_though_redis_and_the_da
     server: RedisServer, namespace: str, arrived: Arrived
 ) -> None:
     with PostgresServer() as database:
-        crew = Crew(server.url, namespace, ledger=made(database.url), timeout_s=5.0)
+        crew = Crew(server.url, namespace, ledger=made(database.url))
         try:
             crew.start(lease=WATCHED)
             await crew.client.schedule(PAUSED, b"x", delay="1h", id="stays")
