@@ -78,6 +78,8 @@ def unrecorded(namespace: str, limit: int) -> RedisCommand[dict[bytes, int]]:
 
 def read_changed(namespace: str, times: Mapping[bytes, int]) -> Steps[list[Control]]:
     """What was changed at these times; without what was changed, or lost, again since."""
+    if not times:
+        return []
     names = [_named(each) for each in times]
     hashes = {RULE: keys.destinations(namespace), DEFINITION: keys.recurring(namespace)}
     *values, then = yield [

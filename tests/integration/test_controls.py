@@ -10,102 +10,19 @@ from functools import partial
 from typing import Any
 
 import pytest
-import redis as redis_py
 
 from delaybridge import Client
-from delaybridge.ledger.rows import RULE, Control
 from delaybridge.ledger.work import Work
 from delaybridge.store import keys, reinstating
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import LedgerSteps
-from delaybridge.store.recorder import Recorder
-from delaybridge.store.store import Store
+from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.servers.postgres import PostgresServer
 
-PLACE = "kafka:orders"
-EVERY = [keys.destinations, keys.recurring, keys.recurring_due, keys.recurring_state]
-EVERY += [keys.controls, keys.unrecorded]
-
-
-class Site:
-    """A namespace with a ledger: two clients, and Redis as it is."""
-
-    def __init__(self, url: str, namespace: str, ledger: str) -> None:
-        kept: dict[str, Any] = {"durability": "ledger", "ledger": ledger}
-        self.client, self.other = (
-            Client(url, namespace=namespace, brokers={"kafka": "kafka://h"}, **kept) for _ in "ab"
-        )
-        self.redis, self.namespace = redis_py.Redis.from_url(url), namespace
-        self.client.run(Calls.open)
-
-    def close(self) -> None:
-        self.client.close()
-        self.other.close()
-        self.redis.close()
-
-    @property
-    def store(self) -> Store:
-        return self.client._store
-
-    @property
-    def calls(self) -> Calls:
-        return self.client._requests.calls
-
-    @property
-    def recorder(self) -> Recorder:
-        assert self.store.recorder is not None
-        return self.store.recorder
-
-    def agreeing(self, who: str = "w") -> LedgerSteps[int | None]:
-        """Compare Redis and the ledger, as workers do."""
-        return reinstating.agree(self.calls, self.recorder.controls, who)
-
-    def agree(self, who: str = "w") -> int | None:
-        """The same, now; how many were reinstated."""
-        return self.store.complete(self.agreeing(who))
-
-    @property
-    def are_agreed(self) -> bool:
-        found = reinstating.watched(self.namespace, [])
-        return reinstating.agreed(self.store.run_each(found))[0] is not None
-
-    def wipe(self) -> None:
-        self.redis.delete(*(key(self.namespace) for key in EVERY))
-
-    def snapshot(self) -> dict[str, bytes]:
-        names = [key(self.namespace) for key in EVERY]
-        return {name: found for name in names if (found := self.redis.dump(name))}  # type: ignore[misc]
-
-    def go_back(self, snapshot: dict[str, bytes]) -> None:
-        """Redis has what it had, and nothing later; it was started again."""
-        self.wipe()
-        for name, value in snapshot.items():
-            self.redis.restore(name, 0, value)
-        self.redis.hset(keys.controls(self.namespace), "healed", "another run:x")
-
-    def rule(self, place: str = PLACE) -> dict[str, Any]:
-        return json.loads(self.redis.hget(keys.destinations(self.namespace), place) or b"{}")  # type: ignore[arg-type, no-any-return]
-
-    def recorded(self, place: str = PLACE) -> dict[str, Any] | None:
-        """What the ledger says of a rule; {}: that it was removed."""
-        found = self.recorder.ledger.run(Work(self.recorder.controls.all))
-        own = [json.loads(each.value or b"{}") for each in found if each.name == place.encode()]
-        return own[0] if own else None
-
-    def record(self, value: Any, at_ms: int, place: str = PLACE) -> None:
-        """Have the ledger know of a change."""
-        raw = json.dumps(value, separators=(",", ":")).encode() if value else b""
-        control = Control(RULE, place.encode(), raw, at_ms)
-        self.recorder.ledger.run(Work(lambda on: self.recorder.controls.record(on, [control])))
-
-    def changed_ms(self, place: str = PLACE) -> int:
-        return int(self.redis.hget(keys.controls(self.namespace), f"rule:{place}") or 0)  # type: ignore[arg-type]
-
 
 @pytest.fixture
-def site(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Site]:
-    site = Site(redis_url, namespace, ledger_url)
+def site(redis_url: str, namespace: str, ledger_url: str) -> Iterator[ControlsSite]:
+    site = ControlsSite(redis_url, namespace, ledger_url)
     yield site
     site.close()
 
@@ -113,7 +30,7 @@ def site(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Site]:
 pytestmark = pytest.mark.slow_with("mariadb", "postgres")
 
 
-def test_every_change_is_recorded_also_that_a_rule_was_removed(site: Site) -> None:
+def test_every_change_is_recorded_also_that_a_rule_was_removed(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     assert (site.recorded() or {})["paused"] is True
     site.client.set_rule(PLACE, rate=5.0)
@@ -125,7 +42,7 @@ def test_every_change_is_recorded_also_that_a_rule_was_removed(site: Site) -> No
     assert site.recorded() == {}
 
 
-def test_all_of_it_comes_back_after_a_wipe_but_what_was_removed(site: Site) -> None:
+def test_all_of_it_comes_back_after_a_wipe_but_what_was_removed(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     site.client.pause("kafka:gone")
     site.client.resume("kafka:gone")
@@ -149,7 +66,7 @@ def test_all_of_it_comes_back_after_a_wipe_but_what_was_removed(site: Site) -> N
     assert {*after} == {"daily", "off"}
 
 
-def test_where_redis_came_back_older_the_later_change_counts(site: Site) -> None:
+def test_where_redis_came_back_older_the_later_change_counts(site: ControlsSite) -> None:
     site.client.pause("kafka:removed")
     site.client.set_rule("kafka:changed", rate=1.0)
     site.client.set_rule("kafka:same", rate=1.0)
@@ -168,7 +85,7 @@ def test_where_redis_came_back_older_the_later_change_counts(site: Site) -> None
 
 
 def test_where_the_ledger_came_back_older_the_later_change_counts(
-    site: Site, ledger: LedgerProbe
+    site: ControlsSite, ledger: LedgerProbe
 ) -> None:
     site.client.pause(PLACE)
     site.client.set_rule("kafka:a", rate=1.0)
@@ -183,7 +100,7 @@ def test_where_the_ledger_came_back_older_the_later_change_counts(
 
 
 @pytest.mark.parametrize("is_here", [True, False])
-def test_a_pause_wins_a_tie(site: Site, ledger: LedgerProbe, is_here: bool) -> None:
+def test_a_pause_wins_a_tie(site: ControlsSite, ledger: LedgerProbe, is_here: bool) -> None:
     site.client.pause(PLACE)
     paused = site.rule()
     both: list[Any] = [paused, {"rate": 5}]
@@ -196,7 +113,7 @@ def test_a_pause_wins_a_tie(site: Site, ledger: LedgerProbe, is_here: bool) -> N
     assert site.rule() == site.recorded() == paused
 
 
-def test_a_change_that_is_recorded_late_does_not_undo_a_later_one(site: Site) -> None:
+def test_a_change_that_is_recorded_late_does_not_undo_a_later_one(site: ControlsSite) -> None:
     site.record({"rate": 1}, 5)
     site.record({"rate": 2}, 4)
     site.record(None, 4)
@@ -206,7 +123,7 @@ def test_a_change_that_is_recorded_late_does_not_undo_a_later_one(site: Site) ->
     assert site.recorded() == {}
 
 
-def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: Site) -> None:
+def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: ControlsSite) -> None:
     def change(client: Client, turn: int) -> None:
         if turn % 3:
             client.set_rule(PLACE, rate=1.0 + turn)
@@ -220,7 +137,7 @@ def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: Si
     assert site.recorded() == site.rule()
 
 
-def test_a_change_is_later_than_all_before_it_whatever_the_clock_says(site: Site) -> None:
+def test_a_change_is_later_than_all_before_it_whatever_the_clock_says(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     future_ms = site.changed_ms() + 3_600_000
     site.redis.hset(keys.controls(site.namespace), "clock", future_ms)
@@ -236,7 +153,7 @@ def test_a_change_is_later_than_all_before_it_whatever_the_clock_says(site: Site
 
 
 def test_what_was_there_before_the_ledger_is_recorded_but_not_what_makes_no_sense(
-    site: Site,
+    site: ControlsSite,
 ) -> None:
     name, raw = keys.destinations(site.namespace), keys.recurring(site.namespace)
     site.redis.hset(name, PLACE, '{"paused":true}')
@@ -254,7 +171,7 @@ def test_what_was_there_before_the_ledger_is_recorded_but_not_what_makes_no_sens
 
 
 @pytest.mark.parametrize("what", ["another comparison", "a change"])
-def test_a_comparison_is_in_vain_if_something_came_between(site: Site, what: str) -> None:
+def test_a_comparison_is_in_vain_if_something_came_between(site: ControlsSite, what: str) -> None:
     site.client.pause(PLACE)
     site.wipe()
     steps = site.agreeing()
@@ -276,7 +193,7 @@ def test_a_comparison_is_in_vain_if_something_came_between(site: Site, what: str
     assert site.are_agreed is (what != "a change")
 
 
-def test_workers_who_compare_at_once_leave_it_to_one_unless_he_died(site: Site) -> None:
+def test_workers_who_compare_at_once_leave_it_to_one_unless_he_died(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     site.wipe()
     steps = site.agreeing("dead")
@@ -294,7 +211,7 @@ def test_workers_who_compare_at_once_leave_it_to_one_unless_he_died(site: Site) 
     assert site.are_agreed
 
 
-def test_what_was_removed_is_forgotten_in_time_and_nothing_else(site: Site) -> None:
+def test_what_was_removed_is_forgotten_in_time_and_nothing_else(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     site.client.pause("kafka:removed")
     site.client.resume("kafka:removed")
@@ -306,7 +223,9 @@ def test_what_was_removed_is_forgotten_in_time_and_nothing_else(site: Site) -> N
     assert site.recorded() == site.rule()
 
 
-def test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back(site: Site) -> None:
+def test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back(
+    site: ControlsSite,
+) -> None:
     site.client.pause(PLACE)
     site.wipe()
     site.client.resume(PLACE)
@@ -314,7 +233,7 @@ def test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back(site: 
     assert site.rule() == site.recorded() == {}
 
 
-def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: Site) -> None:
+def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     site.client.pause("kafka:b")
     site.client.resume("kafka:b")
@@ -330,7 +249,7 @@ def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: Site) -> Non
     assert {*left} == {f"rule:{PLACE}".encode()}
 
 
-def test_runs_that_were_made_are_not_made_again(site: Site, ledger: LedgerProbe) -> None:
+def test_runs_that_were_made_are_not_made_again(site: ControlsSite, ledger: LedgerProbe) -> None:
     site.client.recurring.add("often", "kafka:often", "x", every="1h")
     site.agree()
     definition = site.client.recurring.list()[0].definition
@@ -357,7 +276,7 @@ def test_a_pause_works_while_the_database_is_down_and_says_that_it_is_not_record
     redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with PostgresServer() as database:
-        site = Site(redis_url, namespace, made(database.url))
+        site = ControlsSite(redis_url, namespace, made(database.url))
         try:
             database.stop()
             with caplog.at_level(logging.WARNING):
