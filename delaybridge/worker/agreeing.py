@@ -80,10 +80,10 @@ class Agreeing:
 
     # the scanner
 
-    async def verify(self, session: Session) -> None:
+    async def verify(self, session: Session) -> bool:
         """Return when nothing can go out that is paused, and the bucket agrees with the ledger.
 
-        Or when the session is over.
+        Or when the session is over. False: as of `Reconciling.verify`.
         """
         while session.alive:
             try:
@@ -92,7 +92,7 @@ class Agreeing:
             except (StoreError, ConfigError) as exc:
                 self._fails(exc)
             await asyncio.sleep(_AGAIN_S)
-        await self._reconciling.verify(session)
+        return await self._reconciling.verify(session)
 
     def told(self, session: Session, report: ExitReport) -> None:
         """As `Reconciling.told`."""
