@@ -10,7 +10,8 @@ Promises:
 1. A message that was accepted is delivered in the end, unless it was cancelled.
 3. After the answer `cancelled` it is not published, if it was accepted before.
 5. A message that left its bucket is not brought back; unless Redis forgot that it left, or the call
-   that scheduled it was still under way.
+   that scheduled it was still under way. If the worker that delivered it lives, it takes its place:
+   then it does not come again, whatever Redis forgot.
 6. Nobody is told that a message is cancelled which was delivered before; with the same exceptions.
 """
 
@@ -39,6 +40,8 @@ class LedgerRules(NamedTuple):
     each_named: bool = True  # each comparison has a name of its own
     confirmed: bool = True  # a cancel is answered only if no comparison has begun meanwhile
     row_checked: bool = True  # a cancel of a row alone counts if that was live at its commit
+    remembered: bool = True  # a worker tells what it delivered before it rebuilds a bucket
+    remembered_first: bool = True  # it does so before the comparison begins
 
 
 class Store(NamedTuple):
@@ -65,7 +68,8 @@ class LedgerState(NamedTuple):
     """Everything. run: of the server. session: that under which its owner may publish, or -1.
 
     known: the last generation that the owner knows the ledger to have. answered: to both clients.
-    delivered: how often; forgot: Redis went back, so a message may come twice.
+    delivered: how often; forgot: Redis went back, so a message may come twice. remembers: the worker
+    that delivered it lives.
     """
 
     store: Store = Store()
@@ -87,6 +91,7 @@ class LedgerState(NamedTuple):
     comparisons: int = 0
     violated: str = ""
     was_answered: bool = False  # the schedule, when the message was delivered first
+    remembers: bool = False
 
 
 changed, with_store, doing_with = LedgerState._replace, Store._replace, Doing._replace
@@ -215,7 +220,8 @@ class LedgerModel:
         violated = now.violated
         if "cancelled" in now.answered:
             violated = violated or "3 published after the answer cancelled"
-        if now.delivered and not now.forgot and now.scheduling is None and now.was_answered:
+        is_known = not now.forgot or now.remembers
+        if now.delivered and is_known and now.scheduling is None and now.was_answered:
             violated = violated or "5 a message that left was brought back"
         store = self._leave(now.store)
         yield (
@@ -224,6 +230,7 @@ class LedgerModel:
                 now,
                 store=store,
                 delivered=min(now.delivered + 1, 2),
+                remembers=True,
                 violated=violated,
                 was_answered=now.was_answered if now.delivered else "created" in now.answered,
             ),
@@ -243,6 +250,17 @@ class LedgerModel:
     def _verify(self, now: LedgerState, doing: Doing) -> LedgerState:
         if not self.rules.verified or now.store.healed // _COMPARISONS == doing.run:
             return changed(now, owner=None, session=doing.run)
+        return changed(now, owner=doing_with(doing, at="hand_over"))
+
+    def _hand_over(self, now: LedgerState, doing: Doing) -> LedgerState:
+        after = changed(now, owner=doing_with(doing, at="begin"))
+        return self._handed_over(after) if self.rules.remembered_first else after
+
+    def _handed_over(self, now: LedgerState) -> LedgerState:
+        is_new = self.rules.remembered and now.remembers and now.row == LIVE
+        return changed(now, row=PUBLISHED) if is_new else now
+
+    def _begin(self, now: LedgerState, doing: Doing) -> LedgerState:
         if self.rules.begun_named:
             begun = now.comparisons + 1
             now = changed(now, store=with_store(now.store, healed=-1 - begun), comparisons=begun)
@@ -252,6 +270,7 @@ class LedgerModel:
         return changed(self._told(now, doing), owner=None)
 
     def _tell_first(self, now: LedgerState, doing: Doing) -> LedgerState:
+        now = now if self.rules.remembered_first else self._handed_over(now)
         return changed(self._told(now, doing), owner=doing_with(doing, at="compare"))
 
     def _told(self, now: LedgerState, doing: Doing) -> LedgerState:
@@ -330,7 +349,7 @@ class LedgerModel:
             yield "the scheduling client dies", changed(fault, scheduling=None)
         if now.cancelling is not None:
             yield "the cancelling client dies", changed(fault, cancelling=None)
-        yield "the owner dies", changed(fault, owner=None, session=-1, known=-1)
+        yield "the owner dies", changed(fault, owner=None, session=-1, known=-1, remembers=False)
         if not self.goes_back:
             yield (
                 "Redis: wiped",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.protocol.ledger import LedgerModel, LedgerRules, explore_ledger
@@ -16,19 +18,21 @@ BOUNDS = {
     },
 }  # fmt: skip
 # A rule -> where it is needed, and the promises that break without it.
-MUTANTS: dict[str, tuple[str, *tuple[int, ...]]] = {
-    "row_first": ("wiped", 1),
+MUTANTS: dict[str, tuple[Any, ...]] = {
+    "row_first": ("wiped", 1, 5),
     "answer_last": ("wiped", 3),
     "gone": ("restored by others", 5, 6),
     "generations": ("restored by others", 5, 6),
     "kept_longer": ("restored by others", 5, 6),
     "verified": ("wiped", 1, 6),
-    "server_checked": ("an older past", 3),
-    "healed_named": ("wiped, restored by others", 3),
+    "server_checked": ("an older past", 3, 5),
+    "healed_named": ("wiped, restored by others", 3, 5),
     "begun_named": ("wiped", 3),
     "each_named": ("wiped", 3),
     "confirmed": ("wiped", 3),
     "row_checked": ("restored by others", 6),
+    "remembered": ("wiped", 5),
+    "remembered_first": ("wiped, restored by others", 5),
 }
 
 
