@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from delaybridge.events import Emit
 from delaybridge.scan.asking import Asking
+from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
@@ -40,8 +41,11 @@ class LedgerSide(Protocol):
         False: Redis refuses the session; its bucket may not agree.
         """
 
-    def told(self, session: Session, report: ExitReport) -> None:
-        """The store has these exits."""
+    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
+        """The store has these exits. now_ms: by its clock."""
+
+    def left(self, session: Session, copies: Sequence[Copy], now_ms: int) -> None:
+        """The store has settled these, which are to be published at most once, now."""
 
 
 class Clock(Protocol):

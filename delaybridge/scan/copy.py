@@ -30,7 +30,7 @@ class Copy(Delivery):
     no ttl, may be delivered twice, and its headers are encoded for its broker's kind.
     late_from_ms: lateness counts from here: the due time (of a message that is spread, the time at
     which it leaves) or the time it was accepted, whichever is later. refusals: the lane's counter
-    when the copy was admitted.
+    when the copy was admitted. stamp: of the call that scheduled it.
     """
 
     __slots__ = (
@@ -42,9 +42,11 @@ class Copy(Delivery):
         "refusals",
         "score",
         "session",
+        "stamp",
         "tried",
     )
     refusals: int
+    stamp: bytes
 
     def __init__(
         self,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.pulling import offer
 from delaybridge.store.verbs import Bucket, Item
+
+if TYPE_CHECKING:
+    from delaybridge.scan.copy import Copy
 
 _CALL_ITEMS = 1000  # messages in one call of a script
 
@@ -18,7 +21,7 @@ class ExitReport(NamedTuple):
     copies: their number. back_off_ms: the shortest back-off among them, None if no copy is retried.
     parked: ids of the copies that it parks. settled: how many of each destination it settles.
     deferred_to: the earliest score of those that it defers, None if it defers none. published:
-    claim number -> ids that it settles. retried, buried: as passed to `Exits`.
+    copies that it settles. retried, buried: as passed to `Exits`.
     """
 
     commands: list[RedisCommand[Any]]
@@ -27,7 +30,7 @@ class ExitReport(NamedTuple):
     parked: set[str]
     settled: Mapping[str, int]
     deferred_to: float | None = None
-    published: Mapping[int, Sequence[str]] = {}
+    published: Sequence[Copy] = ()
     retried: Sequence[tuple[Item, int | None, bool, str]] = ()
     buried: Sequence[tuple[Item, bool, bool, str]] = ()
 
@@ -40,6 +43,8 @@ class Exits:
         self._bucket, self._owner = bucket, owner
         self.draining = False  # no more unparking; exits are told at once
         self._settled: dict[int, list[str]] = {}
+        self._published: list[Copy] = []
+        self._unanswered: list[Sequence[Copy]] = []  # in reports that have no answer yet
         self._settled_of: dict[str, int] = {}  # destination -> how many of these
         self._retried: list[tuple[Item, int | None, bool, str]] = []
         self._deferred: list[tuple[Item, float]] = []
@@ -51,10 +56,11 @@ class Exits:
         self._unpark_all = False
         self._unparking = self._unparking_all = False  # a call that has no answer yet
 
-    def settle(self, claim: int, ids: list[str], destination: str) -> None:
+    def settle(self, claim: int, copies: Sequence[Copy], destination: str) -> None:
         """Remove these messages from the store: the broker confirmed them."""
-        self._settled.setdefault(claim, []).extend(ids)
-        self._settled_of[destination] = self._settled_of.get(destination, 0) + len(ids)
+        self._settled.setdefault(claim, []).extend([copy.id for copy in copies])
+        self._settled_of[destination] = self._settled_of.get(destination, 0) + len(copies)
+        self._published += copies
 
     def retry(
         self, item: Item, delay_ms: int | None, *, maybe: bool = False, error: str = ""
@@ -141,8 +147,10 @@ class Exits:
         deferred_to = min((score for _, score in self._deferred), default=None)
         parked = {item.id for item in self._parked}
         self._parking |= parked
-        history = self._settled, self._retried, self._buried
-        self._settled, self._retried, self._deferred = {}, [], []
+        history = self._published, self._retried, self._buried
+        if self._published:
+            self._unanswered.append(self._published)
+        self._settled, self._published, self._retried, self._deferred = {}, [], [], []
         self._settled_of = {}
         self._buried, self._parked, self._offered = [], [], []
         return ExitReport(commands, count, back_off_ms, parked, settled, deferred_to, *history)
@@ -150,6 +158,12 @@ class Exits:
     def answered(self, report: ExitReport) -> None:
         """The store has the report."""
         self._parking -= report.parked
+        self._unanswered = [each for each in self._unanswered if each is not report.published]
+
+    @property
+    def untold(self) -> list[Copy]:
+        """Copies that a broker confirmed, of which the store may not have heard."""
+        return [copy for some in (*self._unanswered, self._published) for copy in some]
 
     def take_unpark(self) -> list[RedisCommand[Any]]:
         """The command that unparks the wanted messages; none if there are no such.

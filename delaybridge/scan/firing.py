@@ -172,9 +172,15 @@ class Firing:
         settled = await settle_once(self._context.asking, once)
         self._publishing.fired += settled.go
         self._context.lanes.withdraw(settled.stay)
-        of = Counter(copy.lane.label for copy in settled.go if copy.record.at_most_once)
-        if of:
-            self._context.emit(events.Settled(messages=of.total(), destinations=of))
+        gone = {copy for copy in settled.go if copy.record.at_most_once}
+        if self._context.ledger is not None:
+            now_ms = self._context.clock.now_ms()
+            for session, copies in once.items():
+                own = [copy for copy in copies if copy in gone]
+                self._context.ledger.left(session, own, now_ms)
+        if gone:
+            of = Counter([copy.lane.label for copy in gone])
+            self._context.emit(events.Settled(messages=len(gone), destinations=of))
 
     def covered(self, session: Session, fired: Fired, copies: list[Copy]) -> list[Copy]:
         """The copies that one bucket's fire allows to be published.

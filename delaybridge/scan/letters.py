@@ -35,7 +35,7 @@ class Letter(Copy):
         record = _addressed(copy.record, to, reason, copy.attempt)
         lot, id, score, tried = copy.lot, copy.id, copy.score, copy.tried
         super().__init__(lot, id, score, tried, record, destination, lane)
-        self.reason, self.maybe = reason, maybe
+        self.stamp, self.reason, self.maybe = copy.stamp, reason, maybe
 
 
 def _addressed(record: Record, to: str, reason: str, attempts: int) -> Record:

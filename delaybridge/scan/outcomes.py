@@ -56,16 +56,16 @@ class Outcomes:
         lane.refusing = None
         if failpoints.ARE_SET:
             failpoints.reach("settle.before")
-        settled: dict[Lot, list[str]] = {}
+        settled: dict[Lot, list[Copy]] = {}
         for copy in copies:
             if copy.record.at_most_once:
                 copy.session.ended(1)  # settled before it was published
             elif lane.kind == PULL:
                 copy.session.exits.offer(copy.item, copy.record.destination)
             else:
-                settled.setdefault(copy.lot, []).append(copy.id)
-        for lot, ids in settled.items():
-            lot.session.exits.settle(lot.claim, ids, lane.label)
+                settled.setdefault(copy.lot, []).append(copy)
+        for lot, own in settled.items():
+            lot.session.exits.settle(lot.claim, own, lane.label)
         late_ms = [now_ms - copy.late_from_ms for copy in copies]
         self._emit(
             Published(

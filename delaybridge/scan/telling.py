@@ -79,7 +79,7 @@ class Telling:
         """The store has the report. Messages put back until later are claimed again in time."""
         session.told(report)
         if self._context.ledger is not None:
-            self._context.ledger.told(session, report)
+            self._context.ledger.told(session, report, self._context.clock.now_ms())
         if report.back_off_ms is not None:
             due_ms = self._context.clock.now_ms() + report.back_off_ms
             self._wake(session.bucket.number, due_ms)

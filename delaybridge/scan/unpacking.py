@@ -10,7 +10,7 @@ from delaybridge.message import decode_record
 from delaybridge.scan.copy import Copy, Lot
 from delaybridge.scan.lanes import Lanes
 from delaybridge.scan.session import Session
-from delaybridge.store.record import BACKDATED, parse_tried, since_ms, split_record
+from delaybridge.store.record import BACKDATED, STAMP, parse_tried, since_ms, split_record
 from delaybridge.store.replies import Claim
 from delaybridge.store.verbs import Item
 
@@ -45,6 +45,7 @@ def copies_of(
             continue
         destination, lane = route(record.destination, now_ms)
         copy = Copy(lot, id, score, parse_tried(failures), record, destination, lane)
+        copy.stamp = raw[STAMP]
         if raw[0] == BACKDATED:
             copy.late_from_ms = max(copy.late_from_ms, since_ms(raw))
         if not (is_spread and _defers(copy, now_ms)):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from delaybridge import failpoints
 from delaybridge.ledger.rows import COLD, LedgerRow, Name
 from delaybridge.ledger.work import Work
+from delaybridge.store import registry
 from delaybridge.store.agreement import bring
 from delaybridge.store.command import LedgerSteps
 from delaybridge.store.healing import Presence, standing
@@ -30,11 +31,15 @@ _PAGE = 1000
 _THERE = (Presence.ABSENT, Presence.HERE)  # restored now, or before
 
 
-def promote_due(bucket: Bucket, cold: ColdRecords, until_ms: int) -> LedgerSteps[int]:
-    """Bring a bucket's cold messages that are due by then into Redis; how many were looked at."""
-    total, after = 0, (-1, -1)
+def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerSteps[int]:
+    """Bring a bucket's cold messages that are due within this time into Redis.
+
+    By the clock of the bucket's server; that of a worker may differ. How many were looked at.
+    """
+    total, after, clock = 0, (-1, -1), registry.store_time(bucket.key("lease"))
     while True:
-        (as_of,) = yield [standing(bucket)]
+        now_us, as_of = yield [clock, standing(bucket)]
+        until_ms = now_us // 1000 + window_ms
         rows = yield Work(partial(_due, cold, bucket.number, until_ms, after))
         yield from _bring(bucket, cold, as_of, rows)
         total += len(rows)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from delaybridge.errors import DecodeError
 
 HEAD_SIZE = 13
+STAMP = slice(9, HEAD_SIZE)  # of the call that scheduled the message
 HEAD_VERSION = 1
 BACKDATED = 2  # due before it was accepted: the time of acceptance follows, in eight more bytes
 MAX_SCORE = 2**53  # scores below it are exact

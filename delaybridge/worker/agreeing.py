@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from delaybridge.errors import ConfigError, StoreError
 from delaybridge.ledger.rows import Control, ControlName
 from delaybridge.ledger.work import Work
+from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
 from delaybridge.settings.sections import LedgerSettings
@@ -94,9 +95,13 @@ class Agreeing:
             await asyncio.sleep(_AGAIN_S)
         return await self._reconciling.verify(session)
 
-    def told(self, session: Session, report: ExitReport) -> None:
+    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
         """As `Reconciling.told`."""
-        self._reconciling.told(session, report)
+        self._reconciling.told(session, report, now_ms)
+
+    def left(self, session: Session, copies: Sequence[Copy], now_ms: int) -> None:
+        """As `Reconciling.left`."""
+        self._reconciling.left(session, copies, now_ms)
 
     async def _agree(self) -> bool:
         """Whether the rules that the worker obeys from now on are those of the ledger."""

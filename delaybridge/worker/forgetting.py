@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +24,18 @@ async def forget(
     records: Records,
     retention_s: float,
     sessions: Callable[[], Iterable[Session]],
+    store_ms: Callable[[Session], Awaitable[int]],
     silence: Silence,
 ) -> None:
-    """Delete rows that are older, in the background; in the worker that has bucket 0."""
+    """Delete rows that are older, in the background; in the worker that has bucket 0.
+
+    store_ms: the time of a bucket's server, as rows have it.
+    """
     while retention_s:
-        if any(session.bucket.number == 0 for session in sessions()):
-            before_ms = time.time_ns() // 1_000_000 - round(retention_s * 1000)
+        first = next((each for each in sessions() if each.bucket.number == 0), None)
+        if first is not None:
             try:
+                before_ms = await store_ms(first) - round(retention_s * 1000)
                 await _forget_older(ledger, records, before_ms)
             except (StoreUnavailable, ConfigError) as exc:
                 silence.begins(exc)

@@ -16,13 +16,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import Any, NamedTuple
 
 from delaybridge import failpoints
-from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
-from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, OVER, PUBLISHED, Step
+from delaybridge.errors import ConfigError, StoreError
+from delaybridge.ledger.rows import DELAYED, IN_FLIGHT, OVER, PUBLISHED, RowName, Step
 from delaybridge.ledger.work import Work
+from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import ExitReport
 from delaybridge.scan.session import Session
 from delaybridge.settings.sections import LedgerSettings
@@ -37,23 +37,21 @@ from delaybridge.store.agreement import (
 )
 from delaybridge.store.healing import Left, Sealed
 from delaybridge.store.marks import Marks
-from delaybridge.store.promotion import promote_due
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.forgetting import forget
+from delaybridge.worker.happened import Happened
+from delaybridge.worker.promoting import Promoting
 from delaybridge.worker.rounds import Rounds
 from delaybridge.worker.silence import Silence
 
 _TELL_S = 1.0
 _AGAIN_S = 0.5  # after the ledger did not answer
+_OTHERS_TELL_S = 2.5  # within this time after that
 _PAGE = 5000  # entries of `gone` in one transaction
-_MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
 _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
-_LOOKS, _LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
-_AT_ONCE = 2  # buckets: while Redis stores messages of one, the ledger is read for others
 _VERIFIED_AT_ONCE = 4  # more would wait for a connection until their time is up
-_NEVER_MS = 2**53
 
 
 class Drift(NamedTuple):
@@ -66,8 +64,9 @@ class Drift(NamedTuple):
 class Reconciling:
     """The ledger's side of one worker. marks: of held buckets, as read in the last second."""
 
-    def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
-        self._store, self._records, self._worker = store, recorder.records, worker
+    def __init__(self, store: AsyncStore, recorder: Recorder, happened: Happened) -> None:
+        self._store, self._records = store, recorder.records
+        self._happened, self._worker = happened, happened.worker
         self._cold = recorder.cold
         self._ledger = recorder.ledger
         self.marks: Callable[[], Mapping[int, Marks]] = dict
@@ -77,9 +76,7 @@ class Reconciling:
         self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
         self._exits: set[Session] = set()  # from which a message was published since a seal
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
-        self._times: dict[tuple[int, str], int] = {}  # when messages were settled
-        self._steps: list[Step] = []
-        self._dead: list[Step] = []
+        self._last: dict[Session, int] = {}  # of what happened, when it was sealed
         self.drift: dict[int, Drift] = {}
         self.doubt: set[int] = set()  # buckets that went back, and were not compared since
         self._verifying: set[Session] = set()
@@ -133,6 +130,7 @@ class Reconciling:
         if sealed is None:
             return False
         if is_sure and sealed.is_healed_under(session.server):
+            self._happened.is_owner(session)
             return True  # what left is told later: the ledger may not answer now
         self._waiting.add(session)
         async with self._turns:
@@ -140,6 +138,7 @@ class Reconciling:
 
     async def _bring_together(self, session: Session, began_s: float) -> bool:
         """Compare a bucket with the ledger as a whole; whether it agrees with it now."""
+        await self._tell_what_it_forgot(session)
         # From now on nobody restores by what he read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         if (sealed := await self._store.run_one(begun)) is None:
@@ -157,6 +156,7 @@ class Reconciling:
         if await self._store.run_one(done) is None or not session.alive:
             return False  # if Redis went back meanwhile, the bucket stays in doubt
         self.doubt.discard(bucket.number)
+        self._happened.is_owner(session)
         self._restored += looked.absent
         self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
         self._found(bucket.number, looked, compared, time.monotonic() - began_s)
@@ -172,23 +172,16 @@ class Reconciling:
 
     # what left
 
-    def told(self, session: Session, report: ExitReport) -> None:
+    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
         """The store has these exits; the ledger gets them with the next `tell`."""
-        now_ms, number = time.time_ns() // 1_000_000, session.bucket.number
         if report.published:
             self._exits.add(session)
-        for ids in report.published.values():
-            self._times.update({(number, id): now_ms for id in ids})
-        steps, who = self._steps, (self._worker, number)
-        for item, delay_ms, _, error in report.retried:
-            if delay_ms is not None:
-                reason = error.partition("\n")[2]
-                steps.append(Step(item.id, IN_FLIGHT, DELAYED, now_ms, *who, error=reason))
-        for item, _, _, reason in report.buried:
-            state = EXPIRED if reason.startswith(EXPIRED) else DEAD
-            self._dead.append(Step(item.id, IN_FLIGHT, state, now_ms, *who, error=reason))
-        if len(steps) > _MOST_STEPS:
-            del steps[: len(steps) - _MOST_STEPS]
+        self._happened.told(session, report, now_ms)
+
+    def left(self, session: Session, copies: Sequence[Copy], now_ms: int) -> None:
+        """The store has settled these before they are published."""
+        self._exits.add(session)
+        self._happened.left(session.bucket.number, copies, now_ms)
 
     async def keep_told(self) -> None:
         """Tell the ledger, once a second, what left and what happened. Never ends."""
@@ -201,7 +194,8 @@ class Reconciling:
                 for session in [*self.sessions()]:
                     if session.alive and session.ready and self._may_have_left(session):
                         await self._tell(session)
-                await self._tell_history()
+                await self._tell_of_others()
+                await self._happened.tell_history(self._ledger, self._records)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
             self._forget_sessions()
@@ -222,6 +216,7 @@ class Reconciling:
         marks = self.marks().get(session.bucket.number)
         self._exits.discard(session)  # before: what leaves while it is asked may not be in it
         self._left[session] = 1  # until those are told
+        self._last[session] = self._happened.last(session.bucket.number)
         info = registry.info("server", session.bucket.key("lease"))
         seal = healing.seal(session.bucket, session.owner, known=self._known.get(session))
         about, answer = await self._store.run([info, seal])
@@ -236,14 +231,18 @@ class Reconciling:
         if failpoints.ARE_SET:
             failpoints.reach("ledger.sealed")
         number, known, first = session.bucket.number, self._known.get(session, -1), 0
+        last = self._last.get(session, 0)
+        at_ms = {each.name: each.at_ms for each in self._happened.of(number)}
         # An earlier session, or a call without an answer, may have told it.
         may_be_told = session not in self._known or session in self._in_doubt
         self._in_doubt.add(session)
         while sealed.entries:
             page = healing.left(session.bucket, known, sealed.generation, first, _PAGE)
-            found = await self._store.run_one(page)
+            found, stands = await self._store.run([page, healing.standing(session.bucket)])
+            if stands.generation != str(sealed.generation + 1):
+                return  # Redis has forgotten it, perhaps also what left
             if found:
-                await self._ledger.run_async(self._over(number, found, may_be_told=may_be_told))
+                await self._ledger.run_async(self._over(number, found, at_ms, may_be_told))
             first += len(found)
             if len(found) < _PAGE:
                 break
@@ -251,23 +250,26 @@ class Reconciling:
             failpoints.reach("ledger.told")
         self._in_doubt.discard(session)
         self._known[session], self._left[session] = sealed.generation, sealed.entries
+        self._happened.forget(number, last)
 
-    def _over(self, bucket: int, found: list[Left], *, may_be_told: bool) -> Work[None]:
+    def _over(
+        self, bucket: int, found: list[Left], at_ms: Mapping[RowName, int], may_be_told: bool
+    ) -> Work[None]:
         now_ms = time.time_ns() // 1_000_000
         left = {(bucket, each.id, int.from_bytes(each.stamp, "big")): each.state for each in found}
-        at_ms = [self._times.pop(name[:2], now_ms) for name in left]
-        return Work(partial(self._write_over, left, at_ms, may_be_told))
+        times = [at_ms.get(name, now_ms) for name in left]
+        return Work(partial(self._write_over, left, times, may_be_told))
 
     def _write_over(
         self,
-        left: Mapping[tuple[int, str, int], str],
+        left: Mapping[RowName, str],
         at_ms: Sequence[int],
         may_be_told: bool,
         on: Any,
     ) -> None:
         known = self._records.states(on, [*left]) if may_be_told else {}
         told = {name for name, (state, _) in known.items() if state in OVER}
-        by_state = defaultdict[str, list[tuple[int, str, int]]](list)
+        by_state = defaultdict[str, list[RowName]](list)
         steps = []
         for (name, state), ms in zip(left.items(), at_ms, strict=True):
             if name not in told:
@@ -278,24 +280,25 @@ class Reconciling:
             self._records.change(on, own, state, time.time_ns() // 1_000_000)
         self._records.note(on, steps)
 
-    async def _tell_history(self) -> None:
-        steps, dead = self._steps, self._dead
-        if not (steps or dead):
-            return
-        now_ms = time.time_ns() // 1_000_000
+    async def _tell_what_it_forgot(self, session: Session) -> None:
+        """Tell what this worker delivered of a bucket, and Redis may not know any more.
 
-        def run(on: Any) -> None:
-            self._records.note(on, [*steps, *dead])
-            for step in dead:
-                name = [(step.bucket, step.id)]
-                self._records.change(on, name, step.after, now_ms, error=step.error)
+        If the ledger was silent, other workers may have to tell more, and have begun to.
+        """
+        number = session.bucket.number
+        self._happened.has_lost(number, await self._store_ms(session))
+        await self._happened.tell(self._ledger, self._records, number)
+        await asyncio.sleep(max(0.0, self.silence.last_s + _OTHERS_TELL_S - time.monotonic()))
 
-        self._steps, self._dead = [], []
-        try:
-            await self._ledger.run_async(Work(run))
-        except StoreUnavailable:
-            self._steps, self._dead = (steps + self._steps)[-_MOST_STEPS:], dead + self._dead
-            raise
+    async def _tell_of_others(self) -> None:
+        """Tell what this worker delivered of buckets that it does not hold any more.
+
+        Redis may have forgotten it, and another worker rebuild them.
+        """
+        held = {each.bucket.number for each in self.sessions() if each.alive}
+        for bucket in self._happened.buckets:
+            if bucket not in held:
+                await self._happened.tell(self._ledger, self._records, bucket)
 
     # from time to time
 
@@ -303,8 +306,7 @@ class Reconciling:
         """Compare each held bucket with the ledger once in this time. Never ends."""
         rounds = Rounds[Session](every_s)
         while True:
-            held = [session for session in self.sessions() if session.alive and session.ready]
-            began_s = time.monotonic()
+            held, began_s = self._held(), time.monotonic()
             session, wait_s = rounds.next(held, began_s)
             if session is None:
                 await asyncio.sleep(min(wait_s, _TELL_S))
@@ -314,9 +316,10 @@ class Reconciling:
             rounds.looked(session, began_s, time.monotonic())
 
     async def _reconcile(self, session: Session) -> None:
-        began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
-        bucket, wanted = session.bucket, WantedRows(before_call_ms=now_ms - _YOUNG_MS)
+        began_s, bucket = time.monotonic(), session.bucket
         try:
+            now_ms = await self._store_ms(session)
+            wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
             looked = await self._store.complete(restore_missing(bucket, self._records, wanted))
             before = self.drift.get(bucket.number)
             how = Comparing(now_ms, differed=before.compared.differing if before else frozenset())
@@ -328,45 +331,23 @@ class Reconciling:
             self.drift[bucket.number] = Drift(looked.absent, compared)
             self._found(bucket.number, looked, compared, time.monotonic() - began_s)
 
-    async def promote(self, hot_window_s: float) -> None:
-        """Bring cold messages of held buckets into Redis in time. Never ends.
+    async def _store_ms(self, session: Session) -> int:
+        """The time of a bucket's server: rows have times by it, not by this host's clock."""
+        clock = registry.store_time(session.bucket.key("lease"))
+        return (await self._store.run_one(clock)) // 1000
 
-        A bucket that was just taken is looked at within a second.
-        """
-        window_ms = round(hot_window_s * 1000) or _NEVER_MS
-        every_s = min(hot_window_s / _LOOKS, _MOST_LOOK_S)
-        looked_s: dict[Session, float] = {}
-        while True:
-            now_s = time.monotonic()
-            held = [session for session in self.sessions() if session.alive and session.ready]
-            looked_s = {each: looked_s.get(each, -inf) for each in held}
-            todo = [each for each in held if now_s - looked_s[each] >= every_s]
-            for some in (todo[i : i + _AT_ONCE] for i in range(0, len(todo), _AT_ONCE)):
-                until_ms = time.time_ns() // 1_000_000 + window_ms
-                await asyncio.gather(*(self._promote(session, until_ms) for session in some))
-            looked_s |= dict.fromkeys(todo, now_s)
-            await asyncio.sleep(_LOOK_S)
-
-    async def _promote(self, session: Session, until_ms: int) -> None:
-        began_s = time.monotonic()
-        try:
-            found = await self._store.complete(promote_due(session.bucket, self._cold, until_ms))
-        except (StoreError, ConfigError) as exc:
-            self.silence.begins(exc)
-            return
-        if found:
-            seconds = round(time.monotonic() - began_s, 3)
-            number = session.bucket.number
-            say(logging.DEBUG, "promoted", bucket=number, n=found, seconds=seconds)
+    def _held(self) -> list[Session]:
+        return [session for session in self.sessions() if session.alive and session.ready]
 
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
         about = self._ledger, self._records, settings.retention_s
+        promoting = Promoting(self._store, self._cold, self._held, self.silence.begins)
         return [
-            self.promote(settings.hot_window_s),
+            promoting.run(settings.hot_window_s),
             self.keep_told(),
             self.reconcile(settings.reconcile_s),
-            forget(*about, lambda: self.sessions(), self.silence),
+            forget(*about, lambda: self.sessions(), self._store_ms, self.silence),
         ]
 
     # how it stands
@@ -379,7 +360,8 @@ class Reconciling:
             total["dropped"] += each.compared.dropped
             total["without_row"] += each.compared.without_row
             total["mended"] += each.compared.mended
-        lag = len(self._steps) + len(self._dead) + len(self._times)
+        happened = self._happened
+        lag = len(happened.steps) + len(happened.dead) + happened.messages
         waiting = sum(each.alive for each in self._waiting)
         return {"silent": self.silence.reason[:200], "lag": lag, "waiting": waiting, **total}
 
@@ -387,13 +369,11 @@ class Reconciling:
         """Those that are over. A call that was under way may have noted one again since."""
         for noted in (self._in_doubt, self._exits):
             noted -= {each for each in noted if not each.alive}
-        for kept in (self._known, self._seen, self._left):
+        for kept in (self._known, self._seen, self._left, self._last):
             for session in [each for each in kept if not each.alive]:
                 del kept[session]
-        if len(self._times) > _MOST_STEPS:
-            self._times.clear()
 
 
-def reconciling_of(store: AsyncStore, worker: str) -> Reconciling | None:
+def reconciling_of(store: AsyncStore, happened: Happened) -> Reconciling | None:
     """The ledger's side of a worker; None: it has no ledger."""
-    return None if store.recorder is None else Reconciling(store, store.recorder, worker)
+    return None if store.recorder is None else Reconciling(store, store.recorder, happened)

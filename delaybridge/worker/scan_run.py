@@ -56,7 +56,7 @@ class ScanRun:
         self._recurring = RecurringRuns(store, calls, worker.emit)
         parts: list[Part] = [self._destinations, worker.broadcast, self._recurring, worker.sampler]
         parts.append(worker.past)  # after the sampler, whose marks it takes
-        self._reconciling = reconciling_of(store, worker.identity.name)
+        self._reconciling = reconciling_of(store, worker.happened)
         self._agreeing = agreeing_of(worker, store, calls, self._reconciling)
         if self._agreeing is not None:
             self._agreeing.definitions_agree = lambda: self._recurring.agree

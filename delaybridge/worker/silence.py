@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
+import time
+from math import inf
 
 from delaybridge.errors import ConfigError, LedgerUnavailable
 from delaybridge.worker.eventlog import say
 
 
 class Silence:
-    """reason: why the ledger does not answer; empty while it does, as far as was seen."""
+    """reason: why the ledger does not answer; empty while it does, as far as was seen.
+
+    last_s: when it did not answer last, on the monotonic clock.
+    """
 
     def __init__(self) -> None:
-        self.reason = ""
+        self.reason, self.last_s = "", -inf
 
     def begins(self, error: Exception) -> None:
         """Something failed. Of Redis' errors tells whoever needs Redis."""
         if isinstance(error, LedgerUnavailable | ConfigError):
             if not self.reason:
                 say(logging.WARNING, "ledger_silent", reason=str(error))
-            self.reason = str(error)
+            self.reason, self.last_s = str(error), time.monotonic()
 
     def ends(self) -> None:
         """The ledger took something that was written to it."""

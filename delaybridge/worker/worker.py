@@ -22,6 +22,7 @@ from delaybridge.store.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.happened import Happened
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.opening import make_again, wait_for_namespace
 from delaybridge.worker.past import Past, refuse_wiped
@@ -65,6 +66,7 @@ class Worker(Service):
         self.sampler = Sampler(settings.namespace, *who, self.emit.counts)
         self.emit.join(self.sampler)
         self.past = Past(settings.namespace, *who, self.emit)
+        self.happened = Happened(identity.name)
         self.gave_back = True  # whether every lease that it took was given back
         self.current_run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=STEADY_S)

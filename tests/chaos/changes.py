@@ -206,7 +206,7 @@ def unknown_as_dropped() -> None:
             failed(self, lane, copies, outcome, now_ms)
             return
         for copy in copies:
-            copy.session.exits.settle(copy.lot.claim, [copy.id], lane.label)
+            copy.session.exits.settle(copy.lot.claim, [copy], lane.label)
 
     Outcomes.failed = dropping  # type: ignore[method-assign]
 

@@ -88,7 +88,8 @@ def promote(client: Client, until_ms: int) -> int:
     assert store.recorder is not None
     cold = store.recorder.cold
     buckets = client.run(lambda calls: calls.open())
-    return sum(store.complete(promote_due(bucket, cold, until_ms)) for bucket in buckets)
+    window_ms = until_ms - time.time_ns() // 1_000_000
+    return sum(store.complete(promote_due(bucket, cold, window_ms)) for bucket in buckets)
 
 
 def shown(found: Stored | None) -> object:

@@ -90,7 +90,7 @@ async def test_what_leaves_while_it_is_looked_for_is_told_with_the_next(
         sealed = await original(self, session)
         if session.bucket.number == number and session.ready and not kept:
             kept.add(await crew.client.schedule(TO, b"x", delay=0, id="x"))
-            await until_async(lambda: self._times, "it is settled")
+            await until_async(lambda: self._happened.messages, "it is settled")
         elif session.bucket.number == number:
             self.marks = lambda: marks
         return sealed

@@ -68,8 +68,8 @@ class LedgerState(NamedTuple):
     """Everything. run: of the server. session: that under which its owner may publish, or -1.
 
     known: the last generation that the owner knows the ledger to have. answered: to both clients.
-    delivered: how often; forgot: Redis went back, so a message may come twice. remembers: the worker
-    that delivered it lives.
+    delivered: how often; forgot: Redis went back, so a message may come twice, unless the worker
+    that delivered it remembers.
     """
 
     store: Store = Store()

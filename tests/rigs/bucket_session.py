@@ -1,8 +1,17 @@
-"""A session of a bucket, without a store."""
+"""A session of a bucket, and copies that it claimed, without a store."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from delaybridge.message import Destination, Record
+from delaybridge.scan.copy import Copy, Lot
+from delaybridge.scan.flow import Flow
+from delaybridge.scan.lane import Lane
+from delaybridge.scan.retry import RetryPolicy
 from delaybridge.scan.session import Session
+from delaybridge.scan.terms import Terms
+from delaybridge.store.record import UNTRIED
 from delaybridge.store.verbs import Bucket
 
 TURN = 10
@@ -13,3 +22,13 @@ def new_session(number: int = 3) -> Session:
     session = Session(Bucket("ns", number, "birth"), f"w:random:{TURN}", TURN, 1000, 0.0)
     session.ready = True
     return session
+
+
+def copy_of(session: Session, id: str, due_ms: int = 5, stamp: int = 1) -> Copy:
+    """A copy of a message to a:q, scheduled by the call with this stamp."""
+    destination: Any = Destination("a", "", "q")
+    lane = Lane("a:q", None, Flow(10, 0), Terms(RetryPolicy()))
+    record = Record("a:q", b"")
+    copy = Copy(Lot(session, TURN + 1), id, float(due_ms), UNTRIED, record, destination, lane)
+    copy.stamp = stamp.to_bytes(4, "big")
+    return copy

@@ -260,7 +260,7 @@ def test_settled_messages_wait_longer_for_others_while_a_backlog_lasts() -> None
     for pause_ms, ripe in ((10, []), (30, rig.copies(1))):
         rig.scanner.waiting.ripe = ripe
         rig.scanner.firing.under_way = True
-        rig.sessions[0].exits.settle(1, ["id"], "a:q")
+        rig.sessions[0].exits.settle(1, rig.copies(1), "a:q")
         assert "tell" in rig.pass_(100)
         telling.under_way = False
         assert "tell" not in rig.pass_(pause_ms - 1)
