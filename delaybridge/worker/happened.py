@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
 _PAGE = 5000  # messages in one transaction
 _MOST_BYTES = 64 * 2**20
-_BATCH_BYTES = 300  # besides what its messages take
+_BATCH_BYTES = 350  # besides what its messages take
 _END = "\0"  # no id contains it
 _STAMP_BYTES = 4
 

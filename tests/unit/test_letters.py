@@ -32,6 +32,7 @@ def letter(kind: str, **fields: Any) -> Letter:
     record = Record("b:orders/k", b"body", **fields)
     destination, lane = lanes.route("b:orders/k", 0)
     copy = Copy(Lot(session, 11), "id", 7.5, Tried(2), record, destination, lane)
+    copy.stamp = b"same"
     return Letter(copy, "b:/dead", TO, lane, "unroutable", maybe=False)
 
 
@@ -55,5 +56,5 @@ def test_header_pairs_are_kept_and_kafka_s_partition_is_not() -> None:
 
 def test_the_end_of_a_letter_is_told_to_the_store_as_that_of_its_message() -> None:
     made = letter("rabbitmq", headers=b"")
-    assert (made.id, made.claim, made.score) == ("id", 11, 7.5)
+    assert (made.id, made.claim, made.score, made.stamp) == ("id", 11, 7.5, b"same")
     assert (made.record.destination, made.destination) == ("b:/dead", TO)
