@@ -228,6 +228,15 @@ class ClockStepped(Event, frozen=True, kw_only=True):
     step_ms: int
 
 
+class ClockDiffers(Event, frozen=True, kw_only=True):
+    """This host's clock and Redis' differ by more than two seconds.
+
+    ahead_ms: by how much this one is ahead, at least; below 0: behind.
+    """
+
+    ahead_ms: int
+
+
 class Stuck(Event, frozen=True, kw_only=True):
     """Messages are overdue and nothing moves. The scanner releases its leases."""
 

@@ -23,6 +23,7 @@ Delay = timedelta | float | str | None  # a number is in seconds
 At = datetime | str | None
 YEAR_3000_MS = 32_503_680_000_000
 YEAR_MS = 31_557_600_000  # of 365.25 days
+MOST_SKEW_MS = 2000  # by which a host's clock may differ from Redis'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_2001_MS = 1_000_000_000_000  # smaller numbers are taken for seconds
 _TEN_DIGITS = 10_000_000_000  # no time before the year 2286 has more in seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import click
 
@@ -14,6 +15,7 @@ from delaybridge.cli.invocation import Invocation
 from delaybridge.doctor.checks import (
     RULES,
     STORE,
+    clocks,
     definitions_of,
     problems,
     recurring_definitions,
@@ -101,6 +103,8 @@ def _notes(
             yield finding.what
     if found.rules.by_place and (ignoring := found.ignoring[:_NAMED]):
         yield f"workers of an older version ignore rules: {', '.join(ignoring)}"
+    for finding in islice(clocks(found), _NAMED):
+        yield finding.what
     wrong = [one for one in recurring_definitions(definitions) if one.level != OK]
     for finding in wrong[:_NAMED]:
         yield f"recurring {finding.what}"

@@ -12,7 +12,7 @@ from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.store import registry, repairs, setbacks
 from delaybridge.store.alerts import failing_text
 from delaybridge.store.announcements import waiting_text
-from delaybridge.times import roughly
+from delaybridge.times import MOST_SKEW_MS, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Client, Recurring, Stats
@@ -82,6 +82,17 @@ def _troubled(trouble: Trouble) -> Finding:
         return Finding(WARN, "destinations", what, "See: delaybridge stats")
     what = f"{trouble.worker} parks messages to {trouble.destination} {trouble.reason}"
     return Finding(FAIL, "workers", what)
+
+
+def clocks(found: Stats) -> Iterator[Finding]:
+    """Workers whose hosts have another time than Redis."""
+    for worker in found.workers:
+        if abs(ahead_ms := worker.pace.ahead_ms or 0) > MOST_SKEW_MS:
+            side = "ahead of" if ahead_ms > 0 else "behind"
+            what = f"the clock of {worker.name} is {roughly(abs(ahead_ms))} {side} that of Redis"
+            yield Finding(
+                WARN, "clock", what, "Times in its log are wrong by as much. Fix NTP there"
+            )
 
 
 def _ledger(drift: LedgerDrift | None) -> Iterator[Finding]:

@@ -20,12 +20,12 @@ from delaybridge.doctor.servers import servers
 from delaybridge.doctor.sources import sources_of
 from delaybridge.settings.durability import Keeping
 from delaybridge.store import gate, keys, registry
+from delaybridge.times import MOST_SKEW_MS
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.store import Store
 
-_MAX_SKEW_MS = 2000
 _MAX_LATENCY_MS = 20.0
 
 
@@ -85,7 +85,7 @@ def clock(store: Store) -> Iterator[Finding]:
     side = "ahead of" if ahead_ms > 0 else "behind"
     fact = f"this host's clock is {abs(ahead_ms):.0f} ms {side} that of Redis"
     fault = "times given by --at are wrong by as much. Fix NTP"
-    yield check("clock", abs(ahead_ms) <= _MAX_SKEW_MS, fact, fault, level=WARN)
+    yield check("clock", abs(ahead_ms) <= MOST_SKEW_MS, fact, fault, level=WARN)
 
 
 def _rights(store: Store, settings: Settings) -> Iterator[Finding]:

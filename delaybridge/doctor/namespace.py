@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import delaybridge
 from delaybridge import errors
-from delaybridge.doctor.checks import definitions_of, problems, recurring_definitions
+from delaybridge.doctor.checks import clocks, definitions_of, problems, recurring_definitions
 from delaybridge.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.doctor.sources import reading
 from delaybridge.message import PULL
@@ -55,6 +55,7 @@ def namespace(
         what = f"{seen} buckets are owned by {len(found.workers)} workers"
         yield Finding(OK, "workers", what)
     yield from problems(found, settings, alone=alone, max_overdue_ms=_MAX_OVERDUE_MS)
+    yield from clocks(found)
     yield from _unserved(found, settings)
     yield from _rules(found, settings)
     yield from recurring_definitions(definitions)

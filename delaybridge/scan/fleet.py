@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.events import Emit, FleetDamaged, StoreSilent
+from delaybridge.events import ClockDiffers, Emit, FleetDamaged, StoreSilent
 from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.share import fair_share
 from delaybridge.store import registry, replies
 from delaybridge.store.calls import Calls
 from delaybridge.store.store import AsyncStore
+from delaybridge.times import MOST_SKEW_MS
 
 _NOT_OURS_S = 0.5  # how soon to look again whether the namespace is the one that was opened
 
@@ -65,6 +66,7 @@ class Membership:
         self._ttl_ms, self._renew_ms = ttl_ms, renew_ms
         # Announcements expire by the clock of their own server, which a shift may never read.
         self._clock = StoreClock()
+        self._differs = False
         self._changed = asyncio.Event()
         self._leaving = False
         self.left = asyncio.Event()
@@ -141,7 +143,16 @@ class Membership:
             self._emit(FleetDamaged(reason=f"{command.keys[0]}, {command.keys[1]}: {fleet}"))
             return None
         self._clock.observe(fleet.now_us, sent_s, self._clock.monotonic())
+        self._compare_clocks()
         return fleet  # type: ignore[no-any-return]
+
+    def _compare_clocks(self) -> None:
+        """Say once that this host's clock differs; nothing but times in logs depends on it."""
+        ahead_ms = self.ahead_ms or 0
+        differs, differed = abs(ahead_ms) > MOST_SKEW_MS, self._differs
+        self._differs = differs
+        if differs and not differed:
+            self._emit(ClockDiffers(ahead_ms=ahead_ms))
 
     async def _is_ours(self) -> bool:
         """Whether the namespace is the one that was opened; False also if its record is damaged."""

@@ -26,6 +26,7 @@ from delaybridge.events import (
     ChangeRefused,
     CircuitOpened,
     Claimed,
+    ClockDiffers,
     ClockStepped,
     CounterMended,
     DeadDropped,
@@ -68,7 +69,7 @@ _MOST_LINES = 100  # of one summary; further groups are counted together as `(ot
 # Only logged with --verbose.
 _DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
 _WARNINGS = (
-    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockStepped, CounterMended,
+    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockDiffers, ClockStepped, CounterMended,
     DeadDropped, DeadLettered, Dropped, FleetDamaged, IdMissing, IngestFailed, LeaseLost,
     OrphansMended, Quarantined, RecurringFailed, Retried, ScannerFailed, SourceUnguarded,
     StoreSilent, StoreWentBack, Stuck,
