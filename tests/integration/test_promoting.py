@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import redis as redis_py
 
-from delaybridge.events import ClockDiffers
-from delaybridge.store.keys import bucket_of
+from delaybridge.events import ClockDiffers, LeaseAcquired
+from delaybridge.store.keys import bucket_key, bucket_of
 from tests.rigs.command_line import Run
 from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.ledgers import LedgerProbe, made
@@ -63,3 +64,25 @@ async def test_a_worker_whose_clock_differs_promotes_in_time_and_says_so(
         await crew.stop()
     finally:
         ledger.close()
+
+
+async def test_a_worker_whose_clock_is_behind_restores_what_vanished(
+    crew: Crew, clocked_redis: ClockedRedis, url: str, namespace: str
+) -> None:
+    clocked_redis.set_clock(HOUR_MS)
+    crew.start(lease=CALM, ledger={"reconcile_s": 1.0})
+    await until_async(lambda: len(crew.heard(LeaseAcquired)) == BUCKETS, "it has all buckets")
+    await crew.client.schedule("memory:q", b"x", delay=60, id="x")
+    ledger = LedgerProbe(url)
+    ledger.ask("UPDATE message SET created_ms = created_ms - 60000")
+    ledger.close()
+    number = bucket_of(b"x", BUCKETS)
+    with redis_py.Redis.from_url(clocked_redis.url) as connection:
+        gone = [bucket_key(namespace, number, name) for name in ("due", "messages")]
+        assert connection.delete(*gone) == 2
+
+        def is_back() -> bool:
+            return connection.exists(*gone) == 2
+
+        await until_async(is_back, "it is restored")
+    await crew.stop()

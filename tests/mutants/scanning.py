@@ -249,6 +249,58 @@ MUTANTS = [
         "test_a_database_that_answered_nothing_is_asked_again",
     ),
     Mutant(
+        "ledger: deliveries are forgotten", "delaybridge/worker/reconciling.py",
+        "        await self._tell_what_it_forgot(session)\n", "",
+        "what was delivered while the database was away comes again after a wipe",
+        "tests/integration/test_ledger_delivered.py::test_what_was_delivered_during_an_outage_before_a_wipe"
+        "_does_not_come_again",
+    ),
+    Mutant(
+        "ledger: at most once, and forgotten", "delaybridge/scan/firing.py",
+        "[copy for copy in copies if copy in gone]", "[]",
+        "after a wipe what is to come at most once comes twice",
+        "tests/integration/test_ledger_delivered.py::test_what_was_delivered_during_an_outage_before_a_wipe"
+        "_does_not_come_again",
+    ),
+    Mutant(
+        "happened: a message that was moved since", "delaybridge/worker/happened.py",
+        "if state not in OVER and row_due_ms == due_ms:", "if state not in OVER:",
+        "what was rescheduled after it was delivered is lost with a wipe",
+        "tests/integration/test_ledger_delivered.py::"
+        "test_only_what_is_still_to_come_as_it_was_delivered_is_told[sqlite]",
+    ),
+    Mutant(
+        "happened: no bound", "delaybridge/worker/happened.py",
+        "while self._bytes > self._most_bytes:", "while False:",
+        "a worker's memory grows as long as the database is away",
+        "tests/unit/test_happened.py",
+    ),
+    Mutant(
+        "happened: what had no answer", "delaybridge/worker/happened.py",
+        "self.left(bucket, exits.untold, now_ms)", "pass",
+        "what was confirmed just before a wipe comes twice",
+        "tests/unit/test_happened.py",
+    ),
+    Mutant(
+        "happened: all is forgotten", "delaybridge/worker/happened.py",
+        "while batches and batches[0].number <= last:", "while batches:",
+        "what left while the ledger was told is forgotten",
+        "tests/unit/test_happened.py",
+    ),
+    Mutant(
+        "promotion: no clock but the worker's", "delaybridge/store/promotion.py",
+        "until_ms = now_us // 1000 + window_ms",
+        "until_ms = __import__('time').time_ns() // 1_000_000 + window_ms",
+        "a worker whose clock is behind delivers cold messages late",
+        "tests/integration/test_promoting.py",
+    ),
+    Mutant(
+        "ledger: a call under way by the worker's clock", "delaybridge/worker/reconciling.py",
+        "now_ms = await self._store_ms(session)", "now_ms = time.time_ns() // 1_000_000",
+        "a worker whose clock is behind restores nothing that vanished",
+        "tests/integration/test_promoting.py",
+    ),
+    Mutant(
         "rounds: a look takes its time from the next", "delaybridge/worker/rounds.py",
         "began_s + self._every_s", "now_s + self._every_s",
         "a bucket is compared with the ledger later than ledger.reconcile_s after the last time",
