@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.ledger.rows import (
@@ -38,7 +40,6 @@ _PAGE = 5000  # messages in one transaction
 _MOST_BYTES = 64 * 2**20
 _BATCH_BYTES = 350  # besides what its messages take
 _END = "\0"  # no id contains it
-_STAMP_BYTES = 4
 
 
 class Delivered(NamedTuple):
@@ -62,11 +63,9 @@ class _Batch(NamedTuple):
     def size(self) -> int:
         return len(self.ids) + len(self.stamps) + 8 * len(self.due_ms) + _BATCH_BYTES
 
-    def messages(self, bucket: int) -> Iterator[Delivered]:
-        ids, stamps = self.ids.split(_END), memoryview(self.stamps)
-        for i, (id, due_ms) in enumerate(zip(ids, self.due_ms, strict=True)):
-            stamp = int.from_bytes(stamps[i * _STAMP_BYTES :][:_STAMP_BYTES], "big")
-            yield Delivered((bucket, id, stamp), due_ms, self.at_ms)
+    def names(self, bucket: int) -> Iterator[RowName]:
+        stamps = struct.unpack(f">{len(self.due_ms)}I", self.stamps)
+        return zip(repeat(bucket), self.ids.split(_END), stamps)
 
 
 class Happened:
@@ -147,7 +146,17 @@ class Happened:
 
     def of(self, bucket: int) -> list[Delivered]:
         """What is remembered of a bucket."""
-        return [each for batch in self._batches.get(bucket, ()) for each in batch.messages(bucket)]
+        found: list[Delivered] = []
+        for batch in self._batches.get(bucket, ()):
+            found += map(Delivered, batch.names(bucket), batch.due_ms, repeat(batch.at_ms))
+        return found
+
+    def times(self, bucket: int) -> dict[RowName, int]:
+        """When each of them left."""
+        found: dict[RowName, int] = {}
+        for batch in self._batches.get(bucket, ()):
+            found |= dict.fromkeys(batch.names(bucket), batch.at_ms)
+        return found
 
     async def tell(self, ledger: Ledger, records: Records, bucket: int) -> None:
         """Have the ledger know what is remembered of a bucket, which Redis may have forgotten.

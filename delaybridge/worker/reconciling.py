@@ -232,7 +232,7 @@ class Reconciling:
             failpoints.reach("ledger.sealed")
         number, known, first = session.bucket.number, self._known.get(session, -1), 0
         last = self._last.get(session, 0)
-        at_ms = {each.name: each.at_ms for each in self._happened.of(number)}
+        at_ms = self._happened.times(number)
         # An earlier session, or a call without an answer, may have told it.
         may_be_told = session not in self._known or session in self._in_doubt
         self._in_doubt.add(session)

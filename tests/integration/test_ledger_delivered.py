@@ -195,3 +195,38 @@ async def test_only_what_is_still_to_come_as_it_was_delivered_is_told(
         assert steps == [("delivered", "w", 123)]
     finally:
         await crew.close()
+
+
+@pytest.mark.slow  # as after a wipe, but that it is dropped
+async def test_what_was_delivered_during_an_outage_and_is_there_again_is_dropped(
+    crew: Crew, server: RedisServer, arrived: Arrived, database: PostgresServer
+) -> None:
+    """Redis comes back with an older past."""
+    crew.start(lease={"ttl_ms": 4000})
+    await crew.shared("w")
+    ids = await crew.schedule(100, seconds=0.1, first_s=3)
+    with redis_py.Redis.from_url(server.url) as connection:
+        names = [key for key in connection.keys("{*") if not key.endswith(b":lease")]
+        before = {name: connection.dump(name) for name in names}
+        await asyncio.to_thread(database.kill)
+        await arrived.all(ids)
+        await in_redis(crew, 0)
+        known = crew.workers["w"].past.known
+
+        def is_known() -> bool:
+            marks = [keys.bucket_key(crew.namespace, number, "marks") for number in range(BUCKETS)]
+            turns = [int(connection.hget(name, "turn") or 0) for name in marks]
+            return [known[number].turn for number in range(BUCKETS)] == turns
+
+        await until_async(is_known, "its worker would notice")
+        for name, value in before.items():
+            connection.restore(name, 0, value, replace=True)  # type: ignore[arg-type]
+    await asyncio.to_thread(database.start)
+    probe = LedgerProbe(database.url)
+    try:
+        await until_async(lambda: probe.states() == {"published": 100}, "the ledger has them")
+        await in_redis(crew, 0)
+        assert arrived.twice == []
+    finally:
+        probe.close()
+    await crew.stop()
