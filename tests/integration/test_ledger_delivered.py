@@ -18,10 +18,12 @@ from delaybridge.scan.fleet import Membership
 from delaybridge.scan.session import Session
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store import keys
+from delaybridge.store.healing import Sealed
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.replies import Fleet
 from delaybridge.worker import reconciling
 from delaybridge.worker.happened import Happened
+from delaybridge.worker.reconciling import Reconciling
 from tests.rigs.bucket_session import copy_of, new_session
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
@@ -229,4 +231,30 @@ async def test_what_was_delivered_during_an_outage_and_is_there_again_is_dropped
         assert arrived.twice == []
     finally:
         probe.close()
+    await crew.stop()
+
+
+async def test_a_wipe_while_the_ledger_is_told_makes_nothing_come_twice(
+    crew: Crew, server: RedisServer, arrived: Arrived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What left was sealed, and is gone before it is read."""
+    original, wiped = Reconciling._seal, asyncio.Event()
+
+    async def seal(self: Reconciling, session: Session) -> Sealed | None:
+        sealed = await original(self, session)
+        if session.ready and not wiped.is_set() and self._happened.last(session.bucket.number):
+            wipe(server)
+            wiped.set()
+        return sealed
+
+    monkeypatch.setattr(Reconciling, "_seal", seal)
+    crew.start(lease=CALM)
+    await crew.client.schedule(TO, b"x", delay=0.1, id="x")
+    await wiped.wait()
+    await crew.client.schedule(TO, b"x", delay=0.1, id="marker")  # makes the namespace again
+    await arrived.all(["x", "marker"])
+    happened = crew.workers["w"].happened
+    await until_async(lambda: not happened.messages, "the ledger has both")
+    await in_redis(crew, 0)
+    assert arrived.twice == []
     await crew.stop()

@@ -263,6 +263,13 @@ MUTANTS = [
         "_does_not_come_again",
     ),
     Mutant(
+        "ledger: a page that a wipe emptied", "delaybridge/worker/reconciling.py",
+        "if stands.generation != str(sealed.generation + 1):", "if False:",
+        "what was sealed just before a wipe counts as told, and comes again",
+        "tests/integration/test_ledger_delivered.py::"
+        "test_a_wipe_while_the_ledger_is_told_makes_nothing_come_twice",
+    ),
+    Mutant(
         "happened: a message that was moved since", "delaybridge/worker/happened.py",
         "if state not in OVER and row_due_ms == due_ms:", "if state not in OVER:",
         "what was rescheduled after it was delivered is lost with a wipe",
