@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,7 @@ import redis as redis_py
 
 from delaybridge.events import LeaseAcquired
 from delaybridge.ledger.records import Records
+from delaybridge.ledger.rows import DEAD, IN_FLIGHT, Step
 from delaybridge.ledger.work import Ledger
 from delaybridge.message import Message, new_id
 from delaybridge.scan.fleet import Membership
@@ -19,6 +21,7 @@ from delaybridge.scan.session import Session
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store import keys
 from delaybridge.store.healing import Sealed
+from delaybridge.store.keys import bucket_of
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.replies import Fleet
 from delaybridge.worker import reconciling
@@ -72,7 +75,7 @@ async def deliver_during_an_outage(
     messages = [
         Message(TO, b"x", at=at, id=new_id(), at_most_once=bool(n % 2)) for n in range(COUNT)
     ]
-    later = [Message(TO, b"x", delay="30m", id=new_id()) for _ in range(20)]
+    later = [Message(TO, b"x", delay="30m", id=f"later{n}") for n in range(20)]
     await crew.client.schedule_many([*messages, *later])
     await asyncio.to_thread(database.kill)
     await arrived.all([message.id for message in messages])
@@ -88,7 +91,7 @@ async def in_redis(crew: Crew, delayed: int) -> None:
 
 
 async def all_is_rebuilt_and_nothing_comes_twice(
-    crew: Crew, arrived: Arrived, database: PostgresServer
+    crew: Crew, arrived: Arrived, database: PostgresServer, dead: int = 0
 ) -> None:
     probe = LedgerProbe(database.url)
     try:
@@ -96,10 +99,9 @@ async def all_is_rebuilt_and_nothing_comes_twice(
         def states() -> object:
             return probe.states()
 
-        await until_async(
-            lambda: states() == {"published": COUNT, "delayed": 20}, lambda: f"{states()}"
-        )
-        await in_redis(crew, 20)
+        wanted = Counter(published=COUNT, delayed=20 - dead, dead=dead)
+        await until_async(lambda: states() == wanted, lambda: f"{states()}")
+        await in_redis(crew, 20 - dead)
         await crew.client.schedule(TO, b"x", delay=0.1, id="marker")
         await arrived.all(["marker"])
         assert arrived.twice == []
@@ -117,12 +119,15 @@ async def test_what_was_delivered_during_an_outage_before_a_wipe_does_not_come_a
 ) -> None:
     """Also if buckets are taken before the database is back, and wait for it."""
     await deliver_during_an_outage(crew, arrived, database, w=CALM)
+    number, happened = bucket_of(b"later0", BUCKETS), crew.workers["w"].happened
+    happened.dead.append(Step("later0", IN_FLIGHT, DEAD, 1, "w", number, error="unroutable"))
     before = held(crew, "w")
     wipe(server, keys.birth(crew.namespace) if is_taken_first else "")
     if is_taken_first:
         await until_async(lambda: len({*held(crew, "w")} - {*before}) == BUCKETS, "it has all")
     await asyncio.to_thread(database.start)
-    await all_is_rebuilt_and_nothing_comes_twice(crew, arrived, database)
+    await all_is_rebuilt_and_nothing_comes_twice(crew, arrived, database, dead=1)
+    assert (await crew.client.stats()).dead == 1
     await crew.stop()
 
 
