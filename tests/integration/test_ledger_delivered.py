@@ -170,6 +170,7 @@ async def test_nor_does_it_if_another_worker_rebuilds_its_bucket(
     await crew.stop("b")
 
 
+@pytest.mark.slow_with("mariadb", "postgres")
 async def test_only_what_is_still_to_come_as_it_was_delivered_is_told(
     redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
 ) -> None:
