@@ -31,6 +31,7 @@ from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import ExitReport, Exits
 from delaybridge.scan.session import Session
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.silence import Silence
 
 if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
@@ -72,6 +73,7 @@ class Happened:
     """A worker keeps it when its scanner starts again.
 
     steps, dead: history that the ledger is to get. messages: how many are remembered.
+    silence: of the ledger.
     """
 
     def __init__(self, worker: str, most_bytes: int = _MOST_BYTES) -> None:
@@ -79,6 +81,7 @@ class Happened:
         self.steps: list[Step] = []
         self.dead: list[Step] = []
         self.messages = self._bytes = self._number = 0
+        self.silence = Silence()
         self._is_full = False
         self._batches = defaultdict[int, deque[_Batch]](deque)
         self._exits: dict[int, Exits] = {}  # of the last sessions that might claim

@@ -44,7 +44,6 @@ from delaybridge.worker.forgetting import forget
 from delaybridge.worker.happened import Happened
 from delaybridge.worker.promoting import Promoting
 from delaybridge.worker.rounds import Rounds
-from delaybridge.worker.silence import Silence
 
 _TELL_S = 1.0
 _AGAIN_S = 0.5  # after the ledger did not answer
@@ -84,7 +83,7 @@ class Reconciling:
         self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
         self._waiting: set[Session] = set()  # that claim nothing before the ledger was asked
         self._is_told = False  # that they wait
-        self.silence = Silence()
+        self.silence = happened.silence
 
     # before a session claims
 
@@ -288,7 +287,9 @@ class Reconciling:
         number = session.bucket.number
         self._happened.has_lost(number, await self._store_ms(session))
         await self._happened.tell(self._ledger, self._records, number)
-        await asyncio.sleep(max(0.0, self.silence.last_s + _OTHERS_TELL_S - time.monotonic()))
+        await self._happened.tell_history(self._ledger, self._records)  # what is dead stays so
+        others_s = self.silence.last_s + _OTHERS_TELL_S
+        await asyncio.sleep(max(0.0, others_s - time.monotonic()))
 
     async def _tell_of_others(self) -> None:
         """Tell what this worker delivered of buckets that it does not hold any more.
