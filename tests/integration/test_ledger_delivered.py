@@ -211,7 +211,7 @@ async def test_what_was_delivered_during_an_outage_and_is_there_again_is_dropped
 ) -> None:
     """Redis comes back with an older past."""
     crew.start(lease={"ttl_ms": 4000})
-    await crew.shared("w")
+    await until_async(lambda: len(crew.heard(LeaseAcquired)) >= BUCKETS, "all are compared")
     ids = await crew.schedule(100, seconds=0.1, first_s=3)
     with redis_py.Redis.from_url(server.url) as connection:
         names = [key for key in connection.keys("{*") if not key.endswith(b":lease")]
