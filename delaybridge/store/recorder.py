@@ -12,6 +12,7 @@ from delaybridge.ledger.work import Ledger, Work
 from delaybridge.settings.durability import Durability, Keeping, check_hot_window
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store import keys
+from delaybridge.store.absent import Absent
 from delaybridge.store.cold_reads import ColdCounts, ColdReads, reads_cold
 from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.noting import Noting, is_noted
@@ -73,16 +74,16 @@ class Recorder:
         yield from reads.look()
         asked = reads.commands
         places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
-        noting = Noting(self.controls, asked)
+        noting, absent = Noting(self.controls, asked), Absent(recording)
         if places:
             yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
             yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
             yield from recording.add_rows([i for i in places if stores(asked[i])])
-            yield from recording.promote_first([i for i in places if asked[i].name in _BY_ID])
+            yield from absent.promote_first([i for i in places if asked[i].name in _BY_ID])
         yield from recording.run(range(len(asked)))
         yield from recording.take_answers(places)
-        yield from recording.withdraw_absent([i for i in places if asked[i].name == "cancel"])
-        yield from recording.move_absent([i for i in places if asked[i].name in _IF_BROUGHT])
+        yield from absent.withdraw([i for i in places if asked[i].name == "cancel"])
+        yield from absent.move([i for i in places if asked[i].name in _IF_BROUGHT])
         yield from noting.record()
         yield from reads.find(recording.answers)
 

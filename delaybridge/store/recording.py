@@ -8,8 +8,7 @@ die: then the row says less than Redis does, and workers mend it (docs/ledger.md
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,17 @@ from delaybridge.errors import (
     StoreError,
     StoreFull,
 )
-from delaybridge.ledger.rows import COLD, DEAD, EXPIRED, HOT, LedgerRow, Name, RowName
+from delaybridge.ledger.rows import COLD, HOT, LedgerRow, RowName
 from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
 from delaybridge.store import registry, replies, tiers
 from delaybridge.store.command import LedgerSteps, RedisCommand
-from delaybridge.store.doubts import WENT_BACK, in_doubt, of_ledger
-from delaybridge.store.effects import CANCELLED_NOW, Effects
+from delaybridge.store.doubts import WENT_BACK, in_doubt
+from delaybridge.store.effects import Effects
 from delaybridge.store.healing import Standing, standing_at
 from delaybridge.store.noting import plans_in
-from delaybridge.store.tiering import bring_lost, for_redis, promote_named, separate
-from delaybridge.store.told import STAMP_BYTES, marks_of, named, rows_of
+from delaybridge.store.tiering import bring_lost, for_redis, separate
+from delaybridge.store.told import marks_of, rows_of
 from delaybridge.store.verbs import new_stamp
 
 if TYPE_CHECKING:
@@ -46,10 +45,8 @@ Steps = LedgerSteps[None]
 _Call = tuple[RedisCommand[Any], list[LedgerRow]]
 _TRIES = 3  # of a call during which workers begin to compare its bucket, or Redis is wiped
 # Places of arguments.
-_NOW, _STAMP, _ID, _ROW = 0, 1, 2, 8
+_NOW, _STAMP, _ROW = 0, 1, 8
 _HAS_ROWS = 7  # or the offsets in a source
-_SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
-_RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _NEVER_MS = 2**53
@@ -67,7 +64,10 @@ def is_recorded(command: RedisCommand[Any]) -> bool:
 
 
 class Recording:
-    """The commands of one pipeline, and what is known of each."""
+    """The commands of one pipeline, and what is known of each.
+
+    asked: as they are sent. answers: of each, None before it has one. cold, records: of the ledger.
+    """
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Recording:
     ) -> None:
         """asked: is changed. hot_window_ms: messages due later stay in the ledger; 0: none do."""
         self.answers: list[Any] = [None] * len(asked)
-        self._cold, self._records, self._asked = cold, cold.records, asked
+        self.cold, self.records, self.asked = cold, cold.records, asked
         self._controls = controls
         self._hot_window_ms = hot_window_ms or _NEVER_MS
         self._rows: dict[int, list[LedgerRow]] = {}
@@ -90,12 +90,12 @@ class Recording:
 
     def read_clocks(self, places: Sequence[int], node_of: Callable[[str], str]) -> Steps:
         """Fix the time of each command: rows are written by it before Redis sees the command."""
-        nodes = {i: node_of(self._asked[i].keys[0]) for i in places}
+        nodes = {i: node_of(self.asked[i].keys[0]) for i in places}
         first = {node: i for i, node in reversed(nodes.items())}
         if not first:
             return
         looks = self._looks(places)
-        clocks = [registry.store_time(self._asked[i].keys[0]) for i in first.values()]
+        clocks = [registry.store_time(self.asked[i].keys[0]) for i in first.values()]
         answers = yield [*clocks, *looks]
         times = dict(zip(first, answers, strict=False))
         self._take_standing(looks, answers[len(clocks) :])
@@ -104,13 +104,13 @@ class Recording:
                 self.answers[i] = times[node]
                 continue
             self._now_ms = math.ceil(times[node] / 1000)
-            args = [*self._asked[i].args]
+            args = [*self.asked[i].args]
             args[_NOW] = args[_NOW] or self._now_ms
-            if self._asked[i].name == "cancel":
+            if self.asked[i].name == "cancel":
                 args[_ROW] = _WITH_STAMP
-            elif self._asked[i].name == "schedule":
+            elif self.asked[i].name == "schedule":
                 args[_HAS_ROWS] = args[_HAS_ROWS] or 1
-            self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+            self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
 
     def settle_namespaces(self, places: Sequence[int]) -> Steps:
         """A namespace that is made again has the buckets and the birth id that it had.
@@ -118,22 +118,22 @@ class Recording:
         Whoever was restoring messages when Redis was wiped goes on: his are those of the new one.
         """
         for i in places:
-            name, text, *rest = self._asked[i].args
+            name, text, *rest = self.asked[i].args
             count, _, birth = str(text).partition(":")
             try:
-                known = yield Work(partial(_settled, self._records, int(count), birth))
+                known = yield Work(partial(_settled, self.records, int(count), birth))
             except LedgerUnavailable as exc:
                 self.answers[i] = exc
                 continue
             args = (name, "{}:{}".format(*known), *rest)
-            self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
+            self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
 
     def add_rows(self, places: Sequence[int]) -> Steps:
         """Commit the rows of all messages that are to be stored."""
         for i in places:
             if self.answers[i] is None:
-                command = self._asked[i]
-                own = [*rows_of(command, self._records.namespace)]
+                command = self.asked[i]
+                own = [*rows_of(command, self.records.namespace)]
                 hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
                 self._rows[i] = tiers.with_tiers(command, own, hot_until_ms)
         self._heat((yield from for_redis(self._calls())))
@@ -148,22 +148,22 @@ class Recording:
         if failpoints.ARE_SET:
             failpoints.reach("ledger.added")
         try:
-            self._heat((yield from separate(self._cold, rows)))
-            yield from bring_lost(self._cold, self._calls(are_compared=False))
+            self._heat((yield from separate(self.cold, rows)))
+            yield from bring_lost(self.cold, self._calls(are_compared=False))
         except StoreError as exc:  # the rows are there: they are to be delivered
             self._refuse(in_doubt(exc))
 
     def _calls(self, *, are_compared: bool = True) -> list[_Call]:
         """Those that store, and their rows; or only of buckets that nobody has compared."""
-        calls = [(self._asked[i], rows) for i, rows in self._rows.items()]
+        calls = [(self.asked[i], rows) for i, rows in self._rows.items()]
         stand = self._standing
         return [call for call in calls if are_compared or not stand[marks_of(call[0])].is_compared]
 
     def _add(self, rows: Sequence[LedgerRow], on: Connection) -> set[RowName]:
         """The rows, and how far the plans are that made them."""
-        for name, birth, made_ms in plans_in(self._asked[i] for i in self._rows):
+        for name, birth, made_ms in plans_in(self.asked[i] for i in self._rows):
             self._controls.made(on, name.encode(), birth, made_ms)
-        return self._records.add(on, rows)
+        return self.records.add(on, rows)
 
     def _heat(self, names: Set[RowName]) -> None:
         """These are to be in Redis after all."""
@@ -177,7 +177,7 @@ class Recording:
 
     def _heard(self, i: int) -> RedisCommand[Any]:
         """The command, without cold messages; its reply is also read for the rows of the others."""
-        command, rows = self._asked[i], self._rows.get(i)
+        command, rows = self.asked[i], self._rows.get(i)
         if command.name == "cancel":
             parse = partial(self._take_stamp, i, command.parse)
             return msgspec.structs.replace(command, parse=parse)
@@ -194,7 +194,7 @@ class Recording:
         self, i: int, hot: Sequence[int], parse: Callable[[Any], Any], reply: Any
     ) -> Any:
         rows = self._rows[i]
-        if self._asked[i].name == "schedule":
+        if self.asked[i].name == "schedule":
             reply = tiers.whole_reply(rows, hot, reply) if len(hot) < len(rows) else reply
             self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
         else:
@@ -221,7 +221,7 @@ class Recording:
             failpoints.reach("ledger.answered")
 
     def _looks(self, places: Sequence[int]) -> list[RedisCommand[Standing]]:
-        recorded = [self._asked[i] for i in places if is_recorded(self._asked[i])]
+        recorded = [self.asked[i] for i in places if is_recorded(self.asked[i])]
         marks = dict.fromkeys(filter(None, map(marks_of, recorded)))
         return [standing_at(name) for name in marks if name not in self._standing]
 
@@ -232,11 +232,11 @@ class Recording:
 
     def take_answers(self, places: Sequence[int], tries: int = _TRIES) -> Steps:
         """Commit what Redis has answered; whose answer cannot be committed gets the error."""
-        effects = Effects(self._records, self._now_ms)
+        effects = Effects(self.records, self._now_ms)
         for i in places:
             answer = self.answers[i]
-            if self._asked[i].name not in _STORING:
-                effects.take(i, self._asked[i], answer, self._stamps.get(i))
+            if self.asked[i].name not in _STORING:
+                effects.take(i, self.asked[i], answer, self._stamps.get(i))
             elif not isinstance(answer, Exception) or isinstance(answer, StoreFull | StoreDenied):
                 rows, words = self._rows.get(i, ()), self._words.get(i, ())
                 effects.take_stored(i, rows, words, self._added)
@@ -262,7 +262,7 @@ class Recording:
 
         He may have read the ledger before it, too, and undo what was done if Redis forgot it.
         """
-        marks = {i: marks_of(self._asked[i]) for i in places}
+        marks = {i: marks_of(self.asked[i]) for i in places}
         names = [*dict.fromkeys(marks.values())]
         if not names:
             return []
@@ -290,131 +290,12 @@ class Recording:
             if not isinstance(self.answers[i], Exception):
                 self.answers[i] = LedgerUnavailable(WENT_BACK)
 
-    def _has(self, i: int, places: Mapping[str, Sequence[int]]) -> bool:
-        """Whether a command has any of these arguments."""
-        command = self._asked[i]
-        return any(command.args[place] for place in places.get(command.name, ()))
-
     def _ask_again(self, i: int) -> None:
-        command, self.answers[i] = self._asked[i], None
+        command, self.answers[i] = self.asked[i], None
         if command.name == "reschedule":  # the comparison may have given it its old time again
             args = [*command.args]
             args[_STAMP] = new_stamp()
-            self._asked[i] = msgspec.structs.replace(command, args=args)
-
-    def _unknown(self, places: Sequence[int]) -> dict[tuple[Any, Any], list[int]]:
-        """Calls that no bucket knew a message for: stamp and id -> their places."""
-        asked: dict[tuple[Any, Any], list[int]] = defaultdict(list)
-        for i in places:
-            args = self._asked[i].args
-            if not (self._has(i, _SOURCE_AND_REACH) or self._has(i, _RECEIPT_OF)):
-                asked[args[_STAMP], args[_ID]].append(i)
-        return {
-            name: own
-            for name, own in asked.items()
-            if all(self.answers[i] is Answer.UNKNOWN for i in own)
-        }
-
-    def withdraw_absent(self, places: Sequence[int]) -> Steps:
-        """Cancel messages that the ledger has and Redis lacks: it was wiped, or never had them."""
-        named = self._unknown(places)
-        if not named:
-            return
-        ids = [str(id) for _, id in named]
-        try:
-            rows = yield Work(lambda on: self._records.live(on, ids))
-        except StoreError as exc:
-            for i in (i for own in named.values() for i in own):
-                self.answers[i] = exc
-            return
-        yield from self._withdraw(named, rows)
-
-    def _withdraw(
-        self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
-    ) -> Steps:
-        left = self._by_place(unknown, rows)
-        while left:
-            before = {i: self.answers[i] for i in left}
-            tried = {i: own.pop() for i, own in left.items()}
-            for i, row in tried.items():
-                self._cancel_row(i, row)
-            yield from self.run([*left])
-            yield from self.take_answers([*left])
-            for i, row in tried.items():
-                if not left[i] or (row.tier == COLD and self.answers[i] in CANCELLED_NOW):
-                    del left[i]
-            self._keep_known(before)
-
-    def _by_place(
-        self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
-    ) -> dict[int, list[LedgerRow]]:
-        """The rows that each command is about.
-
-        Of several one was accepted: the first cold one, the last here, if there is one. The others
-        are under way, or had no answer.
-        """
-        namespace, found = self._records.namespace, defaultdict[int, list[LedgerRow]](list)
-        places = {named(self._asked[i], namespace): i for own in unknown.values() for i in own}
-        for row in sorted(rows, key=lambda row: (row.tier, -row.number)):
-            if row.name[:2] in places:
-                found[places[row.name[:2]]].append(row)
-        return found
-
-    def _keep_known(self, before: Mapping[int, Any]) -> None:
-        for i, answer in before.items():
-            if self.answers[i] is Answer.UNKNOWN:
-                self.answers[i] = answer
-
-    def _cancel_row(self, i: int, row: LedgerRow) -> None:
-        """Make it a call of its own for this row."""
-        args = [*self._asked[i].args]
-        args[_STAMP], args[_ROW] = new_stamp(), row.stamp.to_bytes(STAMP_BYTES, "big")
-        self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
-        self.answers[i] = None
-
-    def promote_first(self, places: Sequence[int]) -> Steps:
-        """Bring cold messages into Redis that some calls name: only it can decide.
-
-        A call that is read from a source is made once; one with a reach depends on the destination.
-        """
-        asked = [i for i in places if self._has(i, _SOURCE_AND_REACH)]
-        names = {i: named(self._asked[i], self._records.namespace) for i in asked}
-        if not names:
-            return
-        try:
-            found = yield Work(lambda on: self._cold.calls(on, [*names.values()]))
-            yield from promote_named(self._cold, found)
-        except StoreError as exc:
-            for i in asked:
-                self.answers[i] = of_ledger(exc)
-
-    def move_absent(self, places: Sequence[int]) -> Steps:
-        """Calls about messages that are cold, or that Redis lacks: they go into it first.
-
-        Only a dead one can be kicked or discarded.
-        """
-        unknown = self._unknown(places)
-        for own in unknown.values():
-            names = {named(self._asked[i], self._records.namespace): i for i in own}
-            may_wait = self._asked[own[0]].name == "reschedule"
-            try:
-                found = yield Work(partial(self._cold.first, names=[*names]))
-                for row in found:
-                    if may_wait or row.state in (DEAD, EXPIRED):
-                        yield from self._move(names[row.name[:2]], row.name[:2])
-            except StoreError as exc:
-                for i in own:
-                    self.answers[i] = of_ledger(exc)
-
-    def _move(self, i: int, name: Name) -> Steps:
-        for _ in range(_TRIES):
-            is_there = yield from promote_named(self._cold, [name], tier=HOT)
-            self.answers[i] = None
-            yield from self.run([i])
-            yield from self.take_answers([i])
-            if not is_there or self.answers[i] is not Answer.UNKNOWN:
-                return
-        self.answers[i] = LedgerUnavailable(WENT_BACK)
+            self.asked[i] = msgspec.structs.replace(command, args=args)
 
 
 def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:

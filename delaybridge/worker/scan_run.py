@@ -83,14 +83,17 @@ class ScanRun:
         worker.past.marks = lambda: worker.sampler.marks
         worker.past.on_lost, worker.past.on_wiped = self._shifts.lost, self._wiped
         self._is_wiped = asyncio.Event()
-        if self._reconciling is not None:
-            self._reconciling.sessions = self._shifts.sessions
-            self._reconciling.doubt = worker.past.doubt
-            drift = self._reconciling.drift
-            worker.past.rowless = lambda: {n: d.compared.without_row for n, d in drift.items()}
-            self._reconciling.marks = lambda: worker.sampler.marks
+        self._join_ledger()
         worker.sampler.held = lambda: self._shifts.answering(silent_s)
         self._brokers: Brokers
+
+    def _join_ledger(self) -> None:
+        if self._reconciling is not None:
+            past, drift = self._worker.past, self._reconciling.drift
+            past.rowless = lambda: {n: each.compared.without_row for n, each in drift.items()}
+            self._reconciling.sessions = self._shifts.sessions
+            self._reconciling.doubt = past.doubt
+            self._reconciling.marks = lambda: self._worker.sampler.marks
 
     def _make_shift(self, node: str, nodes: int) -> Shift:
         common = Common(

@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         "cancel: the last of several cold rows",
-        "delaybridge/store/recording.py",
+        "delaybridge/store/absent.py",
         "key=lambda row: (row.tier, -row.number)",
         "key=lambda row: row.tier",
         "a message stays that somebody was told is cancelled",
@@ -71,8 +71,8 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a reschedule, wiped in between",
-        "delaybridge/store/recording.py",
-        "            if not is_there or self.answers[i] is not Answer.UNKNOWN:\n",
+        "delaybridge/store/absent.py",
+        "            if not is_there or self._answers[i] is not Answer.UNKNOWN:\n",
         "            if True:\n",
         "a message that the ledger has is unknown",
         "tests/integration/test_wiped_calls.py -k sqlite",

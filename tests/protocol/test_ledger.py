@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.ledger import LedgerModel, LedgerRules, explore_ledger
+from tests.protocol.ledger import LedgerModel, explore_ledger
+from tests.protocol.ledger_rules import LedgerRules
 
 BOUNDS = {
     "wiped": {"faults": 1, "restores": 0, "seals": 2},
