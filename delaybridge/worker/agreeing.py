@@ -92,6 +92,9 @@ class Agreeing:
                     break
             except (StoreError, ConfigError) as exc:
                 self._fails(exc)
+                if self._destinations.known:  # the bucket may be known to be whole, too
+                    break
+                self._reconciling.waits(session, exc)
             await asyncio.sleep(_AGAIN_S)
         return await self._reconciling.verify(session)
 
@@ -116,6 +119,8 @@ class Agreeing:
         return self._destinations.agree
 
     async def _compare(self) -> None:
+        # Who begins a comparison that cannot end, has all others wait.
+        await self._recorder.ledger.run_async(Work(self._recorder.records.touch))
         await self._record_known()
         steps = reinstating.agree(self._calls, self._recorder.controls, self._who)
         found = await self._store.complete(steps)

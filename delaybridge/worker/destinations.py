@@ -9,6 +9,7 @@ pauses are obeyed, besides the rules known before.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
@@ -18,6 +19,7 @@ import msgspec
 from delaybridge.errors import StoreUnavailable, printable
 from delaybridge.store import reinstating, rules
 from delaybridge.store.command import RedisCommand
+from delaybridge.store.reinstating import Agreement
 from delaybridge.store.rules import NO_RULES, Rule, Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
@@ -25,20 +27,22 @@ from delaybridge.worker.eventlog import say
 _SHOWN_CHARS = 200
 _SHOWN_PLACES = 10
 _TOLD_ANSWERS = 3
+_UNREAD_S = 10.0  # a pause may have come and been lost since
 
 
 class Destinations:
     """A part of the pulse. on_change: called with the rules whenever they have changed.
 
     asked: how often they were asked for. agree: whether those that were read last were those of
-    the ledger, if there is one.
+    the ledger, if there is one. known: whether they agreed once, and were read ever since.
     """
 
     name = "destinations"
 
     def __init__(self, namespace: str, *, has_ledger: bool = False) -> None:
         self._namespace, self._has_ledger = namespace, has_ledger
-        self.agree = not has_ledger
+        self.agree = self.known = not has_ledger
+        self._read_s = -inf
         self.rules: Rules = NO_RULES
         self.on_change: Callable[[Rules], None] = lambda rules: None
         self.asked = self._taken = 0
@@ -54,10 +58,10 @@ class Destinations:
     async def read(self, store: AsyncStore) -> None:
         """Read them now. Raises StoreUnavailable if Redis does not answer."""
         replies = await store.run_each(self.commands())
+        self.take(replies)
         for reply in replies:
             if isinstance(reply, StoreUnavailable):
                 raise reply
-        self.take(replies)
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
         """What reads them; the reply knows when they were asked for."""
@@ -78,6 +82,7 @@ class Destinations:
             found, replies = reinstating.agreed(replies)
         (reply,) = replies
         if isinstance(reply, Exception):
+            self.known = not self._has_ledger
             self._unreadable(reply)
             return
         number, stored = reply
@@ -85,7 +90,7 @@ class Destinations:
             return
         self._taken = number
         if self._has_ledger:
-            self.agree = found is not None and len(stored) >= found.rules
+            self._compare(found, stored)
         if not self.agree:
             self._obey_pauses(stored)
             return
@@ -101,6 +106,11 @@ class Destinations:
             self._eased = _eased(before, self.rules)
             self._say_changed()
             self.on_change(self.rules)
+
+    def _compare(self, found: Agreement | None, stored: Mapping[bytes, bytes]) -> None:
+        before_s, self._read_s = self._read_s, time.monotonic()
+        self.agree = found is not None and len(stored) >= found.rules
+        self.known = self.agree or (self.known and self._read_s - before_s < _UNREAD_S)
 
     def _obey_pauses(self, stored: Mapping[bytes, bytes]) -> None:
         """Of rules that may be of the past: their pauses."""

@@ -117,6 +117,12 @@ class Reconciling:
             await asyncio.sleep(_AGAIN_S)
         return True
 
+    def waits(self, session: Session, error: Exception) -> None:
+        """A session is not verified yet, and waits for the ledger."""
+        self.silence.begins(error)
+        self._waiting.add(session)
+        self._say_waiting(error)
+
     def _say_waiting(self, error: Exception) -> None:
         if self._waiting and not self._is_told:
             self._is_told = True

@@ -20,7 +20,7 @@ from delaybridge.events import LeaseAcquired, ScannerFailed
 from delaybridge.ledger import Ledger, Work, open_ledger
 from delaybridge.ledger.records import Records
 from delaybridge.settings.settings import Settings
-from delaybridge.store.keys import birth, bucket_of
+from delaybridge.store.keys import bucket_of
 from delaybridge.worker import past, reconciling
 from delaybridge.worker.ingester import Ingester
 from delaybridge.worker.service import Identity
@@ -96,7 +96,9 @@ async def waiting_are(crew: Crew, count: int) -> None:
     async def are() -> bool:
         assert not any(task.done() for task in crew.tasks.values()), "workers stay"
         found = (await crew.client.stats()).ledger
-        return found is not None and found.waiting == count
+        reports = [worker.report().ledger for worker in crew.workers.values()]
+        waiting = sum(each["waiting"] for each in reports if each)
+        return found is not None and found.waiting == waiting == count
 
     await until_async(are, f"{count} buckets wait")
 
@@ -131,8 +133,6 @@ async def test_workers_wait_for_both_and_go_on(
     assert [each.partition(", ")[0] for each in told] == [
         "16 buckets wait to be compared with the ledger"
     ]
-    reports = [worker.report() for worker in crew.workers.values()]
-    assert sum(each.ledger["waiting"] for each in reports if each.ledger) == BUCKETS
     assert claimed_from(crew) == [], "nobody could say what was cancelled"
     assert "buckets_wait" in caplog.text
     assert "ledger_answers" not in caplog.text, "nobody has seen that"
@@ -148,15 +148,18 @@ async def test_workers_wait_for_both_and_go_on(
 async def test_whole_buckets_go_on_meanwhile(
     crew: Crew, server: RedisServer, namespace: str, arrived: Arrived, database: PostgresServer
 ) -> None:
-    """As of a Cluster, one of whose masters is wiped: the one with the namespace's record."""
+    """As of a Cluster, one of whose masters is wiped: with the namespace's record and its rules."""
+    await crew.client.pause("memory:paused")
     crew.start(lease=WATCHED)
-    await until_async(lambda: len(crew.heard(LeaseAcquired)) == BUCKETS, "all are compared")
+    await until_async(lambda: len(claimed_from(crew)) == BUCKETS, "all are compared")
     lost = [id for id in map(str, range(100)) if bucket_of(id.encode(), BUCKETS) == 1]
     await asyncio.gather(*(crew.client.schedule(TO, b"x", id=id, delay=1800) for id in lost))
+    held = [(await crew.client.schedule("memory:paused", b"x", delay=0.5)).id for _ in range(16)]
     ids = await crew.schedule(64, seconds=0.1, first_s=0.5)
     await asyncio.to_thread(database.kill)
     with redis_py.Redis.from_url(server.url) as connection:
-        connection.delete(birth(namespace), *connection.keys(f"{{{namespace}:1}}:*"))
+        of_both = (f"{{{namespace}}}:*", f"{{{namespace}:1}}:*")
+        connection.delete(*(key for each in of_both for key in connection.keys(each)))
     await waiting_are(crew, 1)
     whole = {*range(BUCKETS)} - {1}
     await until_async(lambda: {*claimed_from(crew)} == whole, "the others are claimed from")
@@ -164,6 +167,9 @@ async def test_whole_buckets_go_on_meanwhile(
     await asyncio.to_thread(database.start)
     await made_due(crew, lost)
     await arrived.all(lost)
+    assert not {*arrived.at_ms} & {*held}
+    await crew.client.resume("memory:paused")
+    await arrived.all(held)
     await crew.stop()
 
 

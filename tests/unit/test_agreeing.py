@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delaybridge.errors import StoreError
+from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.ledger.rows import RULE, Control
 from delaybridge.store.reinstating import Agreement, agreed
 from delaybridge.store.rules import Rule, Rules
@@ -53,6 +53,23 @@ def test_until_both_agree_the_rules_known_before_stay_in_force(
     found.take(replies(found, {"kafka:b": {"rate": 9}}, GOOD, GOOD))
     assert found.rules.by_place == {"kafka:b": Rule(rate=9.0)}
     assert found.agree and len(told) == 1
+
+
+def test_rules_are_known_as_long_as_they_are_read(
+    found: Destinations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a pause may have come meanwhile, and been lost."""
+    wiped = replies(found, {}, Agreement(), Agreement())
+    found.take(wiped)
+    assert found.known and not found.agree
+    for unread in ([StoreUnavailable("redis: x")] * 4, []):
+        if not unread:
+            monkeypatch.setattr(found, "_read_s", found._read_s - 10)
+        found.take(unread or replies(found, {}, Agreement(), Agreement()))
+        found.take(replies(found, {}, Agreement(), Agreement()))
+        assert not found.known
+        found.take(replies(found, {}, Agreement("run:2"), Agreement("run:2")))
+        assert found.known
 
 
 def test_a_pause_is_obeyed_whatever_the_ledger_says(found: Destinations) -> None:
