@@ -7,13 +7,16 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from math import inf
+from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, StoreError
-from delaybridge.ledger.cold import ColdRecords
 from delaybridge.scan.session import Session
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.cold import ColdRecords
 
 _LOOKS, _LOOK_S, _MOST_LOOK_S = 20, 1.0, 30.0  # for cold messages, in a hot window
 _AT_ONCE = 2  # buckets: while Redis stores messages of one, the ledger is read for others
