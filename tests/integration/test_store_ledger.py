@@ -238,9 +238,7 @@ def test_a_message_is_here_only_as_the_call_that_scheduled_it(world: World, now:
     assert world.state() == before  # what is only looked for is not restored
 
 
-def test_a_message_comes_back_with_its_priority_and_a_dead_one_dead(
-    world: World, now: int
-) -> None:
+def test_a_message_comes_back_with_its_priority_and_a_dead_one_dead(world: World, now: int) -> None:
     rows = row(world, "x"), row(world, "y", reason="refused: why")
     assert restored(world, Standing(), *rows) == [ABSENT, ABSENT]
     state = world.state()

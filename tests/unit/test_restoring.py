@@ -21,7 +21,9 @@ BUCKET = BUCKETS[1]
 FIRST_MESSAGE = 6  # among the arguments of `restore`; five each
 
 
-def row(number: int, id: str = "", due_ms: int = 0, payload: bytes = b"p", **more: Any) -> LedgerRow:
+def row(
+    number: int, id: str = "", due_ms: int = 0, payload: bytes = b"p", **more: Any
+) -> LedgerRow:
     id = id or f"m{number}"
     found = LedgerRow(1, id, number, due_ms or number, 0, "kafka:t", payload, number=number)
     return found._replace(**more)
