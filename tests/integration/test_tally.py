@@ -6,8 +6,10 @@ import pytest
 import redis
 
 from delaybridge import Client, Message, MessageError, Receipt, StoreDamaged
+from delaybridge.message import State
 from delaybridge.store import keys
 from delaybridge.store.tally import DestinationCounts, Tally
+from tests.rigs.bucket import World
 from tests.rigs.flavours import Maker
 
 MANY = 6000
@@ -52,6 +54,21 @@ def test_large_records_end_a_look_early_and_make_it_an_estimate(
         (found,) = client.counts()
     assert found.delayed.messages == 12
     assert found.delayed.error > 0
+
+
+def test_the_first_of_each_destination_is_told_and_another_seed_draws_others(world: World) -> None:
+    for n, to in enumerate(b"abbaab" * 20):
+        payload = b"\x97\xa7kafka:%c" % to
+        world.schedule(f"m{n}", world.now_ms + 1000 + 7 * n % 120, payload=payload)
+    due = world.state()["due"]
+    first = {
+        to: min(due[b"m%d" % n] for n in range(120) if b"abbaab"[n % 6] == ord(to)) for to in "ab"
+    }
+    found = world.run(world.bucket.tally(State.DELAYED, 120, 1))
+    assert found.firsts == {f"kafka:{to}": score for to, score in first.items()}
+    drawn = [world.run(world.bucket.tally(State.DELAYED, 9, seed)) for seed in (1, 1, 2, 3, 4, 5)]
+    assert drawn[0] == drawn[1]
+    assert len({str(each) for each in drawn}) > 1
 
 
 def test_an_unreadable_record_is_counted_as_such(

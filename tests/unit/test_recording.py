@@ -202,6 +202,7 @@ def test_a_cold_call_for_a_live_message_is_sent(site: ScriptedRedis) -> None:
     site.replies["schedule"] = [[DUPLICATE, HOT, 1]]
     assert site.run(site.schedule("x", COLD)) == [[(Answer.DUPLICATE, HOT)]]
     assert site.rows() == [("x", "delayed", 1)]
+    assert not site.sent("restore"), "Redis decides, by the call"
 
 
 def test_a_cold_message_goes_before_a_hot_call_for_its_id(site: ScriptedRedis) -> None:
