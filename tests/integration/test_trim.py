@@ -68,16 +68,18 @@ def test_nothing_is_left_of_a_dropped_message_and_its_call_is_known(world: World
     assert world.run(call) is not None  # another call is another message
 
 
-def test_without_records_as_many_fewer_are_counted_as_bare(world: World, now: int) -> None:
-    for id in "xy":
+def test_of_dropped_messages_those_without_a_record_are_no_longer_counted_as_bare(
+    world: World, now: int
+) -> None:
+    owner = with_dead(world, "x")
+    for id in "yz":
         world.schedule(id, now)
-    world.redis.delete(world.key("messages"))
-    world.schedule("z", now)
-    owner = world.owner()
+        world.redis.hdel(world.key("messages"), id)
     owner.claim()
-    owner.bury(*owner.fire(now + 0.999))
     assert world.state()["marks"][b"bare"] == b"2"
-    assert trimmed(owner, keep=0) == 3
+    assert trimmed(owner, keep=2) == 1
+    assert world.state()["marks"][b"bare"] == b"2"
+    assert trimmed(owner, keep=0) == 2
     assert world.state()["marks"][b"bare"] == b"0"
 
 

@@ -16,7 +16,7 @@ from delaybridge.ledger.work import Work
 from delaybridge.message import ConflictPolicy, OnConflict
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.healing import Standing
-from delaybridge.store.recorder import Recorder
+from delaybridge.store.recorder import Recorded, Recorder
 from delaybridge.store.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
@@ -59,6 +59,14 @@ class ScriptedRedis:
         self, *commands: RedisCommand[Any], node_of: Callable[[str], str] = lambda key: ""
     ) -> list[Any]:
         """The answers to one pipeline, errors among them."""
+        return self.recorded(commands, node_of).answers
+
+    def recorded(
+        self,
+        commands: Sequence[RedisCommand[Any]],
+        node_of: Callable[[str], str] = lambda key: "",
+    ) -> Recorded:
+        """One pipeline, done."""
         found = self.recorder.record(commands, node_of)
         while (asked := found.asked) is not None:
             if isinstance(asked, Work):
@@ -68,7 +76,7 @@ class ScriptedRedis:
                     found.fail(exc)
             else:
                 found.take([self._answer(each) for each in asked])
-        return found.answers
+        return found
 
     def _work(self, work: Work[Any]) -> Any:
         self.works += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -13,8 +15,13 @@ from delaybridge.store.record import (
     BACKDATED,
     HEAD_SIZE,
     HEAD_VERSION,
+    MAX_SCORE,
+    ORPHANED,
     Tried,
+    due_score,
+    joined_record,
     parse_tried,
+    since_ms,
     split_record,
 )
 
@@ -107,7 +114,27 @@ def test_an_unknown_head_is_a_decode_error(data: bytes) -> None:
         (b"", Tried()),
         (b"0:1:", Tried(0, True)),
         (b"16:0:1800000000000", Tried(16, False, 1_800_000_000_000)),
+        (b"by hand", Tried(0, True)),  # nobody knows: it may have been delivered
     ],
 )
 def test_the_note_of_failures_is_read_back(text: bytes, tried: Tried) -> None:
     assert parse_tried(text) == tried
+
+
+def test_a_record_that_was_backdated_is_late_from_when_it_was_accepted() -> None:
+    plain, accepted = joined_record(1000.5, 7, b"payload"), struct.Struct(">d").pack
+    assert (split_record(plain), since_ms(plain)) == ((1000.5, b"payload"), 1000)
+    for at_ms, late_from_ms in ((3000.0, 3000), (500.0, 1000), (float(MAX_SCORE), 1000)):
+        record = bytes([BACKDATED]) + plain[1:] + accepted(at_ms)
+        assert (split_record(record), since_ms(record)) == ((1000.5, b"payload"), late_from_ms)
+
+
+@pytest.mark.parametrize("score", [-1.0, float(MAX_SCORE), float("nan")])
+def test_a_head_without_a_due_time_is_a_decode_error(score: float) -> None:
+    with pytest.raises(DecodeError, match="no due time"):
+        split_record(joined_record(score, 7, b"payload"))
+
+
+def test_an_orphan_is_parked_by_its_due_time() -> None:
+    assert [due_score(ORPHANED + due) for due in (0.0, 7.0)] == [0.0, 7.0]
+    assert due_score(ORPHANED - 1.0) == ORPHANED - 1.0

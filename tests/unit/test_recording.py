@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import (
+    ConfigError,
     LedgerUnavailable,
     StoreDamaged,
     StoreDenied,
@@ -15,9 +16,11 @@ from delaybridge.errors import (
 )
 from delaybridge.ledger.work import IN_DOUBT
 from delaybridge.message import Answer, OnConflict
+from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store import keys, registry
 from delaybridge.store.command import plain
 from delaybridge.store.healing import Standing
+from delaybridge.store.recorder import recorder_of
 from tests.rigs.scripted_redis import (
     BUCKET,
     BUCKETS,
@@ -50,6 +53,22 @@ def test_a_call_to_a_server_without_a_clock_is_not_written(site: ScriptedRedis) 
     assert isinstance(away, StoreUnavailable) and created == CREATED
     assert site.rows() == [("y", "delayed", 1)]
     assert [each.args[10] for each in site.sent("schedule")] == ["y"]
+
+
+def test_the_first_error_of_a_pipeline_is_its_outcome(site: ScriptedRedis) -> None:
+    site.replies["schedule"] = [[1, HOT, 1], StoreFull("redis: first"), StoreDenied("redis: then")]
+    found = site.recorded([site.schedule(id) for id in "xyz"])
+    assert found.answers[0] == CREATED
+    with pytest.raises(StoreFull, match="first"):
+        found.result()
+
+
+def test_the_hot_window_is_given_in_seconds() -> None:
+    kept = Durability(Keeping.LEDGER), "sqlite:////tmp/none.db", "ns", 5.0
+    made = recorder_of(*kept, 12.5)
+    assert made is not None and made.hot_window_ms == 12_500
+    with pytest.raises(ConfigError, match="hot_window_s"):
+        recorder_of(*kept, 9.9)
 
 
 def test_all_rows_of_a_pipeline_are_written_by_the_clocks_of_its_servers(
