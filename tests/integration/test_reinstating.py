@@ -34,6 +34,7 @@ def test_every_page_comes_back(site: ControlsSite, monkeypatch: pytest.MonkeyPat
     rules = {place: json.dumps({"rate": 1 + n}) for n, place in enumerate(places)}
     site.redis.hset(keys.destinations(site.namespace), mapping=rules)  # type: ignore[arg-type]
     site.agree()
+    assert all(site.changed_ms(place) for place in places), "they are of now"
     site.wipe()
     assert site.agree() == 5
     assert [site.rule(place) for place in places] == [{"rate": 1 + n} for n in range(5)]
@@ -90,6 +91,17 @@ def test_a_rule_that_was_removed_and_is_gone_leaves_no_time(site: ControlsSite) 
     site.agree()
     assert site.changed_ms() == 0
     assert site.rule() == {}
+
+
+def test_of_two_changes_the_earlier_stays_until_it_is_recorded(site: ControlsSite) -> None:
+    site.client.pause("kafka:a")
+    site.client.pause("kafka:b")
+    (times,) = site.store.run([reinstating.unrecorded(site.namespace, 9)])
+    later = {b"rule:kafka:b": times[b"rule:kafka:b"]}
+    found = site.store.complete(reinstating.read_changed(site.namespace, later))
+    site.store.run(reinstating.recorded(site.namespace, found))
+    (left,) = site.store.run([reinstating.unrecorded(site.namespace, 9)])
+    assert left == {b"rule:kafka:a": times[b"rule:kafka:a"]}
 
 
 def test_runs_that_redis_knows_to_be_made_stay_so_and_a_backfill_begins_again(

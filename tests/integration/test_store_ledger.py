@@ -183,6 +183,17 @@ def test_more_than_five_hundred_messages_leave_in_one_call(
         assert world.run(settle) == {*ids}
 
 
+def test_a_call_sent_again_revives_nothing_that_was_published_at_most_once(
+    world: World, now: int
+) -> None:
+    call = world.scheduling("x", now)
+    first = world.run(call)
+    owner = world.owner()
+    assert world.run(owner.settling_once(*owner.claim())) == {"x"}
+    assert world.run(call) == first
+    assert world.place("x") is None
+
+
 # restore
 
 

@@ -1,12 +1,13 @@
-"""Mutants of a bucket's scripts: what is sealed, told as left, restored and dropped."""
+"""Mutants of what is sealed, told as left, restored and dropped in a bucket; and of controls."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 _ONE_BUCKET = "tests/integration/test_store_ledger.py"
-_TRIM = "tests/integration/test_trim.py"
 _TALLY = "tests/integration/test_tally.py"
+_TRIM = "tests/integration/test_trim.py"
+_REINSTATING = "tests/integration/test_reinstating.py"
 MUTANTS = [
     Mutant(
         "restore: a reading of long ago", "lua/restore.lua",
@@ -76,6 +77,32 @@ MUTANTS = [
         "restored messages go out in another order", f"{_ONE_BUCKET} -k priority",
     ),
     Mutant(
+        "seal: one seal early", "lua/seal.lua",
+        "'(' .. string.format('%.0f', known)", "string.format('%.0f', known + 1)",
+        "a restore brings back what left just before", f"{_ONE_BUCKET} -k second_seal",
+    ),
+    Mutant(
+        "seal: nothing is forgotten", "lua/seal.lua",
+        "if known then\n  redis.call('ZREM", "if false then\n  redis.call('ZREM",
+        "`gone` grows for ever", f"{_ONE_BUCKET} -k second_seal",
+    ),
+    Mutant(
+        "seal: writes were lost, one", "lua/seal.lua",
+        "known >= sealed", "known > sealed",
+        "a bucket of an older past goes on", f"{_ONE_BUCKET} -k lost_writes",
+    ),
+    Mutant(
+        "seal: without the lease", "lua/seal.lua",
+        "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then",
+        "a worker that lost the bucket says that it is compared",
+        f"{_ONE_BUCKET} -k without_the_lease",
+    ),
+    Mutant(
+        "seal: healed is forgotten", "lua/seal.lua",
+        "if ARGV[4] ~= '' then\n  redis", "if true then\n  redis",
+        "each seal makes the bucket to be compared again", f"{_ONE_BUCKET} -k name_of_the_last",
+    ),
+    Mutant(
         "settle: the second 500", "lua/settle.lua",
         "local id = ARGV[i + j - 1]", "local id = ARGV[at + 1 + j]",
         "of more than 500 messages some stay in flight for good", f"{_ONE_BUCKET} -k five_hundred",
@@ -103,30 +130,20 @@ MUTANTS = [
         "what left is told to the ledger a seal too late", f"{_ONE_BUCKET} -k second_seal",
     ),
     Mutant(
-        "seal: one seal early", "lua/seal.lua",
-        "'(' .. string.format('%.0f', known)", "string.format('%.0f', known + 1)",
-        "a restore brings back what left just before", f"{_ONE_BUCKET} -k second_seal",
+        "settle: at most once, sent again", "lua/settle.lua",
+        "redis.call('ZADD', KEYS[5], score, string.sub(record, 10, 13) .. id)", "tostring(score)",
+        "a call that is sent again publishes its message again", f"{_ONE_BUCKET} -k sent_again",
     ),
     Mutant(
-        "seal: nothing is forgotten", "lua/seal.lua",
-        "if known then\n  redis.call('ZREM", "if false then\n  redis.call('ZREM",
-        "`gone` grows for ever", f"{_ONE_BUCKET} -k second_seal",
+        "tally: the latest due", "lua/tally.lua",
+        "tonumber(score) < tonumber(firsts[destination])",
+        "tonumber(score) > tonumber(firsts[destination])",
+        "a destination looks on time though it is late", f"{_TALLY} -k first_of_each",
     ),
     Mutant(
-        "seal: writes were lost, one", "lua/seal.lua",
-        "known >= sealed", "known > sealed",
-        "a bucket of an older past goes on", f"{_ONE_BUCKET} -k lost_writes",
-    ),
-    Mutant(
-        "seal: without the lease", "lua/seal.lua",
-        "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then",
-        "a worker that lost the bucket says that it is compared",
-        f"{_ONE_BUCKET} -k without_the_lease",
-    ),
-    Mutant(
-        "seal: healed is forgotten", "lua/seal.lua",
-        "if ARGV[4] ~= '' then\n  redis", "if true then\n  redis",
-        "each seal makes the bucket to be compared again", f"{_ONE_BUCKET} -k name_of_the_last",
+        "tally: one seed", "lua/tally.lua",
+        "math.randomseed(tonumber(ARGV[3]))", "math.randomseed(1)",
+        "each look at a large bucket sees the same messages", f"{_TALLY} -k first_of_each",
     ),
     Mutant(
         "trim: not gone", "lua/trim.lua",
@@ -175,14 +192,52 @@ MUTANTS = [
         "a consumer never gets what is ready", f"{_TRIM} -k ready",
     ),
     Mutant(
-        "tally: the latest due", "lua/tally.lua",
-        "tonumber(score) < tonumber(firsts[destination])",
-        "tonumber(score) > tonumber(firsts[destination])",
-        "a destination looks on time though it is late", f"{_TALLY} -k first_of_each",
+        "controls: one page", "delaybridge/store/reinstating.py",
+        "for i in range(0, len(controls), _PAGE))",
+        "for i in range(0, min(1, len(controls)), _PAGE))",
+        "all rules but two hundred are lost", f"{_REINSTATING} -k every_page",
     ),
     Mutant(
-        "tally: one seed", "lua/tally.lua",
-        "math.randomseed(tonumber(ARGV[3]))", "math.randomseed(1)",
-        "each look at a large bucket sees the same messages", f"{_TALLY} -k first_of_each",
+        "controls: another server's comparison", "delaybridge/store/reinstating.py",
+        'is_pending = of_run == f"?{run}" and', 'is_pending = of_run[:1] == "?" and',
+        "after a restart nothing is claimed for fifteen seconds", f"{_REINSTATING} -k of_this_run",
+    ),
+    Mutant(
+        "controls: a clock set back", "delaybridge/store/reinstating.py",
+        "0 <= now_ms - int(began_ms) <", "now_ms - int(began_ms) <",
+        "nothing is claimed until the clock is where it was", f"{_REINSTATING} -k of_this_run",
+    ),
+    Mutant(
+        "controls: removed, and lost", "delaybridge/store/reinstating.py",
+        "return bool(control.value) or control.key in lost", "return bool(control.value)",
+        "each comparison counts a rule that was removed long ago",
+        f"{_REINSTATING} -k leaves_no_time",
+    ),
+    Mutant(
+        "controls: a change that is gone", "delaybridge/store/reinstating.py",
+        "return None if found < 0 else changed", "return changed",
+        "a worker goes on by rules that are not those of Redis", f"{_REINSTATING} -k last_call",
+    ),
+    Mutant(
+        "controls: a backfill from its second run", "delaybridge/store/reinstating.py",
+        'int(found.get("from_ms", 1)) - 1', 'int(found.get("from_ms", 1))',
+        "the first run of a backfill is lost", f"{_REINSTATING} -k backfill",
+    ),
+    Mutant(
+        "controls: back to the ledger's run", "delaybridge/store/reinstating.py",
+        "if at_ms is None or int(at_ms) < plan[2]", "if True",
+        "runs that were left out are made", f"{_REINSTATING} -k backfill",
+    ),
+    Mutant(
+        "controls: without a time", "delaybridge/store/reinstating.py",
+        "wanted = [each for key, each in new.items() if not here[key].changed_ms]", "wanted = []",
+        "a rule from before the ledger is of now at each comparison",
+        f"{_REINSTATING} -k every_page",
+    ),
+    Mutant(
+        "controls: others are recorded", "delaybridge/store/reinstating.py",
+        'plain("ZREMRANGEBYSCORE", name, at_ms, at_ms, parse=int)',
+        'plain("ZREMRANGEBYSCORE", name, "-inf", at_ms, parse=int)',
+        "a change that the ledger lacks is forgotten", f"{_REINSTATING} -k earlier_stays",
     ),
 ]  # fmt: skip

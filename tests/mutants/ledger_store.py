@@ -10,7 +10,6 @@ _ABSENT = "tests/unit/test_absent.py"
 _COLD = "tests/unit/test_cold_reads.py"
 _RESTORING = "tests/unit/test_restoring.py"
 _AGREEMENT = "tests/unit/test_agreement.py"
-_REINSTATING = "tests/integration/test_reinstating.py"
 MUTANTS = [
     Mutant(
         "record: a backdated payload", "delaybridge/store/record.py",
@@ -349,42 +348,5 @@ MUTANTS = [
         "restoring: the first due time", "delaybridge/store/restoring.py",
         "from_ms=min(dues)", "from_ms=max(dues)",
         "`restore --id` finds the last of its messages alone", f"{_RESTORING} -k named_messages",
-    ),
-    Mutant(
-        "controls: one page", "delaybridge/store/reinstating.py",
-        "for i in range(0, len(controls), _PAGE))",
-        "for i in range(0, min(1, len(controls)), _PAGE))",
-        "all rules but two hundred are lost", f"{_REINSTATING} -k every_page",
-    ),
-    Mutant(
-        "controls: another server's comparison", "delaybridge/store/reinstating.py",
-        'is_pending = of_run == f"?{run}" and', 'is_pending = of_run[:1] == "?" and',
-        "after a restart nothing is claimed for fifteen seconds", f"{_REINSTATING} -k of_this_run",
-    ),
-    Mutant(
-        "controls: a clock set back", "delaybridge/store/reinstating.py",
-        "0 <= now_ms - int(began_ms) <", "now_ms - int(began_ms) <",
-        "nothing is claimed until the clock is where it was", f"{_REINSTATING} -k of_this_run",
-    ),
-    Mutant(
-        "controls: removed, and lost", "delaybridge/store/reinstating.py",
-        "return bool(control.value) or control.key in lost", "return bool(control.value)",
-        "each comparison counts a rule that was removed long ago",
-        f"{_REINSTATING} -k leaves_no_time",
-    ),
-    Mutant(
-        "controls: a change that is gone", "delaybridge/store/reinstating.py",
-        "return None if found < 0 else changed", "return changed",
-        "a worker goes on by rules that are not those of Redis", f"{_REINSTATING} -k last_call",
-    ),
-    Mutant(
-        "controls: a backfill from its second run", "delaybridge/store/reinstating.py",
-        'int(found.get("from_ms", 1)) - 1', 'int(found.get("from_ms", 1))',
-        "the first run of a backfill is lost", f"{_REINSTATING} -k backfill",
-    ),
-    Mutant(
-        "controls: back to the ledger's run", "delaybridge/store/reinstating.py",
-        "if at_ms is None or int(at_ms) < plan[2]", "if True",
-        "runs that were left out are made", f"{_REINSTATING} -k backfill",
     ),
 ]  # fmt: skip
