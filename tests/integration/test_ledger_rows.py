@@ -2,75 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Connection
 
-from delaybridge.ledger.records import Records
 from delaybridge.ledger.rows import (
     CANCELLED,
     COLD,
     DEAD,
     DELAYED,
     EXPIRED,
-    FINISHED,
-    HOT,
     IN_FLIGHT,
     PUBLISHED,
-    LedgerRow,
     Step,
 )
-from delaybridge.ledger.work import Ledger, Work, open_ledger
+from delaybridge.ledger.work import open_ledger
 from delaybridge.worker import forgetting
-from tests.rigs.ledgers import LedgerProbe
+from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 
-T = TypeVar("T")
 START = (-1, -1)
 pytestmark = pytest.mark.slow_with("mariadb*")
-
-
-def row(id: str, stamp: int = 1, **what: Any) -> LedgerRow:
-    bucket, due_ms = what.pop("bucket", 1), what.pop("due_ms", 1000)
-    destination, payload = what.pop("destination", "kafka:a"), what.pop("payload", id.encode())
-    return LedgerRow(bucket, id, stamp, due_ms, what.pop("priority", 0), destination, payload, **what)
-
-
-def ended(id: str, updated_ms: int = 0, **what: Any) -> LedgerRow:
-    return row(id, state=PUBLISHED, tier=FINISHED, updated_ms=updated_ms, **what)
 
 
 def step(id: str, at_ms: int, error: str = "") -> Step:
     return Step(id, IN_FLIGHT, PUBLISHED, at_ms, "w", 1, error=error)
 
 
-class Rows:
-    """A ledger, and the records of a namespace in it and of another one."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.own, self.other = Records("own"), Records("other")
-
-    def run(self, what: Callable[[Connection], T]) -> T:
-        return self.ledger.run(Work(what))
-
-    def add(self, *rows: LedgerRow, of: Records | None = None) -> set[Any]:
-        return self.run(lambda on: (of or self.own).add(on, rows))
-
-    def ids(self, found: Callable[[Connection], Sequence[LedgerRow]]) -> list[str]:
-        return [each.id for each in self.run(found)]
-
-
 @pytest.fixture
 def rows(ledger_url: str) -> Iterator[Rows]:
     with closing(open_ledger(ledger_url)) as ledger:
         yield Rows(ledger)
-
-
-def found_of(ledger: LedgerProbe, column: str = "state") -> dict[str, Any]:
-    return {id: value for id, value in ledger.ask(f"SELECT id, {column} FROM message")}
 
 
 async def test_retention_deletes_what_has_ended_in_time_and_nothing_else(
@@ -207,4 +169,7 @@ def test_a_life_is_told_in_order_and_whatever_a_broker_says(rows: Rows) -> None:
     assert [each.at_ms for each in found.steps] == [2, 1]
     assert "zero" in found.steps[0].error
     latest = rows.run(lambda on: rows.own.life(on, "a", limit=1))
-    assert ([each.stamp for each in latest.rows], [each.at_ms for each in latest.steps]) == ([2], [1])
+    assert ([each.stamp for each in latest.rows], [each.at_ms for each in latest.steps]) == (
+        [2],
+        [1],
+    )

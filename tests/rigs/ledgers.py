@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
+from delaybridge.ledger.cold import ColdRecords
 from delaybridge.ledger.database import upgrade
+from delaybridge.ledger.records import Records
+from delaybridge.ledger.rows import FINISHED, PUBLISHED, LedgerRow
+from delaybridge.ledger.work import Ledger, Work
 from tests.rigs.waiting import DEADLINE_S
+
+T = TypeVar("T")
+
+
+def row(id: str, stamp: int = 1, **what: Any) -> LedgerRow:
+    """A row of a message, live unless told otherwise."""
+    usual = {"bucket": 1, "due_ms": 1000, "priority": 0, "destination": "kafka:a"}
+    return LedgerRow(id=id, stamp=stamp, **{**usual, "payload": id.encode(), **what})
+
+
+def ended(id: str, updated_ms: int = 0, **what: Any) -> LedgerRow:
+    return row(id, state=PUBLISHED, tier=FINISHED, updated_ms=updated_ms, **what)
 
 
 class LedgerProbe:
@@ -42,6 +58,24 @@ class LedgerProbe:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+class Rows:
+    """A ledger, and the records of a namespace in it and of another one."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.own, self.other = Records("own"), Records("other")
+        self.cold = ColdRecords(self.own)
+
+    def run(self, what: Callable[[Connection], T]) -> T:
+        return self.ledger.run(Work(what))
+
+    def add(self, *rows: LedgerRow, of: Records | None = None) -> set[Any]:
+        return self.run(lambda on: (of or self.own).add(on, rows))
+
+    def ids(self, found: Callable[[Connection], Sequence[LedgerRow]]) -> list[str]:
+        return [each.id for each in self.run(found)]
 
 
 def made(url: str) -> str:
