@@ -33,7 +33,7 @@ class World(AbstractContextManager):
     def __init__(
         self, url: str, namespace: str, now_ms: int, *, number: int = NUMBER, birth: str = BIRTH
     ) -> None:
-        self.store = Store(url)
+        self.url, self.store = url, Store(url)
         self.namespace, self.number = namespace, number
         self.bucket = Bucket(namespace, number, birth)
         self.now_ms = now_ms

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.ledger.rows import RULE, Control
+from delaybridge.errors import LedgerUnavailable, StoreError, StoreUnavailable
+from delaybridge.ledger.rows import RULE, Control, ControlName
 from delaybridge.store.reinstating import Agreement, agreed
 from delaybridge.store.rules import Rule, Rules
+from delaybridge.worker import agreeing
+from delaybridge.worker.agreeing import Agreeing
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.recurring import RecurringRuns
 
@@ -135,3 +138,74 @@ def test_the_later_change_counts_and_in_a_tie_a_pause(
     here = Control(RULE, b"kafka:a", value, at_ms)
     assert here.wins(Control(RULE, b"kafka:a", other, other_ms)) is wins
     assert here.wins(None)
+
+
+class Kept:
+    """A worker's side of a ledger that is away as long as `error` is set. told: to Redis."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: Exception | None = None
+        self.recorded: list[Control] = []
+        self.told: list[int] = []
+        self.during: Callable[[], None] = lambda: None
+        recorder: Any = SimpleNamespace(controls=self, ledger=self)
+        reads = SimpleNamespace(
+            read_changed=lambda _, times: times,
+            recorded=lambda _, known: [each.changed_ms for each in known],
+        )
+        monkeypatch.setattr(agreeing, "reinstating", reads)
+        calls: Any = SimpleNamespace(namespace="ns")
+        self.unrecorded: dict[ControlName, Control] = {}
+        nobody: Any = None
+        kept: Any = self
+        self.agreeing = Agreeing(kept, recorder, calls, nobody, nobody, self.unrecorded)
+
+    async def changed(self, *found: Control) -> None:
+        """Redis says that these have changed."""
+        self.agreeing.take([found])
+        await self.agreeing._record()
+
+    async def complete(self, found: Any) -> Any:
+        return found
+
+    async def run(self, times: Sequence[int]) -> None:
+        self.told += times
+
+    async def run_async(self, work: Any) -> None:
+        self.during()
+        if self.error is not None:
+            raise self.error
+        work.run(None)
+
+    def record(self, on: Any, known: Sequence[Control]) -> None:
+        self.recorded += known
+
+
+def limit(at_ms: int, place: bytes = b"kafka:a") -> Control:
+    return Control(RULE, place, LIMIT, at_ms)
+
+
+async def test_what_the_ledger_did_not_take_is_remembered_and_the_latest_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(monkeypatch)
+    kept.error = LedgerUnavailable("ledger: gone")
+    for change in (limit(5), limit(7), limit(6), limit(1, b"kafka:b")):
+        with pytest.raises(LedgerUnavailable):
+            await kept.changed(change)
+    assert (kept.told, kept.recorded) == ([], [])
+    kept.error = None
+    await kept.changed()
+    assert kept.recorded == [limit(7), limit(1, b"kafka:b")]
+    assert kept.told == [7, 1]
+    assert kept.unrecorded == {}
+
+
+async def test_a_change_while_another_is_recorded_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, later = Kept(monkeypatch), limit(6)
+    kept.during = lambda: kept.unrecorded.update({later.key: later})
+    await kept.changed(limit(5))
+    assert (kept.recorded, kept.told) == ([limit(5)], [5])
+    assert kept.unrecorded == {later.key: later}

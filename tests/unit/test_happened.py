@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+from typing import Any
+
 import pytest
 
+from delaybridge.errors import ConfigError, LedgerUnavailable, StoreUnavailable
+from delaybridge.ledger.rows import DEAD, DELAYED, IN_FLIGHT, PUBLISHED, RowName, Step
+from delaybridge.worker import happened as happened_module
 from delaybridge.worker.happened import Delivered, Happened
+from delaybridge.worker.silence import Silence
 from tests.rigs.bucket_session import copy_of, new_session
 
 NUMBER = 3
@@ -78,3 +88,81 @@ def test_what_redis_had_no_answer_for_counts_only_if_it_lost_the_bucket() -> Non
         happened.has_lost(NUMBER, 200)
         happened.has_lost(NUMBER, 200)
         assert ids_of(happened) == ["answered", "lost", "waiting"][: 3 if is_lost else 1]
+
+
+class Ledger:
+    """A ledger in which every message is delayed. told: by transactions, what has ended."""
+
+    def __init__(self) -> None:
+        self.told: list[list[Step]] = []
+        self.changed: dict[str, str] = {}
+        self.error: Exception | None = None
+        self.records: Any = self
+
+    async def run_async(self, work: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        work.run(None)
+
+    def states(self, on: Any, names: Sequence[RowName]) -> dict[RowName, tuple[str, int]]:
+        return dict.fromkeys(names, (DELAYED, 5))
+
+    def note(self, on: Any, steps: Sequence[Step]) -> None:
+        self.told.append([*steps])
+
+    def change(self, on: Any, names: Sequence[Any], state: str, *_: Any, **__: Any) -> None:
+        self.changed |= {name[1]: state for name in names}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+async def test_all_that_was_delivered_is_told_page_by_page(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(happened_module, "_PAGE", 2)
+    happened, ledger = Happened("w"), Ledger()
+    for n in range(count):
+        happened.left(NUMBER, [copy_of(SESSION, f"m{n}")], n)
+    await happened.tell(ledger, ledger.records, NUMBER)  # type: ignore[arg-type]
+    assert [step.at_ms for page in ledger.told for step in page] == [*range(count)]
+    assert max(map(len, ledger.told)) <= 2
+    assert ledger.changed == {f"m{n}": PUBLISHED for n in range(count)}
+    assert not happened.messages
+
+
+async def test_history_waits_until_the_ledger_has_it() -> None:
+    happened, ledger = Happened("w"), Ledger()
+    first, second = (Step(id, IN_FLIGHT, DEAD, 1, "w", NUMBER) for id in "ab")
+    happened.dead.append(first)
+    happened.steps.append(first._replace(after=DELAYED))
+    happened.left(NUMBER, [copy_of(SESSION, "x")], 1)
+    ledger.error = LedgerUnavailable("ledger: gone")
+    for tell in (happened.tell_history, partial(happened.tell, bucket=NUMBER)):
+        with pytest.raises(LedgerUnavailable):
+            await tell(ledger, ledger.records)  # type: ignore[arg-type]
+    assert happened.messages == 1
+    ledger.error = None
+    happened.dead.append(second)
+    await happened.tell_history(ledger, ledger.records)  # type: ignore[arg-type]
+    assert ledger.changed == {"a": DEAD, "b": DEAD}
+    (steps,) = ledger.told
+    assert steps == [first._replace(after=DELAYED), first, second]
+    assert (happened.steps, happened.dead) == ([], [])
+
+
+def test_only_the_ledger_itself_is_silent_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    silence = Silence()
+    silence.ends()
+    silence.begins(StoreUnavailable("redis: gone"))
+    assert (silence.reason, silence.last_s, caplog.text) == ("", -inf, "")
+    for reason in ("first", "second"):
+        silence.begins(LedgerUnavailable(reason))
+        assert silence.reason == reason
+    silence.ends()
+    silence.ends()
+    assert (silence.reason, caplog.text.count("ledger_silent")) == ("", 1)
+    assert caplog.text.count("ledger_answers") == 1
+    silence.begins(ConfigError("no tables"))
+    assert caplog.text.count("ledger_silent") == 2

@@ -74,7 +74,7 @@ def test_what_grows_is_no_alarm(world: World) -> None:
     world.beat(b0=(9, 30, 2, 2))
     world.take(0, 10)
     world.beat(b0=(10, 30, 2, 2))
-    assert (world.alarms(), world.lost) == ([], [])
+    assert (world.alarms(), world.lost, world.past.doubt) == ([], [], set())
 
 
 @pytest.mark.parametrize("after", [(4, 10, 1, 1), (5, 9, 1, 1), (5, 10, 0, 1), (5, 10, 1, 0)])
@@ -82,7 +82,7 @@ def test_whatever_falls_ends_the_session_and_is_told_once(
     world: World, after: tuple[int, ...]
 ) -> None:
     world.beat(b0=after)
-    assert world.lost == [0]
+    assert (world.lost, world.past.doubt) == ([0], {0})
     assert len(world.alarms()) == 1
     world.take(0, after[0] + 1)
     assert world.beat(b0=(after[0] + 1, *after[1:])) == 3  # the record, what is kept, a release
@@ -94,6 +94,7 @@ def test_a_lease_whose_turn_is_not_new_tells_it_too(world: World) -> None:
     """The lease was gone with the past, so no beat saw the fall."""
     world.held.clear()
     world.take(0, 5)
+    assert world.past.doubt == {0}, "it is compared before its first claim"
     world.beat(b0=(5, 3, 1, 1))
     (alarm,) = world.alarms()
     assert (alarm.buckets, alarm.missing) == ([0], 7)

@@ -1,0 +1,80 @@
+"""Which buckets a worker looks into for cold messages, how often, and how far ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from delaybridge.errors import LedgerUnavailable
+from delaybridge.scan.session import Session
+from delaybridge.worker import promoting
+from delaybridge.worker.promoting import Promoting
+from tests.rigs.bucket_session import new_session
+
+FIVE = [new_session(number) for number in range(5)]
+EVEN = [1, 3]
+
+
+class Site:
+    """A promoter on a clock that the pauses drive. looked: (second, bucket, window)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.held = 0.0, list[Session]()
+        self.looked: list[tuple[float, int, int]] = []
+        self.failed: list[Exception] = []
+        self._wakes = asyncio.Queue[None]()
+        self._paused = asyncio.Event()
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        paused = SimpleNamespace(sleep=self._sleep, gather=asyncio.gather)
+        monkeypatch.setattr(promoting, "promote_due", self._promote_due)
+        monkeypatch.setattr(promoting, "time", clock)
+        monkeypatch.setattr(promoting, "asyncio", paused)
+        store: Any = SimpleNamespace(complete=self._complete)
+        cold: Any = None
+        self.promoting = Promoting(store, cold, lambda: self.held, self.failed.append)
+
+    def _promote_due(self, bucket: Any, _: Any, window_ms: int) -> tuple[float, int, int]:
+        return self.now_s, bucket.number, window_ms
+
+    async def _complete(self, look: tuple[float, int, int]) -> int:
+        self.looked.append(look)
+        if look[1] == 4:
+            raise LedgerUnavailable("ledger: gone")
+        return 0
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self._paused.set()
+        await self._wakes.get()
+
+    async def seconds(self, count: int) -> Sequence[tuple[float, int]]:
+        """What was looked at in the next seconds."""
+        before = len(self.looked)
+        for _ in range(count):
+            self._paused.clear()
+            self._wakes.put_nowait(None)
+            await self._paused.wait()
+        return [look[:2] for look in self.looked[before:]]
+
+
+@pytest.mark.parametrize(("window_s", "window_ms"), [(100.0, 100_000), (0.0, 2**53)])
+async def test_each_bucket_is_looked_into_at_once_and_then_often_in_a_window(
+    window_s: float, window_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(monkeypatch)
+    running = asyncio.create_task(site.promoting.run(window_s))
+    await site._paused.wait()
+    site.held = [*FIVE]
+    first = await site.seconds(1)
+    assert sorted(number for _, number in first) == [0, 1, 2, 3, 4]
+    assert {look[2] for look in site.looked} == {window_ms}
+    site.held = [FIVE[0], new_session(7)]
+    later = await site.seconds(5)
+    assert [number for _, number in later].count(7) == (1 if window_s else 5)
+    assert [number for _, number in later].count(0) == (1 if window_s else 5)
+    assert site.failed and {type(each) for each in site.failed} == {LedgerUnavailable}
+    running.cancel()
