@@ -42,6 +42,7 @@ def test_what_has_ended_gets_no_tier_again(rows: Rows, ledger: LedgerProbe) -> N
     assert rows.run(rows.cold.is_empty)
 
 
+@pytest.mark.slow_with("postgres*")
 def test_of_several_calls_a_cold_one_is_the_first(rows: Rows) -> None:
     rows.add(ended("a"), row("a", 5), chill("a", 6), chill("a", 7), row("b", 1), row("b", 2))
     rows.add(ended("c"))
@@ -105,6 +106,7 @@ def test_a_list_is_read_in_the_order_of_redis(rows: Rows) -> None:
         assert found == order
 
 
+@pytest.mark.slow_with("postgres*")
 def test_a_sample_is_of_one_bucket_and_what_is_cold(rows: Rows) -> None:
     rows.add(chill("a"), row("hot"), chill("elsewhere", bucket=2))
     rows.add(chill("other"), of=rows.other)
@@ -113,6 +115,7 @@ def test_a_sample_is_of_one_bucket_and_what_is_cold(rows: Rows) -> None:
     assert rows.ids(partial(rows.cold.drawn, bucket=1, numbers=numbers)) == ["a"]
 
 
+@pytest.mark.slow_with("postgres*")
 def test_rules_that_were_removed_are_forgotten_by_their_namespace(rows: Rows) -> None:
     own, other = ControlRecords("own"), ControlRecords("other")
     found = [Control(RULE, b"set", b"{}", 9), Control(RULE, b"gone", b"", 9)]
@@ -123,6 +126,7 @@ def test_rules_that_were_removed_are_forgotten_by_their_namespace(rows: Rows) ->
     assert {each.name for each in rows.run(other.all)} == {b"set", b"gone", b"young"}
 
 
+@pytest.mark.slow_with("postgres*")
 def test_of_two_who_add_a_rule_at_once_the_later_change_is_kept(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +142,7 @@ def test_of_two_who_add_a_rule_at_once_the_later_change_is_kept(
     assert [(each.value, each.changed_ms) for each in rows.run(records.all)] == [(b"[]", 2)]
 
 
+@pytest.mark.slow_with("postgres*")
 def test_runs_are_noted_of_one_plan_and_only_forward(rows: Rows) -> None:
     records = ControlRecords("own")
     rows.run(partial(records.record, found=[Control(DEFINITION, b"d", b"{}", 1)]))

@@ -70,6 +70,7 @@ def test_what_has_ended_is_neither_withdrawn_nor_changed(rows: Rows, ledger: Led
     assert [row[0] for row in ledger.ask(states, n="other")] == ["ended"]
 
 
+@pytest.mark.slow_with("postgres*")
 @pytest.mark.parametrize(
     ("state", "is_live"), [(PUBLISHED, False), (CANCELLED, False), (DEAD, True), (EXPIRED, True)]
 )
@@ -89,6 +90,7 @@ def test_a_replacement_ends_all_rows_of_an_id_but_its_own(rows: Rows, ledger: Le
     assert states == ends
 
 
+@pytest.mark.slow_with("postgres*")
 def test_only_a_row_that_ended_for_this_reason_is_live_again(rows: Rows) -> None:
     rows.add(row("a"), row("b"), row("c"))
     for id, state, error in (("a", CANCELLED, "x"), ("b", CANCELLED, "y"), ("c", PUBLISHED, "")):
@@ -109,6 +111,7 @@ def test_only_calls_that_were_not_there_are_new(rows: Rows, ledger: LedgerProbe)
     assert sorted(states[2:]) == [("a", 2, DELAYED), ("c", 1, DELAYED)]
 
 
+@pytest.mark.slow_with("postgres*")
 def test_of_several_calls_the_first_live_one_counts(rows: Rows) -> None:
     rows.add(ended("a"), row("a", 5), row("a", 3), row("b", 7), row("b", 8, tier=COLD))
     rows.add(row("a", 1), of=rows.other)
@@ -116,6 +119,7 @@ def test_of_several_calls_the_first_live_one_counts(rows: Rows) -> None:
     assert rows.run(lambda on: rows.own.first_calls(on, names)) == {(1, "a"): 5, (1, "b"): 7}
 
 
+@pytest.mark.slow_with("postgres*")
 def test_live_rows_of_an_id_are_those_of_its_namespace(rows: Rows) -> None:
     rows.add(row("a", 2, bucket=4), row("a", 1), ended("a", stamp=9), row("b", tier=COLD))
     rows.add(row("a", 3), of=rows.other)
@@ -123,6 +127,7 @@ def test_live_rows_of_an_id_are_those_of_its_namespace(rows: Rows) -> None:
     assert [each.name for each in found] == [(4, "a", 2), (1, "a", 1), (1, "b", 1)]
 
 
+@pytest.mark.slow_with("postgres*")
 def test_a_bucket_is_read_page_by_page_also_of_one_due_time(rows: Rows) -> None:
     ids = [f"m{n}" for n in range(5)]
     rows.add(row("late", due_ms=2000), *map(row, ids), row("early", due_ms=1))

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from delaybridge import ConfigError, Limits, Message, MessageError, outbox
 from delaybridge.message import decode_record
+from delaybridge.outbox import rows as outbox_rows
 from delaybridge.settings.settings import Settings
 from delaybridge.sql_connection import MYSQL, POSTGRESQL, SQLITE
 from delaybridge.worker.pumping import Pumping, refuse_one_file
@@ -71,6 +73,16 @@ def test_a_call_is_one_row_of_the_transaction(connection: sqlite3.Connection) ->
     assert row["error"] is None
     connection.rollback()
     assert rows(connection) == []
+
+
+def test_a_delay_is_never_cut_short(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts from the end of the millisecond of the call."""
+    for now_ns, counted_from_ms in ((7_000_001, 8), (7_999_999, 8), (8_000_000, 8)):
+        monkeypatch.setattr(outbox_rows, "time", SimpleNamespace(time_ns=lambda ns=now_ns: ns))
+        outbox.schedule(connection, Message(TO, b"", delay=0.005))
+        assert rows(connection)[-1]["due_ms"] == counted_from_ms + 5
 
 
 def test_the_record_is_the_one_of_a_client(connection: sqlite3.Connection) -> None:
