@@ -126,18 +126,25 @@ async def side(redis_url: str, namespace: str, tmp_path: Path) -> AsyncIterator[
 async def test_all_that_left_is_told_once(
     side: Side, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if it fills pages, an answer was lost, and by the next session and worker."""
+    """Also if it fills pages, is told by the next worker, too, or an answer was lost."""
     monkeypatch.setattr(reconciling, "_PAGE", 2)
-    ids = [f"m{n}" for n in range(count)]
-    side.rows(*ids, "stays")
-    side.leave(*ids)
+    first, then, last = ([f"{group}{n}" for n in range(count)] for group in "abc")
+    side.rows(*first, *then, *last, "stays")
+    side.leave(*first)
+    for worker in (side.reconciling, side.new_worker()):
+        await worker._tell(side.session)
+        assert side.steps == first
+    side.leave(*then)
+    await side.reconciling._tell(side.session)
+    assert side.steps == [*first, *then]
+    side.leave(*last)
     side.lost_answers = 1
     with pytest.raises(LedgerUnavailable):
         await side.reconciling._tell(side.session)
-    for worker in (side.reconciling, side.reconciling, side.new_worker()):
-        await worker._tell(side.session)
-        assert side.states == dict.fromkeys(ids, PUBLISHED) | {"stays": DELAYED}
-        assert side.steps == ids
+    for _ in range(2):
+        await side.reconciling._tell(side.session)
+        assert side.steps == [*first, *then, *last]
+    assert side.states == dict.fromkeys(side.steps, PUBLISHED) | {"stays": DELAYED}
 
 
 async def test_what_leaves_while_the_ledger_is_told_is_remembered(side: Side) -> None:

@@ -16,6 +16,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox.pump import Pump
 from delaybridge.outbox.table import MOST_ROWS
+from delaybridge.store import keys
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import TO
@@ -23,6 +24,7 @@ from tests.rigs.outbox_site import KEY, NEVER_S, Site, site_of, small_pages
 from tests.rigs.waiting import until
 
 OwnerOf = Callable[[str], Owner]
+BUCKETS = 16
 
 
 @pytest.fixture
@@ -52,6 +54,35 @@ def test_a_row_stays_while_its_id_is_being_delivered(site: Site, owner_of: Owner
         old.settle()
         until(lambda: site.rows == 0, "it goes, without a poll")
     assert site.body("x") == b"new"
+
+
+def test_a_cancel_that_is_too_late_is_said_and_holds_up_nobody(
+    site: Site, owner_of: OwnerOf
+) -> None:
+    old = delivering(site, owner_of, "x")
+    site.cancel("x")
+    site.schedule("x")
+    with site.pumping():
+        until(lambda: site.rows == 1, "the cancel is gone")
+        assert site.fields("outbox_cancel_too_late") == [{"n": 1, "ids": "x"}]
+        old.settle()
+        until(lambda: site.rows == 0, "so is what follows it")
+    assert site.body("x") == b"new"
+
+
+def test_a_cancel_with_a_key_is_of_no_other(site: Site) -> None:
+    site.schedule("first", "x")
+    number, count = keys.bucket_of(KEY.encode(), BUCKETS), range(BUCKETS)
+    other = next(f"k{n}" for n in count if keys.bucket_of(f"k{n}".encode(), BUCKETS) != number)
+    site.put(Message(TO, b"other", delay="1h", id="y", key=other))
+    with site.pumping() as pump:
+        until(lambda: site.rows == 0, "all are there")
+        site.cancel("x")
+        site.cancel("y")
+        pump.look()
+        until(lambda: site.rows == 0, "both calls are made")
+    assert site.body("first") and not site.body("x")
+    assert site.client.get("y", key=other) is not None
 
 
 def test_a_page_of_rows_that_stay_holds_up_nobody(site: Site, owner_of: OwnerOf) -> None:

@@ -89,15 +89,15 @@ MUTANTS = [
         "elif outcome == Answer.IN_FLIGHT and call.accepted is not None:",
         "elif outcome == Answer.IN_FLIGHT:",
         "a cancel that came too late holds up its id",
-        "tests/integration/test_outbox_again.py",
+        "tests/integration/test_outbox_again.py::"
+        "test_a_cancel_that_is_too_late_is_said_and_holds_up_nobody",
     ),
     Mutant(
         "outbox: the key is the id's", "delaybridge/outbox/pump.py",
         "named = [(call.id, call.key) for call in calls]",
         "named = [(call.id, None) for call in calls]",
-        "a cancel with a key looks into another bucket",
-        "tests/integration/test_outbox.py::"
-        "test_a_cancel_takes_effect_after_the_call_that_it_follows[sqlite]",
+        "a cancel with a key ends a message with another one",
+        "tests/integration/test_outbox_again.py::test_a_cancel_with_a_key_is_of_no_other",
     ),
     Mutant(
         "dedup: the claim of another one is taken back", "delaybridge/dedup/claims.py",
