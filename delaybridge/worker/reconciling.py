@@ -148,7 +148,8 @@ class Reconciling:
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         if (sealed := await self._store.run_one(begun)) is None:
             return False
-        await self._tell_sealed(session, sealed)
+        if not await self._tell_sealed(session, sealed):
+            return False
         bucket, how = session.bucket, Comparing(time.time_ns() // 1_000_000, session.owner)
         compared = await self._store.complete(compare(bucket, self._records, how))
         if compared is None:
@@ -232,7 +233,8 @@ class Reconciling:
                 self._seen[session] = marks
         return sealed
 
-    async def _tell_sealed(self, session: Session, sealed: Sealed) -> None:
+    async def _tell_sealed(self, session: Session, sealed: Sealed) -> bool:
+        """Tell what left up to this seal; False: Redis has forgotten it, perhaps also what left."""
         if failpoints.ARE_SET:
             failpoints.reach("ledger.sealed")
         number, known, first = session.bucket.number, self._known.get(session, -1), 0
@@ -245,7 +247,7 @@ class Reconciling:
             page = healing.left(session.bucket, known, sealed.generation, first, _PAGE)
             found, stands = await self._store.run([page, healing.standing(session.bucket)])
             if stands.generation != str(sealed.generation + 1):
-                return  # Redis has forgotten it, perhaps also what left
+                return False
             if found:
                 await self._ledger.run_async(self._over(number, found, at_ms, may_be_told))
             first += len(found)
@@ -256,6 +258,7 @@ class Reconciling:
         self._in_doubt.discard(session)
         self._known[session], self._left[session] = sealed.generation, sealed.entries
         self._happened.forget(number, last)
+        return True
 
     def _over(
         self, bucket: int, found: list[Left], at_ms: Mapping[RowName, int], may_be_told: bool

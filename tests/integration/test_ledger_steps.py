@@ -17,7 +17,7 @@ from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED
 from delaybridge.ledger.work import Work
 from delaybridge.scan.session import Session
 from delaybridge.settings.durability import Durability, Keeping
-from delaybridge.store import healing
+from delaybridge.store import healing, keys
 from delaybridge.store.marks import Marks
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.store import AsyncStore
@@ -283,6 +283,26 @@ async def test_a_session_whose_bucket_was_taken_meanwhile_does_not_claim(side: S
         side.owner = side.world.owner()
         side.session = side.session_of(side.owner.token, side.owner.turn)
     assert place > 3, "whichever call to the ledger it was"
+
+
+async def test_a_wipe_before_what_left_is_read_ends_only_the_session(side: Side) -> None:
+    side.rows("left")
+    side.leave("left")
+    run, wiped = side.store.run, list[str]()
+
+    async def run_later(commands: Any) -> Any:
+        if not wiped and commands[0].name == "ZRANGEBYSCORE":
+            wiped.extend(map(side.world.key, keys.BUCKET_KEYS))
+            side.world.redis.delete(*wiped)
+        return await run(commands)
+
+    side.store.run = run_later  # type: ignore[method-assign]
+    assert not await side.reconciling.verify(side.session)
+    assert wiped
+    side.owner = side.world.owner()
+    side.session = side.session_of(side.owner.token, side.owner.turn)
+    assert await side.reconciling.verify(side.session)
+    assert side.world.place("left") == "due", "nobody knows any more that it left"
 
 
 async def test_others_have_time_to_tell_once_the_ledger_answers(

@@ -30,11 +30,17 @@ MUTANTS = [
     ),
     Mutant(
         "verify: what left is told later", "delaybridge/worker/reconciling.py",
-        "        await self._tell_sealed(session, sealed)\n        bucket, how = ",
-        "        bucket, how = ",
+        "if not await self._tell_sealed(session, sealed):", "if False:",
         "what left before a comparison counts as missing",
         "tests/integration/test_ledger_steps.py::"
         "test_what_left_before_a_comparison_is_told_before_it",
+    ),
+    Mutant(
+        "verify: what left is gone, and nobody cares", "delaybridge/worker/reconciling.py",
+        "return False\n            if found:", "return True\n            if found:",
+        "a wipe between two calls of a comparison ends the scanner",
+        "tests/integration/test_ledger_steps.py::"
+        "test_a_wipe_before_what_left_is_read_ends_only_the_session",
     ),
     Mutant(
         "verify: a comparison without a name", "delaybridge/worker/reconciling.py",
