@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -150,9 +149,10 @@ class Agreeing:
     async def forget(self, retention_s: float) -> None:
         """Forget what was removed longer ago, once an hour. Never ends, unless all is kept."""
         while retention_s:
-            before_ms = time.time_ns() // 1_000_000 - round(retention_s * 1000)
-            work = partial(self._recorder.controls.forget, before_ms=before_ms)
             try:
+                now_ms = await self._store.complete(self._calls.now_ms())  # changes have that clock
+                before_ms = now_ms - round(retention_s * 1000)
+                work = partial(self._recorder.controls.forget, before_ms=before_ms)
                 await self._recorder.ledger.run_async(Work(work))
             except (StoreError, ConfigError) as exc:
                 self._fails(exc)
