@@ -29,6 +29,8 @@ class Faults(NamedTuple):
     wake: int = 0  # a wake-up does not arrive
     vanish: int = 0  # of a key of the bucket: one that says in which state its messages are
     rollback: int = 0  # a replica that lags takes over: the store returns to an earlier state
+    wipe: int = 0  # the store is empty
+    erase: int = 0  # all that the keys say of one message is deleted, but its attempts
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Bounds:
     may lose a reply or be executed twice; empty: all. once: every message is delivered at most
     once. sleeps: an owner claims only when it has promised to look, or was woken. stale: an owner
     whose lease is lost sends its calls all the same (they change nothing; for replays). pulls: of a
-    pull topic, which consumers receive from.
+    pull topic, which consumers receive from. windows: for how many ticks owners keep delivered ids;
+    each may have any of these. ledger: every message has a row; only for traces: `ledger.py` explores
+    it.
     """
 
     name: str
@@ -58,12 +62,14 @@ class Bounds:
     once: bool = False
     sleeps: bool = False
     pulls: bool = False
+    windows: tuple[int, ...] = (0,)
+    ledger: bool = False
     stale: bool = False
     rules: Rules = Rules()
 
     @property
     def rolls_back(self) -> bool:
-        return self.faults.rollback > 0
+        return self.faults.rollback + self.faults.wipe > 0
 
 
 X, Y = 0, 1

@@ -30,13 +30,24 @@ class Revocation(NamedTuple):
     score: int
 
 
+class Gone(NamedTuple):
+    """A message that left, as `gone` has it. published: else it was withdrawn."""
+
+    id: int
+    stamp: int
+    generation: int
+    published: bool
+
+
 class Content(NamedTuple):
     """Everything in a bucket. Tuples without a comment have one entry for each id; None: no entry.
 
     reasons: why it is dead is known. attempts: whether an earlier publish may have arrived, and how
     many failed. receipts: of their last delivery to a consumer. calls: of (stamp, id, answer).
     notes: of (claim, id): settled at most once. ready: of (score, id), also of messages that have
-    gone elsewhere since.
+    gone elsewhere since. delivered: until which tick an id counts as delivered. window: for how many
+    ticks the owner keeps that; 0: it does not. generation: of `gone`; 0: there is no ledger.
+    healed: the comparison that began or ended last.
     """
 
     messages: tuple[Record | None, ...]
@@ -48,6 +59,7 @@ class Content(NamedTuple):
     attempts: tuple[tuple[bool, int] | None, ...]
     revoked: tuple[Revocation | None, ...]
     receipts: tuple[int | None, ...]
+    delivered: tuple[int | None, ...]
     calls: tuple[tuple[int, int, Answer], ...] = ()
     notes: tuple[tuple[int, int], ...] = ()
     ready: tuple[tuple[int, int], ...] = ()
@@ -57,13 +69,17 @@ class Content(NamedTuple):
     fired_score: int = -1
     fired_claim: int = -1
     look: int = 0
+    window: int = 0
+    generation: int = 0
+    healed: int = 0
+    gone: tuple[Gone, ...] = ()
 
 
 class Effect(NamedTuple):
     """A change that somebody outside may notice."""
 
     kind: str  # accepted | undone | moved | kicked | in_flight | reclaimed | ended
-    # given | finished | extended | released | taken | pending | mended
+    # given | finished | extended | released | taken | pending | known | mended | restored | dropped
     id: int
     stamp: int
     claim: int = 0  # in the mirror
@@ -74,7 +90,7 @@ class Effect(NamedTuple):
 def empty(ids: int) -> Content:
     none = (None,) * ids
     no = (False,) * ids
-    return Content(none, none, none, none, no, no, none, none, none)
+    return Content(none, none, none, none, no, no, none, none, none, none)
 
 
 def is_orphan(content: Content | Bucket, i: int) -> bool:
@@ -94,8 +110,9 @@ class Bucket:
 
     def __init__(self, content: Content, rules: Rules) -> None:
         (self.messages, self.due, self.mirror, self.parked, self.dead, self.reasons, self.attempts,
-         self.revoked, self.receipts, self.calls, self.notes, self.ready, self.lease, self.turn,
-         self.claimed, self.fired_score, self.fired_claim, self.look) = content  # fmt: skip
+         self.revoked, self.receipts, self.delivered, self.calls, self.notes, self.ready,
+         self.lease, self.turn, self.claimed, self.fired_score, self.fired_claim, self.look,
+         self.window, self.generation, self.healed, self.gone) = content  # fmt: skip
         self.rules = rules
         self.effects: list[Effect] = []
         self.woken: int | None = None
@@ -104,8 +121,9 @@ class Bucket:
     def content(self) -> Content:
         return Content(
             self.messages, self.due, self.mirror, self.parked, self.dead, self.reasons,
-            self.attempts, self.revoked, self.receipts, self.calls, self.notes, self.ready,
-            self.lease, self.turn, self.claimed, self.fired_score, self.fired_claim, self.look,
+            self.attempts, self.revoked, self.receipts, self.delivered, self.calls, self.notes,
+            self.ready, self.lease, self.turn, self.claimed, self.fired_score, self.fired_claim,
+            self.look, self.window, self.generation, self.healed, self.gone,
         )  # fmt: skip
 
     def set(self, name: str, i: int, value: Any) -> None:
@@ -179,17 +197,47 @@ class Bucket:
         for name in ("messages", "attempts", "receipts"):
             self.set(name, i, None)
 
+    def leave(self, i: int, *, published: bool, stamp: int | None = None) -> None:
+        """Keep a message that goes for the ledger. stamp: of one that is not here."""
+        stamp = self.record(i).stamp if stamp is None else stamp
+        if self.generation:
+            kept = [each for each in self.gone if each[:2] != (i, stamp)]
+            self.gone = tuple(sorted([*kept, Gone(i, stamp, self.generation, published)]))
+
+    def deliver(self, i: int, now: int) -> None:
+        """Note that a message of this id was delivered; what has expired is forgotten."""
+        if self.window and self.rules.notes_delivered:
+            self.set("delivered", i, now + self.window)
+            kept = (u if u is not None and u > now else None for u in self.delivered)
+            self.delivered = tuple(kept)
+
+    def was_delivered(self, i: int, now: int) -> bool:
+        until = self.delivered[i]
+        return self.window > 0 and until is not None and (until > now or not self.rules.expires)
+
     def remember(self, stamp: int, i: int, answer: Answer) -> None:
         kept = [call for call in self.calls if call[:2] != (stamp, i)]
         self.calls = tuple(sorted([*kept, (stamp, i, answer)]))
 
     def past(self, stamp: int, i: int) -> Answer | None:
-        """The answer of a call that took effect, if it is sent again."""
+        """The answer of a call that took effect, if it is sent again.
+
+        What met a message in flight is forgotten: that may be gone.
+        """
         if self.rules.stamps:
             for call in self.calls:
                 if call[0] == stamp and call[1] == i:
-                    return call[2]
+                    if call[2] is not Answer.IN_FLIGHT:
+                        return call[2]
+                    self.calls = tuple(each for each in self.calls if each != call)
         return None
+
+    def has_ended(self, stamp: int, i: int) -> bool:
+        """Whether a call's message left, or was refused; one that replaced another was stored."""
+        answers = [call[2] for call in self.calls if call[:2] == (stamp, i)]
+        return any(each[:2] == (i, stamp) for each in self.gone) or any(
+            answer is not Answer.REPLACED for answer in answers
+        )
 
     def wake(self, score: int, head: int | None) -> None:
         """Wake an idle owner for a new head. head: the earliest score before."""

@@ -22,8 +22,29 @@ class Copy(NamedTuple):
     allowed: bool = False
 
 
+class Lacking(NamedTuple):
+    """A live row, as a restore has it. brought: with its payload; else it is looked for."""
+
+    id: int
+    stamp: int
+    score: int
+    brought: bool
+    is_dead: bool
+
+
+class Reading(NamedTuple):
+    """What somebody read of a bucket, and then of the ledger."""
+
+    generation: int
+    healed: int
+    rows: tuple[Lacking, ...]
+
+
 class OwnerCall(NamedTuple):
-    """A verb of an owner. seen: a turn, or what a mutant acknowledges. maybe: of retry, bury."""
+    """A verb of an owner. seen: a turn, or what a mutant acknowledges. maybe: of retry, bury.
+
+    window: of acquire. known, healed: of seal. ended: of drop, (id, stamp).
+    """
 
     verb: str
     token: Token
@@ -33,6 +54,10 @@ class OwnerCall(NamedTuple):
     copies: tuple[Copy, ...] = ()
     delay: int | None = None
     maybe: bool = False
+    window: int = 0
+    known: int | None = None
+    healed: int = 0
+    ended: tuple[tuple[int, int], ...] = ()
 
 
 class Target(NamedTuple):
@@ -46,7 +71,9 @@ class Target(NamedTuple):
 class ClientCall(NamedTuple):
     """A verb of a client, or of a consumer.
 
-    policy: for schedule. receipt, ttr: of consumers; a target's score is then a delay.
+    policy: for schedule; of tally: which set. receipt, ttr: of consumers; a target's score is then a
+    delay. has_row: the messages have rows in the ledger. row: of a cancel, the stamp of a row; -1: it
+    only answers with the stamp of what it removed. reading: of restore.
     """
 
     verb: str
@@ -54,6 +81,9 @@ class ClientCall(NamedTuple):
     policy: str = "fail"
     receipt: int = -1
     ttr: int = 0
+    has_row: bool = False
+    row: int | None = None
+    reading: Reading | None = None
 
 
 Call = OwnerCall | ClientCall

@@ -10,36 +10,50 @@ from tests.protocol.calls import ClientCall, Target
 def schedule(bucket: Bucket, call: ClientCall, now: int) -> list[Answer]:
     head = bucket.next_score()
     added: list[int] = []
-    answers = [_schedule(bucket, target, call.policy, added, now) for target in call.targets]
+    answers = [_schedule(bucket, call, target, added, now) for target in call.targets]
     if added:
         bucket.wake(min(added), head)
     return answers
 
 
-def _schedule(bucket: Bucket, target: Target, policy: str, added: list[int], now: int) -> Answer:
+def _schedule(
+    bucket: Bucket, call: ClientCall, target: Target, added: list[int], now: int
+) -> Answer:
     id, score, stamp = target
     if past := bucket.past(stamp, id):
         return past
-    old = bucket.messages[id]
+    old, rules = bucket.messages[id], bucket.rules
+    if bucket.was_delivered(id, now) and (call.policy != "replace" or not rules.replaces):
+        if old is None or not rules.pending_first:
+            bucket.effects.append(Effect("known", id, stamp, flag=old is not None))
+            return _refused(bucket, call, target, Answer.DUPLICATE)
     if old is not None:
-        return _again(bucket, target, policy, old, added, now)
+        return _again(bucket, call, target, old, added, now)
     added.append(score)
+    bucket.set("attempts", id, None)
     bucket.set("messages", id, Record(score, stamp))
     bucket.set("due", id, score)
     bucket.effects.append(Effect("accepted", id, stamp, score=score))
     return Answer.CREATED
 
 
+def _refused(bucket: Bucket, call: ClientCall, target: Target, answer: Answer) -> Answer:
+    """Who reads the row of this call before it is withdrawn is to know that it was refused."""
+    if call.has_row:
+        bucket.remember(target.stamp, target.id, answer)
+    return answer
+
+
 def _again(
-    bucket: Bucket, target: Target, policy: str, old: Record, added: list[int], now: int
+    bucket: Bucket, call: ClientCall, target: Target, old: Record, added: list[int], now: int
 ) -> Answer:
     """The answer of a call whose id has a message already."""
-    id, rules = target.id, bucket.rules
+    id, policy, rules = target.id, call.policy, bucket.rules
     is_held = bucket.receipts[id] is not None and old.score // 2 > now
     if old.stamp == target.stamp and rules.stamps:
         return Answer.CREATED
     if bucket.is_fired(id) and not is_held and (rules.waits or policy == "replace"):
-        return _in_flight(bucket, id)
+        return _refused(bucket, call, target, _in_flight(bucket, id))
     if policy == "replace" or (is_held and rules.takes_over):
         added.append(target.score)
         answer = Answer.REPLACED if policy == "replace" else Answer.CREATED
@@ -51,7 +65,8 @@ def _again(
     if answer is Answer.DUPLICATE and bucket.receipts[id] is not None and rules.owes:
         bucket.set("receipts", id, None)
         bucket.remember(target.stamp, id, answer)
-    return answer
+        return answer
+    return _refused(bucket, call, target, answer)
 
 
 def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Answer:
@@ -62,6 +77,7 @@ def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Ans
     id, score, stamp = target
     is_taken = answer is Answer.CREATED
     maybe = bucket.maybe(id) and not is_taken
+    bucket.leave(id, published=is_taken)
     bucket.revoke(id)
     bucket.set("messages", id, Record(score, stamp))
     bucket.set("due", id, score)
@@ -75,23 +91,41 @@ def _replace(bucket: Bucket, target: Target, old: Record, answer: Answer) -> Ans
     return answer
 
 
-def cancel(bucket: Bucket, call: ClientCall, now: int) -> Answer:
+def cancel(bucket: Bucket, call: ClientCall, now: int) -> Answer | tuple[Answer, int]:
+    """With a ledger also the stamp of what was removed, -1 if that is nothing."""
+    answer, removed = _cancel(bucket, call)
+    return answer if call.row is None else (answer, removed)
+
+
+def _cancel(bucket: Bucket, call: ClientCall) -> tuple[Answer, int]:
     ((id, _, stamp),) = call.targets
     if past := bucket.past(stamp, id):
-        return past
+        return past, -1
     old = bucket.messages[id]
     if old is None:
-        return Answer.UNKNOWN
+        return _withdraw(bucket, id, stamp, -1 if call.row is None else call.row)
     if bucket.is_fired(id):
-        return _in_flight(bucket, id)
+        return _in_flight(bucket, id), -1
     maybe = bucket.maybe(id)
+    bucket.leave(id, published=False)
     bucket.revoke(id)
     bucket.remove(id)
     bucket.effects.append(Effect("undone", id, old.stamp, flag=maybe))
     bucket.remember(old.stamp, id, Answer.CANCELLED)
     answer = Answer.CANCELLED_MAYBE_DELIVERED if maybe else Answer.CANCELLED
     bucket.remember(stamp, id, answer)
-    return answer
+    return answer, old.stamp
+
+
+def _withdraw(bucket: Bucket, id: int, stamp: int, row: int) -> tuple[Answer, int]:
+    """Cancel what only the ledger has: nobody restores it any more."""
+    if row < 0 or bucket.has_ended(row, id):
+        return Answer.UNKNOWN, -1
+    bucket.leave(id, published=False, stamp=row)
+    bucket.effects.append(Effect("withdrawn", id, row))
+    bucket.remember(row, id, Answer.CANCELLED)
+    bucket.remember(stamp, id, Answer.CANCELLED)
+    return Answer.CANCELLED, row
 
 
 def reschedule(bucket: Bucket, call: ClientCall, now: int) -> Answer:

@@ -58,8 +58,10 @@ def finish(bucket: Bucket, call: ClientCall, now: int) -> Answer:
     if old is None or _is_void(bucket, call, id):
         return Answer.UNKNOWN
     maybe = bucket.maybe(id)
+    bucket.leave(id, published=True)
     bucket.revoke(id)
     bucket.remove(id)
+    bucket.deliver(id, now)
     bucket.effects.append(Effect("finished", id, old.stamp))
     bucket.remember(old.stamp, id, Answer.CANCELLED)
     answer = Answer.CANCELLED_MAYBE_DELIVERED if maybe else Answer.CANCELLED

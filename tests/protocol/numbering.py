@@ -41,7 +41,7 @@ def canonical(state: State, bounds: Bounds) -> State:
     """The form that all states share which differ only in their numbers."""
     past = state.past
     asked, noted = _asked(state.requests), _noted(state.workers)
-    content = _plain(state.content, asked, noted, bounds)
+    content = _plain(_unexpired(state.content, state.clock), asked, noted, bounds)
     parts = [_in_worker(worker) for worker in state.workers]
     parts += [_in_call(call) for call in state.requests]
     parts.append((frozenset(), frozenset(given.receipt for given in state.given)))
@@ -78,10 +78,19 @@ def canonical(state: State, bounds: Bounds) -> State:
         state.node,
         tuple(sorted([Given(id, new.stamps[receipt]) for id, receipt in state.given])),
         _turns_of(state.lost, new),
+        tuple([until if until > state.clock else 0 for until in state.settled]),
+        state.window,
     )
 
 
 # what matters
+
+
+def _unexpired(content: Content, clock: int) -> Content:
+    if not any(content.delivered):
+        return content
+    kept = (None if until is None or until <= clock else until for until in content.delivered)
+    return content._replace(delivered=tuple(kept))
 
 
 def _asked(requests: Iterable[Call]) -> frozenset[int]:
@@ -174,8 +183,8 @@ def _copy(copy: Copy, new: Numbering) -> Copy:
 
 
 def _content(content: Content, new: Numbering) -> Content:
-    (messages, due, mirror, parked, dead, reasons, attempts, revoked, receipts, calls, notes, ready,
-     lease, turn, claimed, fired_score, fired_claim, look) = content  # fmt: skip
+    (messages, due, mirror, parked, dead, reasons, attempts, revoked, receipts, delivered, calls,
+     notes, ready, lease, turn, claimed, fired_score, fired_claim, look, *rest) = content  # fmt: skip
     turns, stamps, _ = new
     return Content(
         tuple([each and Record(each[0], stamps[each[1]]) for each in messages]),
@@ -187,6 +196,7 @@ def _content(content: Content, new: Numbering) -> Content:
         attempts,
         tuple([each and Revocation(turns[each[0]], each[1]) for each in revoked]),
         tuple([None if each is None else stamps[each] for each in receipts]),
+        delivered,
         tuple([(stamps[stamp], id, answer) for stamp, id, answer in calls]),
         tuple([(turns[claim], id) for claim, id in notes]),
         ready,
@@ -196,12 +206,13 @@ def _content(content: Content, new: Numbering) -> Content:
         fired_score,
         turns[fired_claim],
         look,
+        *rest,
     )
 
 
 def _worker(worker: Worker, new: Numbering) -> Worker:
     (token, ready, wheel, have, seen, watermark, claimed, firing, out, confirmed, failed, aside,
-     look, node, mending) = worker  # fmt: skip
+     look, node, mending, *rest) = worker  # fmt: skip
     turns = new.turns
     if claimed is not None:
         claimed = claimed._replace(
@@ -223,6 +234,7 @@ def _worker(worker: Worker, new: Numbering) -> Worker:
         look,
         node,
         mending,
+        *rest,
     )
 
 

@@ -8,13 +8,14 @@ from typing import Any
 from tests.protocol.bucket import NEVER
 from tests.protocol.calls import Copy, OwnerCall
 from tests.protocol.endings import Endings
+from tests.protocol.ledger_side import LedgerSide
 from tests.protocol.owner_verbs import Claimed, Counted, Fired
 from tests.protocol.sender import Arrives, added
 from tests.protocol.step import Step
 from tests.protocol.world import Firing, World
 
 
-class Owner(Endings):
+class Owner(Endings, LedgerSide):
     """One worker in one state: its possible steps."""
 
     def steps(self) -> Iterator[Step]:
@@ -35,6 +36,11 @@ class Owner(Endings):
         if may_call and not me.ready:
             if not me.mending:
                 yield from self._reclaims()
+            return
+        if may_call and not me.mending and self.bounds.ledger:
+            yield from self.seals() if me.is_verified else self.verifies()
+            yield from self.drops()
+        if self.bounds.ledger and not me.is_verified:
             return
         if may_call and not me.mending and self.bounds.faults.vanish and self.rules.compares:
             yield from self._compares()
@@ -60,6 +66,10 @@ class Owner(Endings):
     # the session
 
     def _takes(self) -> Iterator[Step]:
+        for window in self.bounds.windows:
+            yield from self._takes_it(window)
+
+    def _takes_it(self, window: int) -> Iterator[Step]:
         owner = self.state.owners + 1 if self.rules.new_token else self.me.token[0]
         have = self.rules.have
 
@@ -67,7 +77,7 @@ class Owner(Endings):
             world.owners = max(world.owners, owner)
             world.change(self.i, token=token, have=token[1] if have else 0, node=world.node)
 
-        call = OwnerCall("acquire", (owner, 0))
+        call = OwnerCall("acquire", (owner, 0), window=window)
         yield from self.sends("takes the lease", call, taken, self._drew(owner))
 
     def _drew(self, owner: int) -> Arrives:

@@ -60,6 +60,8 @@ def acquire(bucket: Bucket, call: OwnerCall) -> Token | None:
     bucket.lease = call.token[0], bucket.next_turn()
     if bucket.rules.have:
         bucket.claimed = bucket.turn
+    if bucket.rules.marks_window:
+        bucket.window = call.window
     return bucket.lease
 
 
@@ -190,16 +192,24 @@ def ends(bucket: Bucket, copy: Copy) -> bool:
     return True
 
 
-def settle(bucket: Bucket, call: OwnerCall) -> bool | None:
+def settle(bucket: Bucket, call: OwnerCall, now: int) -> bool | None:
     if not bucket.holds(call.token):
         return None
     for copy in call.copies:
         if ends(bucket, copy):
-            bucket.remove(copy.id)
+            _settle(bucket, copy.id, now)
+        elif not bucket.rules.of_claims:
+            bucket.deliver(copy.id, now)
     return True
 
 
-def settle_once(bucket: Bucket, call: OwnerCall) -> frozenset[int] | None:
+def _settle(bucket: Bucket, id: int, now: int) -> None:
+    bucket.leave(id, published=True)
+    bucket.deliver(id, now)
+    bucket.remove(id)
+
+
+def settle_once(bucket: Bucket, call: OwnerCall, now: int) -> frozenset[int] | None:
     """The ids that these claims settled, now or when this call was first executed."""
     if not bucket.holds(call.token):
         return None
@@ -209,7 +219,7 @@ def settle_once(bucket: Bucket, call: OwnerCall) -> frozenset[int] | None:
         if ends(bucket, copy):
             bucket.remember(bucket.record(copy.id).stamp, copy.id, Answer.CREATED)
             bucket.notes = tuple(sorted({*bucket.notes, note}))
-            bucket.remove(copy.id)
+            _settle(bucket, copy.id, now)
         if note in bucket.notes:
             settled.add(copy.id)
     return frozenset(settled)
@@ -303,6 +313,6 @@ def mend(bucket: Bucket, call: OwnerCall) -> tuple[int, int] | None:
 
 VERBS = {
     "acquire": acquire, "renew": renew, "release": release, "reclaim": reclaim, "fire": fire,
-    "settle": settle, "settle_once": settle_once, "bury": bury, "park": park, "offer": offer,
-    "unpark": unpark, "count": count, "mend": mend,
+    "bury": bury, "park": park, "offer": offer, "unpark": unpark, "count": count, "mend": mend,
 }  # fmt: skip
+TIMED = {"settle": settle, "settle_once": settle_once, "retry": retry}

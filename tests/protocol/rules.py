@@ -55,6 +55,14 @@ class Rules:
     maybe: bool = True  # reschedule says when an earlier copy may have been delivered
     waits: bool = True  # a fired message is not pending: who schedules its id waits, then is asked
 
+    # the window of delivered ids
+    notes_delivered: bool = True  # what is settled or finished is noted
+    marks_window: bool = True  # who takes the lease says for how long
+    expires: bool = True  # a note counts until its window ends
+    replaces: bool = True  # a call that replaces is not bound by it
+    pending_first: bool = True  # what is pending again is answered as any that is pending
+    of_claims: bool = True  # a settle notes only what its claims held
+
     # consumers of pull topics
     receipts: bool = True  # finish, extend and release change only what was given last under them
     voids: bool = True  # a reschedule makes the receipt void

@@ -9,6 +9,7 @@ from tests.protocol.bounds import Bounds, Order
 from tests.protocol.bucket import NEVER
 from tests.protocol.calls import Call, ClientCall
 from tests.protocol.consumers import consumers
+from tests.protocol.ledger_side import others
 from tests.protocol.owner import Owner
 from tests.protocol.sender import removed
 from tests.protocol.step import Step
@@ -28,9 +29,11 @@ def steps(state: State, world: World) -> Iterator[Step]:
     for call in dict.fromkeys(state.requests):
         yield Step(f"once more: {_shown(call)}", "again", _once_more(call))
     yield from consumers(state, bounds)
+    yield from others(state, bounds)
     yield from _lease(state, world)
     yield from _replica(state)
     yield from _vanishing(state)
+    yield from _losing(state)
     if state.wake < NEVER:
         yield Step("the wake-up arrives", "reads", _wake_arrives, True)
         if state.left.wake:
@@ -112,6 +115,17 @@ def _vanishing(state: State) -> Iterator[Step]:
     for key in ("due", "mirror", "parked", "dead") if state.left.vanish else ():
         if any(getattr(state.content, key)):
             yield Step(f"the key {key!r} vanishes", "fault", partial(World.vanishes, key=key))
+
+
+def _losing(state: State) -> Iterator[Step]:
+    """The store is wiped; or a message that no owner has is deleted by hand."""
+    if state.left.wipe:
+        yield Step("the store is wiped", "fault", World.wiped)
+    content = state.content
+    for id, record in enumerate(content.messages if state.left.erase else ()):
+        if record is not None and content.mirror[id] is None and state.lost[id] is None:
+            label = f"{_WORDS[id]} is deleted by hand"
+            yield Step(label, "fault", partial(World.erases, id=id))
 
 
 def _wake_arrives(world: World) -> None:

@@ -13,7 +13,12 @@ It finds what a promise of the protocol forbids, and names it by the promise's n
 9 from every state the bucket can be drained
 10 `in_flight` is answered for fired messages only
 11 a message that is due before the owner looks again has woken it
-12 `duplicate` and `conflict` are answered only while the message of that id is to be delivered
+12 `duplicate` and `conflict` are answered only while the message of that id is to be delivered, or
+   `duplicate` until the window of its delivery ends
+13 an id that was delivered is not accepted until the window ends of whoever settled it, unless the
+   call replaces, or it is pending again; as long as the owner of the lease has a window
+
+What is restored by the ledger was not cancelled (3) and has not left (5).
 
 Of a pull topic, a delivery is what `receive` gives: not early (2), not after `cancelled` or
 `finished` (3), to one consumer at a time (5), and only the last of them ends it, or moves it (7).
@@ -64,7 +69,7 @@ class Fate(NamedTuple):
 class Witness:
     """The notes of one step. fates: by stamp. allowed: id -> the claim that the store allowed."""
 
-    __slots__ = ("bounds", "fates", "allowed", "went_back", "violations")
+    __slots__ = ("bounds", "fates", "allowed", "went_back", "violations", "settled", "window")
 
     def __init__(
         self,
@@ -77,6 +82,8 @@ class Witness:
         self.bounds, self.fates, self.allowed = bounds, fates, allowed
         self.went_back = went_back
         self.violations: list[str] = []
+        self.settled: tuple[int, ...] = ()  # id -> until when it is known as delivered
+        self.window = 0  # of the owner
 
     def change(self, stamp: int, **fields: Any) -> None:
         fate = self.fates[stamp]
@@ -101,6 +108,7 @@ class Witness:
         every = zip(self.allowed, allowed, content.mirror, strict=True)
         self.allowed = tuple(now if now == claim else old for now, old, claim in every)
         self.went_back = True
+        self.settled = (0,) * len(self.settled)  # what the replica knows of it is not held against it
 
     # clients
 
@@ -113,10 +121,13 @@ class Witness:
                     self.violations.append("10 answered in_flight for a message never fired")
             elif effect.kind == "accepted":
                 self._accepted(effect)
+                self._is_free(call, effect, effects, now)
+            elif effect.kind == "restored":
+                self._restored(effect)
             elif effect.kind == "given":
                 self._given(call, effect, now)
-            elif effect.kind == "pending":
-                self._pending(effect, now)
+            elif effect.kind in ("pending", "known"):
+                self._pending(effect, now, is_known=effect.kind == "known", call=call)
             elif effect.kind == "taken":
                 self._taken(effect, now)
             elif again and not self._is_renewed(call, effect):
@@ -124,6 +135,8 @@ class Witness:
             elif effect.kind in ("finished", "extended", "released"):
                 self._by_consumer(call, effect, now)
             self._changed(effect)
+            if effect.kind == "finished":
+                self._delivered(effect.id, now)
         if call.verb == "schedule":
             pairs = zip(call.targets, answer, strict=True)
             created = [target.id for target, each in pairs if each is Answer.CREATED]
@@ -165,9 +178,43 @@ class Witness:
         fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
         self.fates = put(self.fates, effect.stamp, fate)
 
-    def _pending(self, effect: Effect, now: int) -> None:
-        """Somebody is told that the message is pending."""
+    # the window of delivered ids
+
+    def _delivered(self, id: int, now: int) -> None:
+        if self.window:
+            self.settled = put(self.settled, id, max(self.settled[id], now + self.window))
+
+    def _is_free(self, call: ClientCall, effect: Effect, effects: list[Effect], now: int) -> None:
+        is_taken = any(each.kind == "taken" and each.id == effect.id for each in effects)
+        is_bound = self.window > 0 and self.settled[effect.id] > now
+        if is_bound and call.policy != "replace" and not is_taken and not self.went_back:
+            self.violations.append("13 an id was accepted that was delivered within its window")
+
+    # the ledger
+
+    def _restored(self, effect: Effect) -> None:
         fate = self.fates[effect.stamp]
+        if fate is None:  # the store has forgotten it
+            self.fates = put(self.fates, effect.stamp, Fate("accepted", effect.score))
+        elif fate.state == "accepted" or self.went_back:
+            self.change(effect.stamp, state="accepted", score=effect.score)
+        elif fate.state == "settled":
+            self.violations.append("5 a message that left was brought back")
+        else:
+            self.violations.append("3 a cancelled message was brought back")
+
+    # pending messages
+
+    def _pending(
+        self, effect: Effect, now: int, *, is_known: bool = False, call: ClientCall
+    ) -> None:
+        """Somebody is told that the message is pending, or was delivered."""
+        fate = self.fates[effect.stamp]
+        if is_known:
+            is_right = self.settled[effect.id] > now and call.policy != "replace"
+            if (effect.flag or not is_right) and not self.went_back:
+                self.violations.append("12 said to be delivered, and it was not, or is pending")
+            return
         if fate is None or self.went_back:
             return
         if fate.held > now or (effect.claim and self.allowed[effect.id] == effect.claim):
@@ -220,8 +267,11 @@ class Witness:
         before: Content,
         bucket: Bucket,
         lost: tuple[int | None, ...],
+        now: int,
     ) -> None:
         """lost: the claims that vanished, of messages that are in no set since then."""
+        if call.verb == "acquire" and before.lease is None and answer is not None:
+            self.window = call.window
         if call.verb == "fire" and answer is not None:
             for copy in call.copies:
                 if copy.claim in (before.mirror[copy.id], lost[copy.id]):
@@ -237,7 +287,9 @@ class Witness:
             if effect.kind == "reclaimed":
                 self._reclaimed(effect)
             elif effect.kind == "ended":
-                self._ended(call, effect)
+                self._ended(call, effect, now)
+            elif effect.kind == "dropped":
+                self._dropped(effect)
 
     def _reclaimed(self, effect: Effect) -> None:
         was_allowed = self.allowed[effect.id] == effect.claim
@@ -248,7 +300,13 @@ class Witness:
         if effect.flag:
             self.change(effect.stamp, unknown=True)
 
-    def _ended(self, call: OwnerCall, effect: Effect) -> None:
+    def _dropped(self, effect: Effect) -> None:
+        fate = self.fates[effect.stamp]
+        is_new = fate is not None and fate.state == "accepted" and fate.born == 0
+        if is_new and not self.went_back:
+            self.violations.append("1 an accepted message was dropped")
+
+    def _ended(self, call: OwnerCall, effect: Effect, now: int) -> None:
         copy = next(copy for copy in call.copies if copy.id == effect.id)
         if copy.claim != effect.claim:
             self.violations.append(f"7 {call.verb} of an old claim ended a newer one")
@@ -256,6 +314,7 @@ class Witness:
         if call.verb in ("settle", "settle_once"):
             if call.verb == "settle" and fate is not None and not fate.confirmed:
                 self.violations.append("1 settled without a confirm")
+            self._delivered(effect.id, now)
             self.change(effect.stamp, state="settled")
         elif call.verb in ("retry", "bury") and call.maybe:
             self.change(effect.stamp, unknown=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.protocol import client_verbs, consumer_verbs, owner_verbs
+from tests.protocol import client_verbs, consumer_verbs, ledger_verbs, owner_verbs
 from tests.protocol.bounds import Bounds, Faults, Order
 from tests.protocol.bucket import NEVER, Bucket, Content, Token, empty, is_orphan, put
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall, Target
 from tests.protocol.owner_verbs import Claimed, Fired
+from tests.protocol.rows import Rows
 from tests.protocol.witness import Fate, Witness
 
 NO_TOKEN: Token = (0, 0)
-VERBS = {**client_verbs.VERBS, **consumer_verbs.VERBS}
+VERBS = {**client_verbs.VERBS, **consumer_verbs.VERBS, **ledger_verbs.OF_ANYBODY}
+OWNER_VERBS = {**owner_verbs.VERBS, **ledger_verbs.OF_OWNER}
 
 
 class Given(NamedTuple):
@@ -37,7 +39,8 @@ class Worker(NamedTuple):
     confirmed, failed: copies whose publish ended so; their end is not told yet. failed: with
     whether it may have arrived. aside: copies that were parked or put back, and the verb, whose
     reply was lost: told again before the next fire. look: the tick of the next claim. node: the
-    one whose answers it knows. mending: all is reclaimed; what is in no set is to be mended.
+    one whose answers it knows. mending: all is reclaimed; what is in no set is to be mended. known: the
+    last generation that the ledger has. is_verified: the bucket was compared with the ledger.
     """
 
     token: Token = NO_TOKEN
@@ -55,6 +58,8 @@ class Worker(NamedTuple):
     look: int = 0
     node: int = 0
     mending: bool = False
+    known: int | None = None
+    is_verified: bool = False
 
 
 class Past(NamedTuple):
@@ -70,6 +75,8 @@ class State(NamedTuple):
     """A world that stands still, to be compared and kept.
 
     lost: of each message that is in no set, because a key has vanished: its claim, 0 without one.
+    settled: of each id until which tick it is known as delivered; window: for how long the owner of
+    the lease keeps that. rows: of the ledger.
     """
 
     clock: int
@@ -86,6 +93,9 @@ class State(NamedTuple):
     node: int
     given: tuple[Given, ...]
     lost: tuple[int | None, ...]
+    settled: tuple[int, ...]
+    window: int = 0
+    rows: Rows = Rows()
 
 
 class Event(NamedTuple):
@@ -106,10 +116,12 @@ class World:
 
     def __init__(self, state: State, bounds: Bounds, journal: list[Event] | None = None) -> None:
         (self.clock, content, self.workers, self.requests, fates, allowed, self.left, self.calls,
-         self.wake, self.past, self.owners, self.node, self.given, self.lost) = state  # fmt: skip
+         self.wake, self.past, self.owners, self.node, self.given, self.lost, settled, window,
+         self.rows) = state  # fmt: skip
         self.bounds, self.journal = bounds, journal
         self.bucket = Bucket(content, bounds.rules)
         self.witness = Witness(bounds, fates, allowed, went_back=self.node > 0)
+        self.witness.settled, self.witness.window = settled, window
         self.is_idle = False  # the step changed nothing that matters
 
     @property
@@ -118,7 +130,7 @@ class World:
         return State(
             self.clock, self.bucket.content, self.workers, self.requests, witness.fates,
             witness.allowed, self.left, self.calls, self.wake, self.past, self.owners, self.node,
-            self.given, self.lost,
+            self.given, self.lost, witness.settled, witness.window, self.rows,
         )  # fmt: skip
 
     # calls
@@ -135,7 +147,9 @@ class World:
         if isinstance(call, ClientCall):
             witness.judge_client(call, answer, bucket.effects, self.clock, again=again)
         else:
-            witness.judge_owner(call, answer, before, bucket, lost)
+            witness.judge_owner(call, answer, before, bucket, lost, self.clock)
+        if self.bounds.ledger:
+            self.rows = self.rows.after(call, answer, bucket)
         self._note(call.verb, call, answer)
         return answer
 
@@ -144,9 +158,9 @@ class World:
             return VERBS[call.verb](self.bucket, call, self.clock)
         if call.verb == "claim":
             return owner_verbs.claim(self.bucket, call, self.clock, self.bounds.reach)
-        if call.verb == "retry":
-            return owner_verbs.retry(self.bucket, call, self.clock)
-        verb: Callable[[Bucket, OwnerCall], Any] = owner_verbs.VERBS[call.verb]
+        if call.verb in owner_verbs.TIMED:
+            return owner_verbs.TIMED[call.verb](self.bucket, call, self.clock)
+        verb: Callable[[Bucket, OwnerCall], Any] = OWNER_VERBS[call.verb]
         return verb(self.bucket, call)
 
     def _note(self, verb: str, call: Call | None = None, answer: Any = None) -> None:
@@ -167,9 +181,11 @@ class World:
         first, *_ = drawn = self.stamps(len(order.targets))
         stamps = drawn if own else [first] * len(drawn)
         pairs = zip(order.targets, stamps, strict=True)
-        return ClientCall(
+        call = ClientCall(
             order.verb, tuple(Target(*target, stamp) for target, stamp in pairs), order.policy
         )
+        is_cancel = self.bounds.ledger and order.verb == "cancel"
+        return call._replace(has_row=self.bounds.ledger, row=-1 if is_cancel else None)
 
     def stamps(self, count: int) -> list[int]:
         """Never drawn before; also the receipts of consumers."""
@@ -221,14 +237,34 @@ class World:
     def replica_takes_over(self) -> None:
         assert self.past is not None
         self.spend("rollback")
-        self.bucket = Bucket(self.past.content, self.bounds.rules)
-        self.witness.return_to(self.past.fates, self.past.allowed, self.past.content)
-        self.lost, self.past = self.past.lost, None
+        self._goes_back(self.past)
+        self._note("replica_takes_over")
+
+    def wiped(self) -> None:
+        """All that the store had is gone."""
+        self.spend("wipe")
+        none = (None,) * self.bounds.ids
+        self._goes_back(Past(empty(self.bounds.ids), (), none, none))
+        self._note("wiped")
+
+    def erases(self, id: int) -> None:
+        """All that the keys say of a message is deleted by hand, but for its attempts."""
+        self.spend("erase")
+        self.witness.change(self.bucket.record(id).stamp, held=0, receipt=-1)
+        for name in ("messages", "due", "parked", "receipts"):
+            self.bucket.set(name, id, None)
+        for name in ("dead", "reasons"):
+            self.bucket.set(name, id, False)
+        self._note(f"erase {id}")
+
+    def _goes_back(self, past: Past) -> None:
+        self.bucket = Bucket(past.content, self.bounds.rules)
+        self.witness.return_to(past.fates, past.allowed, past.content)
+        self.lost, self.past = past.lost, None
         self.node += 1
         # A worker goes from one master to the next and never back. What it sent to the old one may
         # still be there; what it sends to the new one is a call of its own, answered or not.
         self.requests = tuple(call for call in self.requests if isinstance(call, ClientCall))
-        self._note("replica_takes_over")
 
 
 def start(bounds: Bounds) -> State:
@@ -238,5 +274,5 @@ def start(bounds: Bounds) -> State:
     allowed = (None,) * bounds.ids
     return State(
         0, empty(bounds.ids), workers, (), (), allowed, bounds.faults, 0, NEVER, None, 0, 0, (),
-        (None,) * bounds.ids,
+        (None,) * bounds.ids, (0,) * bounds.ids,
     )  # fmt: skip
