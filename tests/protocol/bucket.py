@@ -207,7 +207,8 @@ class Bucket:
     def deliver(self, i: int, now: int) -> None:
         """Note that a message of this id was delivered; what has expired is forgotten."""
         if self.window and self.rules.notes_delivered:
-            self.set("delivered", i, now + self.window)
+            before = self.delivered[i] if self.rules.keeps_longer else None
+            self.set("delivered", i, max(before or 0, now + self.window))
             kept = (u if u is not None and u > now else None for u in self.delivered)
             self.delivered = tuple(kept)
 

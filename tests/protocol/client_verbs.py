@@ -30,7 +30,8 @@ def _schedule(
     if old is not None:
         return _again(bucket, call, target, old, added, now)
     added.append(score)
-    bucket.set("attempts", id, None)
+    for name in ("attempts", "receipts"):  # of a message that was deleted by hand
+        bucket.set(name, id, None)
     bucket.set("messages", id, Record(score, stamp))
     bucket.set("due", id, score)
     bucket.effects.append(Effect("accepted", id, stamp, score=score))

@@ -31,6 +31,7 @@ TWO = (schedule(X, 3), schedule(Y, 2), schedule(Y, 4), cancel(X), reschedule(X, 
 REPLACE = (schedule(X, 2), schedule(X, 2, "replace"), schedule(X, 4, "replace"), cancel(X))
 BURIED = (schedule(X, 2), schedule(X, 2, "replace"), cancel(X), kick(X))
 KEEP = (schedule(X, 2), schedule(X, 2, "keep"), schedule(X, 4))
+AGAIN = (schedule(X, 2), schedule(X, 2, "keep"), schedule(X, 2, "replace"), cancel(X))
 TOGETHER = (together((X, 2), (X, 4)), together((X, 2), (Y, 2)), cancel(X), cancel(Y))
 ONE = Reach(2, 1)
 NEAR = Reach(1, 2)
@@ -82,6 +83,13 @@ SMALL = {
                verbs=frozenset({"mend", "count"})),
         Bounds("a key vanishes, buried", BURIED, 3, ends=2, buries=True,
                faults=Faults(vanish=1, refused=1)),
+        Bounds("a window", AGAIN, 3, windows=(1,), faults=Faults(refused=1)),
+        Bounds("a window, calls twice", REPLACE, 2, ends=2, windows=(1,), faults=Faults(twice=1)),
+        Bounds("windows that differ", (schedule(X, 0), schedule(X, 0, "replace")), 3,
+               ends=1, windows=(1, 2), faults=Faults(pause=1)),
+        Bounds("a window, at most once", PLAIN, 3, ends=2, windows=(2,), once=True,
+               faults=Faults(lost=1)),
+        Bounds("a window, pull", AGAIN, 3, ends=2, windows=(1,), pulls=True),
         Bounds("a store that goes back", PLAIN, 2, ends=2, lead=1, faults=Faults(rollback=1)),
     )
 }  # fmt: skip
@@ -165,6 +173,20 @@ VANISHING = replace(
 )
 EVERYTHING_ONCE = replace(EVERYTHING, name="everything, at most once", once=True)
 EVERYTHING_PULLED = replace(EVERYTHING, name="everything, pull", pulls=True)
+WINDOWED = replace(EVERYTHING, name="everything, windows", windows=(0, 1, 3))
+WINDOWED_ONCE = replace(WINDOWED, name="everything, windows, at most once", once=True)
+WINDOWED_PULLED = replace(WINDOWED, name="everything, windows, pull", pulls=True)
+LEDGER = Bounds(
+    "a ledger",
+    (schedule(X, 0), schedule(Y, 3), schedule(X, 2, "replace"), schedule(Y, 2, "keep"), cancel(X),
+     reschedule(X, 4), kick(X)),
+    16, ids=2, workers=2, ends=6, reach=Reach(1, 2), lead=1, graceful=True, buries=True,
+    windows=(0, 2), ledger=True,
+    faults=Faults(crash=1, pause=1, lost=2, twice=4, refused=4, rollback=1, wipe=1, erase=4),
+    verbs=frozenset({"client", "settle", "settle_once", "seal"}),
+)  # fmt: skip
+LEDGER_PULLED = replace(LEDGER, name="a ledger, pull", pulls=True)
+LEDGER_ONCE = replace(LEDGER, name="a ledger, at most once", once=True)
 PULLED = Bounds(
     "received", (schedule(X, 0), schedule(X, 0, "keep"), schedule(Y, 3), reschedule(X, 2)), 60,
     ids=2, ends=6, lead=1, pulls=True, faults=Faults(twice=8, lost=3),
@@ -224,6 +246,14 @@ MUTANTS = [
     Mutant("a fired message is pending", {"waits": False}, "scheduled again", 12),
     Mutant("what a consumer has is pending", {"takes_over": False}, "pull, scheduled again", 12),
     Mutant("finished after a duplicate", {"owes": False}, "pull, scheduled again", 12),
+    Mutant("a delivery is not noted", {"notes_delivered": False}, "a window", 13),
+    Mutant("a delivery to a consumer is not noted", {"notes_delivered": False}, "a window, pull", 13),
+    Mutant("a window is not marked", {"marks_window": False}, "windows that differ", 13),
+    Mutant("a shorter window ends a longer", {"keeps_longer": False}, "windows that differ", 13),
+    Mutant("a window never ends", {"expires": False}, "a window", 12),
+    Mutant("a replace is a duplicate", {"replaces": False}, "a window", 12),
+    Mutant("delivered before pending", {"pending_first": False}, "a window, calls twice", 12),
+    Mutant("a late settle notes", {"of_claims": False}, "a window, calls twice", 12),
     Mutant("nobody compares the keys", {"compares": False}, "a key vanishes", 9),
     Mutant("mended under a session", {"ends_first": False, "mends_first": False},
            "a key vanishes", 6),

@@ -20,16 +20,12 @@ class Sealed(NamedTuple):
 
 
 class Tallied(NamedTuple):
-    """The answer to a tally: (destination, how many, their lowest score)."""
+    """The answer to a tally. count: of those bound for the one destination, and their lowest score."""
 
     size: int
     read: int
-    found: tuple[tuple[int, int, int], ...]
-
-
-def destination_of(stamp: int) -> int:
-    """Messages have two destinations."""
-    return stamp % 2
+    count: int = 0
+    lowest: int = -1
 
 
 def seal(bucket: Bucket, call: OwnerCall) -> Sealed | None:
@@ -85,6 +81,7 @@ def _restore(bucket: Bucket, row: Lacking, added: list[int]) -> int:
     if is_brought:
         maybe, _ = bucket.attempts[id] or (False, 0)  # of an earlier message of this id
         bucket.set("attempts", id, (True, 0) if maybe else None)
+        bucket.set("receipts", id, None)
         bucket.set("messages", id, Record(score, stamp))
         if is_dead:
             bucket.set("dead", id, True)
@@ -97,16 +94,9 @@ def _restore(bucket: Bucket, row: Lacking, added: list[int]) -> int:
 
 
 def tally(bucket: Bucket, call: ClientCall, now: int) -> Tallied:
-    listed: dict[int, int] = {}
-    for id, score in enumerate(getattr(bucket, PLACES[call.policy])):
-        if score is not None:
-            listed[id] = score
-    destinations = {id: destination_of(bucket.record(id).stamp) for id in listed}
-    found = []
-    for destination in sorted({*destinations.values()}):
-        scores = [listed[id] for id, its in destinations.items() if its == destination]
-        found.append((destination, len(scores), min(scores)))
-    return Tallied(len(listed), len(listed), tuple(found))
+    scores = [each for each in getattr(bucket, PLACES[call.policy]) if each is not None]
+    count = len(scores)
+    return Tallied(count, count, count, min(scores)) if scores else Tallied(0, 0)
 
 
 OF_OWNER = {"seal": seal, "drop": drop}

@@ -41,7 +41,10 @@ def canonical(state: State, bounds: Bounds) -> State:
     """The form that all states share which differ only in their numbers."""
     past = state.past
     asked, noted = _asked(state.requests), _noted(state.workers)
-    content = _plain(_unexpired(state.content, state.clock), asked, noted, bounds)
+    content = state.content
+    if bounds.rules.expires:
+        content = _unexpired(content, state.clock)
+    content = _plain(content, asked, noted, bounds)
     parts = [_in_worker(worker) for worker in state.workers]
     parts += [_in_call(call) for call in state.requests]
     parts.append((frozenset(), frozenset(given.receipt for given in state.given)))

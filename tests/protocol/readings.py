@@ -7,13 +7,17 @@ from typing import Any
 
 from delaybridge.message import Answer
 from delaybridge.store.replies import ANSWERS
-from tests.protocol.bucket import Content, Record, Revocation
+from tests.protocol.bucket import Content, Gone, Record, Revocation
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
 from tests.protocol.consumer_verbs import Received
+from tests.protocol.ledger_verbs import Sealed, Tallied
 from tests.protocol.owner_verbs import MISSED, Claimed, Counted, Fired
 from tests.protocol.units import (
     NAMES,
+    START_MS,
+    TICK_MS,
     head_of,
+    healed_of,
     look_of,
     maybe_score_of,
     score_of,
@@ -21,14 +25,17 @@ from tests.protocol.units import (
     tried_of,
 )
 
+PUBLISHED = 1  # in `gone`
+
 READ = """
 local function zset(i) return redis.call('ZRANGE', KEYS[i], 0, -1, 'WITHSCORES') end
 local function hash(i) return redis.call('HGETALL', KEYS[i]) end
 return {
-  hash(2), zset(1), zset(3), zset(5), zset(6), hash(4), zset(10), zset(11),
+  hash(2), zset(1), zset(3), zset(5), zset(6), hash(4), zset(10), zset(15), zset(11), zset(14),
   redis.call('GET', KEYS[8]),
   redis.call('HMGET', KEYS[9], 'turn', 'claimed', 'fired_score', 'fired_claim', 'look'),
   redis.call('ZRANGE', KEYS[13], 0, -1), hash(7),
+  redis.call('HMGET', KEYS[9], 'dedup_ms', 'generation', 'healed'),
 }
 """
 """A script that reads a bucket; KEYS: `keys.BUCKET_KEYS`."""
@@ -37,32 +44,47 @@ return {
 def content_of(reply: Any, said: Content) -> Content:
     """What READ answered. said: by the model, which also knows the score of a revoked copy."""
     ids = len(said.messages)
-    parts = [dict(zip(part[::2], part[1::2], strict=True)) for part in reply[:8]]
-    messages, due, mirror, parked, dead, tried, revoked = (
-        [part.get(name.encode()) for name in NAMES[:ids]] for part in parts[:7]
+    parts = [dict(zip(part[::2], part[1::2], strict=True)) for part in reply[:10]]
+    messages, due, mirror, parked, dead, tried, revoked, delivered = (
+        [part.get(name.encode()) for name in NAMES[:ids]] for part in parts[:8]
     )
-    turn, claimed, fired_score, fired_claim, look = reply[9]
-    calls, notes = _calls(parts[7])
+    lease, marks, ready, reasons, (window_ms, generation, healed) = reply[10:]
+    turn, claimed, fired_score, fired_claim, look = marks
+    calls, notes = _calls(parts[8])
     return Content(
         messages=tuple(record and Record(*head_of(record)) for record in messages),
         due=tuple(map(maybe_score_of, due)),
         mirror=tuple(claim and int(float(claim)) for claim in mirror),
         parked=tuple(map(maybe_score_of, parked)),
         dead=tuple(at is not None for at in dead),
-        reasons=tuple(name.encode() in reply[11][::2] for name in NAMES[:ids]),
+        reasons=tuple(name.encode() in reasons[::2] for name in NAMES[:ids]),
         attempts=tuple(text and tried_of(text) for text in tried),
         revoked=tuple(map(_revocation, revoked, said.revoked)),
         receipts=tuple(map(_receipt, tried)),
+        delivered=tuple(until and score_of(float(until)) // 2 for until in delivered),
         calls=calls,
         notes=notes,
-        ready=tuple(map(_entry, reply[10])),
-        lease=reply[8] and token_of(reply[8]),
+        ready=tuple(map(_entry, ready)),
+        lease=lease and token_of(lease),
         turn=int(turn or 0),
         claimed=int(claimed or 0),
         fired_score=maybe_score_of(fired_score) if fired_score else -1,
         fired_claim=int(fired_claim or -1),
         look=look_of(look) if look else 0,
+        window=int(window_ms or 0) // TICK_MS,
+        generation=int(generation or 0),
+        healed=healed_of(healed),
+        gone=_gone(parts[9]),
     )
+
+
+def _gone(entries: dict[bytes, bytes]) -> tuple[Gone, ...]:
+    found = []
+    for name, score in entries.items():
+        generation, how = divmod(float(score), 1)
+        stamp, id = int.from_bytes(name[:4]), NAMES.index(name[4:].decode())
+        found.append(Gone(id, stamp, int(generation), how == PUBLISHED / 256))
+    return tuple(sorted(found))
 
 
 def _revocation(turn: bytes | None, said: Revocation | None) -> Revocation | None:
@@ -108,9 +130,25 @@ def answer_of(call: Call, reply: Any, said: Any) -> Any:
 def _of_client(call: ClientCall, reply: Any) -> Any:
     if call.verb == "receive":
         return [_received(*reply[i : i + 4]) for i in range(0, len(reply), 4)]
+    if call.verb == "restore":
+        return None if reply == [-2] else tuple(reply)
+    if call.verb == "tally":
+        return _tallied(reply)
+    if call.row is not None:
+        return ANSWERS[reply[0]], int.from_bytes(reply[1]) if reply[1] else -1
     if call.verb != "schedule":
         return ANSWERS[reply]
     return [ANSWERS[reply[i]] for i in range(0, len(reply), 3) for _ in range(reply[i + 2])]
+
+
+def _tallied(reply: Any) -> Tallied:
+    size, read, *found = reply
+    return Tallied(size, read, *found[1:2], *map(_listed, map(float, found[2:])))
+
+
+def _listed(number: float) -> int:
+    """A score of a message, or the number of its claim."""
+    return score_of(number) if number >= START_MS else int(number)
 
 
 def _received(id: bytes, record: bytes, count: int, until_ms: int) -> Received:
@@ -130,6 +168,10 @@ def _of_owner(call: OwnerCall, reply: Any, said: Any) -> Any:
             return tuple(reply[:3])
         case "count":
             return Counted(*reply[:6])
+        case "seal":
+            return Sealed(reply[0], reply[1], healed_of(reply[2]))
+        case "drop":
+            return (reply,)
         case "mend":
             return tuple(reply[3:5])
         case "unpark":

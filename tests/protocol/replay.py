@@ -21,7 +21,7 @@ from tests.protocol.bucket import Content
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.readings import READ, answer_of, content_of
 from tests.protocol.requests import command_of
-from tests.protocol.units import ms_of
+from tests.protocol.units import NAMES, ms_of
 from tests.protocol.world import Event
 
 BIRTH = "0123456789abcdef"
@@ -31,6 +31,14 @@ for i = 1, #KEYS / 2 do
   redis.call('DEL', KEYS[i])
   redis.call('COPY', KEYS[#KEYS / 2 + i], KEYS[i])
 end
+"""
+# All of one message but its attempts; KEYS: `keys.BUCKET_KEYS`.
+ERASE = """
+for _, i in ipairs({1, 5, 6}) do
+  redis.call('ZREM', KEYS[i], ARGV[1])
+end
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[7], ARGV[1])
 """
 
 
@@ -80,7 +88,7 @@ class Replay:
         self._namespace, self._wake = namespace, keys.wake(namespace)
         self._wakes.ask([packed("SUBSCRIBE", self._wake)])
         texts = {verb: text for verb, (text, _) in scripts().items()} | (mutated or {})
-        texts |= {"read": READ, "copy": COPY}
+        texts |= {"read": READ, "copy": COPY, "erase": ERASE}
         digests = self._redis.ask([packed("SCRIPT", "LOAD", text) for text in texts.values()])
         self._digests = dict(zip(texts, digests, strict=True))
         self._numbers = count()
@@ -125,6 +133,10 @@ class Replay:
             return self._script(command.name, command.keys, command.args)
         if event.verb == "lease_ends":
             return packed("DEL", bucket.key("lease"))
+        if event.verb == "wiped":
+            return packed("UNLINK", *own)
+        if event.verb.startswith("erase "):
+            return self._script("erase", own, [NAMES[int(event.verb.removeprefix("erase "))]])
         if event.verb.startswith("vanish "):
             return packed("DEL", bucket.key(event.verb.removeprefix("vanish ")))
         source, target = (own, replica) if event.verb == "replica_lags" else (replica, own)

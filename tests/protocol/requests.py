@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.message import PULL, OnConflict, rank_of
-from delaybridge.store import orphans, pulling
+from delaybridge.message import PULL, OnConflict, State, rank_of
+from delaybridge.store import healing, orphans, pulling
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.verbs import Bucket, Item
 from tests.protocol import consumer_verbs
-from tests.protocol.calls import Call, ClientCall, OwnerCall, Target
+from tests.protocol.calls import Call, ClientCall, OwnerCall, Reading, Target
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.units import (
     NAMES,
@@ -20,6 +20,7 @@ from tests.protocol.units import (
     TICK_MS,
     TTL_MS,
     ms_of,
+    redis_healed,
     redis_owner,
     redis_score,
     redis_stamp,
@@ -27,6 +28,8 @@ from tests.protocol.units import (
 )
 
 TOPIC = "t"
+_HAS_ROWS = 7  # a place of an argument of `schedule`
+_ALL = 100
 
 
 def command_of(bucket: Bucket, call: Call, clock: int, reach: Reach) -> RedisCommand[Any]:
@@ -42,8 +45,12 @@ def command_of(bucket: Bucket, call: Call, clock: int, reach: Reach) -> RedisCom
 
 def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[Any]:
     if call.verb == "schedule":
-        messages = [(redis_stamp(target.stamp), _accepted(target)) for target in call.targets]
-        return bucket.schedule(messages, OnConflict(call.policy), first=True, now_ms=now_ms)
+        return _schedule(bucket, call, now_ms)
+    if call.verb == "tally":
+        return bucket.tally(State(call.policy), _ALL, seed=1)
+    if call.verb == "restore":
+        assert call.reading is not None
+        return _restore(bucket, call.reading, now_ms)
     if call.verb == "receive":
         return pulling.receive(bucket, TOPIC, 1, call.ttr * TICK_MS, call.receipt, now_ms=now_ms)
     (target,) = call.targets
@@ -52,15 +59,41 @@ def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[An
     stamp, id = redis_stamp(target.stamp), NAMES[target.id]
     if call.verb == "reschedule":
         return bucket.reschedule(stamp, id, str(ms_of(target.score)), now_ms=now_ms)
-    verb = bucket.cancel if call.verb == "cancel" else bucket.kick
-    return verb(stamp, id, now_ms=now_ms)
+    if call.verb == "kick":
+        return bucket.kick(stamp, id, now_ms=now_ms)
+    row = b"" if call.row is None else b"?" if call.row < 0 else redis_stamp(call.row)
+    return bucket.cancel(stamp, id, row=row, now_ms=now_ms)
+
+
+def _schedule(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[Any]:
+    messages = [(redis_stamp(target.stamp), _accepted(target)) for target in call.targets]
+    command = bucket.schedule(messages, OnConflict(call.policy), first=True, now_ms=now_ms)
+    args = [*command.args]
+    args[_HAS_ROWS] = int(call.has_row) or args[_HAS_ROWS]
+    return msgspec.structs.replace(command, args=args)
+
+
+def _restore(bucket: Bucket, reading: Reading, now_ms: int) -> RedisCommand[Any]:
+    as_of = healing.Standing(str(reading.generation or ""), redis_healed(reading.healed))
+    rows = [
+        healing.Lacking(
+            NAMES[row.id], redis_stamp(row.stamp), redis_score(row.score),
+            _payload(row.stamp) if row.brought else b"", "why" if row.is_dead else "",
+        )
+        for row in reading.rows
+    ]  # fmt: skip
+    return healing.restore(bucket, as_of, rows, now_ms=now_ms)
 
 
 def _accepted(target: Target) -> Accepted:
-    """The payload is another for each stamp."""
     rank = rank_of(0 if target.score % 2 else 255)
-    payload = msgspec.msgpack.encode((f"{PULL}:{TOPIC}", target.stamp))
-    return Accepted(NAMES[target.id], b"", str(ms_of(target.score)), rank, payload)
+    when = str(ms_of(target.score))
+    return Accepted(NAMES[target.id], b"", when, rank, _payload(target.stamp))
+
+
+def _payload(stamp: int) -> bytes:
+    """Another for each stamp."""
+    return msgspec.msgpack.encode((f"{PULL}:{TOPIC}", stamp))
 
 
 def _under_receipt(
@@ -75,7 +108,8 @@ def _under_receipt(
 
 def _of_lease(bucket: Bucket, call: OwnerCall) -> RedisCommand[Any]:
     if call.verb == "acquire":
-        return bucket.acquire(redis_owner(call.token), TTL_MS)
+        window_ms = call.window * TICK_MS
+        return bucket.acquire(redis_owner(call.token), TTL_MS, dedup_ms=window_ms)
     if call.verb == "renew":
         return bucket.renew(redis_token(call.token), TTL_MS, call.have)
     return bucket.release(redis_token(call.token))
@@ -85,6 +119,12 @@ def _of_owner(bucket: Bucket, call: OwnerCall, now_ms: int, reach: Reach) -> Red
     token = redis_token(call.token)
     if call.verb == "reclaim":
         return bucket.reclaim(token, TTL_MS, limit=1, now_ms=now_ms)
+    if call.verb == "seal":
+        healed = redis_healed(call.healed)
+        return healing.seal(bucket, (token, TTL_MS), known=call.known, healed=healed)
+    if call.verb == "drop":
+        ended = [(NAMES[id], redis_stamp(stamp)) for id, stamp in call.ended]
+        return healing.drop(bucket, (token, TTL_MS), ended)
     if call.verb == "count":
         return orphans.count(bucket, (token, TTL_MS))
     if call.verb == "mend":
@@ -111,7 +151,7 @@ def _of_end(bucket: Bucket, call: OwnerCall, now_ms: int) -> RedisCommand[Any]:
     groups = [(copy.claim, [NAMES[copy.id]]) for copy in call.copies]
     items = [Item(NAMES[copy.id], copy.claim, redis_score(copy.score)) for copy in call.copies]
     if call.verb == "settle":
-        return bucket.settle(token, TTL_MS, groups)
+        return bucket.settle(token, TTL_MS, groups, now_ms=now_ms)
     if call.verb == "settle_once":
         return bucket.settle_once(token, TTL_MS, groups, now_ms=now_ms)
     if call.verb == "offer":

@@ -58,6 +58,7 @@ class Rules:
     # the window of delivered ids
     notes_delivered: bool = True  # what is settled or finished is noted
     marks_window: bool = True  # who takes the lease says for how long
+    keeps_longer: bool = True  # a shorter window does not end a longer one
     expires: bool = True  # a note counts until its window ends
     replaces: bool = True  # a call that replaces is not bound by it
     pending_first: bool = True  # what is pending again is answered as any that is pending

@@ -120,12 +120,12 @@ def _vanishing(state: State) -> Iterator[Step]:
 def _losing(state: State) -> Iterator[Step]:
     """The store is wiped; or a message that no owner has is deleted by hand."""
     if state.left.wipe:
-        yield Step("the store is wiped", "fault", World.wiped)
+        yield Step("the store is wiped", "loss", World.wiped)
     content = state.content
     for id, record in enumerate(content.messages if state.left.erase else ()):
         if record is not None and content.mirror[id] is None and state.lost[id] is None:
             label = f"{_WORDS[id]} is deleted by hand"
-            yield Step(label, "fault", partial(World.erases, id=id))
+            yield Step(label, "loss", partial(World.erases, id=id))
 
 
 def _wake_arrives(world: World) -> None:

@@ -19,10 +19,16 @@ from tests.protocol.explorations import (
     EVERYTHING_PULLED,
     FIRED_LATE,
     LATE_ENDS,
+    LEDGER,
+    LEDGER_ONCE,
+    LEDGER_PULLED,
     PULLED,
     SMALL,
     VANISHING,
     WHOLE,
+    WINDOWED,
+    WINDOWED_ONCE,
+    WINDOWED_PULLED,
 )
 from tests.protocol.lua_mutants import LUA_MUTANTS, LuaMutant
 from tests.protocol.owner_verbs import Reach
@@ -31,9 +37,11 @@ from tests.protocol.walk import walk
 from tests.protocol.world import Event
 
 TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "300"))
-MUTATED = 6000  # traces, until one shows the mutant
+MUTATED = 7500  # traces, until one shows the mutant
 STEPS = 100
 BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]
+LEDGERS = (LEDGER, LEDGER_ONCE, LEDGER_PULLED)
+WINDOWS = (WINDOWED, WINDOWED_ONCE, WINDOWED_PULLED)
 
 # The scripts of verbs that have none of their own.
 BORROWED = {"finish": "cancel", "extend": "reschedule", "release": "reschedule"}
@@ -42,7 +50,16 @@ Trace = tuple[list[Event], Reach]
 
 
 def bounds_of(number: int) -> Bounds:
-    """Half of all traces have all verbs and faults."""
+    """Every fifth has a ledger, or a window of delivered ids."""
+    turn, place = divmod(number, 5)
+    if place < 4:
+        return _of_bucket(4 * turn + place)
+    beside = LEDGERS if turn % 4 else WINDOWS
+    return beside[turn // 4 % len(beside)]
+
+
+def _of_bucket(number: int) -> Bounds:
+    """Half of these have all verbs and faults."""
     if number % 2 == 0:
         return {2: EVERYTHING_PULLED, 4: VANISHING, 6: EVERYTHING_ONCE}.get(number % 8, EVERYTHING)
     if number % 4 == 1:

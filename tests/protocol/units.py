@@ -14,6 +14,14 @@ NAMES = ("x", "y")
 _HEAD = struct.Struct(">xdI")
 
 
+def redis_healed(name: int) -> str:
+    return f"run:{name}" if name else ""
+
+
+def healed_of(text: bytes | None) -> int:
+    return int((text or b":0").partition(b":")[2])
+
+
 def ms_of(score: int) -> int:
     return START_MS + score // 2 * TICK_MS
 

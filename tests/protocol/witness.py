@@ -44,7 +44,7 @@ MOST = 4  # deliveries that are told apart
 
 
 class Fate(NamedTuple):
-    """What became of one accepted message. state: accepted | cancelled | maybe | settled.
+    """What became of one accepted message. state: accepted | cancelled | maybe | settled | erased.
 
     held, receipt: of the consumer that was given it last: until which tick, and under what.
     generation: how often it was rescheduled, or stored once more after it was settled. born: the
@@ -122,8 +122,8 @@ class Witness:
             elif effect.kind == "accepted":
                 self._accepted(effect)
                 self._is_free(call, effect, effects, now)
-            elif effect.kind == "restored":
-                self._restored(effect)
+            elif effect.kind in ("restored", "withdrawn"):
+                self._by_ledger(effect)
             elif effect.kind == "given":
                 self._given(call, effect, now)
             elif effect.kind in ("pending", "known"):
@@ -144,10 +144,10 @@ class Witness:
                 self.violations.append("1 answered created, and nothing was stored")
 
     def _is_renewed(self, call: ClientCall, effect: Effect) -> bool:
-        """A replace sent again after its message was settled: nothing is kept of those."""
+        """A replace sent again after its message was settled, or deleted: nothing is kept of those."""
         fates = [self.fates[target.stamp] for target in call.targets]
         return call.policy == "replace" and any(
-            f is not None and f.state == "settled" for f in fates
+            f is not None and f.state in ("settled", "erased") for f in fates
         )
 
     def _changed(self, effect: Effect) -> None:
@@ -172,7 +172,7 @@ class Witness:
         old = self.fates[effect.stamp]
         if old is not None and old.state in ("cancelled", "maybe"):
             self.violations.append("3 a schedule sent again revived a cancelled message")
-        elif old is not None and self.bounds.once:
+        elif old is not None and self.bounds.once and old.state != "erased":
             self.violations.append("5 a schedule sent again made a second copy, at most once")
         born = 0 if old is None else old.generation + 1
         fate = Fate("accepted", effect.score, born, born, unknown=effect.flag)
@@ -192,16 +192,18 @@ class Witness:
 
     # the ledger
 
-    def _restored(self, effect: Effect) -> None:
-        fate = self.fates[effect.stamp]
-        if fate is None:  # the store has forgotten it
+    def _by_ledger(self, effect: Effect) -> None:
+        """It is restored, or withdrawn, by its row."""
+        fate, is_back = self.fates[effect.stamp], effect.kind == "restored"
+        if fate is not None and not self.went_back:
+            if is_back and fate.state in ("cancelled", "maybe"):
+                self.violations.append("3 a cancelled message was brought back")
+            elif fate.state == "settled":
+                self.violations.append("5 a message that left was brought back, or cancelled")
+        if fate is None:  # it was not stored, or the store has forgotten it
             self.fates = put(self.fates, effect.stamp, Fate("accepted", effect.score))
-        elif fate.state == "accepted" or self.went_back:
-            self.change(effect.stamp, state="accepted", score=effect.score)
-        elif fate.state == "settled":
-            self.violations.append("5 a message that left was brought back")
-        else:
-            self.violations.append("3 a cancelled message was brought back")
+        state = "accepted" if is_back else "cancelled"
+        self.change(effect.stamp, state=state, score=effect.score)
 
     # pending messages
 
@@ -305,6 +307,7 @@ class Witness:
         is_new = fate is not None and fate.state == "accepted" and fate.born == 0
         if is_new and not self.went_back:
             self.violations.append("1 an accepted message was dropped")
+        self.change(effect.stamp, state="settled")
 
     def _ended(self, call: OwnerCall, effect: Effect, now: int) -> None:
         copy = next(copy for copy in call.copies if copy.id == effect.id)

@@ -250,8 +250,8 @@ class World:
     def erases(self, id: int) -> None:
         """All that the keys say of a message is deleted by hand, but for its attempts."""
         self.spend("erase")
-        self.witness.change(self.bucket.record(id).stamp, held=0, receipt=-1)
-        for name in ("messages", "due", "parked", "receipts"):
+        self.witness.change(self.bucket.record(id).stamp, state="erased", held=0, receipt=-1)
+        for name in ("messages", "due", "parked"):
             self.bucket.set(name, id, None)
         for name in ("dead", "reasons"):
             self.bucket.set(name, id, False)

@@ -148,7 +148,8 @@ class Content:
     def _note_delivered(self, id: str, now_ms: int) -> None:
         if self.marks.dedup_ms is not None:
             self._forget_delivered(now_ms)
-            self.delivered[id] = now_ms + self.marks.dedup_ms
+            until_ms = now_ms + self.marks.dedup_ms
+            self.delivered[id] = max(until_ms, self.delivered.get(id, 0))
 
     def _was_delivered(self, id: str, now_ms: int) -> bool:
         return self.marks.dedup_ms is not None and self.delivered.get(id, 0) > now_ms
