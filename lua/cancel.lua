@@ -165,6 +165,6 @@ if window then -- its consumer has finished it
   if #expired > 0 then
     redis.call('ZREM', KEYS[13], unpack(expired))
   end
-  redis.call('ZADD', KEYS[13], string.format('%.0f', now + window), id)
+  redis.call('ZADD', KEYS[13], 'GT', string.format('%.0f', now + window), id)
 end
 return with_stamp(answer, string.sub(old, 10, 13))

@@ -79,7 +79,7 @@ local function note_delivered(ids)
   for i, id in ipairs(ids) do
     entries[2 * i - 1], entries[2 * i] = until_ms, id
   end
-  redis.call('ZADD', KEYS[8], unpack(entries))
+  redis.call('ZADD', KEYS[8], 'GT', unpack(entries)) -- an owner with a longer window may have noted it
 end
 
 local function errors_of(ids)

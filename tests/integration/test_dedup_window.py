@@ -168,6 +168,17 @@ def test_an_owner_with_another_window_changes_it_and_one_without_ends_it(world: 
     assert world.schedule("long", world.now_ms) == CREATED
 
 
+def test_a_shorter_window_does_not_end_a_longer_one(world: World) -> None:
+    deliver(world, "x")
+    assert world.replace("x", world.now_ms) == CREATED
+    world.end_lease()
+    owner = world.owner(dedup_ms=1000)
+    owner.claim()
+    owner.settle(*owner.fire(world.now_ms + 0.999))
+    world.now_ms += WINDOW_MS - 1
+    assert world.schedule("x", world.now_ms) == DUPLICATE
+
+
 # memory
 
 
