@@ -60,7 +60,8 @@ def _ordered(state: State, bounds: Bounds, order: Order) -> Iterator[Step]:
         call = world.order(order)
         world.execute(call)
         kinds = {effect.kind for effect in world.bucket.effects}
-        world.is_idle = not kinds - {"in_flight"}
+        is_noted = call.has_row and order.verb == "schedule"  # also what was refused
+        world.is_idle = not kinds - {"in_flight"} and not is_noted
         if not world.is_idle:
             world.spend("twice")
             world.requests += (call,)

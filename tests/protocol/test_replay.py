@@ -20,6 +20,7 @@ from tests.protocol.explorations import (
     FIRED_LATE,
     LATE_ENDS,
     LEDGER,
+    LEDGER_BURIED,
     LEDGER_ONCE,
     LEDGER_PULLED,
     PULLED,
@@ -29,6 +30,8 @@ from tests.protocol.explorations import (
     WINDOWED,
     WINDOWED_ONCE,
     WINDOWED_PULLED,
+    WINDOWS_RECEIVED,
+    WINDOWS_SETTLED,
 )
 from tests.protocol.lua_mutants import LUA_MUTANTS, LuaMutant
 from tests.protocol.owner_verbs import Reach
@@ -40,7 +43,7 @@ TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "300"))
 MUTATED = 7500  # traces, until one shows the mutant
 STEPS = 100
 BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]
-LEDGERS = (LEDGER, LEDGER_ONCE, LEDGER_PULLED)
+BESIDE = (LEDGER, WINDOWS_SETTLED, LEDGER_PULLED, LEDGER_BURIED, LEDGER_ONCE, WINDOWS_RECEIVED)
 WINDOWS = (WINDOWED, WINDOWED_ONCE, WINDOWED_PULLED)
 
 # The scripts of verbs that have none of their own.
@@ -54,8 +57,9 @@ def bounds_of(number: int) -> Bounds:
     turn, place = divmod(number, 5)
     if place < 4:
         return _of_bucket(4 * turn + place)
-    beside = LEDGERS if turn % 4 else WINDOWS
-    return beside[turn // 4 % len(beside)]
+    if turn % 7 == 6:
+        return WINDOWS[turn // 7 % len(WINDOWS)]
+    return BESIDE[turn % 7]
 
 
 def _of_bucket(number: int) -> Bounds:
@@ -67,7 +71,7 @@ def _of_bucket(number: int) -> Bounds:
     return PULLED if number % 8 == 3 else BOUNDS[number // 8 % len(BOUNDS)]
 
 
-@lru_cache(600)
+@lru_cache(6000)
 def trace(number: int) -> Trace:
     bounds = bounds_of(number)
     return walk(bounds, Random(number), STEPS), bounds.reach

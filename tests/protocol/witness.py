@@ -144,10 +144,10 @@ class Witness:
                 self.violations.append("1 answered created, and nothing was stored")
 
     def _is_renewed(self, call: ClientCall, effect: Effect) -> bool:
-        """A replace sent again after its message was settled, or deleted: nothing is kept of those."""
+        """A replace sent again that was not accepted, or whose message was settled, or deleted."""
         fates = [self.fates[target.stamp] for target in call.targets]
         return call.policy == "replace" and any(
-            f is not None and f.state in ("settled", "erased") for f in fates
+            f is None or f.state in ("settled", "erased") for f in fates
         )
 
     def _changed(self, effect: Effect) -> None:
