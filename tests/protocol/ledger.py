@@ -19,82 +19,44 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
+from tests.protocol.ledger_owner import LedgerOwner
 from tests.protocol.ledger_rules import LedgerRules
+from tests.protocol.ledger_state import (
+    CANCELLED,
+    LIVE,
+    PUBLISHED,
+    STAMP,
+    Doing,
+    LedgerState,
+    Step,
+    Store,
+    changed,
+    doing_with,
+    with_store,
+)
 
-Stamp = int
-LIVE, PUBLISHED, CANCELLED = "live", "published", "cancelled"
-
-
-class Store(NamedTuple):
-    """The bucket. has: the stamp of the message, if it is there. gone: (stamp, generation)."""
-
-    has: Stamp | None = None
-    gone: frozenset[tuple[Stamp, int]] = frozenset()
-    undone: frozenset[Stamp] = frozenset()  # cancelled calls, as `calls` has them
-    generation: int = 0
-    healed: int = -1  # the run under which it was compared, and which comparison; -1: never
-
-
-class Doing(NamedTuple):
-    """What somebody is in the middle of. at: its next step; the rest: what it knows."""
-
-    at: str
-    generation: int = 0
-    healed: int = -1
-    rows: tuple[Stamp, ...] = ()
-    run: int = -1  # of the server, when its owner began
-
-
-class LedgerState(NamedTuple):
-    """Everything. run: of the server. session: that under which its owner may publish, or -1.
-
-    known: the last generation that the owner knows the ledger to have. answered: to both clients.
-    delivered: how often; forgot: Redis went back, so a message may come twice, unless the worker
-    that delivered it remembers.
-    """
-
-    store: Store = Store()
-    snapshot: Store | None = None
-    run: int = 0
-    row: str = ""
-    scheduling: Doing | None = Doing("row")
-    cancelling: Doing | None = Doing("redis")
-    owner: Doing | None = None
-    session: int = -1
-    known: int = -1
-    restoring: Doing | None = None
-    answered: frozenset[str] = frozenset()
-    delivered: int = 0
-    forgot: bool = False
-    faults: int = 0
-    restores: int = 0
-    seals: int = 0
-    comparisons: int = 0
-    violated: str = ""
-    was_answered: bool = False  # the schedule, when the message was delivered first
-    remembers: bool = False
-
-
-changed, with_store, doing_with = LedgerState._replace, Store._replace, Doing._replace
-STAMP = 1
-_COMPARISONS = 100  # more than there are
-Step = tuple[str, LedgerState]
-
-
-class LedgerModel:
+class LedgerModel(LedgerOwner):
     """The steps from a state. faults: wipes, roll-backs and deaths, together."""
 
     def __init__(
-        self, rules: LedgerRules, *, faults: int, restores: int, seals: int, goes_back: bool = False
+        self,
+        rules: LedgerRules,
+        *,
+        faults: int,
+        restores: int,
+        seals: int,
+        goes_back: bool = False,
+        silences: int = 0,
+        moves: int = 0,
     ) -> None:
-        """goes_back: a roll-back instead of a wipe."""
+        """goes_back: a roll-back instead of a wipe. silences: of the ledger. moves: of the bucket."""
         self.rules, self.faults, self.restores, self.seals = rules, faults, restores, seals
-        self.goes_back = goes_back
+        self.goes_back, self.silences, self.moves = goes_back, silences, moves
 
     def steps(self, now: LedgerState) -> Iterator[Step]:
-        for part in (self._schedule, self._cancel, self._own, self._restore, self._fail):
+        parts = (self._schedule, self._cancel, self._own, self._move, self._restore, self._fail)
+        for part in parts:
             yield from part(now)
 
     # clients
@@ -102,6 +64,8 @@ class LedgerModel:
     def _schedule(self, now: LedgerState) -> Iterator[Step]:
         doing = now.scheduling
         if doing is None:
+            return
+        if now.silent and doing.at != "redis":
             return
         if doing.at == "row":
             after = changed(now, scheduling=Doing("redis"))
@@ -122,6 +86,8 @@ class LedgerModel:
         doing = now.cancelling
         if doing is None or now.scheduling is not None:
             return  # what is cancelled was accepted, or its caller is dead
+        if now.silent and doing.at in ("look", "commit"):
+            return
         if doing.at == "redis":
             if now.store.has is None:
                 yield "cancel: unknown", changed(now, cancelling=Doing("look"))
@@ -172,126 +138,6 @@ class LedgerModel:
             violated = violated or "6 a delivered message was cancelled"
         return changed(now, answered=now.answered | {"cancelled"}, violated=violated)
 
-    def _leave(self, store: Store) -> Store:
-        gone = store.gone
-        if self.rules.gone and store.generation:
-            gone = gone | {(STAMP, store.generation)}
-        return with_store(store, has=None, gone=gone)
-
-    # the owner
-
-    def _own(self, now: LedgerState) -> Iterator[Step]:
-        doing = now.owner
-        if doing is None:
-            if now.session < 0:
-                begun = Doing("verify", run=now.run)
-                yield "owner: a session", changed(now, owner=begun, known=-1)
-                return
-            if now.seals < self.seals:
-                yield "owner: seal", self._seal(now, "tell")
-            yield from self._publish(now)
-            return
-        act: Callable[[LedgerState, Doing], LedgerState] = getattr(self, f"_{doing.at}")
-        yield f"owner: {doing.at}", act(now, doing)
-
-    def _publish(self, now: LedgerState) -> Iterator[Step]:
-        if now.store.has is None:
-            return
-        if self.rules.server_checked and now.session != now.run:
-            yield "owner: another server", changed(now, session=-1)
-            return
-        violated = now.violated
-        if "cancelled" in now.answered:
-            violated = violated or "3 published after the answer cancelled"
-        is_known = not now.forgot or now.remembers
-        if now.delivered and is_known and now.scheduling is None and now.was_answered:
-            violated = violated or "5 a message that left was brought back"
-        store = self._leave(now.store)
-        yield (
-            "owner: publish",
-            changed(
-                now,
-                store=store,
-                delivered=min(now.delivered + 1, 2),
-                remembers=True,
-                violated=violated,
-                was_answered=now.was_answered if now.delivered else "created" in now.answered,
-            ),
-        )
-
-    def _seal(self, now: LedgerState, then: str) -> LedgerState:
-        store = now.store
-        if now.known >= store.generation:
-            return changed(now, session=-1, owner=None)  # the store lost writes
-        last = now.known if self.rules.kept_longer else now.known + 1
-        gone = frozenset(each for each in store.gone if each[1] >= last)
-        sealed = with_store(store, gone=gone, generation=store.generation + 1)
-        run = now.run if now.owner is None else now.owner.run
-        doing = Doing(then, store.generation, run=run)
-        return changed(now, store=sealed, owner=doing, seals=now.seals + 1)
-
-    def _verify(self, now: LedgerState, doing: Doing) -> LedgerState:
-        if not self.rules.verified or now.store.healed // _COMPARISONS == doing.run:
-            return changed(now, owner=None, session=doing.run)
-        return changed(now, owner=doing_with(doing, at="hand_over"))
-
-    def _hand_over(self, now: LedgerState, doing: Doing) -> LedgerState:
-        after = changed(now, owner=doing_with(doing, at="begin"))
-        return self._handed_over(after) if self.rules.remembered_first else after
-
-    def _handed_over(self, now: LedgerState) -> LedgerState:
-        is_new = self.rules.remembered and now.remembers and now.row == LIVE
-        return changed(now, row=PUBLISHED) if is_new else now
-
-    def _begin(self, now: LedgerState, doing: Doing) -> LedgerState:
-        if self.rules.begun_named:
-            begun = now.comparisons + 1
-            now = changed(now, store=with_store(now.store, healed=-1 - begun), comparisons=begun)
-        return self._seal(now, "tell_first")
-
-    def _tell(self, now: LedgerState, doing: Doing) -> LedgerState:
-        return changed(self._told(now, doing), owner=None)
-
-    def _tell_first(self, now: LedgerState, doing: Doing) -> LedgerState:
-        now = now if self.rules.remembered_first else self._handed_over(now)
-        return changed(self._told(now, doing), owner=doing_with(doing, at="compare"))
-
-    def _told(self, now: LedgerState, doing: Doing) -> LedgerState:
-        row = now.row
-        left = [g for stamp, g in now.store.gone if stamp == STAMP and g <= doing.generation]
-        if left and row == LIVE:
-            row = CANCELLED if STAMP in now.store.undone else PUBLISHED
-        return changed(now, row=row, known=doing.generation)
-
-    def _compare(self, now: LedgerState, doing: Doing) -> LedgerState:
-        """Drop what has ended; then what is missing is looked for."""
-        store = now.store
-        if store.has is not None and now.row in (PUBLISHED, CANCELLED):
-            store = with_store(store, has=None)
-        return changed(now, store=store, owner=doing_with(doing, at="stand"))
-
-    def _stand(self, now: LedgerState, doing: Doing) -> LedgerState:
-        begun = Doing("read", now.store.generation, now.store.healed, run=doing.run)
-        return changed(now, owner=begun)
-
-    def _read(self, now: LedgerState, doing: Doing) -> LedgerState:
-        rows = (STAMP,) if now.row == LIVE else ()
-        return changed(now, owner=doing_with(doing, at="bring", rows=rows))
-
-    def _bring(self, now: LedgerState, doing: Doing) -> LedgerState:
-        store, is_void = self._restored(now.store, doing)
-        return changed(
-            now, store=store, owner=doing_with(doing, at="stand" if is_void else "heal", rows=())
-        )
-
-    def _heal(self, now: LedgerState, doing: Doing) -> LedgerState:
-        if now.known >= now.store.generation:
-            return changed(now, session=-1, owner=None)
-        # The run that it read when it began: if that is over, the first answer to a fire says so.
-        healed = doing.run * _COMPARISONS + (now.comparisons if self.rules.each_named else 0)
-        store = with_store(now.store, healed=healed, generation=now.store.generation + 1)
-        return changed(now, store=store, owner=None, session=doing.run)
-
     # somebody who restores
 
     def _restore(self, now: LedgerState) -> Iterator[Step]:
@@ -301,6 +147,8 @@ class LedgerModel:
                 begun = Doing("read", now.store.generation, now.store.healed)
                 yield "restore: begin", changed(now, restoring=begun, restores=now.restores + 1)
         elif doing.at == "read":
+            if now.silent:
+                return
             rows = (STAMP,) if now.row == LIVE else ()
             bring = doing_with(doing, at="bring", rows=rows)
             yield "restore: the ledger", changed(now, restoring=bring)
@@ -308,21 +156,14 @@ class LedgerModel:
             store, _ = self._restored(now.store, doing)
             yield "restore: Redis", changed(now, store=store, restoring=None)
 
-    def _restored(self, store: Store, doing: Doing) -> tuple[Store, bool]:
-        """The bucket after a restore, and whether it was void."""
-        passed = store.generation - doing.generation
-        if self.rules.generations and not 0 <= passed <= 1:
-            return store, True
-        if self.rules.healed_named and store.healed != doing.healed:
-            return store, True
-        has_left = any(stamp == STAMP for stamp, _ in store.gone) or STAMP in store.undone
-        if doing.rows and store.has is None and not has_left:
-            store = with_store(store, has=STAMP)
-        return store, False
-
     # faults
 
     def _fail(self, now: LedgerState) -> Iterator[Step]:
+        if now.silent:
+            yield "the ledger answers", changed(now, silent=False)
+        elif now.silences < self.silences:
+            silent = changed(now, silent=True, was_silent=True, silences=now.silences + 1)
+            yield "the ledger is silent", silent
         if now.snapshot is None and self.goes_back:
             yield "Redis: a snapshot", changed(now, snapshot=now.store)
         if now.faults >= self.faults:
@@ -332,7 +173,7 @@ class LedgerModel:
             yield "the scheduling client dies", changed(fault, scheduling=None)
         if now.cancelling is not None:
             yield "the cancelling client dies", changed(fault, cancelling=None)
-        yield "the owner dies", changed(fault, owner=None, session=-1, known=-1, remembers=False)
+        yield from self._die(fault)
         if not self.goes_back:
             yield (
                 "Redis: wiped",
@@ -341,6 +182,17 @@ class LedgerModel:
         if now.snapshot is not None:
             back = changed(fault, store=now.snapshot, run=now.run + 1, forgot=True)
             yield "Redis: an older past", back
+
+    def _die(self, fault: LedgerState) -> Iterator[Step]:
+        """A worker dies, and with it what it remembers."""
+        left = fault.memories - {fault.holder}
+        forgetting = changed(fault, is_lost=fault.is_lost or fault.holder in fault.memories)
+        yield (
+            "the owner dies",
+            changed(forgetting, memories=left, owner=None, session=-1, known=-1),
+        )
+        if left:
+            yield "the other worker dies", changed(fault, memories=fault.memories - left, is_lost=True)
 
     # in the end
 
@@ -351,7 +203,7 @@ class LedgerModel:
         now = changed(
             now, scheduling=None, cancelling=None, restoring=None, owner=None, session=-1,
             known=-1, snapshot=now.store, seals=-1000, store=with_store(now.store, healed=-1),
-            faults=self.faults, restores=self.restores,
+            faults=self.faults, restores=self.restores, silent=False, memories=frozenset(),
         )  # fmt: skip
         for _ in range(40):
             steps = [step for step in self._own(now) if "seal" not in step[0]]

@@ -22,3 +22,7 @@ class LedgerRules(NamedTuple):
     row_checked: bool = True  # a cancel of a row alone counts if that was live at its commit
     remembered: bool = True  # a worker tells what it delivered before it rebuilds a bucket
     remembered_first: bool = True  # it does so before the comparison begins
+    kept_until_told: bool = True  # it remembers until the ledger has it
+    standing_checked: bool = True  # what was read of `gone` counts if Redis has not forgotten it
+    others_tell: bool = True  # a worker tells also what it delivered of buckets that it lost
+    others_awaited: bool = True  # if the ledger was silent, nothing is rebuilt before they did

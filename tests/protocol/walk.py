@@ -16,10 +16,10 @@ from tests.protocol.world import Event, State, World, start
 WEIGHTS: dict[str, float] = {
     "fault": 1, "loss": 0.4, "twice": 2, "tick": 1, "release": 0.1, "renew": 1, "learns": 1, "lease": 2,
     "park": 2, "again": 6, "unpark": 6, "acquire": 8, "reclaim": 8, "reads": 8, "fire": 12,
-    "count": 2, "mend": 8, "bury": 8, "settle_once": 8, "consumer": 8, "offer": 8, "seal": 2,
-    "drop": 1, "restore": 2, "look": 0.5, "reads the ledger": 2, "withdrawn": 1, "row": 1, "tally": 0.1,
+    "count": 2, "mend": 8, "bury": 8, "settle_once": 8, "consumer": 8, "offer": 8, "seal": 1,
+    "drop": 1, "restore": 1, "look": 0.5, "reads the ledger": 2, "withdrawn": 1, "row": 1, "tally": 0.1,
 }  # fmt: skip
-CLIENTS, BESIDE_A_LEDGER = 12, 5  # all clients' calls together
+CLIENTS, BESIDE_OWNERS = 12, 5  # all clients' calls together
 
 
 def walk(bounds: Bounds, random: Random, length: int) -> list[Event]:
@@ -41,7 +41,8 @@ def walk(bounds: Bounds, random: Random, length: int) -> list[Event]:
 
 
 def _chosen(possible: list[Step], bounds: Bounds, random: Random) -> Step:
-    of_client = (BESIDE_A_LEDGER if bounds.ledger else CLIENTS) / len(bounds.orders)
+    of_owners = bounds.ledger or len(bounds.windows) > 1
+    of_client = (BESIDE_OWNERS if of_owners else CLIENTS) / len(bounds.orders)
     weights = [
         of_client if step.kind in client_verbs.VERBS else WEIGHTS.get(step.kind, 4)
         for step in possible
