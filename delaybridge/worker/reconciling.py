@@ -157,7 +157,7 @@ class Reconciling:
         looked = await self._store.complete(restore_missing(bucket, self._records))
         if not session.alive:  # nor is anything known of it any more
             return False
-        known, name = self._known[session], f"{session.server}:{session.token}"
+        known, name = sealed.generation, f"{session.server}:{session.token}"
         done = healing.seal(bucket, session.owner, known=known, healed=name)
         if await self._store.run_one(done) is None or not session.alive:
             return False  # if Redis went back meanwhile, the bucket stays in doubt
@@ -227,10 +227,12 @@ class Reconciling:
         seal = healing.seal(session.bucket, session.owner, known=self._known.get(session))
         about, answer = await self._store.run([info, seal])
         sealed: Sealed | None = answer
-        if sealed is not None:
-            session.server = session.server or about.get("run_id", "")
-            if marks is not None:
-                self._seen[session] = marks
+        run = about.get("run_id", "")
+        if sealed is None or (session.server or run) != run:
+            return None  # another server may have an older past: what left is not in its `gone`
+        session.server = run
+        if marks is not None:
+            self._seen[session] = marks
         return sealed
 
     async def _tell_sealed(self, session: Session, sealed: Sealed) -> bool:

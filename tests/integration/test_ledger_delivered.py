@@ -19,11 +19,12 @@ from delaybridge.message import Message, new_id
 from delaybridge.scan.fleet import Membership
 from delaybridge.scan.session import Session
 from delaybridge.settings.durability import Durability, Keeping
-from delaybridge.store import keys
+from delaybridge.store import healing, keys, registry
 from delaybridge.store.healing import Sealed
 from delaybridge.store.keys import bucket_of
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.replies import Fleet
+from delaybridge.store.verbs import Bucket
 from delaybridge.worker import reconciling
 from delaybridge.worker.happened import Happened
 from delaybridge.worker.reconciling import Reconciling
@@ -35,7 +36,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
 TO = "memory:q"
-COUNT = 200
+COUNT, TTL_MS = 200, 60_000
 
 
 @pytest.fixture
@@ -264,3 +265,60 @@ async def test_a_wipe_while_the_ledger_is_told_makes_nothing_come_twice(
     await in_redis(crew, 0)
     assert arrived.twice == []
     await crew.stop()
+
+
+async def taken(crew: Crew) -> tuple[Reconciling, Session]:
+    """The ledger's side of a worker, and a session of the only bucket that it verified."""
+    store = crew.client._store
+    assert store.recorder is not None
+    ((_, birth),) = await store.run([registry.read_birth(crew.namespace)])
+    bucket = Bucket(crew.namespace, 0, birth)
+    lease = await store.run_one(bucket.acquire("w:1", TTL_MS))
+    session = Session(bucket, str(lease.token), lease.turn, TTL_MS, 0.0)
+    site = Reconciling(store, store.recorder, Happened("w"))
+    assert await site.verify(session)
+    return site, session
+
+
+@pytest.fixture
+async def single(redis_url: str, namespace: str, ledger_url: str) -> AsyncIterator[Crew]:
+    crew = Crew(redis_url, namespace, 1, ledger=ledger_url)
+    yield crew
+    await crew.close()
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+async def test_what_an_older_server_has_not_seen_leave_is_remembered(
+    single: Crew, ledger: LedgerProbe
+) -> None:
+    """Another server took over, and has the lease; the worker tells what left before it notices."""
+    await single.client.schedule(TO, b"x", delay="1h", id="x")
+    site, session = await taken(single)
+    stamp, due_ms = ledger.ask("SELECT stamp, due_ms FROM message")[0]
+    site._happened.left(0, [copy_of(session, "x", due_ms, stamp)], 123)  # and Redis forgot it
+    session.server = "the one before"
+    await site._tell(session)
+    assert site._happened.messages == 1
+    await site._happened.tell(site._ledger, site._records, 0)
+    assert ledger.state("x") == "published"
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+async def test_a_wipe_while_it_is_told_what_left_refuses_the_session(
+    single: Crew, redis_url: str, ledger: LedgerProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = healing.left
+
+    def left(bucket: Bucket, *args: Any) -> Any:
+        with redis_py.Redis.from_url(redis_url) as connection:
+            connection.delete(*map(bucket.key, keys.BUCKET_KEYS))
+        return original(bucket, *args)
+
+    await single.client.schedule(TO, b"x", delay="1h", id="x")
+    site, session = await taken(single)
+    await single.client.cancel("x")
+    again = Session(session.bucket, session.token, 1, TTL_MS, 0.0)
+    again.was_mended = True
+    monkeypatch.setattr(healing, "left", left)
+    assert await site.verify(again) is False
+    assert ledger.state("x") == "cancelled"

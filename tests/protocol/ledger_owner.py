@@ -42,7 +42,7 @@ class LedgerOwner:
                 yield "owner: a session", changed(now, owner=begun, known=-1)
                 return
             if now.seals < self.seals:
-                yield "owner: seal", self._seal(now, "tell")
+                yield "owner: seal", self._seal_again(now)
             yield from self._publish(now)
             return
         if now.silent and doing.at in _ASKING:
@@ -90,6 +90,12 @@ class LedgerOwner:
                 was_answered=now.was_answered if now.delivered else "created" in now.answered,
             ),
         )
+
+    def _seal_again(self, now: LedgerState) -> LedgerState:
+        sealed = self._seal(now, "tell")
+        if self.rules.told_by_server and now.session != now.run:
+            return changed(sealed, session=-1, owner=None)
+        return sealed
 
     def _seal(self, now: LedgerState, then: str) -> LedgerState:
         store = now.store

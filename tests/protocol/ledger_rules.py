@@ -24,5 +24,6 @@ class LedgerRules(NamedTuple):
     remembered_first: bool = True  # it does so before the comparison begins
     kept_until_told: bool = True  # it remembers until the ledger has it
     standing_checked: bool = True  # what was read of `gone` counts if Redis has not forgotten it
+    told_by_server: bool = True  # nor does what another server says of `gone`: it may be older
     others_tell: bool = True  # a worker tells also what it delivered of buckets that it lost
     others_awaited: bool = True  # if the ledger was silent, nothing is rebuilt before they did
