@@ -28,7 +28,7 @@ class Endings(Sender):
                 yield Step(f"{what}: unknown, arrived", "fault", self._ended(copy, "arrived"))
                 yield Step(f"{what}: unknown, gone", "fault", self._ended(copy, "gone"))
             if left.refused:
-                yield Step(f"{what}: refused", "fault", self._ended(copy, "refused"))
+                yield Step(f"{what}: refused", "refused", self._ended(copy, "refused"))
 
     def _ended(self, copy: Copy, how: str) -> Callable[[World], None]:
         def ended(world: World) -> None:

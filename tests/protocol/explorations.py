@@ -188,14 +188,19 @@ LEDGER = Bounds(
 LEDGER_PULLED = replace(LEDGER, name="a ledger, pull", pulls=True)
 LEDGER_ONCE = replace(LEDGER, name="a ledger, at most once", once=True)
 LEDGER_BURIED = Bounds(
-    "a ledger, buried", (schedule(X, 0), kick(X), cancel(X)), 16, ends=4, buries=True, ledger=True,
+    "a ledger, buried", (schedule(X, 0), schedule(X, 0), kick(X), cancel(X)), 16, ends=4, buries=True,
+    ledger=True,
     faults=Faults(refused=12, rollback=4, erase=4, twice=4), verbs=frozenset({"client", "bury"}),
 )  # fmt: skip
-WINDOWS_SETTLED = Bounds(
-    "windows, settled", (schedule(X, 0), schedule(X, 0, "replace"), schedule(X, 0, "keep")), 16,
-    ends=4, windows=(1, 3), faults=Faults(pause=8, twice=4), verbs=frozenset({"client"}),
+LEDGER_MET = Bounds(
+    "a ledger, scheduled again", (schedule(X, 0), schedule(X, 0), schedule(X, 0, "keep")), 24, ends=4,
+    ledger=True, faults=Faults(twice=12), verbs=frozenset({"client"}),
 )  # fmt: skip
-WINDOWS_RECEIVED = replace(WINDOWS_SETTLED, name="windows, received", pulls=True)
+WINDOWS_SETTLED = Bounds(
+    "windows, settled",
+    (schedule(X, 0), schedule(X, 0, "keep"), *[schedule(X, 0, "replace")] * 4), 16, ends=2, windows=(1, 3), faults=Faults(pause=8, twice=4), verbs=frozenset({"client"}),
+)  # fmt: skip
+WINDOWS_RECEIVED = replace(WINDOWS_SETTLED, name="windows, received", pulls=True, ledger=True)
 PULLED = Bounds(
     "received", (schedule(X, 0), schedule(X, 0, "keep"), schedule(Y, 3), reschedule(X, 2)), 60,
     ids=2, ends=6, lead=1, pulls=True, faults=Faults(twice=8, lost=3),

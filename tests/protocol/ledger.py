@@ -36,6 +36,7 @@ from tests.protocol.ledger_state import (
     with_store,
 )
 
+
 class LedgerModel(LedgerOwner):
     """The steps from a state. faults: wipes, roll-backs and deaths, together."""
 
@@ -49,8 +50,13 @@ class LedgerModel(LedgerOwner):
         goes_back: bool = False,
         silences: int = 0,
         moves: int = 0,
+        cancels: bool = True,
     ) -> None:
-        """goes_back: a roll-back instead of a wipe. silences: of the ledger. moves: of the bucket."""
+        """goes_back: a roll-back instead of a wipe. silences: of the ledger. moves: of the bucket.
+
+        cancels: whether somebody cancels the message.
+        """
+        self.first = LedgerState() if cancels else LedgerState(cancelling=None)
         self.rules, self.faults, self.restores, self.seals = rules, faults, restores, seals
         self.goes_back, self.silences, self.moves = goes_back, silences, moves
 
@@ -192,7 +198,10 @@ class LedgerModel(LedgerOwner):
             changed(forgetting, memories=left, owner=None, session=-1, known=-1),
         )
         if left:
-            yield "the other worker dies", changed(fault, memories=fault.memories - left, is_lost=True)
+            yield (
+                "the other worker dies",
+                changed(fault, memories=fault.memories - left, is_lost=True),
+            )
 
     # in the end
 
@@ -213,9 +222,12 @@ class LedgerModel(LedgerOwner):
         return bool(now.delivered) or now.row == CANCELLED or STAMP in now.store.undone
 
 
-def explore_ledger(model: LedgerModel) -> tuple[int, dict[str, list[str]]]:
-    """How many states there are, and the shortest way to each violation."""
-    first = LedgerState()
+def explore_ledger(model: LedgerModel, until: int = 0) -> tuple[int, dict[str, list[str]]]:
+    """How many states there are, and the shortest way to each violation.
+
+    until: the number of a promise; once it is broken, the other states are left out.
+    """
+    first = model.first
     ways: dict[LedgerState, tuple[LedgerState | None, str]] = {first: (None, "")}
     violated: dict[str, list[str]] = {}
     todo = deque([first])
@@ -224,6 +236,8 @@ def explore_ledger(model: LedgerModel) -> tuple[int, dict[str, list[str]]]:
         what = now.violated or ("" if model.ends_well(now) else "1 an accepted message is lost")
         if what:
             violated.setdefault(what, _way(ways, now))
+            if int(what[0]) == until:
+                break
             continue
         for label, after in model.steps(now):
             if after not in ways:

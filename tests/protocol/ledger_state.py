@@ -72,5 +72,3 @@ changed, with_store, doing_with = LedgerState._replace, Store._replace, Doing._r
 STAMP = 1
 COMPARISONS = 100  # more than there are
 Step = tuple[str, LedgerState]
-
-

@@ -78,7 +78,8 @@ class Owner(Endings, LedgerSide):
             world.change(self.i, token=token, have=token[1] if have else 0, node=world.node)
 
         call = OwnerCall("acquire", (owner, 0), window=window)
-        yield from self.sends("takes the lease", call, taken, self._drew(owner))
+        what = f"takes the lease, window {window}" if window else "takes the lease"
+        yield from self.sends(what, call, taken, self._drew(owner))
 
     def _drew(self, owner: int) -> Arrives:
         def drew(world: World, _: None) -> None:

@@ -9,31 +9,51 @@ import pytest
 from tests.protocol.ledger import LedgerModel, explore_ledger
 from tests.protocol.ledger_rules import LedgerRules
 
-BOUNDS = {
+BOUNDS: dict[str, dict[str, Any]] = {
     "wiped": {"faults": 1, "restores": 0, "seals": 2},
     "restored by others": {"faults": 0, "restores": 1, "seals": 4},
     "wiped, restored by others": {"faults": 1, "restores": 1, "seals": 2},
+    "wiped, another owner": {"faults": 1, "restores": 0, "seals": 2, "moves": 1},
+    "wiped in a silence": {"faults": 1, "restores": 0, "seals": 1, "silences": 1, "moves": 1},
     "an older past": {"faults": 1, "restores": 0, "seals": 2, "goes_back": True},
+    "an older past, another owner": {
+        "faults": 1, "restores": 0, "seals": 1, "goes_back": True, "moves": 1,
+    },
+    "an older past in a silence": {
+        "faults": 1, "restores": 0, "seals": 1, "goes_back": True, "silences": 1, "moves": 1,
+    },
     "an older past, restored by others": {
         "faults": 1, "restores": 1, "seals": 1, "goes_back": True,
     },
+    "wiped, nobody cancels": {"faults": 1, "restores": 1, "seals": 1, "cancels": False},
+    "a silence, nobody cancels": {
+        "faults": 1, "restores": 0, "seals": 1, "silences": 1, "moves": 1, "cancels": False,
+    },
+    "an older past, nobody cancels": {
+        "faults": 1, "restores": 0, "seals": 2, "goes_back": True, "cancels": False,
+    },
 }  # fmt: skip
-# A rule -> where it is needed, and the promises that break without it.
-MUTANTS: dict[str, tuple[Any, ...]] = {
-    "row_first": ("wiped", 1, 5),
+# A rule -> where it is needed, and a promise that breaks without it.
+MUTANTS = {
+    "row_first": ("wiped", 1),
     "answer_last": ("wiped", 3),
-    "gone": ("restored by others", 5, 6),
-    "generations": ("restored by others", 5, 6),
-    "kept_longer": ("restored by others", 5, 6),
-    "verified": ("wiped", 1, 6),
-    "server_checked": ("an older past", 3, 5),
-    "healed_named": ("wiped, restored by others", 3, 5),
+    "gone": ("restored by others", 5),
+    "generations": ("restored by others", 5),
+    "kept_longer": ("restored by others", 5),
+    "verified": ("wiped", 1),
+    "server_checked": ("an older past", 3),
+    "healed_named": ("wiped, restored by others", 3),
     "begun_named": ("wiped", 3),
     "each_named": ("wiped", 3),
     "confirmed": ("wiped", 3),
     "row_checked": ("restored by others", 6),
-    "remembered": ("wiped", 5),
-    "remembered_first": ("wiped, restored by others", 5),
+    "remembered": ("wiped, nobody cancels", 5),
+    "remembered_first": ("wiped, nobody cancels", 5),
+    "kept_until_told": ("wiped", 5),
+    "standing_checked": ("an older past, nobody cancels", 5),
+    "told_by_server": ("an older past, nobody cancels", 5),
+    "others_tell": ("a silence, nobody cancels", 5),
+    "others_awaited": ("a silence, nobody cancels", 5),
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from itertools import chain
 from random import Random
 
 import pytest
@@ -21,6 +22,7 @@ from tests.protocol.explorations import (
     LATE_ENDS,
     LEDGER,
     LEDGER_BURIED,
+    LEDGER_MET,
     LEDGER_ONCE,
     LEDGER_PULLED,
     PULLED,
@@ -33,9 +35,11 @@ from tests.protocol.explorations import (
     WINDOWS_RECEIVED,
     WINDOWS_SETTLED,
 )
+from tests.protocol.ledger_mutants import LEDGER_MUTANTS
 from tests.protocol.lua_mutants import LUA_MUTANTS, LuaMutant
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.replay import Replay
+from tests.protocol.stories import REACH, STORIES
 from tests.protocol.walk import walk
 from tests.protocol.world import Event
 
@@ -43,7 +47,9 @@ TRACES = int(os.environ.get("DELAYBRIDGE_TEST_TRACES", "300"))
 MUTATED = 7500  # traces, until one shows the mutant
 STEPS = 100
 BOUNDS: list[Bounds] = [*SMALL.values(), *WHOLE]
-BESIDE = (LEDGER, WINDOWS_SETTLED, LEDGER_PULLED, LEDGER_BURIED, LEDGER_ONCE, WINDOWS_RECEIVED)
+BESIDE = (
+    LEDGER, WINDOWS_SETTLED, LEDGER_PULLED, LEDGER_BURIED, LEDGER_MET, LEDGER_ONCE, WINDOWS_RECEIVED,
+)  # fmt: skip
 WINDOWS = (WINDOWED, WINDOWED_ONCE, WINDOWED_PULLED)
 
 # The scripts of verbs that have none of their own.
@@ -57,9 +63,7 @@ def bounds_of(number: int) -> Bounds:
     turn, place = divmod(number, 5)
     if place < 4:
         return _of_bucket(4 * turn + place)
-    if turn % 7 == 6:
-        return WINDOWS[turn // 7 % len(WINDOWS)]
-    return BESIDE[turn % 7]
+    return (*BESIDE, WINDOWS[turn // 8 % len(WINDOWS)])[turn % 8]
 
 
 def _of_bucket(number: int) -> Bounds:
@@ -71,7 +75,7 @@ def _of_bucket(number: int) -> Bounds:
     return PULLED if number % 8 == 3 else BOUNDS[number // 8 % len(BOUNDS)]
 
 
-@lru_cache(6000)
+@lru_cache(1200)
 def trace(number: int) -> Trace:
     bounds = bounds_of(number)
     return walk(bounds, Random(number), STEPS), bounds.reach
@@ -87,12 +91,20 @@ def test_every_call_of_a_trace_answers_and_does_as_the_model_says(
             assert difference is None, f"trace {number}: {difference}"
 
 
+def test_every_story_is_as_the_model_says(redis_url: str, namespace: str) -> None:
+    with Replay(redis_url, namespace) as replay:
+        for story in STORIES:
+            assert replay.difference(story(), REACH) is None, story.__name__
+
+
 @pytest.mark.slow  # also in `make protocol`
-@pytest.mark.parametrize("mutant", LUA_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*LUA_MUTANTS, *LEDGER_MUTANTS], ids=lambda mutant: mutant.name)
 def test_a_script_without_a_rule_differs_from_the_model(
     redis_url: str, namespace: str, mutant: LuaMutant
 ) -> None:
-    traces = map(trace, range(MUTATED))
+    stories = ((story(), REACH) for story in STORIES)
+    beside = range(4, MUTATED, 5)
+    traces = chain(stories, map(trace, beside if mutant in LEDGER_MUTANTS else range(MUTATED)))
     calling = (each for each in traces if any(_calls(event, mutant.script) for event in each[0]))
     with Replay(redis_url, namespace, mutant.mutated) as replay:
         assert any(replay.difference(*each) for each in calling)

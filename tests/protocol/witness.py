@@ -108,7 +108,9 @@ class Witness:
         every = zip(self.allowed, allowed, content.mirror, strict=True)
         self.allowed = tuple(now if now == claim else old for now, old, claim in every)
         self.went_back = True
-        self.settled = (0,) * len(self.settled)  # what the replica knows of it is not held against it
+        self.settled = (0,) * len(
+            self.settled
+        )  # what the replica knows of it is not held against it
 
     # clients
 
