@@ -42,8 +42,8 @@ class Bounds:
     once. sleeps: an owner claims only when it has promised to look, or was woken. stale: an owner
     whose lease is lost sends its calls all the same (they change nothing; for replays). pulls: of a
     pull topic, which consumers receive from. windows: for how many ticks owners keep delivered ids;
-    each may have any of these. ledger: every message has a row; only for traces: `ledger.py` explores
-    it.
+    each may have any of these. ledger: every message has a row; only for traces: `ledger.py`
+    explores it.
     """
 
     name: str

@@ -45,8 +45,8 @@ class Content(NamedTuple):
     reasons: why it is dead is known. attempts: whether an earlier publish may have arrived, and how
     many failed. receipts: of their last delivery to a consumer. calls: of (stamp, id, answer).
     notes: of (claim, id): settled at most once. ready: of (score, id), also of messages that have
-    gone elsewhere since. delivered: until which tick an id counts as delivered. window: for how many
-    ticks the owner keeps that; 0: it does not. generation: of `gone`; 0: there is no ledger.
+    gone elsewhere since. delivered: until which tick an id counts as delivered. window: for how
+    many ticks the owner keeps that; 0: it does not. generation: of `gone`; 0: there is no ledger.
     healed: the comparison that began or ended last.
     """
 

@@ -71,9 +71,9 @@ class Target(NamedTuple):
 class ClientCall(NamedTuple):
     """A verb of a client, or of a consumer.
 
-    policy: for schedule; of tally: which set. receipt, ttr: of consumers; a target's score is then a
-    delay. has_row: the messages have rows in the ledger. row: of a cancel, the stamp of a row; -1: it
-    only answers with the stamp of what it removed. reading: of restore.
+    policy: for schedule; of tally: which set. receipt, ttr: of consumers; a target's score is then
+    a delay. has_row: the messages have rows in the ledger. row: of a cancel, the stamp of a row;
+    -1: it only answers with the stamp of what it removed. reading: of restore.
     """
 
     verb: str

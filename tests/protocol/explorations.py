@@ -188,17 +188,18 @@ LEDGER = Bounds(
 LEDGER_PULLED = replace(LEDGER, name="a ledger, pull", pulls=True)
 LEDGER_ONCE = replace(LEDGER, name="a ledger, at most once", once=True)
 LEDGER_BURIED = Bounds(
-    "a ledger, buried", (schedule(X, 0), schedule(X, 0), kick(X), cancel(X)), 16, ends=4, buries=True,
-    ledger=True,
+    "a ledger, buried", (schedule(X, 0), schedule(X, 0), kick(X), cancel(X)), 16, ends=4,
+    buries=True, ledger=True,
     faults=Faults(refused=12, rollback=4, erase=4, twice=4), verbs=frozenset({"client", "bury"}),
 )  # fmt: skip
 LEDGER_MET = Bounds(
-    "a ledger, scheduled again", (schedule(X, 0), schedule(X, 0), schedule(X, 0, "keep")), 24, ends=4,
-    ledger=True, faults=Faults(twice=12), verbs=frozenset({"client"}),
+    "a ledger, scheduled again", (schedule(X, 0), schedule(X, 0), schedule(X, 0, "keep")), 24,
+    ends=4, ledger=True, faults=Faults(twice=12), verbs=frozenset({"client"}),
 )  # fmt: skip
 WINDOWS_SETTLED = Bounds(
     "windows, settled",
-    (schedule(X, 0), schedule(X, 0, "keep"), *[schedule(X, 0, "replace")] * 4), 16, ends=2, windows=(1, 3), faults=Faults(pause=8, twice=4), verbs=frozenset({"client"}),
+    (schedule(X, 0), schedule(X, 0, "keep"), *[schedule(X, 0, "replace")] * 4), 16, ends=2,
+    windows=(1, 3), faults=Faults(pause=8, twice=4), verbs=frozenset({"client"}),
 )  # fmt: skip
 WINDOWS_RECEIVED = replace(WINDOWS_SETTLED, name="windows, received", pulls=True, ledger=True)
 PULLED = Bounds(
@@ -261,7 +262,7 @@ MUTANTS = [
     Mutant("what a consumer has is pending", {"takes_over": False}, "pull, scheduled again", 12),
     Mutant("finished after a duplicate", {"owes": False}, "pull, scheduled again", 12),
     Mutant("a delivery is not noted", {"notes_delivered": False}, "a window", 13),
-    Mutant("a delivery to a consumer is not noted", {"notes_delivered": False}, "a window, pull", 13),
+    Mutant("a finished one is not noted", {"notes_delivered": False}, "a window, pull", 13),
     Mutant("a window is not marked", {"marks_window": False}, "windows that differ", 13),
     Mutant("a shorter window ends a longer", {"keeps_longer": False}, "windows that differ", 13),
     Mutant("a window never ends", {"expires": False}, "a window", 12),

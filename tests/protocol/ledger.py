@@ -18,7 +18,7 @@ Promises:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tests.protocol.ledger_owner import LedgerOwner
 from tests.protocol.ledger_rules import LedgerRules

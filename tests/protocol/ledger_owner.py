@@ -20,7 +20,6 @@ from tests.protocol.ledger_state import (
     with_store,
 )
 
-
 # What an owner asks the ledger.
 _ASKING = ("hand_over", "tell", "tell_first", "compare", "read")
 
@@ -53,7 +52,7 @@ class LedgerOwner:
         yield f"owner: {doing.at}", act(now, doing)
 
     def _awaits(self, now: LedgerState) -> bool:
-        """Others have something to tell, and the ledger was silent: it waits for as long as they need."""
+        """Others have something to tell after a silence: it waits as long as they need."""
         is_owed = self.rules.others_tell and bool(now.memories - {now.holder})
         return is_owed and now.was_silent and self.rules.others_awaited
 

@@ -35,8 +35,8 @@ class LedgerState(NamedTuple):
     delivered: how often; forgot: Redis went back, so a message may come twice, unless a worker that
     delivered it remembers. holder: of two workers the one that has the bucket, or had it last.
     memories: who remembers a delivery, and has not told it. is_lost: one who did has ended.
-    was_silent: the ledger did not answer, so who rebuilds a bucket waits for the others. is_early: one
-    rebuilt it, had no reason to wait, and another had something to tell.
+    was_silent: the ledger did not answer, so who rebuilds a bucket waits for the others. is_early:
+    one rebuilt it, had no reason to wait, and another had something to tell.
     """
 
     store: Store = Store()

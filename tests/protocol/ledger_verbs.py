@@ -20,7 +20,7 @@ class Sealed(NamedTuple):
 
 
 class Tallied(NamedTuple):
-    """The answer to a tally. count: of those bound for the one destination, and their lowest score."""
+    """The answer to a tally. count: of the one destination that messages have, lowest: a score."""
 
     size: int
     read: int

@@ -186,8 +186,9 @@ def _copy(copy: Copy, new: Numbering) -> Copy:
 
 
 def _content(content: Content, new: Numbering) -> Content:
-    (messages, due, mirror, parked, dead, reasons, attempts, revoked, receipts, delivered, calls,
-     notes, ready, lease, turn, claimed, fired_score, fired_claim, look, *rest) = content  # fmt: skip
+    (messages, due, mirror, parked, dead, reasons, attempts, revoked, receipts, delivered,
+     calls, notes, ready, lease, turn, claimed, fired_score, fired_claim, look,
+     *rest) = content  # fmt: skip
     turns, stamps, _ = new
     return Content(
         tuple([each and Record(each[0], stamps[each[1]]) for each in messages]),

@@ -56,7 +56,7 @@ class Rows(NamedTuple):
         return self if row is None else self.with_row(row._replace(is_live=False))
 
     def read(self, bucket: Bucket) -> Rows:
-        """Somebody reads the bucket's standing, and the rows. Of an id the first call is brought."""
+        """Somebody reads how the bucket stands, and rows. Of an id the first call is brought."""
         firsts: dict[int, int] = {}
         for row in self.live:
             firsts.setdefault(row.id, row.stamp)

@@ -14,10 +14,11 @@ from tests.protocol.world import Event, State, World, start
 
 # How often a step is taken; all others: 4. Else most walks would end in a fault, or before a fire.
 WEIGHTS: dict[str, float] = {
-    "fault": 1, "loss": 0.4, "refused": 2, "twice": 2, "tick": 1, "release": 0.1, "renew": 1, "learns": 1, "lease": 2,
-    "park": 2, "again": 6, "unpark": 6, "acquire": 8, "reclaim": 8, "reads": 8, "fire": 12,
-    "count": 2, "mend": 8, "bury": 8, "settle_once": 8, "consumer": 8, "offer": 8, "seal": 1,
-    "drop": 1, "restore": 1, "look": 0.5, "reads the ledger": 2, "withdrawn": 1, "row": 1, "tally": 0.1,
+    "fault": 1, "refused": 2, "twice": 2, "tick": 1, "release": 0.1, "renew": 1, "learns": 1,
+    "lease": 2, "park": 2, "again": 6, "unpark": 6, "acquire": 8, "reclaim": 8, "reads": 8,
+    "fire": 12, "count": 2, "mend": 8, "bury": 8, "settle_once": 8, "consumer": 8, "offer": 8,
+    "loss": 0.4, "seal": 1, "drop": 1, "restore": 1, "look": 0.5, "reads the ledger": 2,
+    "withdrawn": 1, "row": 1, "tally": 0.1,
 }  # fmt: skip
 CLIENTS, BESIDE_OWNERS = 12, 5  # all clients' calls together
 

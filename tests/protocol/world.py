@@ -39,8 +39,8 @@ class Worker(NamedTuple):
     confirmed, failed: copies whose publish ended so; their end is not told yet. failed: with
     whether it may have arrived. aside: copies that were parked or put back, and the verb, whose
     reply was lost: told again before the next fire. look: the tick of the next claim. node: the
-    one whose answers it knows. mending: all is reclaimed; what is in no set is to be mended. known: the
-    last generation that the ledger has. is_verified: the bucket was compared with the ledger.
+    one whose answers it knows. mending: all is reclaimed; what is in no set is to be mended. known:
+    the last generation that the ledger has. is_verified: the bucket was compared with the ledger.
     """
 
     token: Token = NO_TOKEN
