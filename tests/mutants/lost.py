@@ -8,6 +8,7 @@ _BY_RECORD = (
     "tests/integration/test_verbs_by_record.py"
     "::test_each_verb_answers_by_the_record_and_a_wipe_undoes_none"
 )
+_DELIVERED = "tests/integration/test_ledger_delivered.py"
 _LOST_KEYS = "tests/integration/test_lost_keys_ledger.py"
 MUTANTS = [
     Mutant(
@@ -33,6 +34,25 @@ MUTANTS = [
         "[each for each in calls if each.stamp]", "[*calls]",
         "health says that the ledger lacks messages whose rows are all there",
         f"{_LOST_KEYS}::test_an_entry_whose_record_is_gone_is_no_message_that_the_ledger_lacks",
+    ),
+    Mutant(
+        "ledger: told by an older server", "delaybridge/worker/reconciling.py",
+        "if sealed is None or (session.server or run) != run:", "if sealed is None:",
+        "what was delivered just before a fail-over is forgotten, and comes twice",
+        f"{_DELIVERED}::test_what_an_older_server_has_not_seen_leave_is_remembered[sqlite]",
+    ),
+    Mutant(
+        "ledger: told, whatever was forgotten", "delaybridge/worker/reconciling.py",
+        "known, name = sealed.generation,", "known, name = self._known[session],",
+        "a wipe while a bucket is compared ends the scanner",
+        f"{_DELIVERED}::test_a_wipe_while_it_is_told_what_left_refuses_the_session[sqlite]",
+    ),
+    Mutant(
+        "dedup: the last window counts", "lua/settle.lua",
+        "'GT', ", "",
+        "an id that was delivered comes again, since a worker with a shorter window settled it, too",
+        "tests/integration/test_dedup_window.py"
+        "::test_a_shorter_window_does_not_end_a_longer_one[redis]",
     ),
     Mutant(
         "lost keys: mended is enough", "delaybridge/worker/reconciling.py",

@@ -56,10 +56,10 @@ class Endings(Sender):
     def _excuses(self, world: World) -> int:
         """How many duplicates the faults so far explain."""
         had, left = self.bounds.faults, world.left
+        if world.node:  # it may have been settled at a master whose writes are lost
+            return NEVER
         if self.bounds.once:
             return 0
-        if world.node:
-            return NEVER
         used = (getattr(had, f) - getattr(left, f) for f in ("crash", "pause", "unknown", "vanish"))
         return sum(used)
 
