@@ -85,7 +85,7 @@ class Endings(Sender):
     def _goes_once(self, copy: Copy) -> Callable[[World], None]:
         def goes(world: World) -> None:
             world.witness.publishes(copy, world.clock, spans=self.me.node != world.node)
-            world.witness.arrived(copy, 0, confirmed=True)
+            world.witness.arrived(copy, self._excuses(world), confirmed=True)
             world.change(self.i, confirmed=removed(world.workers[self.i].confirmed, copy))
 
         return goes
