@@ -50,7 +50,7 @@ MUTANTS = [
     Mutant(
         "dedup: the last window counts", "lua/settle.lua",
         "'GT', ", "",
-        "an id that was delivered comes again, since a worker with a shorter window settled it, too",
+        "an id that was delivered comes again: a worker with a shorter window settled it, too",
         "tests/integration/test_dedup_window.py"
         "::test_a_shorter_window_does_not_end_a_longer_one[redis]",
     ),
