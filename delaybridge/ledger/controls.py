@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from delaybridge.ledger.engines import attempted
 from delaybridge.ledger.rows import DEFINITION, Control, ControlName
 from delaybridge.ledger.tables import control
 
@@ -47,7 +48,7 @@ class ControlRecords:
             "value": each.value or None, "changed_ms": each.changed_ms,
         }  # fmt: skip
         try:
-            with on.begin_nested():
+            with attempted(on):
                 on.execute(insert(control), values)
         except IntegrityError:  # another process was faster
             self._change(on, each)

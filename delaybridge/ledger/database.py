@@ -204,6 +204,8 @@ def _translated(attempt: _Attempt[Any]) -> Iterator[None]:
         # A driver raises anything while it connects: PyMySQL a bare RuntimeError.
         if attempt.has_connected and not isinstance(exc, SQLAlchemyError | OSError):
             raise
+        if isinstance(exc, DBAPIError) and engines.is_refusal(exc):
+            attempt.may_be_written = False
         own = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
         text = printable(redact_text(" ".join(str(own).split())))[:200]
         what = IN_DOUBT if attempt.may_be_written else _NOTHING

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, IntegrityError
 
 _MYSQL_DEADLOCK = 1213
 
@@ -35,6 +35,8 @@ def make(url: str, timeout_s: float, connections: int) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+        if (file := _file(parsed)) is not None:
+            _follow(engine, file)
     return engine
 
 
@@ -69,6 +71,31 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
+def _follow(engine: Engine, file: Path) -> None:
+    """Connect anew if another file has the name now, such as a restored one.
+
+    SQLite itself would go on with the file that has no name any more, and keep nothing.
+    """
+
+    def opened(_: Any, record: Any) -> None:
+        record.info["file"] = _identity(file)
+
+    def is_used(_: Any, record: Any, __: Any) -> None:
+        if record.info["file"] != _identity(file):
+            raise DisconnectionError("another file has the name of the ledger's")
+
+    event.listen(engine, "connect", opened)
+    event.listen(engine, "checkout", is_used)
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 def _postgresql(url: URL, timeout_s: float) -> dict[str, Any]:
     ms = int(timeout_s * 1000)
     return {
@@ -89,6 +116,30 @@ def is_deadlock(error: DBAPIError) -> bool:
     """Whether the database rolled a transaction back that may succeed if it is repeated."""
     state, args = getattr(error.orig, "sqlstate", None), getattr(error.orig, "args", ())
     return state in ("40P01", "40001") or bool(args and args[0] == _MYSQL_DEADLOCK)
+
+
+def is_refusal(error: DBAPIError) -> bool:
+    """Whether the database answered a commit by undoing the transaction.
+
+    SQLite does if its disk is full. Of others it is not known: an error may come from the way.
+    """
+    return getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL"
+
+
+@contextmanager
+def attempted(on: Connection) -> Iterator[None]:
+    """What is done here is undone alone if a row of the same name is there: IntegrityError.
+
+    By any other error the whole transaction ends: SQLite may have ended it already, if its disk is
+    full, and a savepoint that is gone would be the reason given.
+    """
+    savepoint = on.begin_nested()
+    try:
+        yield
+    except IntegrityError:
+        savepoint.rollback()
+        raise
+    savepoint.commit()
 
 
 def tell_waits(engine: Engine, begins: Callable[[Any], None]) -> None:

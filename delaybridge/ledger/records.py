@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
+from delaybridge.ledger.engines import attempted
 from delaybridge.ledger.rows import (
     DELAYED,
     FINISHED,
@@ -77,7 +78,7 @@ class Records:
         if (known := on.execute(found).first()) is None:
             values = {"namespace": self.namespace, "buckets": buckets, "birth": birth}
             try:
-                with on.begin_nested():
+                with attempted(on):
                     on.execute(insert(namespace), values)
             except IntegrityError:  # another process was faster
                 known = on.execute(found).one()
@@ -102,7 +103,7 @@ class Records:
     def add(self, on: Connection, rows: Sequence[LedgerRow]) -> set[RowName]:
         """Add rows; the names of those that were not there before."""
         try:
-            with on.begin_nested():
+            with attempted(on):
                 self._insert(on, "message", _COLUMNS, rows)
         except IntegrityError:  # some calls were made before
             known = self.states(on, [row.name for row in rows])
