@@ -73,7 +73,7 @@ class Records:
 
     def settle(self, on: Connection, buckets: int, birth: str) -> tuple[int, str]:
         """The number of buckets and the birth id that the namespace has; these, if it is new."""
-        own = namespace.c.namespace == self.namespace
+        own = self._namespace
         found = select(namespace.c.buckets, namespace.c.birth).where(own)
         if (known := on.execute(found).first()) is None:
             values = {"namespace": self.namespace, "buckets": buckets, "birth": birth}
@@ -92,13 +92,23 @@ class Records:
     def known(self, on: Connection) -> tuple[int, str] | None:
         """The number of buckets and the birth id that the namespace has; None if it is new."""
         found = select(namespace.c.buckets, namespace.c.birth)
-        row = on.execute(found.where(namespace.c.namespace == self.namespace)).first()
+        row = on.execute(found.where(self._namespace)).first()
         return None if row is None else (int(row.buckets), str(row.birth))
 
     def touch(self, on: Connection) -> None:
         """Write what is there already: raises unless the ledger takes what is written to it."""
-        own = namespace.c.namespace == self.namespace
-        on.execute(update(namespace).where(own).values(buckets=namespace.c.buckets))
+        on.execute(update(namespace).where(self._namespace).values(buckets=namespace.c.buckets))
+
+    def note_told(self, on: Connection, least_ms: int, at_ms: int) -> int:
+        """When a worker told last what had left, on Redis' clock; 0: it is not known.
+
+        If that is this time or later, one has told it now.
+        """
+        found = on.execute(select(namespace.c.told_ms).where(self._namespace)).scalar() or 0
+        if least_ms <= found < at_ms:
+            earlier = namespace.c.told_ms < at_ms
+            on.execute(update(namespace).where(self._namespace, earlier).values(told_ms=at_ms))
+        return int(found)
 
     def add(self, on: Connection, rows: Sequence[LedgerRow]) -> set[RowName]:
         """Add rows; the names of those that were not there before."""
@@ -270,6 +280,10 @@ class Records:
             on.execute(delete(transition).where(*which, transition.c.at_ms < before_ms))
             on.execute(delete(message).where(numbered(on, [row.number for row in some])))
         return looked[-1].number if looked else None
+
+    @property
+    def _namespace(self) -> ColumnElement[bool]:
+        return namespace.c.namespace == self.namespace
 
     @property
     def own(self) -> ColumnElement[bool]:

@@ -35,8 +35,12 @@ namespace = Table(
     Column("namespace", _name, primary_key=True),
     Column("buckets", Integer, nullable=False),
     Column("birth", String(64), nullable=False),
+    Column("told_ms", BigInteger, nullable=False, server_default="0"),
 )
-"""How many buckets a namespace has, and its birth id: a Redis that was wiped does not know them."""
+"""How many buckets a namespace has, and its birth id: a Redis that was wiped does not know them.
+
+told_ms: when a worker told last what had left. Redis has it, too: so it is noticed if the database
+comes back with an older past."""
 
 message = Table(
     "message",

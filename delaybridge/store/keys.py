@@ -174,6 +174,8 @@ controls = _of_namespace("controls")
 how far they agree with the ledger (`store/reinstating.py`)."""
 unrecorded = _of_namespace("unrecorded")
 """Zset, with a ledger: `KIND:NAME` of a change that the ledger may lack -> its time."""
+ledger = _of_namespace("ledger")
+"""Hash, with a ledger: what tells that it has lost something (`store/older_ledger.py`)."""
 allowances = _of_namespace("allowances")
 """Hash: place with a rate -> until when (us on Redis' clock) all that it saved up is spent."""
 alarms = _of_namespace("alarms")

@@ -20,7 +20,7 @@ import msgspec
 from delaybridge.ledger.rows import DEFINITION, RULE, Control, ControlName
 from delaybridge.ledger.work import Work
 from delaybridge.recurring.definition import DEFINITION_BYTES, is_name
-from delaybridge.store import keys, recurring, registry, replies
+from delaybridge.store import keys, older_ledger, recurring, registry, replies
 from delaybridge.store.command import Arg, LedgerSteps, RedisCommand, Steps, plain
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.making import Making
@@ -114,12 +114,16 @@ def reinstate(
 
 
 class Comparison(NamedTuple):
-    """A comparison. name: as `healed` has it at the end. clock: as it was at the beginning."""
+    """A comparison. name: as `healed` has it at the end. clock: as it was at the beginning.
+
+    back_ms: what the ledger has of before may be older than what Redis has (`older_ledger`).
+    """
 
     name: str
     clock: str
     now_ms: int
     last_ms: int = 0
+    back_ms: int = 0
 
     @property
     def pending(self) -> str:
@@ -181,7 +185,15 @@ def _both(
         if each.wins(known.get(key))
     }
     wanted = [each for key, each in new.items() if not here[key].changed_ms]
-    wanted += [each for each in stored if _is_wanted(each, here.get(each.key), lost)]
+    # An older ledger has what was removed since; Redis has no time of it.
+    removed = {
+        each.key: each._replace(value=b"", changed_ms=last_ms)
+        for each in stored
+        if each.changed_ms <= comparison.back_ms and not (each.key in here or each.key in lost)
+    }
+    new |= {key: each for key, each in removed.items() if known[key].value}
+    left = [each for each in stored if each.key not in removed]
+    wanted += [each for each in left if _is_wanted(each, here.get(each.key), lost)]
     made = {each.key: (each.birth, each.made_ms) for each in stored}
     alive = (Control(*each[:4], *made.get(key, ())) for key, each in (known | new).items())
     definitions = [each for each in alive if each.kind == DEFINITION and each.value]
@@ -195,10 +207,11 @@ def _pages(controls: Sequence[Control]) -> Iterator[Sequence[Control]]:
 def _begin(namespace: str, who: str) -> Steps[Comparison | None]:
     """Begin a comparison; None: another one is under way."""
     name = keys.controls(namespace)
-    about, healed, now_us = yield [
+    about, healed, now_us, told = yield [
         registry.info("server", name),
         plain("HGET", name, "healed"),
         registry.store_time(name),
+        older_ledger.told(namespace),
     ]
     run, now_ms = about.get("run_id", ""), now_us // 1000
     if _is_under_way((healed or b"").decode(errors="replace"), run, who, now_ms):
@@ -206,7 +219,8 @@ def _begin(namespace: str, who: str) -> Steps[Comparison | None]:
     own = f"{run}:{now_ms}.{secrets.token_hex(8)}.{who}"
     _, clock = yield [plain("HSET", name, "healed", f"?{own}"), plain("HGET", name, "clock")]
     text = (clock or b"").decode(errors="replace")
-    return Comparison(own, text, now_ms, max(now_ms, int(text) if text.isdigit() else 0))
+    last_ms = max(now_ms, int(text) if text.isdigit() else 0)
+    return Comparison(own, text, now_ms, last_ms, told.back_ms)
 
 
 def _is_under_way(healed: str, run: str, who: str, now_ms: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,14 @@ class Promoting:
         store: AsyncStore,
         cold: ColdRecords,
         held: Callable[[], Iterable[Session]],
+        may_bring: Callable[[Session], Awaitable[bool]],
         fails: Callable[[Exception], None],
     ) -> None:
-        """held: returns the sessions that may claim. fails: called if the ledger or Redis does."""
-        self._store, self._cold, self._held, self._fails = store, cold, held, fails
+        """held: returns the sessions that may claim. may_bring: whether what the ledger has of a
+        bucket counts. fails: called if the ledger or Redis does.
+        """
+        self._store, self._cold, self._held = store, cold, held
+        self._may_bring, self._fails = may_bring, fails
 
     async def run(self, hot_window_s: float) -> None:
         """Bring messages that are due within the window. Never ends.
@@ -56,6 +60,8 @@ class Promoting:
     async def _promote(self, session: Session, window_ms: int) -> None:
         began_s = time.monotonic()
         try:
+            if not await self._may_bring(session):
+                return
             found = await self._store.complete(promote_due(session.bucket, self._cold, window_ms))
         except (StoreError, ConfigError) as exc:
             self._fails(exc)

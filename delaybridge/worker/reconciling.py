@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from delaybridge import failpoints
 from delaybridge.errors import ConfigError, StoreError
-from delaybridge.ledger.rows import DELAYED, IN_FLIGHT, OVER, PUBLISHED, RowName, Step
 from delaybridge.ledger.work import Work
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import ExitReport
@@ -35,13 +34,15 @@ from delaybridge.store.agreement import (
     compare,
     restore_missing,
 )
-from delaybridge.store.healing import Left, Sealed
+from delaybridge.store.healing import Sealed
 from delaybridge.store.marks import Marks
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.forgetting import forget
 from delaybridge.worker.happened import Happened
+from delaybridge.worker.leaving import write_left
+from delaybridge.worker.older_ledger import OlderLedger
 from delaybridge.worker.promoting import Promoting
 from delaybridge.worker.rounds import Rounds
 
@@ -73,6 +74,7 @@ class Reconciling:
         self._known: dict[Session, int] = {}  # the last generation that the ledger has
         self._seen: dict[Session, Marks] = {}  # when it was told last
         self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
+        self._again: set[Session] = set()  # of which all that left is to be told again
         self._exits: set[Session] = set()  # from which a message was published since a seal
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
         self._last: dict[Session, int] = {}  # of what happened, when it was sealed
@@ -84,6 +86,7 @@ class Reconciling:
         self._waiting: set[Session] = set()  # that claim nothing before the ledger was asked
         self._is_told = False  # that they wait
         self.silence = happened.silence
+        self._older = OlderLedger(store, recorder, happened.worker)
 
     # before a session claims
 
@@ -139,11 +142,17 @@ class Reconciling:
             return True  # what left is told later: the ledger may not answer now
         self._waiting.add(session)
         async with self._turns:
-            return await self._bring_together(session, began_s)
+            is_whole = is_sure and bool(sealed.healed)  # in doubt, twice is better than never
+            return await self._bring_together(session, began_s, is_whole=is_whole)
 
-    async def _bring_together(self, session: Session, began_s: float) -> bool:
-        """Compare a bucket with the ledger as a whole; whether it agrees with it now."""
+    async def _bring_together(self, session: Session, began_s: float, *, is_whole: bool) -> bool:
+        """Compare a bucket with the ledger as a whole; whether it agrees with it now.
+
+        is_whole: the bucket has forgotten nothing, as far as is known.
+        """
         await self._tell_what_it_forgot(session)
+        while is_whole and session.alive and not await self._older.may_restore(session):
+            await asyncio.sleep(_AGAIN_S)
         # From now on nobody restores by what he read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         if (sealed := await self._store.run_one(begun)) is None:
@@ -194,17 +203,25 @@ class Reconciling:
         while True:
             await asyncio.sleep(_TELL_S)
             try:
+                began_s = time.monotonic()
                 if self.silence.reason:
                     await self._ledger.run_async(Work(self._records.touch))
-                    self.silence.ends()
-                for session in [*self.sessions()]:
-                    if session.alive and session.ready and self._may_have_left(session):
-                        await self._tell(session)
-                await self._tell_of_others()
-                await self._happened.tell_history(self._ledger, self._records)
+                await self._tell_all()
+                self.silence.ends(began_s)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
             self._forget_sessions()
+
+    async def _tell_all(self) -> None:
+        if await self._older.look() or self.silence.reason:
+            self._again |= {*self.sessions()}  # it may have lost what it was told last
+        left = [each for each in self._held() if self._may_have_left(each)]
+        for session in (each for each in left if each.alive):
+            await self._tell(session)
+        await self._tell_of_others()
+        await self._happened.tell_history(self._ledger, self._records)
+        if left:
+            await self._older.note_told()
 
     def _may_have_left(self, session: Session) -> bool:
         marks = self.marks().get(session.bucket.number)
@@ -224,7 +241,8 @@ class Reconciling:
         self._left[session] = 1  # until those are told
         self._last[session] = self._happened.last(session.bucket.number)
         info = registry.info("server", session.bucket.key("lease"))
-        seal = healing.seal(session.bucket, session.owner, known=self._known.get(session))
+        known = None if session in self._again else self._known.get(session)
+        seal = healing.seal(session.bucket, session.owner, known=known)
         about, answer = await self._store.run([info, seal])
         sealed: Sealed | None = answer
         run = about.get("run_id", "")
@@ -239,11 +257,12 @@ class Reconciling:
         """Tell what left up to this seal; False: Redis has forgotten it, perhaps also what left."""
         if failpoints.ARE_SET:
             failpoints.reach("ledger.sealed")
-        number, known, first = session.bucket.number, self._known.get(session, -1), 0
+        number, first, is_again = session.bucket.number, 0, session in self._again
+        known = -1 if is_again else self._known.get(session, -1)
         last = self._last.get(session, 0)
         at_ms = self._happened.times(number)
         # An earlier session, or a call without an answer, may have told it.
-        may_be_told = session not in self._known or session in self._in_doubt
+        may_be_told = known < 0 or session in self._in_doubt
         self._in_doubt.add(session)
         while sealed.entries:
             page = healing.left(session.bucket, known, sealed.generation, first, _PAGE)
@@ -251,44 +270,19 @@ class Reconciling:
             if stands.generation != str(sealed.generation + 1):
                 return False
             if found:
-                await self._ledger.run_async(self._over(number, found, at_ms, may_be_told))
+                work = partial(write_left, self._records, self._worker, number, found, at_ms)
+                await self._ledger.run_async(Work(partial(work, may_be_told)))
             first += len(found)
             if len(found) < _PAGE:
                 break
         if failpoints.ARE_SET:
             failpoints.reach("ledger.told")
         self._in_doubt.discard(session)
+        if is_again:
+            self._again.discard(session)
         self._known[session], self._left[session] = sealed.generation, sealed.entries
         self._happened.forget(number, last)
         return True
-
-    def _over(
-        self, bucket: int, found: list[Left], at_ms: Mapping[RowName, int], may_be_told: bool
-    ) -> Work[None]:
-        now_ms = time.time_ns() // 1_000_000
-        left = {(bucket, each.id, int.from_bytes(each.stamp, "big")): each.state for each in found}
-        times = [at_ms.get(name, now_ms) for name in left]
-        return Work(partial(self._write_over, left, times, may_be_told))
-
-    def _write_over(
-        self,
-        left: Mapping[RowName, str],
-        at_ms: Sequence[int],
-        may_be_told: bool,
-        on: Any,
-    ) -> None:
-        known = self._records.states(on, [*left]) if may_be_told else {}
-        told = {name for name, (state, _) in known.items() if state in OVER}
-        by_state = defaultdict[str, list[RowName]](list)
-        steps = []
-        for (name, state), ms in zip(left.items(), at_ms, strict=True):
-            if name not in told:
-                by_state[state].append(name)
-                before = IN_FLIGHT if state == PUBLISHED else DELAYED
-                steps.append(Step(name[1], before, state, ms, self._worker, name[0]))
-        for state, own in by_state.items():
-            self._records.change(on, own, state, time.time_ns() // 1_000_000)
-        self._records.note(on, steps)
 
     async def _tell_what_it_forgot(self, session: Session) -> None:
         """Tell what this worker delivered of a bucket, and Redis may not know any more.
@@ -330,6 +324,8 @@ class Reconciling:
     async def _reconcile(self, session: Session) -> None:
         began_s, bucket = time.monotonic(), session.bucket
         try:
+            if not await self._older.may_restore(session):
+                return
             now_ms = await self._store_ms(session)
             wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
             looked = await self._store.complete(restore_missing(bucket, self._records, wanted))
@@ -354,7 +350,8 @@ class Reconciling:
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
         about = self._ledger, self._records, settings.retention_s
-        promoting = Promoting(self._store, self._cold, self._held, self.silence.begins)
+        may_bring, fails = self._older.may_restore, self.silence.begins
+        promoting = Promoting(self._store, self._cold, self._held, may_bring, fails)
         return [
             promoting.run(settings.hot_window_s),
             self.keep_told(),
@@ -379,7 +376,7 @@ class Reconciling:
 
     def _forget_sessions(self) -> None:
         """Those that are over. A call that was under way may have noted one again since."""
-        for noted in (self._in_doubt, self._exits):
+        for noted in (self._in_doubt, self._again, self._exits):
             noted -= {each for each in noted if not each.alive}
         for kept in (self._known, self._seen, self._left, self._last):
             for session in [each for each in kept if not each.alive]:

@@ -9,6 +9,8 @@ from math import inf
 from delaybridge.errors import ConfigError, LedgerUnavailable
 from delaybridge.worker.eventlog import say
 
+_CALM_S = 0.75  # less than between two questions to a ledger that is silent
+
 
 class Silence:
     """reason: why the ledger does not answer; empty while it does, as far as was seen.
@@ -26,8 +28,11 @@ class Silence:
                 say(logging.WARNING, "ledger_silent", reason=str(error))
             self.reason, self.last_s = str(error), time.monotonic()
 
-    def ends(self) -> None:
-        """The ledger took something that was written to it."""
-        if self.reason:
+    def ends(self, since_s: float) -> None:
+        """The ledger took all that was written to it since then.
+
+        It may take some of it and refuse the rest, such as a full disk.
+        """
+        if self.reason and self.last_s < since_s - _CALM_S:
             say(logging.INFO, "ledger_answers")
-        self.reason = ""
+            self.reason = ""

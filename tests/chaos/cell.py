@@ -17,8 +17,9 @@ class Setup:
     broker: what the faults are done to: "rabbitmq" or "kafka" (shared), "own-" and its name.
 
     through: which of redis, broker, ledger are reached through a proxy that the cell can break.
-    ledger: an own PostgreSQL, and durability ledger for all. other: a second RabbitMQ, whose
-    messages no fault concerns.
+    ledger: an own PostgreSQL, and durability ledger for all. Or "table space", "small disk": its
+    tables, or all of it, are on a disk that may be full; "sqlite": a file on one. other: a second
+    RabbitMQ, whose messages no fault concerns.
     """
 
     redis: str = "shared"
@@ -26,7 +27,7 @@ class Setup:
     broker: str = "rabbitmq"  # or "own-rabbitmq", "kafka", "own-kafka"
     broker_config: str = ""  # of an own RabbitMQ
     through: tuple[str, ...] = ()
-    ledger: bool = False
+    ledger: bool | str = False
     other: bool = False
     workers: int = 2
     buckets: int = 16

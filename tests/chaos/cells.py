@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.chaos import (
     cells_brokers,
     cells_clock,
+    cells_database,
     cells_keys,
     cells_ledger,
     cells_not_run,
@@ -20,6 +21,7 @@ _FILES = (
     cells_redis,
     cells_brokers,
     cells_clock,
+    cells_database,
     cells_keys,
     cells_ledger,
     cells_sites,

@@ -16,16 +16,18 @@ from urllib.parse import urlsplit
 import redis
 
 from delaybridge import Client
+from tests.chaos import databases
 from tests.chaos.cell import Cell
 from tests.chaos.load import Load
 from tests.chaos.proxies import Proxies
 from tests.rigs.bridge import ROOT, Bridge
 from tests.rigs.fault_proxy import FaultProxy
-from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, quiet, until
 from tests.servers.clock import ClockedRedis
 from tests.servers.cluster import ClusterSite
+from tests.servers.disk import SmallDisk
 from tests.servers.kafka import KafkaNode
 from tests.servers.network import Network
 from tests.servers.postgres import PostgresServer
@@ -54,6 +56,7 @@ class Site:
     redis_proxy: FaultProxy
     broker_proxy: FaultProxy
     database: PostgresServer  # of the ledger
+    disk: SmallDisk  # that it is on
     ledger: LedgerProbe
     ledger_proxy: FaultProxy
 
@@ -148,11 +151,11 @@ class Site:
         """The URL for everyone but `ledger`, which looks at the database beside the product."""
         if not self.cell.setup.ledger:
             return None
-        self.database = self.enter(PostgresServer())
-        self.ledger = LedgerProbe(made(self.database.url))
+        url = databases.start(self, self.cell.setup.ledger)
+        self.ledger = LedgerProbe(url)
         self._stack.callback(self.ledger.close)
         if "ledger" not in self.cell.setup.through:
-            return self.database.url
+            return url
         self.ledger_proxy = self.proxies.start(self.database.port)
         return with_port(self.database.url, self.ledger_proxy.port)
 

@@ -215,7 +215,8 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: it answers, though nobody asked", "delaybridge/worker/reconciling.py",
-        "                    await self._ledger.run_async(Work(self._records.touch))\n", "",
+        "                    await self._ledger.run_async(Work(self._records.touch))\n",
+        "                    pass\n",
         "the log says that the database is back while it is away",
         "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
     ),

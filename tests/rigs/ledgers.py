@@ -34,7 +34,7 @@ class LedgerProbe:
     def __init__(self, url: str) -> None:
         self.url = url
         patience = {"timeout": DEADLINE_S} if url.startswith("sqlite") else {}  # for its lock
-        self._engine = create_engine(url, connect_args=patience)
+        self._engine = create_engine(url, connect_args=patience, pool_pre_ping=True)
 
     def ask(self, statement: str, **values: object) -> Sequence[Any]:
         """The rows that a statement returns, if it returns any; it is committed."""

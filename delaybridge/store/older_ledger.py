@@ -1,0 +1,148 @@
+"""A ledger with an older past: a database that was restored, or a replica that was behind.
+
+Whenever a worker has told the ledger what left, it writes the time there (`namespace.told_ms`), and
+then into the hash `ledger` of Redis. If the ledger has an earlier time than Redis, it has lost what
+was written in between: messages are live in it that were delivered or cancelled since. Redis, which
+has forgotten nothing, decides: what it lacks of the calls of before is not restored, but ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delaybridge.ledger.rows import CANCELLED, COLD, LedgerRow, Step
+from delaybridge.ledger.work import Work
+from delaybridge.store import keys
+from delaybridge.store.agreement import PAGE_MESSAGES, looked_for
+from delaybridge.store.command import LedgerSteps, RedisCommand, plain
+from delaybridge.store.healing import Presence, Standing, restore, standing
+from delaybridge.store.verbs import Bucket
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.cold import ColdRecords
+
+ENDED = "Redis did not have it when the ledger came back with an older past"
+
+
+class Told(NamedTuple):
+    """What Redis knows of the ledger's past, in epoch milliseconds; 0: nothing.
+
+    told_ms: then the ledger was told what had left. back_ms: it has lost some of what was written
+    until then. ended_ms: the same, of the last loss after which a bucket's rows were ended.
+    """
+
+    told_ms: int = 0
+    back_ms: int = 0
+    ended_ms: int = 0
+
+
+def told(namespace: str, bucket: int = 0) -> RedisCommand[Told]:
+    """To be read before the ledger's own time is."""
+    return plain("HMGET", keys.ledger(namespace), "told", "back", bucket, parse=_read_told)
+
+
+def note(namespace: str, field: str | int, at_ms: int) -> RedisCommand[int]:
+    """Remember one of these times. field: "told", "back", or a bucket's number."""
+    return plain("HSET", keys.ledger(namespace), field, at_ms, parse=int)
+
+
+def went_back(namespace: str, at_ms: int) -> list[RedisCommand[Any]]:
+    """Remember that the ledger has lost what was written until then.
+
+    Rules and definitions are to be compared again: Redis has later ones.
+    """
+    return [note(namespace, "back", at_ms), plain("HDEL", keys.controls(namespace), "healed")]
+
+
+def _read_told(reply: Sequence[bytes | None]) -> Told:
+    return Told(*(int(each) if each and each.isdigit() else 0 for each in reply))
+
+
+def end_rows(
+    bucket: Bucket, cold: ColdRecords, worker: str, back_ms: int, window_ms: int
+) -> LedgerSteps[int]:
+    """End the rows of calls from before the loss whose messages Redis lacks; how many they were.
+
+    Of cold rows those that had to be in Redis by then; what Redis has of them is not cold any more.
+    """
+    total = 0
+    for read in (_hot, partial(_due, back_ms + window_ms)):
+        after = (-1, -1)
+        while True:
+            (as_of,) = yield [standing(bucket)]
+            page = yield Work(partial(read, cold, bucket.number, after))
+            rows = [row for row in page if row.created_ms < back_ms]
+            ended = yield from _end(bucket, cold, worker, as_of, rows)
+            if ended is None:
+                continue  # too much has left since: read it again
+            total += ended
+            if len(page) < PAGE_MESSAGES:
+                break
+            after = page[-1].due_ms, page[-1].number
+    return total
+
+
+def _hot(cold: ColdRecords, bucket: int, after: tuple[int, int], on: Any) -> list[LedgerRow]:
+    return cold.records.page(on, bucket, after, PAGE_MESSAGES, is_brief=True)
+
+
+def _due(
+    until_ms: int, cold: ColdRecords, bucket: int, after: tuple[int, int], on: Any
+) -> list[LedgerRow]:
+    return cold.due(on, bucket, until_ms, after, PAGE_MESSAGES)
+
+
+def _end(
+    bucket: Bucket, cold: ColdRecords, worker: str, as_of: Standing, rows: Sequence[LedgerRow]
+) -> LedgerSteps[int | None]:
+    """How many of these rows were ended; None: they have to be read again."""
+    if not rows:
+        return 0
+    members = (_member(row) for row in rows)
+    gone: RedisCommand[Any] = plain("ZMSCORE", bucket.key("gone"), *members)
+    found, told_soon = yield [restore(bucket, as_of, map(looked_for, rows)), gone]
+    if found is None:
+        return None
+    places = [*zip(rows, found, told_soon, strict=True)]
+    here = [row for row, where, _ in places if where is Presence.HERE]
+    lost = [row for row, where, soon in places if where is not Presence.HERE and soon is None]
+    yield Work(partial(_write, cold, worker, lost, [row for row in here if row.tier == COLD]))
+    # A call for one of them may have brought it meanwhile.
+    found = yield from _look(bucket, lost)
+    brought = [row for row, where in zip(lost, found, strict=True) if where is Presence.HERE]
+    if brought:
+        yield Work(partial(_revive, cold, brought))
+    return len(lost) - len(brought)
+
+
+def _member(row: LedgerRow) -> bytes:
+    """The name in `gone` of a message that left: its worker tells it soon."""
+    return looked_for(row).stamp + row.id.encode()
+
+
+def _look(bucket: Bucket, rows: Sequence[LedgerRow]) -> LedgerSteps[Sequence[Presence]]:
+    found = None if rows else ()
+    while found is None:
+        (as_of,) = yield [standing(bucket)]
+        (found,) = yield [restore(bucket, as_of, map(looked_for, rows))]
+    return found
+
+
+def _write(
+    cold: ColdRecords, worker: str, lost: Sequence[LedgerRow], here: Sequence[LedgerRow], on: Any
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    if lost:
+        cold.records.change(on, [row.name for row in lost], CANCELLED, now_ms, error=ENDED)
+        about = CANCELLED, now_ms, worker
+        steps = [Step(row.id, row.state, *about, row.bucket, error=ENDED) for row in lost]
+        cold.records.note(on, steps)
+    cold.arrived(on, here)
+
+
+def _revive(cold: ColdRecords, rows: Sequence[LedgerRow], on: Any) -> None:
+    for row in rows:
+        cold.records.revive(on, row.name, error=ENDED)

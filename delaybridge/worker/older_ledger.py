@@ -1,0 +1,93 @@
+"""Notices that the ledger came back with an older past, and ends what is live in it alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Any
+
+from delaybridge.ledger.work import Work
+from delaybridge.scan.session import Session
+from delaybridge.store import keys, older_ledger, registry
+from delaybridge.store.command import RedisCommand
+from delaybridge.store.older_ledger import Told
+from delaybridge.store.recorder import Recorder
+from delaybridge.store.store import AsyncStore
+from delaybridge.worker.eventlog import say
+
+_YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
+
+
+class OlderLedger:
+    """What one worker knows of it, as it looked last: back_ms as in `Told`."""
+
+    def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
+        self._store, self._ledger, self._worker = store, recorder.ledger, worker
+        self._records, self._cold = recorder.records, recorder.cold
+        self._namespace, self._window_ms = recorder.records.namespace, recorder.hot_window_ms
+        self._found, self._now_ms = Told(), 0
+
+    async def look(self) -> bool:
+        """Whether a loss was noticed since the last look, by whichever worker."""
+        before, key = self._found.back_ms, keys.ledger(self._namespace)
+        looks: list[RedisCommand[Any]] = [
+            older_ledger.told(self._namespace),
+            registry.store_time(key),
+        ]
+        self._found, now_us = await self._store.run(looks)
+        self._now_ms = now_us // 1000
+        return self._found.back_ms > before
+
+    async def note_told(self) -> None:
+        """The ledger has been told what had left when this worker looked last."""
+        if (await self._compare(self._found, self._now_ms)) is self._found:
+            noted = older_ledger.note(self._namespace, "told", self._now_ms)
+            await self._store.run_one(noted)
+
+    async def may_restore(self, session: Session) -> bool:
+        """Whether what the ledger has of a bucket may be restored, if Redis lacks it.
+
+        If the ledger has lost something, its rows are ended first; False: it is too early for that.
+        """
+        bucket, began_s = session.bucket, time.monotonic()
+        clock = registry.store_time(bucket.key("lease"))
+        found, now_us = await self._store.run(
+            [older_ledger.told(self._namespace, bucket.number), clock]
+        )
+        found = await self._compare(found)
+        if found.back_ms <= found.ended_ms:
+            return True
+        if now_us // 1000 < found.back_ms + _YOUNG_MS:
+            return False
+        before = found.back_ms, self._window_ms
+        steps = older_ledger.end_rows(bucket, self._cold, self._worker, *before)
+        ended = await self._store.complete(steps)
+        noted = older_ledger.note(self._namespace, bucket.number, found.back_ms)
+        await self._store.run_one(noted)
+        if ended:
+            about = {"n": ended, "seconds": round(time.monotonic() - began_s, 3)}
+            say(logging.WARNING, "ledger_rows_ended", bucket=bucket.number, **about)
+        return True
+
+    async def _compare(self, found: Told, at_ms: int = 0) -> Told:
+        """What Redis knows, given what it knew before the ledger is asked.
+
+        at_ms: what the ledger is to know, unless it has lost something.
+        """
+        note = partial(self._records.note_told, least_ms=found.told_ms, at_ms=at_ms)
+        told_ms = await self._ledger.run_async(Work(note))
+        if told_ms >= found.told_ms:
+            return found
+        lost_s = (found.told_ms - told_ms) / 1000 if told_ms else None
+        hint = "what Redis does not have is not restored from it"
+        say(logging.ERROR, "ledger_went_back", lost_s=lost_s, hint=hint)
+        await self._store.run(older_ledger.went_back(self._namespace, found.told_ms))
+        known = await self._store.run_one(registry.read_birth(self._namespace))
+        if known is not None:  # an older database may not know the namespace
+            buckets, birth = known
+            settle = partial(self._records.settle, buckets=buckets, birth=birth)
+            await self._ledger.run_async(Work(settle))
+        note = partial(self._records.note_told, least_ms=0, at_ms=found.told_ms)
+        await self._ledger.run_async(Work(note))
+        return found._replace(back_ms=found.told_ms)

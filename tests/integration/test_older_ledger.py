@@ -1,0 +1,216 @@
+"""The ledger's database comes back with an older past: restored, or a replica that was behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from delaybridge.errors import LedgerUnavailable
+from delaybridge.store import healing, keys, older_ledger
+from delaybridge.worker import older_ledger as looking
+from delaybridge.worker import reconciling
+from delaybridge.worker.silence import Silence
+from tests.rigs.controls_site import PLACE, ControlsSite
+from tests.rigs.crew import CALM, Arrived, Crew
+from tests.rigs.ledgers import LedgerProbe
+from tests.rigs.waiting import until_async
+
+TO = "memory:q"
+SOON = {"reconcile_s": 1.0}
+LIVE = "UPDATE message SET state = 'delayed', tier = 1, error = NULL"
+
+
+@pytest.fixture
+async def crew(
+    redis_url: str,
+    namespace: str,
+    arrived: Arrived,
+    ledger_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Crew]:
+    for module in (looking, reconciling):
+        monkeypatch.setattr(module, "_YOUNG_MS", 0)
+    async with Crew(redis_url, namespace, ledger=ledger_url) as crew:
+        yield crew
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[redis_py.Redis]:
+    with redis_py.Redis.from_url(redis_url) as connection:
+        yield connection
+
+
+async def states_are(ledger: LedgerProbe, **wanted: int) -> None:
+    await until_async(lambda: ledger.states() == wanted, lambda: f"{wanted}: {ledger.states()}")
+
+
+async def knows(crew: Crew, redis: redis_py.Redis, field: str) -> None:
+    """Redis has this time."""
+    name = keys.ledger(crew.namespace)
+    await until_async(lambda: redis.hget(name, field) is not None, f"{field} is known")
+
+
+async def forgotten(crew: Crew, redis: redis_py.Redis) -> None:
+    """Redis does not know any more what left."""
+    await until_async(lambda: not [*redis.scan_iter(f"*{crew.namespace}:*:gone")], "it forgets")
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+async def test_what_ended_since_does_not_come_again(
+    crew: Crew,
+    redis: redis_py.Redis,
+    arrived: Arrived,
+    ledger: LedgerProbe,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crew.start(lease=CALM, ledger=SOON)
+    ids = await crew.schedule(20, seconds=0.1)
+    cancelled = await crew.schedule(10, seconds=1, first_s=600)
+    later = await crew.schedule(10, seconds=1, first_s=600)
+    for id in cancelled:
+        await crew.client.cancel(id)
+    await arrived.all(ids)
+    await states_are(ledger, published=20, cancelled=10, delayed=10)
+    await knows(crew, redis, "told")
+    # What left is forgotten by Redis, too, and nothing leaves any more.
+    await forgotten(crew, redis)
+    ledger.ask("DELETE FROM namespace")  # a backup from before there was any
+    ledger.ask(LIVE)
+    await states_are(ledger, cancelled=30, delayed=10)
+    assert {id for id in later if ledger.state(id) == "delayed"} == {*later}
+    (why,) = {error for (error,) in ledger.ask("SELECT error FROM message WHERE tier = 0")}
+    assert why == older_ledger.ENDED
+    assert "ledger_went_back" in caplog.text
+    assert ledger.ask("SELECT buckets FROM namespace") == [(16,)], "it is known again"
+    # From now on it is as good as before: what Redis loses comes back.
+    for name in ("due", "messages"):
+        redis.delete(*redis.scan_iter(f"*{crew.namespace}:*:{name}"))
+    new = await crew.schedule(5, seconds=0.1)
+    await arrived.all(new)
+
+    async def all_are_there() -> bool:
+        return (await crew.client.stats()).delayed == 10
+
+    await until_async(all_are_there, "all is restored")
+    assert arrived.twice == []
+    await crew.stop()
+    assert caplog.text.count("ledger_went_back") == 1
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+async def test_what_it_was_told_last_is_told_again_after_a_silence(
+    crew: Crew, arrived: Arrived, ledger: LedgerProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that lacked it may have taken over. Here Redis forgets nothing of what left."""
+    original = healing.seal
+
+    def seal(*args: Any, known: int | None = None, **more: Any) -> Any:
+        return original(*args, known=None, **more)
+
+    monkeypatch.setattr(healing, "seal", seal)
+    crew.start(lease=CALM)
+    ids = await crew.schedule(20, seconds=0.1)
+    await arrived.all(ids)
+    await states_are(ledger, published=20)
+    ledger.ask(LIVE)
+    crew.workers["w"].happened.silence.begins(LedgerUnavailable("this test"))
+    await states_are(ledger, published=20)
+    assert arrived.twice == []
+    await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "sqlite")
+async def test_a_ledger_that_takes_some_and_refuses_the_rest_does_not_answer(
+    crew: Crew,
+    arrived: Arrived,
+    ledger: LedgerProbe,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a full disk: a row that is changed in place still has room."""
+    caplog.set_level(logging.INFO)
+    refusals, begins = [], Silence.begins
+
+    def begin(silence: Silence, error: Exception) -> None:
+        refusals.append(error)
+        begins(silence, error)
+
+    monkeypatch.setattr(Silence, "begins", begin)
+    crew.start(lease=CALM)
+    await until_async(lambda: "lease_acquired" in caplog.text, "it works")
+    ledger.ask("ALTER TABLE transition ADD CONSTRAINT full_disk CHECK (number < 0)")
+    await arrived.all(await crew.schedule(20, seconds=0.1))
+    await until_async(lambda: len(refusals) >= 3, "it is asked again")
+    assert "full_disk" in crew.workers["w"].happened.silence.reason
+    assert caplog.text.count("ledger_silent") == 1
+    assert "ledger_answers" not in caplog.text
+    ledger.ask("ALTER TABLE transition DROP CONSTRAINT full_disk")
+    await states_are(ledger, published=20)
+    await until_async(lambda: "ledger_answers" in caplog.text, "it answers")
+    await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+async def test_cold_messages_that_were_brought_and_left_since_are_not_brought_again(
+    crew: Crew, redis: redis_py.Redis, arrived: Arrived, ledger: LedgerProbe
+) -> None:
+    crew.start(lease=CALM, ledger=SOON)
+    ids = await crew.schedule(20, seconds=0.1)
+    cold = await crew.client.schedule(TO, b"x", delay="2h", id="cold")
+    await arrived.all(ids)
+    await states_are(ledger, published=20, delayed=1)
+    await knows(crew, redis, "told")
+    await until_async(
+        lambda: not [*redis.scan_iter(f"*{crew.namespace}:*:gone")], "it is forgotten"
+    )
+    ledger.ask("UPDATE namespace SET told_ms = 1")
+    ledger.ask("UPDATE message SET state = 'delayed', tier = 2")
+    await states_are(ledger, cancelled=20, delayed=1)
+    assert ledger.state(cold.id) == "delayed"
+    assert arrived.twice == []
+    await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+def test_of_rules_and_definitions_what_redis_has_counts(
+    redis_url: str, namespace: str, ledger_url: str, ledger: LedgerProbe
+) -> None:
+    """Also if they were removed since, of which it keeps nothing."""
+    names = "namespace, kind, name, value, changed_ms, birth, made_ms"
+    with closing(ControlsSite(redis_url, namespace, ledger_url)) as site:
+        site.client.pause(PLACE)
+        site.client.pause("kafka:removed")
+        site.client.recurring.add("removed", "kafka:x", "x", every="300d")
+        site.agree()
+        before = ledger.ask(f"SELECT {names} FROM control")
+        site.client.limit(PLACE, 5)
+        site.client.resume(PLACE)
+        site.client.resume("kafka:removed")
+        site.client.recurring.remove("removed")
+        site.client.pause("kafka:new")
+        ledger.ask("DELETE FROM control")
+        for row in before:
+            marks = ", ".join(f":v{i}" for i in range(len(row)))
+            ledger.ask(
+                f"INSERT INTO control ({names}) VALUES ({marks})",
+                **{f"v{i}": value for i, value in enumerate(row)},
+            )
+        assert site.recorded("kafka:removed"), "it is back"
+        site.store.run_each(
+            older_ledger.went_back(namespace, max(row.changed_ms for row in before))
+        )
+        assert not site.are_agreed
+        site.agree()
+        for _ in range(2):
+            assert site.are_agreed
+            assert site.rule() == site.recorded() == {"rate": 5.0}
+            assert site.rule("kafka:removed") == site.recorded("kafka:removed") == {}
+            assert site.rule("kafka:new")["paused"] is True
+            assert site.client.recurring.list() == []
+            site.wipe()
+            site.agree()
