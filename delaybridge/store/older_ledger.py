@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENDED = "Redis did not have it when the ledger came back with an older past"
 
 
-class Told(NamedTuple):
+class LedgerPast(NamedTuple):
     """What Redis knows of the ledger's past, in epoch milliseconds; 0: nothing.
 
     told_ms: then the ledger was told what had left. back_ms: it has lost some of what was written
@@ -39,7 +39,7 @@ class Told(NamedTuple):
     ended_ms: int = 0
 
 
-def told(namespace: str, bucket: int = 0) -> RedisCommand[Told]:
+def told(namespace: str, bucket: int = 0) -> RedisCommand[LedgerPast]:
     """To be read before the ledger's own time is."""
     return plain("HMGET", keys.ledger(namespace), "told", "back", bucket, parse=_read_told)
 
@@ -57,8 +57,8 @@ def went_back(namespace: str, at_ms: int) -> list[RedisCommand[Any]]:
     return [note(namespace, "back", at_ms), plain("HDEL", keys.controls(namespace), "healed")]
 
 
-def _read_told(reply: Sequence[bytes | None]) -> Told:
-    return Told(*(int(each) if each and each.isdigit() else 0 for each in reply))
+def _read_told(reply: Sequence[bytes | None]) -> LedgerPast:
+    return LedgerPast(*(int(each) if each and each.isdigit() else 0 for each in reply))
 
 
 def end_rows(

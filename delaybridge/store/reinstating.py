@@ -12,7 +12,7 @@ has ended, nothing is claimed, no run is made, and no rule is eased.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -185,19 +185,20 @@ def _both(
         if each.wins(known.get(key))
     }
     wanted = [each for key, each in new.items() if not here[key].changed_ms]
-    # An older ledger has what was removed since; Redis has no time of it.
-    removed = {
-        each.key: each._replace(value=b"", changed_ms=last_ms)
-        for each in stored
-        if each.changed_ms <= comparison.back_ms and not (each.key in here or each.key in lost)
-    }
-    new |= {key: each for key, each in removed.items() if known[key].value}
-    left = [each for each in stored if each.key not in removed]
-    wanted += [each for each in left if _is_wanted(each, here.get(each.key), lost)]
+    removed = _removed(stored, here.keys() | lost, comparison.back_ms, last_ms)
+    new |= removed
+    wanted += _lacking([each for each in stored if each.key not in removed], here, lost)
     made = {each.key: (each.birth, each.made_ms) for each in stored}
     alive = (Control(*each[:4], *made.get(key, ())) for key, each in (known | new).items())
     definitions = [each for each in alive if each.kind == DEFINITION and each.value]
     return _Both([*new.values()], wanted, definitions, last_ms)
+
+
+def _removed(stored: Sequence[Control], seen: Set[ControlName], back_ms: int, now_ms: int) -> Here:
+    """What an older ledger has, as removed now: it was since, Redis has not even a time of it."""
+    old = (each for each in stored if each.value and each.changed_ms <= back_ms)
+    unseen = (each for each in old if each.key not in seen)
+    return {each.key: each._replace(value=b"", changed_ms=now_ms) for each in unseen}
 
 
 def _pages(controls: Sequence[Control]) -> Iterator[Sequence[Control]]:
@@ -258,11 +259,14 @@ def _is_ours(kind: str, name: bytes, value: bytes) -> bool:
     return is_name(name.decode(errors="replace")) and len(value) <= _STORED_BYTES
 
 
-def _is_wanted(control: Control, here: Control | None, lost: set[ControlName]) -> bool:
-    """Whether what the ledger has of a control belongs into Redis."""
-    if here is None:
-        return bool(control.value) or control.key in lost
-    return control.wins(here)
+def _lacking(stored: Sequence[Control], here: Here, lost: set[ControlName]) -> Iterator[Control]:
+    """What the ledger has and belongs into Redis."""
+    for each in stored:
+        if (known := here.get(each.key)) is None:
+            if each.value or each.key in lost:
+                yield each
+        elif each.wins(known):
+            yield each
 
 
 def _resume_plans(calls: Making, controls: Sequence[Control], now_ms: int) -> Steps[None]:

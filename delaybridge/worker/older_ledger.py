@@ -11,7 +11,7 @@ from delaybridge.ledger.work import Work
 from delaybridge.scan.session import Session
 from delaybridge.store import keys, older_ledger, registry
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.older_ledger import Told
+from delaybridge.store.older_ledger import LedgerPast
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
@@ -20,13 +20,13 @@ _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not
 
 
 class OlderLedger:
-    """What one worker knows of it, as it looked last: back_ms as in `Told`."""
+    """What one worker knows of it, as it looked last: back_ms as in `LedgerPast`."""
 
     def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
         self._store, self._ledger, self._worker = store, recorder.ledger, worker
         self._records, self._cold = recorder.records, recorder.cold
         self._namespace, self._window_ms = recorder.records.namespace, recorder.hot_window_ms
-        self._found, self._now_ms = Told(), 0
+        self._found, self._now_ms = LedgerPast(), 0
 
     async def look(self) -> bool:
         """Whether a loss was noticed since the last look, by whichever worker."""
@@ -70,7 +70,7 @@ class OlderLedger:
             say(logging.WARNING, "ledger_rows_ended", bucket=bucket.number, **about)
         return True
 
-    async def _compare(self, found: Told, at_ms: int = 0) -> Told:
+    async def _compare(self, found: LedgerPast, at_ms: int = 0) -> LedgerPast:
         """What Redis knows, given what it knew before the ledger is asked.
 
         at_ms: what the ledger is to know, unless it has lost something.

@@ -24,6 +24,10 @@ from tests.rigs.waiting import until
 
 FULL_S = 4
 DISK_FULL = "No space left on device"
+FORGOT = (
+    "Redis decides: what it delivered or cancelled since does not come again, what was accepted is "
+    "delivered, once"
+)
 OWN = Setup(ledger=True, settings=OFTEN)
 
 
@@ -136,11 +140,11 @@ CELLS: list[Cell] = [
         fill_the_file, setup=Setup(ledger="sqlite"), seconds=20.0, **DATABASE,
     ),
     cell(
-        "F57h", "its database fails over to a replica that lacks the last second", "?",
+        "F57h", "its database forgets the last second, as a replica that was behind", FORGOT,
         lose_the_last(1.0), setup=OWN, seconds=12.0, back_off_ms=YOUNG_S * 1000, **DATABASE,
     ),
     cell(
-        "F57i", "its database is restored from a backup that is 10 s old", "?",
+        "F57i", "its database is restored from a backup that is 10 s old", FORGOT,
         lose_the_last(10.0), setup=OWN, seconds=25.0, back_off_ms=YOUNG_S * 1000, **DATABASE,
     ),
 ]  # fmt: skip

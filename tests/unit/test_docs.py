@@ -13,6 +13,7 @@ import pytest
 
 import delaybridge
 from delaybridge import AsyncClient, Client
+from tests.chaos.cells import CELLS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -24,6 +25,7 @@ PACKAGE = ROOT / "delaybridge"
 DESIGNS = {"000": (25, 3), "001": (25, 0), "002": (21, 1), "003": (13, 3), "004": (12, 0)}
 UNPROVEN = {"000-23", "003-Q1", "7", "dynamic partitions"}  # not needed, not there, only measured
 TEST = re.compile(r"`(tests/[\w/]+\.py)::((?:\w+::)?\w+)`")
+CELL = re.compile(r"`(F\d+[\w-]*)`")
 FILE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 INTERNALS = ROOT / "docs" / "internals.md"
 FILE_IN_A_ROOM = re.compile(r"`(\w+/[\w/]+\.(?:py|lua))[:`]")
@@ -113,6 +115,19 @@ def test_the_features_page_names_tests_that_exist() -> None:
     named = TEST.findall(FEATURES.read_text())
     assert named
     assert [each for each in named if each[1] not in named_in(each[0])] == []
+
+
+def test_every_row_of_what_happens_with_a_ledger_names_tests_and_cells_that_exist() -> None:
+    page = (ROOT / "docs" / "ledger.md").read_text()
+    _, _, table = page.partition("| what | what happens | shown by |\n")
+    rows = re.findall(r"^\| (.*) \|$", table.partition("\n\n")[0], re.MULTILINE)
+    assert len(rows) > 10
+    for what, _, proof in (row.split(" | ") for row in rows):
+        tests, cells = TEST.findall(proof), CELL.findall(proof)
+        assert tests, f"{what}: a test of the fast tier"
+        assert [each for each in tests if each[1] not in named_in(each[0])] == [], what
+        assert not {*cells} - {*CELLS}, what
+        assert not CELL.sub("", TEST.sub("", proof)).strip(", "), what
 
 
 @pytest.mark.parametrize(("page", "pattern"), [(FEATURES, FILE), (INTERNALS, FILE_IN_A_ROOM)])
