@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.engine.default import DefaultDialect
 
 from delaybridge import Client
 from delaybridge.errors import LedgerUnavailable
@@ -61,6 +63,25 @@ def test_a_full_disk_is_the_reason_that_is_given(client: Client, file: Path, siz
     with closing(LedgerProbe(f"sqlite:///{file}")) as probe:
         (count,) = probe.ask("SELECT count(*) FROM message")
         assert count[0] == n
+
+
+def test_a_commit_for_which_there_is_no_room_is_not_in_doubt(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.schedule(TO, b"", delay=60)
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorname = "SQLITE_FULL"
+
+    def commit(_: object, connection: Any) -> None:
+        connection.rollback()  # as SQLite does
+        raise error
+
+    monkeypatch.setattr(DefaultDialect, "do_commit", commit)
+    with pytest.raises(LedgerUnavailable, match="full; nothing was written to it$"):
+        client.schedule(TO, b"", delay=60)
+    error.sqlite_errorname = "SQLITE_IOERR"
+    with pytest.raises(LedgerUnavailable, match="full; it may have been accepted"):
+        client.schedule(TO, b"", delay=60)
 
 
 def test_a_file_that_was_restored_is_gone_on_with(client: Client, file: Path) -> None:

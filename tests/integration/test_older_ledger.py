@@ -157,9 +157,19 @@ async def test_a_ledger_that_takes_some_and_refuses_the_rest_does_not_answer(
 
 @pytest.mark.slow_with("mariadb", "postgres")
 async def test_cold_messages_that_were_brought_and_left_since_are_not_brought_again(
-    crew: Crew, redis: redis_py.Redis, arrived: Arrived, ledger: LedgerProbe
+    crew: Crew,
+    redis: redis_py.Redis,
+    arrived: Arrived,
+    ledger: LedgerProbe,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crew.start(lease=CALM, ledger=SOON)
+    """The promoter looks once a second, and nobody else."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(reconciling.Reconciling, "_reconcile", nothing)
+    crew.start(lease=CALM, ledger=SOON | {"hot_window_s": 20.0})
     ids = await crew.schedule(20, seconds=0.1)
     cold = await crew.client.schedule(TO, b"x", delay="2h", id="cold")
     await arrived.all(ids)
