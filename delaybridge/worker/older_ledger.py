@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
+from delaybridge.errors import StoreError
 from delaybridge.ledger.work import Work
 from delaybridge.scan.session import Session
 from delaybridge.store import keys, older_ledger, registry
@@ -31,19 +32,21 @@ class OlderLedger:
     async def look(self) -> bool:
         """Whether a loss was noticed since the last look, by whichever worker."""
         before, key = self._found.back_ms, keys.ledger(self._namespace)
-        looks: list[RedisCommand[Any]] = [
-            older_ledger.told(self._namespace),
-            registry.store_time(key),
-        ]
-        self._found, now_us = await self._store.run(looks)
+        clock = registry.store_time(key)
+        looks: list[RedisCommand[Any]] = [older_ledger.told(self._namespace), clock]
+        self._now_ms = 0
+        try:
+            self._found, now_us = await self._store.run(looks)
+        except StoreError:  # buckets on other servers are told of all the same
+            return False
         self._now_ms = now_us // 1000
         return self._found.back_ms > before
 
     async def note_told(self) -> None:
         """The ledger has been told what had left when this worker looked last."""
-        if (await self._compare(self._found, self._now_ms)) is self._found:
-            noted = older_ledger.note(self._namespace, "told", self._now_ms)
-            await self._store.run_one(noted)
+        at_ms = self._now_ms
+        if at_ms and (await self._compare(self._found, at_ms, at_ms)) is self._found:
+            await self._store.run_one(older_ledger.note(self._namespace, "told", at_ms))
 
     async def may_restore(self, session: Session) -> bool:
         """Whether what the ledger has of a bucket may be restored, if Redis lacks it.
@@ -55,10 +58,11 @@ class OlderLedger:
         found, now_us = await self._store.run(
             [older_ledger.told(self._namespace, bucket.number), clock]
         )
-        found = await self._compare(found)
+        now_ms = now_us // 1000
+        found = await self._compare(found, now_ms)
         if found.back_ms <= found.ended_ms:
             return True
-        if now_us // 1000 < found.back_ms + _YOUNG_MS:
+        if now_ms < found.back_ms + _YOUNG_MS:
             return False
         before = found.back_ms, self._window_ms
         steps = older_ledger.end_rows(bucket, self._cold, self._worker, *before)
@@ -70,10 +74,10 @@ class OlderLedger:
             say(logging.WARNING, "ledger_rows_ended", bucket=bucket.number, **about)
         return True
 
-    async def _compare(self, found: LedgerPast, at_ms: int = 0) -> LedgerPast:
+    async def _compare(self, found: LedgerPast, now_ms: int, at_ms: int = 0) -> LedgerPast:
         """What Redis knows, given what it knew before the ledger is asked.
 
-        at_ms: what the ledger is to know, unless it has lost something.
+        now_ms: on Redis' clock. at_ms: what the ledger is to know, unless it has lost something.
         """
         note = partial(self._records.note_told, least_ms=found.told_ms, at_ms=at_ms)
         told_ms = await self._ledger.run_async(Work(note))
@@ -82,7 +86,8 @@ class OlderLedger:
         lost_s = (found.told_ms - told_ms) / 1000 if told_ms else None
         hint = "what Redis does not have is not restored from it"
         say(logging.ERROR, "ledger_went_back", lost_s=lost_s, hint=hint)
-        await self._store.run(older_ledger.went_back(self._namespace, found.told_ms))
+        back_ms = min(found.told_ms, now_ms)  # the clock may have been set back
+        await self._store.run(older_ledger.went_back(self._namespace, back_ms))
         known = await self._store.run_one(registry.read_birth(self._namespace))
         if known is not None:  # an older database may not know the namespace
             buckets, birth = known
@@ -90,4 +95,4 @@ class OlderLedger:
             await self._ledger.run_async(Work(settle))
         note = partial(self._records.note_told, least_ms=0, at_ms=found.told_ms)
         await self._ledger.run_async(Work(note))
-        return found._replace(back_ms=found.told_ms)
+        return found._replace(back_ms=back_ms)

@@ -16,7 +16,7 @@ from delaybridge.worker import older_ledger as looking
 from delaybridge.worker import reconciling
 from delaybridge.worker.silence import Silence
 from tests.rigs.controls_site import PLACE, ControlsSite
-from tests.rigs.crew import CALM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
 
@@ -184,6 +184,22 @@ async def test_cold_messages_that_were_brought_and_left_since_are_not_brought_ag
     assert ledger.state(cold.id) == "delayed"
     assert arrived.twice == []
     await crew.stop()
+
+
+@pytest.mark.slow_with("mariadb", "postgres")
+async def test_a_time_of_a_clock_that_was_set_back_holds_nothing_up(
+    crew: Crew, redis: redis_py.Redis, ledger: LedgerProbe
+) -> None:
+    await crew.schedule(20, seconds=1, first_s=600)
+    seconds, _ = redis.time()
+    name, fast_ms = keys.ledger(crew.namespace), (seconds + 3600) * 1000
+    redis.hset(name, "told", fast_ms)
+    crew.start(lease=CALM, ledger=SOON)
+    await until_async(lambda: redis.hlen(name) == 2 + BUCKETS, "each bucket is through")
+    seconds, _ = redis.time()
+    assert int(redis.hget(name, "back")) <= (seconds + 1) * 1000
+    await crew.stop()
+    assert ledger.states() == {"delayed": 20}
 
 
 @pytest.mark.slow_with("mariadb", "postgres")
