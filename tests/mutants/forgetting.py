@@ -59,10 +59,17 @@ MUTANTS = [
         _RULES,
     ),
     Mutant(
-        "silence: ended by the first write", "delaybridge/worker/silence.py",
-        " and self.last_s < since_s - _CALM_S", "",
+        "silence: ended by the first write", "delaybridge/worker/reconciling.py",
+        "                await self._tell_all()\n                self.silence.ends(began_s)\n",
+        "                self.silence.ends(began_s + 9)\n                await self._tell_all()\n",
         "while a disk is full, the log says each second that the ledger answers",
         f"{_OLDER}::test_a_ledger_that_takes_some_and_refuses_the_rest_does_not_answer[postgres]",
+    ),
+    Mutant(
+        "silence: ended beside a refusal", "delaybridge/worker/silence.py",
+        " and self.last_s < since_s - _CALM_S", "",
+        "the log says that the ledger answers while another task of the worker is refused",
+        "tests/unit/test_silence.py",
     ),
     Mutant(
         "engines: a savepoint that is gone", "delaybridge/ledger/engines.py",
