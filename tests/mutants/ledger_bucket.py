@@ -209,7 +209,7 @@ MUTANTS = [
     ),
     Mutant(
         "controls: removed, and lost", "delaybridge/store/reinstating.py",
-        "return bool(control.value) or control.key in lost", "return bool(control.value)",
+        "if each.value or each.key in lost:", "if each.value:",
         "each comparison counts a rule that was removed long ago",
         f"{_REINSTATING} -k leaves_no_time",
     ),

@@ -59,9 +59,9 @@ MUTANTS = [
     ),
     Mutant(
         "verify: the doubt ends too early", "delaybridge/worker/reconciling.py",
-        "        await self._tell_what_it_forgot(session)\n        # From",
+        "        await self._tell_what_it_forgot(session)\n        while",
         "        self.doubt.discard(session.bucket.number)\n"
-        "        await self._tell_what_it_forgot(session)\n        # From",
+        "        await self._tell_what_it_forgot(session)\n        while",
         "a bucket whose comparison failed is claimed by the next session",
         "tests/integration/test_ledger_steps.py::"
         "test_a_bucket_stays_in_doubt_until_a_comparison_has_ended",
@@ -80,14 +80,14 @@ MUTANTS = [
     ),
     Mutant(
         "tell: told twice", "delaybridge/worker/reconciling.py",
-        "may_be_told = session not in self._known or session in self._in_doubt",
-        "may_be_told = session not in self._known",
+        "may_be_told = known < 0 or session in self._in_doubt",
+        "may_be_told = known < 0",
         "after a call without an answer the history has each delivery twice",
         "tests/integration/test_ledger_steps.py::test_all_that_left_is_told_once",
     ),
     Mutant(
         "tell: told by an earlier session", "delaybridge/worker/reconciling.py",
-        "may_be_told = session not in self._known or session in self._in_doubt",
+        "may_be_told = known < 0 or session in self._in_doubt",
         "may_be_told = session in self._in_doubt",
         "what an earlier session told is in the history twice",
         "tests/integration/test_ledger_steps.py::test_all_that_left_is_told_once",
@@ -125,7 +125,7 @@ MUTANTS = [
     ),
     Mutant(
         "tell: buckets of others", "delaybridge/worker/reconciling.py",
-        "                await self._tell_of_others()\n", "",
+        "        await self._tell_of_others()\n", "",
         "what a worker delivered of a bucket that it lost is not told",
         "tests/integration/test_ledger_steps.py::"
         "test_what_was_delivered_of_buckets_of_others_is_told",

@@ -154,14 +154,16 @@ def test_only_the_ledger_itself_is_silent_and_that_is_said_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     silence = Silence()
-    silence.ends()
+    silence.ends(inf)
     silence.begins(StoreUnavailable("redis: gone"))
     assert (silence.reason, silence.last_s, caplog.text) == ("", -inf, "")
     for reason in ("first", "second"):
         silence.begins(LedgerUnavailable(reason))
         assert silence.reason == reason
-    silence.ends()
-    silence.ends()
+    silence.ends(silence.last_s + 0.5)
+    assert silence.reason, "it may take some, and refuse the rest"
+    silence.ends(inf)
+    silence.ends(inf)
     assert (silence.reason, caplog.text.count("ledger_silent")) == ("", 1)
     assert caplog.text.count("ledger_answers") == 1
     silence.begins(ConfigError("no tables"))
