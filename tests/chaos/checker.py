@@ -30,6 +30,7 @@ INVARIANTS = {
     "I14": "processes survive, or end with their documented code; no traceback in a log",
     "I15": "memory of workers is bounded",
     "I16": "other destinations are on time",
+    "I17": "nothing goes out that is paused",
 }
 Found = dict[str, list[str]]  # invariant -> what breaks it, ids or sentences; empty: it holds
 

@@ -262,16 +262,20 @@ class Site:
         environment |= {"DELAYBRIDGE_FAILPOINTS": failpoints, "CHAOS_CHANGE": changes}
         return self.bridge.start_worker(self.workers_redis, environment)
 
-    def burst(self, count: int, *, first_s: float, seconds: float = 0.001) -> None:
-        """Schedule this many messages, due within `seconds`, for the main destination."""
-        for id in self.bridge.schedule(self.main, count, seconds=seconds, first_s=first_s):
-            promise = self.bridge.promises[id]
-            self.accepted(id, promise.sha, promise.due_ms)
+    def burst(
+        self, count: int, *, first_s: float, seconds: float = 0.001, to: str = ""
+    ) -> list[str]:
+        """Schedule this many messages, due within `seconds`; to: if not the main destination."""
+        ids = self.bridge.schedule(to or self.main, count, seconds=seconds, first_s=first_s)
+        for promise in map(self.bridge.promises.__getitem__, ids):
+            self.accepted(promise.id, promise.sha, promise.due_ms, to)
+        return ids
 
-    def accepted(self, id: str, sha: str, due_ms: int) -> None:
-        """Write down a message for the main destination that the cell itself scheduled."""
+    def accepted(self, id: str, sha: str, due_ms: int, to: str = "") -> None:
+        """Write down a message that the cell itself scheduled; to: as in `burst`."""
         common = {"id": id, "f": "schedule", "at_us": time.time_ns() // 1000}
-        about = {"to": self.main, "sha": sha, "mark": None, "once": False, "least": due_ms}
+        about = {"sha": sha, "mark": None, "once": False, "least": due_ms}
+        about["to"] = to or self.main
         with (self.folder / "own.jsonl").open("a") as file:
             file.write(json.dumps({**common, "phase": "invoke", **about}) + "\n")
             file.write(json.dumps({**common, "phase": "ok", "due": due_ms}) + "\n")
