@@ -13,7 +13,7 @@ import re
 import selectors
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -83,6 +83,15 @@ class Errors:
         return self(f"{error.status_code} {error}" if error.status_code else str(error))
 
 
+@contextmanager
+def lost_if_closed() -> Iterator[None]:
+    """Writing to a closed connection raises redis.ConnectionError, on any event loop."""
+    try:
+        yield
+    except RuntimeError as exc:  # uvloop's, where asyncio only loses the bytes
+        raise redis.ConnectionError("closed while it was written to") from exc
+
+
 class StreamConnection:
     """A connection on an event loop, its handshake done."""
 
@@ -103,10 +112,8 @@ class StreamConnection:
         """Send them, and read as many replies. wait_s: the longest wait for the next bytes."""
         wait_s = self._timeout_s if wait_s is None else wait_s
         loop, parser, replies = self._loop, self._parser, list[Any]()
-        try:
+        with lost_if_closed():
             count = await self._send(requests)
-        except RuntimeError as exc:  # uvloop's, where asyncio only loses the bytes
-            raise redis.ConnectionError("closed while it was written to") from exc
         try:
             async with asyncio.timeout(wait_s) as patience:
                 while True:

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-import redis
 import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
@@ -24,7 +23,7 @@ from delaybridge.ledger.work import Work
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.command import Each, LedgerSteps, RedisCommand, Steps, store_wide_error
-from delaybridge.store.connection import NotAsked
+from delaybridge.store.connection import NotAsked, lost_if_closed
 from delaybridge.store.durability import assurance_of
 from delaybridge.store.pipeline import Pipeline, Portion, translate
 from delaybridge.store.recorder import Recorded, Recorder, ledger_of
@@ -234,7 +233,8 @@ class AsyncStore:
         pool = type(wire.pool)(**wire.recipe)
         subscription = redis.asyncio.Redis(connection_pool=pool).pubsub()
         try:
-            yield subscription
+            with lost_if_closed():
+                yield subscription
         finally:
             await subscription.aclose()  # type: ignore[no-untyped-call]
             await pool.disconnect()

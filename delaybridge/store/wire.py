@@ -17,7 +17,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import redis
 
-from delaybridge.store.connection import Errors, SocketConnection, StreamConnection
+from delaybridge.store.connection import (
+    Errors,
+    SocketConnection,
+    StreamConnection,
+    lost_if_closed,
+)
 
 
 class _Connection(Protocol):
@@ -227,7 +232,8 @@ class AsyncWire(_Wire[StreamConnection]):
         connection, generation = self._unopened(), connections.generation
         connections.under_way[connection] = time.monotonic()
         try:
-            await connection.connect()
+            with lost_if_closed():
+                await connection.connect()
         except BaseException as exc:
             connections.failed(exc)
             await connection.disconnect(nowait=True)
