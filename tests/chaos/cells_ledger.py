@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.cells_redis import roll_back
-from tests.chaos.cells_sites import fail_over_behind, split_brain
+from tests.chaos.cells_sites import split_brain
 from tests.chaos.site import WINDOW, Site
 from tests.rigs.waiting import until
 
@@ -206,11 +206,6 @@ CELLS = [
     cell(
         "F11", "killed and started again under load, nothing on disk", REBUILT, vanish,
         setup=WIPED, duplicates=TWICE, is_test=True, **LOST,
-    ),
-    cell(
-        "F15-ledger", "with Sentinels: the master dies while its replicas are cut off for 2 s",
-        REBUILT, fail_over_behind, setup=Setup(redis="sentinel", ledger=True),
-        duplicates=8 * WINDOW, back_off_ms=10_000, **LOST,
     ),
     cell(
         "F16-ledger", "with Sentinels: for 5 s there are two masters, as in F16b",

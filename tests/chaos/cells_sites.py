@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,16 +20,19 @@ def places(nodes: object) -> list[object]:
     return [node.place for node in nodes]  # type: ignore[attr-defined]
 
 
-def fail_over_behind(site: Site, back_after_s: float = 4.0) -> None:
+def fail_over_behind(
+    site: Site, back_after_s: float = 4.0, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """The replicas are cut off; what is written meanwhile they lack when the master dies.
 
     back_after_s: then it is started again. It is empty, and takes itself for a master until a
-    Sentinel has told it otherwise.
+    Sentinel has told it otherwise. meanwhile: called while they are cut off.
     """
     site.servers.wait_in_sync()  # the namespace itself is a second old
     with site.fault(after_s=FAILOVER_S):
         old = site.servers.master
         site.network.cut(old.place, places(s for s in site.servers.servers if s is not old))
+        meanwhile()
         site.wait(2)
         old.kill()
         site.network.heal()
