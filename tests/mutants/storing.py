@@ -387,4 +387,10 @@ MUTANTS = [
         "messages that are held back are not found by their due time",
         "tests/integration/test_mended.py",
     ),
+    Mutant(
+        "wire: closed during its handshake", "delaybridge/store/wire.py",
+        "with lost_if_closed():", "if True:",
+        "a scanner ends when a server of a Cluster resets a new connection",
+        "tests/unit/test_stream_connection.py",
+    ),
 ]  # fmt: skip
