@@ -116,7 +116,7 @@ class Reconciling:
                 return await self._verify(session, began_s)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
-                self._say_waiting(exc)
+                self._say_waiting(str(exc))
             await asyncio.sleep(_AGAIN_S)
         return True
 
@@ -128,9 +128,9 @@ class Reconciling:
 
     def _say_waiting(self, error: Exception) -> None:
         if self._waiting and not self._is_told:
-            self._is_told = True
-            about = {"buckets": len(self._waiting), "reason": str(error)}
-            say(logging.WARNING, "buckets_wait", **about, hint="nothing of them goes out before")
+            self._is_told, count = True, len(self._waiting)
+            hint, reason = "nothing of them goes out before", str(error)
+            say(logging.WARNING, "buckets_wait", buckets=count, reason=reason, hint=hint)
 
     async def _verify(self, session: Session, began_s: float) -> bool:
         sealed = await self._seal(session)
@@ -376,7 +376,7 @@ class Reconciling:
 
     def _forget_sessions(self) -> None:
         """Those that are over. A call that was under way may have noted one again since."""
-        for noted in (self._in_doubt, self._again, self._exits):
+        for noted in (self._in_doubt, self._again, self._exits, self._waiting):
             noted -= {each for each in noted if not each.alive}
         for kept in (self._known, self._seen, self._left, self._last):
             for session in [each for each in kept if not each.alive]:
