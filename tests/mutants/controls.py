@@ -102,4 +102,16 @@ MUTANTS = [
         "tests/integration/test_ledger_controls.py::test_a_worker_that_knows_of_a_pause_records_it_"
         "though_redis_and_the_database_failed",
     ),
+    Mutant(
+        "controls: buckets that wait for them", "delaybridge/worker/agreeing.py",
+        "            self._reconciling.waits(session)\n", "",
+        "nobody says that all buckets wait, while Redis and the database have failed together",
+        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
+    ),
+    Mutant(
+        "controls: another's comparison", "delaybridge/worker/agreeing.py",
+        "if found is None:", "if False:",
+        "a worker whose rules another compares does not say that its buckets wait",
+        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
+    ),
 ]  # fmt: skip
