@@ -27,7 +27,7 @@ class OlderLedger:
         self._store, self._ledger, self._worker = store, recorder.ledger, worker
         self._records, self._cold = recorder.records, recorder.cold
         self._namespace, self._window_ms = recorder.records.namespace, recorder.hot_window_ms
-        self._found, self._now_ms = LedgerPast(), 0
+        self._found, self._now_ms, self._said_ms = LedgerPast(), 0, 0
 
     async def look(self) -> bool:
         """Whether a loss was noticed since the last look, by whichever worker."""
@@ -45,7 +45,7 @@ class OlderLedger:
     async def note_told(self) -> None:
         """The ledger has been told what had left when this worker looked last."""
         at_ms = self._now_ms
-        if at_ms and (await self._compare(self._found, at_ms, at_ms)) is self._found:
+        if at_ms and await self._compare(self._found.told_ms, at_ms):
             await self._store.run_one(older_ledger.note(self._namespace, "told", at_ms))
 
     async def may_restore(self, session: Session) -> bool:
@@ -54,15 +54,15 @@ class OlderLedger:
         If the ledger has lost something, its rows are ended first; False: it is too early for that.
         """
         bucket, began_s = session.bucket, time.monotonic()
+        known = await self._store.run_one(older_ledger.told(self._namespace))
+        await self._compare(known.told_ms)
+        # Read again: another task may have noticed it, and told the ledger, in between.
         clock = registry.store_time(bucket.key("lease"))
-        found, now_us = await self._store.run(
-            [older_ledger.told(self._namespace, bucket.number), clock]
-        )
-        now_ms = now_us // 1000
-        found = await self._compare(found, now_ms)
+        looks: list[RedisCommand[Any]] = [older_ledger.told(self._namespace, bucket.number), clock]
+        found, now_us = await self._store.run(looks)
         if found.back_ms <= found.ended_ms:
             return True
-        if now_ms < found.back_ms + _YOUNG_MS:
+        if now_us // 1000 < found.back_ms + _YOUNG_MS:
             return False
         before = found.back_ms, self._window_ms
         steps = older_ledger.end_rows(bucket, self._cold, self._worker, *before)
@@ -74,25 +74,27 @@ class OlderLedger:
             say(logging.WARNING, "ledger_rows_ended", bucket=bucket.number, **about)
         return True
 
-    async def _compare(self, found: LedgerPast, now_ms: int, at_ms: int = 0) -> LedgerPast:
-        """What Redis knows, given what it knew before the ledger is asked.
+    async def _compare(self, known_ms: int, at_ms: int = 0) -> bool:
+        """Whether the ledger has lost nothing of what it was told, by what Redis knew before.
 
-        now_ms: on Redis' clock. at_ms: what the ledger is to know, unless it has lost something.
+        at_ms: what it is to know in that case. A loss is noted in Redis, and then in the ledger.
         """
-        note = partial(self._records.note_told, least_ms=found.told_ms, at_ms=at_ms)
+        note = partial(self._records.note_told, least_ms=known_ms, at_ms=at_ms)
         told_ms = await self._ledger.run_async(Work(note))
-        if told_ms >= found.told_ms:
-            return found
-        lost_s = (found.told_ms - told_ms) / 1000 if told_ms else None
-        hint = "what Redis does not have is not restored from it"
-        say(logging.ERROR, "ledger_went_back", lost_s=lost_s, hint=hint)
-        back_ms = min(found.told_ms, now_ms)  # the clock may have been set back
+        if told_ms >= known_ms:
+            return True
+        if self._said_ms != known_ms:
+            self._said_ms, lost_s = known_ms, (known_ms - told_ms) / 1000 if told_ms else None
+            hint = "what Redis does not have is not restored from it"
+            say(logging.ERROR, "ledger_went_back", lost_s=lost_s, hint=hint)
+        now_us = await self._store.run_one(registry.store_time(keys.ledger(self._namespace)))
+        back_ms = min(known_ms, now_us // 1000)  # the clock may have been set back
         await self._store.run(older_ledger.went_back(self._namespace, back_ms))
         known = await self._store.run_one(registry.read_birth(self._namespace))
         if known is not None:  # an older database may not know the namespace
             buckets, birth = known
             settle = partial(self._records.settle, buckets=buckets, birth=birth)
             await self._ledger.run_async(Work(settle))
-        note = partial(self._records.note_told, least_ms=0, at_ms=found.told_ms)
+        note = partial(self._records.note_told, least_ms=0, at_ms=known_ms)
         await self._ledger.run_async(Work(note))
-        return found._replace(back_ms=back_ms)
+        return False

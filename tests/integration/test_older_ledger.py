@@ -23,6 +23,10 @@ from tests.rigs.waiting import until_async
 TO = "memory:q"
 SOON = {"reconcile_s": 1.0}
 LIVE = "UPDATE message SET state = 'delayed', tier = 1, error = NULL"
+FULL = "ALTER TABLE transition ADD CONSTRAINT full_disk CHECK (at_ms < 0)"
+NOT_FULL = "ALTER TABLE transition DROP CONSTRAINT full_disk"
+FULL_SQLITE = """CREATE TRIGGER full_disk BEFORE INSERT ON transition
+BEGIN SELECT RAISE(ABORT, 'full_disk'); END"""
 
 
 @pytest.fixture
@@ -101,7 +105,7 @@ async def test_what_ended_since_does_not_come_again(
     await until_async(all_are_there, "all is restored")
     assert arrived.twice == []
     await crew.stop()
-    assert caplog.text.count("ledger_went_back") <= 3, "by each task that compared just then"
+    assert caplog.text.count("ledger_went_back") == 1
 
 
 @pytest.mark.slow_with("mariadb", "postgres")
@@ -145,13 +149,14 @@ async def test_a_ledger_that_takes_some_and_refuses_the_rest_does_not_answer(
     monkeypatch.setattr(Silence, "begins", begin)
     crew.start(lease=CALM)
     await until_async(lambda: "lease_acquired" in caplog.text, "it works")
-    ledger.ask("ALTER TABLE transition ADD CONSTRAINT full_disk CHECK (number < 0)")
+    is_sqlite = ledger.url.startswith("sqlite")
+    ledger.ask(FULL_SQLITE if is_sqlite else FULL)
     await arrived.all(await crew.schedule(20, seconds=0.1))
     await until_async(lambda: len(refusals) >= 3, "it is asked again")
     assert "full_disk" in crew.workers["w"].happened.silence.reason
     assert caplog.text.count("ledger_silent") == 1
     assert "ledger_answers" not in caplog.text
-    ledger.ask("ALTER TABLE transition DROP CONSTRAINT full_disk")
+    ledger.ask("DROP TRIGGER full_disk" if is_sqlite else NOT_FULL)
     await states_are(ledger, published=20)
     await until_async(lambda: "ledger_answers" in caplog.text, "it answers")
     await crew.stop()

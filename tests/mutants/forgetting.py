@@ -11,7 +11,7 @@ _RULES = f"{_OLDER}::test_of_rules_and_definitions_what_redis_has_counts[sqlite]
 MUTANTS = [
     Mutant(
         "older ledger: nobody notices", "delaybridge/worker/older_ledger.py",
-        "if told_ms >= found.told_ms:", "if True:",
+        "if told_ms >= known_ms:", "if True:",
         "what was delivered since a backup comes again",
         _ENDED,
     ),
