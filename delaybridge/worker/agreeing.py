@@ -123,8 +123,6 @@ class Agreeing:
         await self._record_known()
         steps = reinstating.agree(self._calls, self._recorder.controls, self._who)
         found = await self._store.complete(steps)
-        if found is None:  # who compares them now may wait for the ledger: this one says so, too
-            await self._recorder.ledger.run_async(Work(self._recorder.records.touch))
         if found:
             say(logging.WARNING, "controls_reinstated", n=found)
 

@@ -108,10 +108,4 @@ MUTANTS = [
         "nobody says that all buckets wait, while Redis and the database have failed together",
         "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
     ),
-    Mutant(
-        "controls: another's comparison", "delaybridge/worker/agreeing.py",
-        "if found is None:", "if False:",
-        "a worker whose rules another compares does not say that its buckets wait",
-        "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
-    ),
 ]  # fmt: skip
