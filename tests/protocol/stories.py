@@ -64,7 +64,16 @@ def what_a_consumer_has_is_taken_over() -> list[Event]:
     )  # fmt: skip
 
 
+def a_shorter_window_follows_a_longer_one_of_consumers() -> list[Event]:
+    taken = *FIRES, "offers x", "a consumer receives", "a consumer finishes"
+    return story(
+        replace(_BOUNDS, pulls=True), "schedule x", "window 3", "reclaims", *taken, "replace x",
+        "its lease runs out", "learns that its lease is lost", "window 1", "reclaims", *taken,
+    )  # fmt: skip
+
+
 STORIES: tuple[Callable[[], list[Event]], ...] = (
     a_dead_message_is_dropped, a_failed_message_is_dropped, a_dead_message_is_restored,
     a_shorter_window_follows_a_longer_one, what_a_consumer_has_is_taken_over,
+    a_shorter_window_follows_a_longer_one_of_consumers,
 )  # fmt: skip
