@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "controls: buckets that wait for them", "delaybridge/worker/agreeing.py",
-        "            self._reconciling.waits(session)\n", "",
+        "                self._reconciling.waits(session, exc)\n", "",
         "nobody says that all buckets wait, while Redis and the database have failed together",
         "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
     ),
