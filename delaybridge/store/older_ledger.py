@@ -19,11 +19,13 @@ from delaybridge.store import keys
 from delaybridge.store.agreement import PAGE_MESSAGES, looked_for
 from delaybridge.store.command import LedgerSteps, RedisCommand, plain
 from delaybridge.store.healing import Presence, Standing, restore, standing
+from delaybridge.store.promotion import Promoted
 from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
     from delaybridge.ledger.cold import ColdRecords
 
+YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 ENDED = "Redis did not have it when the ledger came back with an older past"
 
 
@@ -31,22 +33,32 @@ class LedgerPast(NamedTuple):
     """What Redis knows of the ledger's past, in epoch milliseconds; 0: nothing.
 
     told_ms: then the ledger was told what had left. back_ms: it has lost some of what was written
-    until then. ended_ms: the same, of the last loss after which a bucket's rows were ended.
+    until then. Of a bucket: ended_ms: the same, of the last loss after which its rows were ended;
+    looked_ms, promoted_ms: when its promoter looked last, and until when what it brought was due.
     """
 
     told_ms: int = 0
     back_ms: int = 0
     ended_ms: int = 0
+    looked_ms: int = 0
+    promoted_ms: int = 0
 
 
 def told(namespace: str, bucket: int = 0) -> RedisCommand[LedgerPast]:
     """To be read before the ledger's own time is."""
-    return plain("HMGET", keys.ledger(namespace), "told", "back", bucket, parse=_read_told)
+    fields = "told", "back", bucket, f"looked:{bucket}", f"promoted:{bucket}"
+    return plain("HMGET", keys.ledger(namespace), *fields, parse=_read_told)
 
 
 def note(namespace: str, field: str | int, at_ms: int) -> RedisCommand[int]:
     """Remember one of these times. field: "told", "back", or a bucket's number."""
     return plain("HSET", keys.ledger(namespace), field, at_ms, parse=int)
+
+
+def note_promoted(namespace: str, bucket: int, found: Promoted) -> RedisCommand[int]:
+    """Remember how far a bucket's cold messages were brought."""
+    fields = f"looked:{bucket}", found.at_ms, f"promoted:{bucket}", found.until_ms
+    return plain("HSET", keys.ledger(namespace), *fields, parse=int)
 
 
 def went_back(namespace: str, at_ms: int) -> list[RedisCommand[Any]]:
@@ -61,20 +73,19 @@ def _read_told(reply: Sequence[bytes | None]) -> LedgerPast:
     return LedgerPast(*(int(each) if each and each.isdigit() else 0 for each in reply))
 
 
-def end_rows(
-    bucket: Bucket, cold: ColdRecords, worker: str, back_ms: int, window_ms: int
-) -> LedgerSteps[int]:
+def end_rows(bucket: Bucket, cold: ColdRecords, worker: str, past: LedgerPast) -> LedgerSteps[int]:
     """End the rows of calls from before the loss whose messages Redis lacks; how many they were.
 
-    Of cold rows those that had to be in Redis by then; what Redis has of them is not cold any more.
+    Of cold rows those that the promoter had brought, and no others: it may have been behind. What
+    Redis has of them is not cold any more.
     """
-    total = 0
-    for read in (_hot, partial(_due, back_ms + window_ms)):
+    total, brought_ms = 0, min(past.back_ms, past.looked_ms - YOUNG_MS)
+    for read, before_ms in ((_hot, past.back_ms), (partial(_due, past.promoted_ms), brought_ms)):
         after = (-1, -1)
         while True:
             (as_of,) = yield [standing(bucket)]
             page = yield Work(partial(read, cold, bucket.number, after))
-            rows = [row for row in page if row.created_ms < back_ms]
+            rows = [row for row in page if row.created_ms < before_ms]
             ended = yield from _end(bucket, cold, worker, as_of, rows)
             if ended is None:
                 continue  # too much has left since: read it again

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import failpoints
 from delaybridge.ledger.rows import COLD, LedgerRow, Name
@@ -31,20 +31,28 @@ _PAGE = 1000
 _THERE = (Presence.ABSENT, Presence.HERE)  # restored now, or before
 
 
-def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerSteps[int]:
+class Promoted(NamedTuple):
+    """How many messages were looked at, when that began, and until when they were due; epoch ms."""
+
+    messages: int
+    at_ms: int
+    until_ms: int
+
+
+def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerSteps[Promoted]:
     """Bring a bucket's cold messages that are due within this time into Redis.
 
-    By the clock of the bucket's server; that of a worker may differ. How many were looked at.
+    By the clock of the bucket's server; that of a worker may differ.
     """
-    total, after, clock = 0, (-1, -1), registry.store_time(bucket.key("lease"))
+    total, after, clock, first_ms = 0, (-1, -1), registry.store_time(bucket.key("lease")), 0
     while True:
         now_us, as_of = yield [clock, standing(bucket)]
-        until_ms = now_us // 1000 + window_ms
+        first_ms, until_ms = first_ms or now_us // 1000, now_us // 1000 + window_ms
         rows = yield Work(partial(_due, cold, bucket.number, until_ms, after))
         yield from _bring(bucket, cold, as_of, rows)
         total += len(rows)
         if len(rows) < _PAGE:
-            return total
+            return Promoted(total, first_ms, first_ms + window_ms)
         after = rows[-1].due_ms, rows[-1].number
 
 

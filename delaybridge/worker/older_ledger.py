@@ -13,11 +13,10 @@ from delaybridge.scan.session import Session
 from delaybridge.store import keys, older_ledger, registry
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.older_ledger import LedgerPast
+from delaybridge.store.promotion import Promoted
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
-
-_YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 
 
 class OlderLedger:
@@ -26,7 +25,7 @@ class OlderLedger:
     def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
         self._store, self._ledger, self._worker = store, recorder.ledger, worker
         self._records, self._cold = recorder.records, recorder.cold
-        self._namespace, self._window_ms = recorder.records.namespace, recorder.hot_window_ms
+        self._namespace = recorder.records.namespace
         self._found, self._now_ms, self._said_ms = LedgerPast(), 0, 0
 
     async def look(self) -> bool:
@@ -48,6 +47,10 @@ class OlderLedger:
         if at_ms and await self._compare(self._found.told_ms, at_ms):
             await self._store.run_one(older_ledger.note(self._namespace, "told", at_ms))
 
+    async def note_promoted(self, bucket: int, found: Promoted) -> None:
+        """A promoter has brought a bucket's cold messages that far."""
+        await self._store.run_one(older_ledger.note_promoted(self._namespace, bucket, found))
+
     async def may_restore(self, session: Session) -> bool:
         """Whether what the ledger has of a bucket may be restored, if Redis lacks it.
 
@@ -62,10 +65,9 @@ class OlderLedger:
         found, now_us = await self._store.run(looks)
         if found.back_ms <= found.ended_ms:
             return True
-        if now_us // 1000 < found.back_ms + _YOUNG_MS:
+        if now_us // 1000 < found.back_ms + older_ledger.YOUNG_MS:
             return False
-        before = found.back_ms, self._window_ms
-        steps = older_ledger.end_rows(bucket, self._cold, self._worker, *before)
+        steps = older_ledger.end_rows(bucket, self._cold, self._worker, found)
         ended = await self._store.complete(steps)
         noted = older_ledger.note(self._namespace, bucket.number, found.back_ms)
         await self._store.run_one(noted)

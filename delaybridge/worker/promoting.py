@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from delaybridge.scan.session import Session
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.older_ledger import OlderLedger
 
 if TYPE_CHECKING:
     from delaybridge.ledger.cold import ColdRecords
@@ -31,14 +32,12 @@ class Promoting:
         store: AsyncStore,
         cold: ColdRecords,
         held: Callable[[], Iterable[Session]],
-        may_bring: Callable[[Session], Awaitable[bool]],
+        older: OlderLedger,
         fails: Callable[[Exception], None],
     ) -> None:
-        """held: returns the sessions that may claim. may_bring: whether what the ledger has of a
-        bucket counts. fails: called if the ledger or Redis does.
-        """
+        """held: returns the sessions that may claim. fails: called if the ledger or Redis does."""
         self._store, self._cold, self._held = store, cold, held
-        self._may_bring, self._fails = may_bring, fails
+        self._older, self._fails = older, fails
 
     async def run(self, hot_window_s: float) -> None:
         """Bring messages that are due within the window. Never ends.
@@ -60,13 +59,14 @@ class Promoting:
     async def _promote(self, session: Session, window_ms: int) -> None:
         began_s = time.monotonic()
         try:
-            if not await self._may_bring(session):
+            if not await self._older.may_restore(session):
                 return
             found = await self._store.complete(promote_due(session.bucket, self._cold, window_ms))
+            await self._older.note_promoted(session.bucket.number, found)
         except (StoreError, ConfigError) as exc:
             self._fails(exc)
             return
-        if found:
+        if found.messages:
             seconds = round(time.monotonic() - began_s, 3)
             number = session.bucket.number
-            say(logging.DEBUG, "promoted", bucket=number, n=found, seconds=seconds)
+            say(logging.DEBUG, "promoted", bucket=number, n=found.messages, seconds=seconds)

@@ -350,8 +350,8 @@ class Reconciling:
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
         about = self._ledger, self._records, settings.retention_s
-        may_bring, fails = self._older.may_restore, self.silence.begins
-        promoting = Promoting(self._store, self._cold, self._held, may_bring, fails)
+        fails = self.silence.begins
+        promoting = Promoting(self._store, self._cold, self._held, self._older, fails)
         return [
             promoting.run(settings.hot_window_s),
             self.keep_told(),

@@ -89,7 +89,8 @@ def promote(client: Client, until_ms: int) -> int:
     cold = store.recorder.cold
     buckets = client.run(lambda calls: calls.open())
     window_ms = until_ms - time.time_ns() // 1_000_000
-    return sum(store.complete(promote_due(bucket, cold, window_ms)) for bucket in buckets)
+    looked = (store.complete(promote_due(bucket, cold, window_ms)) for bucket in buckets)
+    return sum(each.messages for each in looked)
 
 
 def shown(found: Stored | None) -> object:

@@ -90,4 +90,10 @@ MUTANTS = [
         "after a restore, messages are committed to a file that is deleted",
         f"{_REFUSES} -k restored",
     ),
+    Mutant(
+        "older ledger: a promoter that was behind", "delaybridge/store/older_ledger.py",
+        "partial(_due, past.promoted_ms)", "partial(_due, past.back_ms)",
+        "cold messages that were never brought into Redis are ended",
+        f"{_OLDER}::test_cold_messages_that_were_brought_and_left_since_are_not_brought_again",
+    ),
 ]  # fmt: skip

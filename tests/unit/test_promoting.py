@@ -11,6 +11,7 @@ import pytest
 
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.scan.session import Session
+from delaybridge.store.promotion import Promoted
 from delaybridge.worker import promoting
 from delaybridge.worker.promoting import Promoting
 from tests.rigs.bucket_session import new_session
@@ -26,6 +27,7 @@ class Site:
         self.now_s, self.held = 0.0, list[Session]()
         self.looked: list[tuple[float, int, int]] = []
         self.failed: list[Exception] = []
+        self.noted: set[int] = set()  # that it is known how far was brought
         self._wakes = asyncio.Queue[None]()
         self._paused = asyncio.Event()
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
@@ -35,16 +37,24 @@ class Site:
         monkeypatch.setattr(promoting, "asyncio", paused)
         store: Any = SimpleNamespace(complete=self._complete)
         cold: Any = None
-        self.promoting = Promoting(store, cold, lambda: self.held, self.failed.append)
+        older: Any = SimpleNamespace(may_restore=self._may_restore, note_promoted=self._note)
+        self.promoting = Promoting(store, cold, lambda: self.held, older, self.failed.append)
 
     def _promote_due(self, bucket: Any, _: Any, window_ms: int) -> tuple[float, int, int]:
         return self.now_s, bucket.number, window_ms
 
-    async def _complete(self, look: tuple[float, int, int]) -> int:
+    async def _complete(self, look: tuple[float, int, int]) -> Promoted:
         self.looked.append(look)
         if look[1] == 4:
             raise LedgerUnavailable("ledger: gone")
-        return 0
+        return Promoted(0, look[1], look[2])
+
+    async def _may_restore(self, session: Session) -> bool:
+        return session.bucket.number != 3
+
+    async def _note(self, bucket: int, found: Promoted) -> None:
+        assert bucket == found.at_ms
+        self.noted.add(bucket)
 
     async def _sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -70,7 +80,8 @@ async def test_each_bucket_is_looked_into_at_once_and_then_often_in_a_window(
     await site._paused.wait()
     site.held = [*FIVE]
     first = await site.seconds(1)
-    assert sorted(number for _, number in first) == [0, 1, 2, 3, 4]
+    assert sorted(number for _, number in first) == [0, 1, 2, 4]
+    assert site.noted == {0, 1, 2}
     assert {look[2] for look in site.looked} == {window_ms}
     site.held = [FIVE[0], new_session(7)]
     later = await site.seconds(5)
