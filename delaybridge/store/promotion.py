@@ -47,7 +47,8 @@ def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerStep
     total, after, clock, first_ms = 0, (-1, -1), registry.store_time(bucket.key("lease")), 0
     while True:
         now_us, as_of = yield [clock, standing(bucket)]
-        first_ms, until_ms = first_ms or now_us // 1000, now_us // 1000 + window_ms
+        until_ms = now_us // 1000 + window_ms
+        first_ms = first_ms or until_ms - window_ms
         rows = yield Work(partial(_due, cold, bucket.number, until_ms, after))
         yield from _bring(bucket, cold, as_of, rows)
         total += len(rows)
