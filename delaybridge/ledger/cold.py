@@ -15,13 +15,12 @@ from sqlalchemy import (
     func,
     or_,
     select,
-    text,
     tuple_,
     type_coerce,
     update,
 )
 
-from delaybridge.ledger.records import ROW, Records, numbered, parts
+from delaybridge.ledger.records import ROW, Records, at_tier, numbered, parts
 from delaybridge.ledger.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.ledger.tables import message
 
@@ -62,9 +61,8 @@ class ColdRecords:
     def __init__(self, records: Records) -> None:
         self.records = records
 
-    @property
-    def _own(self) -> ColumnElement[bool]:
-        return and_(self.records.own, text(f"tier = {COLD}"))
+    def _own(self, on: Connection) -> ColumnElement[bool]:
+        return and_(self.records.own, at_tier(on, COLD))
 
     def calls(
         self, on: Connection, names: Sequence[Name], *, tier: int = COLD
@@ -109,7 +107,7 @@ class ColdRecords:
         # PostgreSQL looks each one up, and joins nothing.
         is_first = ~earlier.offset(0).correlate(message).exists()
         which = message.c.bucket == bucket, message.c.due_ms <= until_ms, place > tuple_(*after)
-        query = select(*ROW).where(self._own, *which, is_first)
+        query = select(*ROW).where(self._own(on), *which, is_first)
         order = query.order_by(message.c.due_ms, message.c.number).limit(limit)
         return self.records.read(on, order, in_order=False)
 
@@ -123,21 +121,21 @@ class ColdRecords:
         """Whether there is no cold message."""
         # In the order of the index: else PostgreSQL may read all rows, to find the first of none.
         order = message.c.bucket, message.c.due_ms, message.c.number
-        found = select(message.c.number).where(self._own).order_by(*order)
+        found = select(message.c.number).where(self._own(on)).order_by(*order)
         return on.execute(found.limit(1)).first() is None
 
     def counted(self, on: Connection, spans: Sequence[ColdSpan]) -> list[ColdCount]:
         """How many messages are in each span: one look into the index each."""
         found: list[ColdCount] = []
         for first in range(0, len(spans), _AT_ONCE):
-            asked = [self._counting(span) for span in spans[first : first + _AT_ONCE]]
+            asked = [self._counting(on, span) for span in spans[first : first + _AT_ONCE]]
             columns = [each.scalar_subquery() for pair in asked for each in pair]
             row = on.execute(select(*columns)).one()
             found += [ColdCount(*pair) for pair in zip(row[::2], row[1::2], strict=True)]
         return found
 
-    def _counting(self, span: ColdSpan) -> list[Any]:
-        which = [self._own, message.c.bucket == span.bucket]
+    def _counting(self, on: Connection, span: ColdSpan) -> list[Any]:
+        which = [self._own(on), message.c.bucket == span.bucket]
         if span.low_ms is not None:
             which.append(message.c.due_ms >= span.low_ms)
         if span.high_ms is not None:
@@ -149,7 +147,7 @@ class ColdRecords:
     ) -> tuple[list[LedgerRow], bool]:
         """A part of a bucket, at most this many bytes of records (one at least); and if more is."""
         id = _bytewise(on)
-        which = [self._own, message.c.bucket == asked.bucket]
+        which = [self._own(on), message.c.bucket == asked.bucket]
         if asked.low is not None:
             which.append(message.c.due_ms >= int(asked.low))
         if asked.high is not None:
@@ -176,7 +174,7 @@ class ColdRecords:
         """The cold messages of a bucket among the rows with these numbers."""
         found: list[LedgerRow] = []
         for some in parts(on, numbers):
-            which = self._own, message.c.bucket == bucket, numbered(on, some)
+            which = self._own(on), message.c.bucket == bucket, numbered(on, some)
             found += self.records.read(on, select(*ROW).where(*which))
         return found
 

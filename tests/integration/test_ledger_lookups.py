@@ -1,0 +1,45 @@
+"""What is asked of live rows reads those alone, however many others the namespace has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, event
+
+from delaybridge.ledger.cold import ColdRecords, ColdSlice, ColdSpan
+from delaybridge.ledger.records import Records
+from tests.rigs.ledgers import made
+
+RECORDS = Records("lookups")
+COLD = ColdRecords(RECORDS)
+ASKED: dict[str, Callable[[Connection], object]] = {
+    "whether any is cold": COLD.is_empty,
+    "how many are cold": lambda on: COLD.counted(on, [ColdSpan(3)]),
+    "how many are cold in a time": lambda on: COLD.counted(on, [ColdSpan(3, 5, 6)]),
+    "the next to be promoted": lambda on: COLD.due(on, 3, 9, (-1, -1), 1),
+    "a page of cold ones": lambda on: COLD.slice(on, ColdSlice(3, 1, 5.0), 1),
+    "a page of those in Redis": lambda on: RECORDS.page(on, 3, (-1, -1), 1),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_sqlite_finds_live_rows_by_their_index(
+    asked: Callable[[Connection], object], tmp_path: Path
+) -> None:
+    plans: list[str] = []
+
+    def explain(on: Connection, cursor: Any, statement: str, given: Any, *_: object) -> None:
+        cursor.execute(f"EXPLAIN QUERY PLAN {statement}", given)
+        found = [row[-1] for row in cursor.fetchall()]
+        plans.extend(plan for plan in found if plan.startswith(("SEARCH message", "SCAN message")))
+
+    engine = create_engine(made(f"sqlite:///{tmp_path / 'ledger.db'}"))
+    event.listen(engine, "before_cursor_execute", explain)
+    with engine.begin() as on:
+        asked(on)
+    engine.dispose()
+    assert plans
+    assert all("INDEX message_live (namespace=? AND tier=?" in plan for plan in plans), plans
