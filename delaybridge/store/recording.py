@@ -133,9 +133,8 @@ class Recording:
         for i in places:
             if self.answers[i] is None:
                 command = self.asked[i]
-                own = [*rows_of(command, self.records.namespace)]
                 hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
-                self._rows[i] = tiers.with_tiers(command, own, hot_until_ms)
+                self._rows[i] = rows_of(command, self.records.namespace, hot_until_ms)
         self._heat((yield from for_redis(self._calls())))
         rows = [row for own in self._rows.values() for row in own]
         if not rows:

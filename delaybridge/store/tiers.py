@@ -11,27 +11,13 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.ledger.rows import COLD, LedgerRow
+from delaybridge.ledger.rows import LedgerRow
 from delaybridge.store.command import Arg, RedisCommand
 
 NOW, POLICY = 0, 1  # places of arguments
-_SOURCE, _COUNT, _FIRST_ID = 6, 9, 10
-REPLACE, _MAYBE_DELIVERED = 2, 3  # policies
+_COUNT, _FIRST_ID = 9, 10
+REPLACE = 2  # policy
 CREATED = 1
-
-
-def with_tiers(
-    command: RedisCommand[Any], rows: Sequence[LedgerRow], hot_until_ms: int
-) -> list[LedgerRow]:
-    """The rows of a command; those due later are cold.
-
-    Not those that were read from a source: only Redis knows which offsets it has had. Nor those of
-    which a copy may have been delivered.
-    """
-    args = command.args
-    if command.name != "schedule" or args[_SOURCE] or int(args[POLICY]) == _MAYBE_DELIVERED:
-        return [*rows]
-    return [row._replace(tier=COLD) if row.due_ms > hot_until_ms else row for row in rows]
 
 
 def only(command: RedisCommand[Any], places: Sequence[int]) -> RedisCommand[Any]:

@@ -7,50 +7,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from delaybridge.ledger.rows import DEAD, DELAYED, LedgerRow, Name
+from delaybridge.ledger.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name
 from delaybridge.message import destination_text
 from delaybridge.store.command import RedisCommand
 
 STAMP_BYTES = 4
 _LOWEST = 255  # priority
-_NOW, _ID, _WHEN, _COUNT, _FIRST_ID = 0, 2, 3, 9, 10  # places of arguments
+_MAYBE_DELIVERED = 3  # policy
+# Places of arguments.
+_NOW, _POLICY, _ID, _WHEN, _SOURCE, _COUNT, _FIRST_ID = 0, 1, 2, 3, 6, 9, 10
 
 
-def rows_of(command: RedisCommand[Any], namespace: str) -> Iterator[LedgerRow]:
-    """The rows of a command that stores messages."""
+def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> list[LedgerRow]:
+    """The rows of a command that stores messages; those due later are cold.
+
+    Not those that were read from a source: only Redis knows which offsets it has had. Nor those of
+    which a copy may have been delivered.
+    """
     args: Sequence[Any] = command.args
     bucket, now_ms = bucket_in(command, namespace), int(args[_NOW])
+    rest = "", now_ms, now_ms
     if command.name == "quarantine":
-        for at in range(3, len(args), 4):
-            stamp, id, payload, reason = args[at : at + 4]
-            yield _row(bucket, id, stamp, payload, now_ms, now_ms)._replace(
-                state=DEAD, error=reason
+        return [
+            LedgerRow(
+                bucket, id, _number(stamp), now_ms, _LOWEST, destination_text(payload), payload,
+                DEAD, reason, now_ms, now_ms,
             )
-        return
+            for stamp, id, payload, reason in zip(*[iter(args[3:])] * 4, strict=True)
+        ]  # fmt: skip
+    stays_hot = args[_SOURCE] or int(args[_POLICY]) == _MAYBE_DELIVERED
     count = int(args[_COUNT])
-    ids, entries = args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count]
-    scores = _scores(args[_FIRST_ID + 2 * count :], now_ms)
-    for id, entry, score in zip(ids, entries, scores, strict=True):
-        yield _row(bucket, id, entry[:STAMP_BYTES], entry[STAMP_BYTES:], score, now_ms)
+    messages = zip(args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count], strict=True)
+    found: list[LedgerRow] = []
+    for score, many in _runs(args[_FIRST_ID + 2 * count :], now_ms):
+        first_ms, priority = math.floor(score), _LOWEST - round(score % 1 * 256)
+        tier = COLD if first_ms > hot_until_ms and not stays_hot else HOT
+        for id, entry in islice(messages, many):
+            payload = entry[STAMP_BYTES:]
+            found.append(
+                LedgerRow(
+                    bucket, id, _number(entry[:STAMP_BYTES]), first_ms, priority,
+                    destination_text(payload), payload, DELAYED, *rest, tier,
+                )
+            )  # fmt: skip
+    return found
 
 
-def _row(
-    bucket: int, id: str, stamp: bytes, payload: bytes, score: float, now_ms: int
-) -> LedgerRow:
-    first_ms = math.floor(score)
-    priority = _LOWEST - round(score % 1 * 256)
-    return LedgerRow(
-        bucket, id, int.from_bytes(stamp, "big"), first_ms, priority, destination_text(payload),
-        payload, DELAYED, "", now_ms, now_ms,
-    )  # fmt: skip
+def _number(stamp: bytes) -> int:
+    return int.from_bytes(stamp, "big")
 
 
-def _scores(runs: Sequence[Any], now_ms: int) -> Iterator[float]:
+def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int]]:
+    """Score and number of messages of each run."""
     for text, many in zip(runs[::2], runs[1::2], strict=True):
-        score = float(text) + (now_ms if str(text).startswith("+") else 0)
-        yield from [score] * int(many)
+        yield float(text) + (now_ms if str(text).startswith("+") else 0), int(many)
 
 
 def due_ms(command: RedisCommand[Any]) -> int:
