@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.errors import printable
+from delaybridge.ledger.arrays import arguments, array
 from delaybridge.ledger.engines import attempted
 from delaybridge.ledger.rows import (
     DELAYED,
@@ -132,7 +133,7 @@ class Records:
             given |= {name: values[name][0] for name in columns if _is_same(values[name])}
             given.pop("id", None)  # one array at least
             arrays = {name: kind for name, kind in columns.items() if name not in given}
-            sent = _arguments({name: values[name] for name in arrays})
+            sent = arguments(columns, {name: values[name] for name in arrays})
             on.execute(text(_inserted(table, given, arrays)), given | sent)
             return
         # Past SQLAlchemy's own way for many rows, which takes as long as SQLite itself.
@@ -290,30 +291,43 @@ class Records:
         """Whether a row is of this namespace."""
         return message.c.namespace == self.namespace
 
-    def named(self, on: Connection, names: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
+    def named(
+        self, on: Connection, names: Sequence[tuple[Any, ...]], *, tier: int = FINISHED
+    ) -> ColumnElement[bool]:
         """Whether a row is one of these in this namespace; names of one length.
 
         Each name is looked up. With a join PostgreSQL would read the whole namespace, as long as
-        its statistics are older than a burst; OFFSET 0 keeps it from making one.
+        its statistics are older than a burst; OFFSET 0 keeps it from making one. tier: others than
+        those of this tier or a higher one may be left out.
         """
         columns = [*_ARRAYS][: len(names[0])]
         if on.dialect.name not in _LOOKUPS:
             return self.own & tuple_(*(message.c[column] for column in columns)).in_(names)
+        source, same, given = self.source(on, names, columns)
+        same += f" AND m.tier + 0 >= {tier}" if tier else ""
+        clause = text(_LOOKUPS[on.dialect.name].format(source=source, same=same))
+        return clause.bindparams(**given)  # type: ignore[return-value]
+
+    def source(
+        self, on: Connection, names: Sequence[tuple[Any, ...]], columns: Sequence[str]
+    ) -> tuple[str, str, dict[str, Any]]:
+        """Names as a table `given`; what joins it with `message AS m`, and the values in both.
+
+        columns: by which they are joined, the first of each name. Not of MySQL.
+        """
         given: dict[str, Any] = {"of_namespace": self.namespace}
         if on.dialect.name == "sqlite":
             given["of_names"] = json.dumps(names)
-            parts = [f"json_extract(given.value, '$[{i}]')" for i in range(len(columns))]
             source = "json_each(:of_names) AS given"
+            values = [f"json_extract(given.value, '$[{i}]')" for i in range(len(columns))]
         else:
-            given |= _arguments(
-                dict(zip(columns, map(list, zip(*names, strict=True)), strict=True))
-            )
-            arrays = ", ".join(f"CAST(:of_{column} AS {_ARRAYS[column]}[])" for column in columns)
-            parts = [f"given.{column}" for column in columns]
-            source = f"unnest({arrays}) AS given({', '.join(columns)})"
-        same = " AND ".join(f"m.{c} = {part}" for c, part in zip(columns, parts, strict=True))
-        clause = text(_LOOKUPS[on.dialect.name].format(source=source, same=same))
-        return clause.bindparams(**given)  # type: ignore[return-value]
+            sent = [*_ARRAYS][: len(names[0])]
+            given |= arguments(_ARRAYS, dict(zip(sent, zip(*names, strict=True), strict=True)))
+            arrays = ", ".join(f"CAST(:of_{column} AS {_ARRAYS[column]}[])" for column in sent)
+            source = f"unnest({arrays}) AS given({', '.join(sent)})"
+            values = [f"given.{column}" for column in columns]
+        same = " AND ".join(f"m.{c} = {value}" for c, value in zip(columns, values, strict=True))
+        return source, same, given
 
 
 def at_tier(on: Connection, tier: int) -> ColumnElement[bool]:
@@ -323,8 +337,7 @@ def at_tier(on: Connection, tier: int) -> ColumnElement[bool]:
     only if the query says what the index does; that alone it would look up, without `likely`.
     """
     is_live = f" AND likely(tier > {FINISHED})" if on.dialect.name == "sqlite" else ""
-    clause = text(f"tier = {tier}{is_live}")
-    return clause  # type: ignore[return-value]
+    return text(f"tier = {tier}{is_live}")  # type: ignore[return-value]
 
 
 def _row(found: Row[Any]) -> LedgerRow:
@@ -335,7 +348,8 @@ def _row(found: Row[Any]) -> LedgerRow:
 def numbered(on: Connection, numbers: Sequence[int]) -> ColumnElement[bool]:
     """Whether a row has one of these numbers; any number of them but on MySQL: see `parts`."""
     if on.dialect.name == "postgresql":
-        clause = text("number = ANY(CAST(:of_numbers AS bigint[]))").bindparams(of_numbers=numbers)
+        found = "number = ANY(CAST(:of_numbers AS bigint[]))"
+        clause = text(found).bindparams(of_numbers=array("bigint", numbers))
     elif on.dialect.name == "sqlite":
         found = "number IN (SELECT value FROM json_each(:of_numbers))"
         clause = text(found).bindparams(of_numbers=json.dumps(numbers))
@@ -370,10 +384,6 @@ def _inserted(table: str, given: Mapping[str, Any], columns: Mapping[str, str]) 
 def _is_same(column: Sequence[Any]) -> bool:
     """One value is sent, not as many: a driver takes long to write an array."""
     return column[0] is not None and column.count(column[0]) == len(column)
-
-
-def _arguments(values: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    return {f"of_{name}": column for name, column in values.items()}
 
 
 def parts(on: Connection, names: Sequence[T], at_once: int = 0) -> Iterator[Sequence[T]]:

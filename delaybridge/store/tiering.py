@@ -38,7 +38,7 @@ def separate(cold: ColdRecords, rows: Sequence[LedgerRow]) -> LedgerSteps[Set[Ro
     """
     hot = [*dict.fromkeys(row.name[:2] for row in rows if row.tier != COLD)]
     names = {row.name for row in rows if row.tier == COLD}
-    others, own = yield Work(partial(_tiers, cold, hot, [*{name[:2] for name in names}]))
+    others, own = yield Work(partial(_tiers, cold, hot, [*names]))
     warm = {name for name in names if own.get(name[:2]) != [(name[2], COLD)]}
     if warm:
         yield Work(lambda on: cold.warm(on, [*warm]))
@@ -47,11 +47,13 @@ def separate(cold: ColdRecords, rows: Sequence[LedgerRow]) -> LedgerSteps[Set[Ro
 
 
 def _tiers(
-    cold: ColdRecords, hot: Sequence[Name], names: Sequence[Name], on: Connection
+    cold: ColdRecords, hot: Sequence[Name], names: Sequence[RowName], on: Connection
 ) -> tuple[Any, Any]:
-    """The cold calls of the messages `hot`; all live ones of the others."""
+    """The cold calls of the messages `hot`; all live ones of those that these cold rows are of."""
     others = {} if not names and cold.is_empty(on) else cold.calls(on, hot)
-    return others, cold.calls(on, names, tier=HOT)
+    if names and cold.are_alone(on, names):
+        return others, {name[:2]: [(name[2], COLD)] for name in names}
+    return others, cold.calls(on, [*{name[:2] for name in names}], tier=HOT)
 
 
 def bring_lost(cold: ColdRecords, asked: _Asked) -> LedgerSteps[None]:
