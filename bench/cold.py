@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, text
 
@@ -66,8 +68,8 @@ def size(on: Connection) -> tuple[int, int]:
 @contextmanager
 def asking(bench: Bench, url: str) -> Iterator[Client]:
     """A client that has not counted before."""
-    kept = {"durability": "ledger", "ledger": url, "timeout_s": 20}
-    with Client(bench.redis_url, namespace=bench.namespace, **kept, **{"brokers": UNUSED}) as client:
+    about: dict[str, Any] = {"durability": "ledger", "ledger": url, "brokers": UNUSED}
+    with Client(bench.redis_url, namespace=bench.namespace, timeout_s=20, **about) as client:
         yield client
 
 
@@ -81,6 +83,11 @@ def first_answer_s(bench: Bench, url: str, ask: Callable[[Client], object]) -> f
             ask(client)
             found.append(time.monotonic() - began_s)
     return median(found)
+
+
+def horizon(span: tuple[str, str], client: Client) -> object:
+    """Ask for it."""
+    return client.horizon(*span)
 
 
 def promoted(bench: Bench, engine: Engine, until_ms: int) -> tuple[int, float]:
@@ -124,7 +131,7 @@ def table(redis_url: str, url: str, count: int, hours: int) -> None:
                     connection.execute(text("VACUUM ANALYZE message"))
             out.line(f"stats, {how}", f"{first_answer_s(bench, url, Client.stats):.2f} s")
             for name, span in SPANS.items():
-                took_s = first_answer_s(bench, url, lambda client, s=span: client.horizon(*s))
+                took_s = first_answer_s(bench, url, partial(horizon, span))
                 out.line(f"{name}, {how}", f"{took_s:.2f} s")
         hour, rate = promoted(bench, engine, first_ms + HOUR_MS)
         used = (memory(bench) - before) / hour

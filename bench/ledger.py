@@ -3,8 +3,8 @@
     python -m bench.ledger [MESSAGES] [RUNS]
 
 Schedule is compared with plain INSERTs into the same table of the same database, a thousand rows in
-a commit. Both take turns, two commits each, so that what others do on this machine meets both alike:
-the ratio is the median of the turns'. Drain is compared with the same drain without a ledger, in
+a commit. Both take turns, two commits each, so that what else this machine does meets both alike;
+the ratio is the median of the turns. Drain is compared with the same drain without a ledger, in
 turn, and so is how late messages are at 1,000/s while a worker promotes others. `told` is how
 long after the last message had left Redis the ledger had all of them as published. `cold`: messages
 that stay in the database alone; one worker promotes them, from the first to the last.
@@ -15,20 +15,25 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from sqlalchemy import Engine, create_engine, delete, func, insert, select
 
+from bench.lateness import SPARE_S, RabbitMQ, receiving
 from bench.rig import BODY, POLL_S, Table, open_bench, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message
 from delaybridge.ledger.database import upgrade
 from delaybridge.ledger.tables import message
+from delaybridge.times import format_time
 from tests.servers.postgres import PostgresServer
 
 CALL, TURN = 1000, 2000
+RATE, LATE_S, PROMOTED = 1000, 5, 150_000
+AHEAD_S = 5.0  # for the worker to start, and begin to promote
 TO = "kafka:orders"
 UNUSED = {"kafka": "kafka://127.0.0.1:1"}  # never connected
 
@@ -118,6 +123,31 @@ def drained(redis_url: str, broker: str, url: str | None, count: int) -> tuple[f
     return rate, cpu_us, told_s
 
 
+def late(redis_url: str, broker: RabbitMQ, url: str, cold: int) -> tuple[float, int]:
+    """The p99 in ms of messages at 1,000/s, while a new worker promotes so many others.
+
+    And how many of these it promoted meanwhile.
+    """
+    count = round(RATE * LATE_S)
+    with (
+        open_bench(redis_url, ledger=url, **broker.brokers) as bench,
+        broker.new_target(broker.address) as queue,
+        receiving(broker.script, broker.address, queue, count) as receiver,
+    ):
+        bench.fill(broker.destination(queue), cold, delay="2h")
+        first_ms = (time.time() + AHEAD_S) * 1000
+        dues = [format_time(round(first_ms + n * 1000 / RATE)) for n in range(count)]
+        messages = [Message(broker.destination(queue), BODY, at=due) for due in dues]
+        bench.client.schedule_many(messages)
+        bench.start_worker(LEDGER__HOT_WINDOW_S="86400")
+        time.sleep(max(0.0, first_ms / 1000 - time.time()))
+        before = bench.count_in("due", "mirror")
+        p99 = receiver.lateness(AHEAD_S + LATE_S + SPARE_S).p99
+        promoted = bench.count_in("due") - before + count
+    empty(url)
+    return p99, promoted
+
+
 def in_state(url: str, state: str) -> int:
     """How many rows are in a state."""
     engine = create_engine(url)
@@ -148,8 +178,8 @@ def table(redis_url: str, broker: str, urls: dict[str, str], count: int, runs: i
     out = Table(f"B22 ledger: {count:,} messages of 100 bytes, {runs} runs")
     for name, url in urls.items():
         for what, delay in (("schedule", "30m"), ("schedule, cold", "1d")):
-            found = [scheduled(redis_url, url, count, delay) for _ in range(runs)]
-            rate, limit, ratio = (median(each) for each in zip(*found, strict=True))
+            turns = [scheduled(redis_url, url, count, delay) for _ in range(runs)]
+            rate, limit, ratio = (median(each) for each in zip(*turns, strict=True))
             of = f"of {limit:,.0f} INSERTs"
             out.line(f"{what}, {name}", f"{rate:,.0f}/s", of, f"{ratio:.2f}")
     for name, url in urls.items():
@@ -166,8 +196,22 @@ def table(redis_url: str, broker: str, urls: dict[str, str], count: int, runs: i
         limit = median(without[0] for without, _ in found)
         figures = f"{rate:,.0f}/s", f"of {limit:,.0f}/s", f"{ratio:.2f}", f"{cpu_us:.1f} us CPU"
         out.line(f"drain, {name}", *figures, f"told in {told_s:.1f} s")
+    for name, url in urls.items():
+        late_table(out, name, partial(late, redis_url, RabbitMQ(broker), url), runs)
     seconds = median(rebuilt(redis_url, urls["PostgreSQL"], count) for _ in range(runs))
     out.line("rebuild after FLUSHALL, PostgreSQL", f"{seconds:.1f} s")
+
+
+def late_table(
+    out: Table, name: str, measured: Callable[[int], tuple[float, int]], runs: int
+) -> None:
+    """Lateness with and without a promotion, in turn."""
+    pairs = [(measured(0), measured(PROMOTED)) for _ in range(runs)]
+    without, own = (median(pair[i][0] for pair in pairs) for i in range(2))
+    ratio = median(own[0] / without[0] for without, own in pairs)
+    meanwhile = median(own[1] for _, own in pairs)
+    figures = f"p99 {own:.1f} ms", f"of {without:.1f} ms", f"{ratio:.2f}"
+    out.line(f"late beside a promotion, {name}", *figures, f"{meanwhile:,.0f} promoted")
 
 
 def main(count: int = 40_000, runs: int = 3) -> None:

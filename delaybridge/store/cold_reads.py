@@ -38,6 +38,7 @@ _HEAD = struct.Struct(">Bd")
 _DRAWN = 2000  # numbers of rows that are looked up for a sample
 READ_AGAIN = 20  # times as long as a count took
 SLOW_S = 0.05
+_AT_A_TIME_S = 1.0
 _MANY = 1000  # messages: a count that may be old
 _RANGES = ("ZCARD", "ZCOUNT", "ZRANGE")
 _Reply = Any
@@ -78,7 +79,8 @@ class ColdReads:
         if not places:
             return
         try:
-            merges = yield Work(partial(self._merges, places))
+            counts = yield from self._counted(places)
+            merges = (yield Work(partial(self._merges, counts))) if counts else {}
         except LedgerUnavailable:
             return
         for i, merge in merges.items():
@@ -120,21 +122,27 @@ class ColdReads:
         return {id: own for id, own in asked.items() if all(answers[i] is None for i in own)}
 
     def _merges(
-        self, places: Sequence[int], on: Connection
+        self, counts: Mapping[int, ColdCount], on: Connection
     ) -> Mapping[int, Callable[[_Reply], _Reply]]:
-        if self._cold.is_empty(on):
-            return {}
-        counts = self._counted(on, places)
-        return {i: self._merge(on, self.commands[i], counts[i]) for i in places}
+        return {i: self._merge(on, self.commands[i], count) for i, count in counts.items()}
 
-    def _counted(self, on: Connection, places: Sequence[int]) -> dict[int, ColdCount]:
-        """Of each command: how many cold messages are in its span, and when the first is due."""
+    def _counted(self, places: Sequence[int]) -> LedgerSteps[dict[int, ColdCount]]:
+        """Of each command: how many cold messages are in its span, and when the first is due.
+
+        Empty: none is cold. A transaction is not held, nor is an answer awaited, for as long as it
+        takes to count all of very many.
+        """
         spans = {i: _span(self.commands[i], self._namespace) for i in places}
         now_s = time.monotonic()
         kept = {span: seen for span, seen in self._counts.known.items() if seen[1] > now_s}
         known = {span: count for span, (count, _) in kept.items()}
         unknown = [span for span in dict.fromkeys(spans.values()) if span not in known]
-        counted = dict(zip(unknown, self._cold.counted(on, unknown), strict=True))
+        counted: dict[ColdSpan, ColdCount] = {}
+        while len(counted) < len(unknown):
+            found = yield Work(partial(self._some_counted, unknown[len(counted) :]))
+            if not found:
+                return {}
+            counted |= found
         took_s = time.monotonic() - now_s
         if took_s > SLOW_S:
             until_s = now_s + READ_AGAIN * took_s
@@ -143,6 +151,18 @@ class ColdReads:
         self._counts.known = kept
         known |= counted
         return {i: known[span] for i, span in spans.items()}
+
+    def _some_counted(self, spans: Sequence[ColdSpan], on: Connection) -> dict[ColdSpan, ColdCount]:
+        """The first of these spans, as many as a second is enough for; none: nothing is cold."""
+        found: dict[ColdSpan, ColdCount] = {}
+        if self._cold.is_empty(on):
+            return found
+        began_s, many = time.monotonic(), 1
+        while len(found) < len(spans) and time.monotonic() - began_s < _AT_A_TIME_S:
+            some, since_s = spans[len(found) : len(found) + many], time.monotonic()
+            found |= zip(some, self._cold.counted(on, some), strict=True)
+            many = many * 4 if time.monotonic() - since_s < SLOW_S else 1
+        return found
 
     def _merge(
         self, on: Connection, command: RedisCommand[Any], counted: ColdCount

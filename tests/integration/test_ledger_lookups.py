@@ -34,7 +34,7 @@ def test_sqlite_finds_live_rows_by_their_index(
     def explain(on: Connection, cursor: Any, statement: str, given: Any, *_: object) -> None:
         cursor.execute(f"EXPLAIN QUERY PLAN {statement}", given)
         found = [row[-1] for row in cursor.fetchall()]
-        plans.extend(plan for plan in found if plan.startswith(("SEARCH message", "SCAN message")))
+        plans.extend(plan for plan in found if plan.startswith(("SEARCH m", "SCAN m")))
 
     engine = create_engine(made(f"sqlite:///{tmp_path / 'ledger.db'}"))
     event.listen(engine, "before_cursor_execute", explain)
