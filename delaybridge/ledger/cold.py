@@ -41,25 +41,22 @@ _IN_SPAN = (
     "AND m.due_ms >= given.low_ms AND m.due_ms < given.high_ms"
 )
 _COUNTED = (
-    f"SELECT (SELECT count(*) {_IN_SPAN}), (SELECT min(m.due_ms) {_IN_SPAN}) "
-    "FROM ({given}) AS given ORDER BY given.place"
+    f"SELECT CASE given.is_first WHEN 1 THEN (SELECT min(m.due_ms) {_IN_SPAN}) "
+    f"ELSE (SELECT count(*) {_IN_SPAN}) END FROM ({{given}}) AS given ORDER BY given.place"
 )
 _EVER_MS = 2**62
 
 
 class ColdSpan(NamedTuple):
-    """Messages of a bucket due from `low_ms` on and before `high_ms`; None: without a bound."""
+    """Messages of a bucket due from `low_ms` on and before `high_ms`; None: without a bound.
+
+    is_first: not their number is asked, but when the first is due, for which none is counted.
+    """
 
     bucket: int
     low_ms: int | None = None
     high_ms: int | None = None
-
-
-class ColdCount(NamedTuple):
-    """How many cold messages a span has, and when the first is due, in epoch milliseconds."""
-
-    messages: int = 0
-    first_ms: int | None = None
+    is_first: bool = False
 
 
 class ColdSlice(NamedTuple):
@@ -156,16 +153,19 @@ class ColdRecords:
         found = select(message.c.number).where(self._own(on)).order_by(*order)
         return on.execute(found.limit(1)).first() is None
 
-    def counted(self, on: Connection, spans: Sequence[ColdSpan]) -> list[ColdCount]:
-        """How many messages are in each span: one look into the index each."""
-        found: list[ColdCount] = []
+    def counted(self, on: Connection, spans: Sequence[ColdSpan]) -> list[int | None]:
+        """How many messages are in each span: one look into the index each.
+
+        Or when its first is due, in epoch milliseconds; None: it has none.
+        """
+        found: list[int | None] = []
         for first in range(0, len(spans), _AT_ONCE):
             some = enumerate(spans[first : first + _AT_ONCE])
             given = " UNION ALL ".join(_given(place, span) for place, span in some)
             # As text: SQLAlchemy takes 3 ms to write what is counted in a span.
             asked = text(_COUNTED.format(given=given, tier=at_tier(on, COLD)))
             values = {"of_namespace": self.records.namespace}
-            found += [ColdCount(*pair) for pair in on.execute(asked, values)]
+            found += on.scalars(asked, values)
         return found
 
     def slice(
@@ -215,8 +215,10 @@ class ColdRecords:
 def _given(place: int, span: ColdSpan) -> str:
     low_ms = -_EVER_MS if span.low_ms is None else span.low_ms
     high_ms = _EVER_MS if span.high_ms is None else span.high_ms
-    names = ("bucket", span.bucket), ("low_ms", low_ms), ("high_ms", high_ms)
-    return f"SELECT {place} AS place, " + ", ".join(f"{value} AS {name}" for name, value in names)
+    return (
+        f"SELECT {place} AS place, {span.bucket} AS bucket, {low_ms} AS low_ms, "
+        f"{high_ms} AS high_ms, {int(span.is_first)} AS is_first"
+    )
 
 
 def _by_tier(row: LedgerRow) -> int:

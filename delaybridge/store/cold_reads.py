@@ -30,7 +30,7 @@ from delaybridge.store.told import STAMP_BYTES, bucket_in
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from delaybridge.ledger.cold import ColdCount, ColdRecords, ColdSpan
+    from delaybridge.ledger.cold import ColdRecords, ColdSpan
 
 _DUE = ":due"
 _BRIEF = 1  # a page: only where messages are bound for
@@ -59,7 +59,7 @@ def reads_cold(command: RedisCommand[Any]) -> bool:
 class ColdCounts:
     """The last counts, as long as they are good enough. Of one process."""
 
-    known: dict[ColdSpan, tuple[ColdCount, float]] = field(default_factory=dict)  # good until
+    known: dict[ColdSpan, tuple[int, float]] = field(default_factory=dict)  # good until then
 
 
 class ColdReads:
@@ -122,12 +122,12 @@ class ColdReads:
         return {id: own for id, own in asked.items() if all(answers[i] is None for i in own)}
 
     def _merges(
-        self, counts: Mapping[int, ColdCount], on: Connection
+        self, counts: Mapping[int, int | None], on: Connection
     ) -> Mapping[int, Callable[[_Reply], _Reply]]:
         return {i: self._merge(on, self.commands[i], count) for i, count in counts.items()}
 
-    def _counted(self, places: Sequence[int]) -> LedgerSteps[dict[int, ColdCount]]:
-        """Of each command: how many cold messages are in its span, and when the first is due.
+    def _counted(self, places: Sequence[int]) -> LedgerSteps[dict[int, int | None]]:
+        """Of each command: how many cold messages are in its span, or when the first is due.
 
         Empty: none is cold. A transaction is not held, nor is an answer awaited, for as long as it
         takes to count all of very many.
@@ -135,9 +135,9 @@ class ColdReads:
         spans = {i: _span(self.commands[i], self._namespace) for i in places}
         now_s = time.monotonic()
         kept = {span: seen for span, seen in self._counts.known.items() if seen[1] > now_s}
-        known = {span: count for span, (count, _) in kept.items()}
+        known: dict[ColdSpan, int | None] = {span: count for span, (count, _) in kept.items()}
         unknown = [span for span in dict.fromkeys(spans.values()) if span not in known]
-        counted: dict[ColdSpan, ColdCount] = {}
+        counted: dict[ColdSpan, int | None] = {}
         while len(counted) < len(unknown):
             found = yield Work(partial(self._some_counted, unknown[len(counted) :]))
             if not found:
@@ -146,15 +146,17 @@ class ColdReads:
         took_s = time.monotonic() - now_s
         if took_s > SLOW_S:
             until_s = now_s + READ_AGAIN * took_s
-            many = {span: each for span, each in counted.items() if each.messages >= _MANY}
-            kept |= {span: (each, until_s) for span, each in many.items()}
+            numbers = {span: each or 0 for span, each in counted.items() if not span.is_first}
+            kept |= {span: (each, until_s) for span, each in numbers.items() if each >= _MANY}
         self._counts.known = kept
         known |= counted
         return {i: known[span] for i, span in spans.items()}
 
-    def _some_counted(self, spans: Sequence[ColdSpan], on: Connection) -> dict[ColdSpan, ColdCount]:
+    def _some_counted(
+        self, spans: Sequence[ColdSpan], on: Connection
+    ) -> dict[ColdSpan, int | None]:
         """The first of these spans, as many as a second is enough for; none: nothing is cold."""
-        found: dict[ColdSpan, ColdCount] = {}
+        found: dict[ColdSpan, int | None] = {}
         if self._cold.is_empty(on):
             return found
         began_s, many = time.monotonic(), 1
@@ -165,13 +167,14 @@ class ColdReads:
         return found
 
     def _merge(
-        self, on: Connection, command: RedisCommand[Any], counted: ColdCount
+        self, on: Connection, command: RedisCommand[Any], counted: int | None
     ) -> Callable[[_Reply], _Reply]:
+        """counted: how many are in the span of the command, or when the first is due."""
         if command.name in ("ZCARD", "ZCOUNT"):
-            return lambda reply: int(reply) + counted.messages
+            return lambda reply: int(reply) + (counted or 0)
         if command.name == "ZRANGE":
-            return lambda reply: _first(reply, counted.first_ms)
-        if not counted.messages:
+            return lambda reply: _first(reply, counted)
+        if not counted:
             return lambda reply: reply
         if command.name == "page":
             return self._page(on, command)
@@ -195,14 +198,14 @@ class ColdReads:
         return lambda reply: _paged(reply, entries, int(limit), more=more)
 
     def _drawn(
-        self, on: Connection, command: RedisCommand[Any], counted: ColdCount
+        self, on: Connection, command: RedisCommand[Any], counted: int
     ) -> tuple[list[LedgerRow], int]:
         """Some cold messages of the bucket at random, all if there are few; how many there are."""
         from delaybridge.ledger.cold import ColdSlice
 
         bucket = bucket_in(command, self._namespace)
         limit = int(command.args[0])
-        if counted.messages <= limit:
+        if counted <= limit:
             rows, _ = self._cold.slice(on, ColdSlice(bucket, limit), 2**62)
             return rows, len(rows)
         first, last = self._cold.numbers(on)
@@ -211,7 +214,7 @@ class ColdReads:
         rows = self._cold.drawn(on, bucket, [*numbers])
         if not rows:  # there are many others
             rows, _ = self._cold.slice(on, ColdSlice(bucket, limit), 2**62)
-        return rows[:limit], counted.messages
+        return rows[:limit], counted
 
 
 def _parse_merged(
@@ -225,12 +228,14 @@ def _span(command: RedisCommand[Any], namespace: str) -> ColdSpan:
     from delaybridge.ledger.cold import ColdSpan
 
     if not command.is_plain:
-        return ColdSpan(bucket_in(command, namespace))
+        # Of a page only whether there is anything.
+        return ColdSpan(bucket_in(command, namespace), is_first=command.name == "page")
     key, *args = command.args
     bucket = bucket_in(msgspec.structs.replace(command, keys=(str(key),)), namespace)
     if command.name == "ZCOUNT":
         return ColdSpan(bucket, _bound(args[0]), _bound(args[1]))
-    return ColdSpan(bucket, _bound(args[0]) if "BYSCORE" in args else None)
+    is_first = command.name == "ZRANGE"
+    return ColdSpan(bucket, _bound(args[0]) if "BYSCORE" in args else None, is_first=is_first)
 
 
 def _bound(text: object) -> int | None:

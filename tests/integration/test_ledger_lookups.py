@@ -19,6 +19,7 @@ ASKED: dict[str, Callable[[Connection], object]] = {
     "whether any is cold": COLD.is_empty,
     "how many are cold": lambda on: COLD.counted(on, [ColdSpan(3)]),
     "how many are cold in a time": lambda on: COLD.counted(on, [ColdSpan(3, 5, 6)]),
+    "when the first is due": lambda on: COLD.counted(on, [ColdSpan(3, is_first=True)]),
     "the next to be promoted": lambda on: COLD.due(on, 3, 9, (-1, -1), 1),
     "a page of cold ones": lambda on: COLD.slice(on, ColdSlice(3, 1, 5.0), 1),
     "a page of those in Redis": lambda on: RECORDS.page(on, 3, (-1, -1), 1),
