@@ -106,3 +106,14 @@ control = Table(
 """A rule of a destination, or a recurring definition: kind `rule` or `definition`. name, value: the
 bytes that Redis has; no value: it was removed. changed_ms: of its last change, as Redis numbers
 them. birth, made_ms: the due time of the last run that was made of the plan with this birth id."""
+
+counted = Table(
+    "counted",
+    metadata,
+    Column("namespace", _name, primary_key=True),
+    Column("bucket", Integer, primary_key=True, autoincrement=False),
+    Column("messages", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False),
+)
+"""How many cold messages a bucket had when somebody counted so many that it took long. until_ms:
+good enough until then."""

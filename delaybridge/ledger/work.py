@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 T = TypeVar("T")
+SLOW_S = 0.05  # a count that takes longer is kept
+READ_AGAIN = 20  # times as long as a count took
 IN_DOUBT = "it may have been accepted: call again"  # ends the text of an error
 
 

@@ -6,7 +6,8 @@ twice, but not missed; on a page it is once. While the ledger does not answer, p
 of what Redis has; a single message that Redis does not know is then neither there nor not.
 
 Counts of many cold messages take the database a while: they are read again after twenty times as
-long as they took. Small counts are never cached: there, one message matters.
+long as they took. Of very many, workers keep the totals of buckets (`ledger/counts.py`). Small
+counts are never cached: there, one message matters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from delaybridge.errors import LedgerUnavailable, StoreError
 from delaybridge.ledger.rows import COLD, LedgerRow
-from delaybridge.ledger.work import Work
+from delaybridge.ledger.work import READ_AGAIN, SLOW_S, Work
 from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.told import STAMP_BYTES, bucket_in
 
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from delaybridge.ledger.cold import ColdRecords, ColdSpan
+    from delaybridge.ledger.counts import ColdTotals
 
 _DUE = ":due"
 _BRIEF = 1  # a page: only where messages are bound for
 _HEAD = struct.Struct(">Bd")
 _DRAWN = 2000  # numbers of rows that are looked up for a sample
-READ_AGAIN = 20  # times as long as a count took
-SLOW_S = 0.05
 _AT_A_TIME_S = 1.0
 _MANY = 1000  # messages: a count that may be old
+_EVER_AGO_MS = -(2**62)
 _RANGES = ("ZCARD", "ZCOUNT", "ZRANGE")
 _Reply = Any
 
@@ -66,9 +67,13 @@ class ColdReads:
     """Adds the ledger's part to the commands of one pipeline."""
 
     def __init__(
-        self, cold: ColdRecords, counts: ColdCounts, commands: Sequence[RedisCommand[Any]]
+        self,
+        cold: ColdRecords,
+        totals: ColdTotals,
+        counts: ColdCounts,
+        commands: Sequence[RedisCommand[Any]],
     ) -> None:
-        self._cold, self._counts = cold, counts
+        self._cold, self._counts, self._totals = cold, counts, totals
         self.commands = [*commands]
         self._namespace = cold.records.namespace
         self._places = [i for i, command in enumerate(self.commands) if reads_cold(command)]
@@ -159,12 +164,33 @@ class ColdReads:
         found: dict[ColdSpan, int | None] = {}
         if self._cold.is_empty(on):
             return found
+        totals = self._totals.known(on)
         began_s, many = time.monotonic(), 1
         while len(found) < len(spans) and time.monotonic() - began_s < _AT_A_TIME_S:
             some, since_s = spans[len(found) : len(found) + many], time.monotonic()
-            found |= zip(some, self._cold.counted(on, some), strict=True)
+            found |= zip(some, self._numbers(on, some, totals), strict=True)
             many = many * 4 if time.monotonic() - since_s < SLOW_S else 1
         return found
+
+    def _numbers(
+        self, on: Connection, spans: Sequence[ColdSpan], totals: Mapping[int, int]
+    ) -> list[int | None]:
+        """As `ColdRecords.counted`. What a span without an end has, is the rest of the total."""
+        rests = [
+            span.bucket in totals and span.high_ms is None and not span.is_first for span in spans
+        ]
+        asked = [
+            span._replace(low_ms=None, high_ms=_EVER_AGO_MS if span.low_ms is None else span.low_ms)
+            if is_rest
+            else span
+            for span, is_rest in zip(spans, rests, strict=True)
+        ]
+        return [
+            max(0, totals[span.bucket] - (number or 0)) if is_rest else number
+            for span, is_rest, number in zip(
+                spans, rests, self._cold.counted(on, asked), strict=True
+            )
+        ]
 
     def _merge(
         self, on: Connection, command: RedisCommand[Any], counted: int | None

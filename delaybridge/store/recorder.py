@@ -37,11 +37,13 @@ class Recorder:
         """hot_window_ms: messages due later stay in the ledger alone; 0: none do."""
         from delaybridge.ledger.cold import ColdRecords  # imports SQLAlchemy
         from delaybridge.ledger.controls import ControlRecords
+        from delaybridge.ledger.counts import ColdTotals
         from delaybridge.ledger.records import Records
 
         self.ledger, self.hot_window_ms = ledger, hot_window_ms
         self.records = Records(namespace)
         self.cold, self.controls = ColdRecords(self.records), ControlRecords(namespace)
+        self.totals = ColdTotals(self.cold)
         self._counts, self._birth = ColdCounts(), keys.birth(namespace)
 
     def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
@@ -64,7 +66,7 @@ class Recorder:
 
         node_of: the server of a key, as a store says it.
         """
-        reads = ColdReads(self.cold, self._counts, commands)
+        reads = ColdReads(self.cold, self.totals, self._counts, commands)
         recording = Recording(self.cold, self.controls, self.hot_window_ms, reads.commands)
         return Recorded(recording.answers, self._record(reads, recording, node_of))
 

@@ -38,6 +38,7 @@ from delaybridge.store.healing import Sealed
 from delaybridge.store.marks import Marks
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.counting import keep_counted
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.forgetting import forget
 from delaybridge.worker.happened import Happened
@@ -354,6 +355,7 @@ class Reconciling:
         promoting = Promoting(self._store, self._cold, self._held, self._older, fails)
         return [
             promoting.run(settings.hot_window_s),
+            keep_counted(self._ledger, self._cold, self._held, fails),
             self.keep_told(),
             self.reconcile(settings.reconcile_s),
             forget(*about, lambda: self.sessions(), self._store_ms, self.silence),
