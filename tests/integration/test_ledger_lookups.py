@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, create_engine, event, text
 
+from delaybridge.ledger.arrays import array
 from delaybridge.ledger.cold import ColdRecords, ColdSlice, ColdSpan
 from delaybridge.ledger.records import Records
 from tests.rigs.ledgers import made
@@ -44,3 +45,18 @@ def test_sqlite_finds_live_rows_by_their_index(
     engine.dispose()
     assert plans
     assert all("INDEX message_live (namespace=? AND tier=?" in plan for plan in plans), plans
+
+
+def test_postgresql_reads_arrays_as_they_were(postgres_url: str) -> None:
+    given: dict[str, list[Any]] = {
+        "text": ["a", "", "NULL", 'a",b}', "\\", "ä", "{'"],
+        "bytea": [b"\x00\\\"'", b"", bytes(range(256))],
+        "bigint": [0, -(2**62), 2**62],
+    }
+    engine = create_engine(postgres_url)
+    with engine.connect() as on:
+        for kind, values in given.items():
+            asked = text(f"SELECT unnest(CAST(:given AS {kind}[]))")
+            found = on.scalars(asked, {"given": array(kind, values)}).all()
+            assert [bytes(each) if kind == "bytea" else each for each in found] == values
+    engine.dispose()
