@@ -1,6 +1,6 @@
 """B22: what the ledger costs: schedule, drain, promotion, and how fast a wiped Redis is rebuilt.
 
-    python -m bench.ledger [MESSAGES] [RUNS]
+    python -m bench.ledger [MESSAGES] [RUNS] [PROMOTED]
 
 Schedule is compared with plain INSERTs into the same table of the same database, a thousand rows in
 a commit. Both take turns, two commits each, so that what else this machine does meets both alike;
@@ -32,7 +32,7 @@ from delaybridge.times import format_time
 from tests.servers.postgres import PostgresServer
 
 CALL, TURN = 1000, 2000
-RATE, LATE_S, PROMOTED = 1000, 5, 150_000
+RATE, LATE_S = 1000, 5
 AHEAD_S = 5.0  # for the worker to start, and begin to promote
 TO = "kafka:orders"
 UNUSED = {"kafka": "kafka://127.0.0.1:1"}  # never connected
@@ -173,7 +173,9 @@ def rebuilt(redis_url: str, url: str, count: int) -> float:
     return took_s
 
 
-def table(redis_url: str, broker: str, urls: dict[str, str], count: int, runs: int) -> None:
+def table(
+    redis_url: str, broker: str, urls: dict[str, str], count: int, runs: int, cold: int
+) -> None:
     """Measure and print B22."""
     out = Table(f"B22 ledger: {count:,} messages of 100 bytes, {runs} runs")
     for name, url in urls.items():
@@ -197,16 +199,16 @@ def table(redis_url: str, broker: str, urls: dict[str, str], count: int, runs: i
         figures = f"{rate:,.0f}/s", f"of {limit:,.0f}/s", f"{ratio:.2f}", f"{cpu_us:.1f} us CPU"
         out.line(f"drain, {name}", *figures, f"told in {told_s:.1f} s")
     for name, url in urls.items():
-        late_table(out, name, partial(late, redis_url, RabbitMQ(broker), url), runs)
+        late_table(out, name, partial(late, redis_url, RabbitMQ(broker), url), cold, runs)
     seconds = median(rebuilt(redis_url, urls["PostgreSQL"], count) for _ in range(runs))
     out.line("rebuild after FLUSHALL, PostgreSQL", f"{seconds:.1f} s")
 
 
 def late_table(
-    out: Table, name: str, measured: Callable[[int], tuple[float, int]], runs: int
+    out: Table, name: str, measured: Callable[[int], tuple[float, int]], cold: int, runs: int
 ) -> None:
     """Lateness with and without a promotion, in turn."""
-    pairs = [(measured(0), measured(PROMOTED)) for _ in range(runs)]
+    pairs = [(measured(0), measured(cold)) for _ in range(runs)]
     without, own = (median(pair[i][0] for pair in pairs) for i in range(2))
     ratio = median(own[0] / without[0] for without, own in pairs)
     meanwhile = median(own[1] for _, own in pairs)
@@ -214,10 +216,10 @@ def late_table(
     out.line(f"late beside a promotion, {name}", *figures, f"{meanwhile:,.0f} promoted")
 
 
-def main(count: int = 40_000, runs: int = 3) -> None:
+def main(count: int = 40_000, runs: int = 3, cold: int = 150_000) -> None:
     """Print the table."""
     with open_redis() as redis, open_rabbitmq() as broker, databases() as urls:
-        table(redis.url, broker.url, urls, count, runs)
+        table(redis.url, broker.url, urls, count, runs, cold)
 
 
 if __name__ == "__main__":

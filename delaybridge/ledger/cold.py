@@ -32,8 +32,8 @@ _ALONE = {
     "postgresql": f"SELECT count(*), count(*) FILTER (WHERE m.stamp = given.stamp AND m.tier = "
     f"{COLD}) FROM {{source}}, LATERAL (SELECT m.stamp, m.tier FROM message AS m WHERE {_LIVE} "
     "OFFSET 0) AS m",
-    "sqlite": "SELECT count(*), count(*) FILTER (WHERE m.stamp = json_extract(given.value, '$[2]') "
-    f"AND m.tier = {COLD}) FROM {{source}} CROSS JOIN message AS m WHERE {_LIVE}",
+    "sqlite": "SELECT count(*), count(*) FILTER (WHERE "
+    f"m.stamp = CAST(substr(given.value, 11, 10) AS INTEGER) AND m.tier = {COLD}) FROM {{source}} CROSS JOIN message AS m WHERE {_LIVE}",
 }
 
 _IN_SPAN = (

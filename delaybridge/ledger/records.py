@@ -60,6 +60,11 @@ _LOOKUPS = {
     "sqlite": "number IN (SELECT m.number FROM {source} CROSS JOIN message AS m "
     "WHERE m.namespace = :of_namespace AND {same})",
 }
+_UNPACKED = {
+    "bucket": "CAST(substr(given.value, {}) AS INTEGER)",
+    "id": "substr(given.value, {})",
+    "stamp": "CAST(substr(given.value, {}) AS INTEGER)",
+}
 ROW = [message.c[name] for name in (*_COLUMNS, "number")]
 _BRIEF = [literal(b"").label("payload") if each is message.c.payload else each for each in ROW]
 
@@ -317,9 +322,12 @@ class Records:
         """
         given: dict[str, Any] = {"of_namespace": self.namespace}
         if on.dialect.name == "sqlite":
-            given["of_names"] = json.dumps(names)
+            # As texts of bucket, stamp and id: a list would be parsed for each value in it.
+            has_stamp = len(names[0]) > 2
+            given["of_names"] = json.dumps([_packed(*name) for name in names])
             source = "json_each(:of_names) AS given"
-            values = [f"json_extract(given.value, '$[{i}]')" for i in range(len(columns))]
+            parts = {"bucket": "1, 10", "stamp": "11, 10", "id": "21" if has_stamp else "11"}
+            values = [_UNPACKED[column].format(parts[column]) for column in columns]
         else:
             sent = [*_ARRAYS][: len(names[0])]
             given |= arguments(_ARRAYS, dict(zip(sent, zip(*names, strict=True), strict=True)))
@@ -356,6 +364,10 @@ def numbered(on: Connection, numbers: Sequence[int]) -> ColumnElement[bool]:
     else:
         return message.c.number.in_(numbers)
     return clause  # type: ignore[return-value]
+
+
+def _packed(bucket: int, id: str, stamp: int | None = None) -> str:
+    return f"{bucket:010}{id}" if stamp is None else f"{bucket:010}{stamp:010}{id}"
 
 
 def _spread(birth: str) -> tuple[str, bool]:

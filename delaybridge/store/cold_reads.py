@@ -40,7 +40,7 @@ _HEAD = struct.Struct(">Bd")
 _DRAWN = 2000  # numbers of rows that are looked up for a sample
 _AT_A_TIME_S = 1.0
 _MANY = 1000  # messages: a count that may be old
-_EVER_AGO_MS = -(2**62)
+_NEVER_MS = -(2**62)  # nothing is due before
 _RANGES = ("ZCARD", "ZCOUNT", "ZRANGE")
 _Reply = Any
 
@@ -61,6 +61,20 @@ class ColdCounts:
     """The last counts, as long as they are good enough. Of one process."""
 
     known: dict[ColdSpan, tuple[int, float]] = field(default_factory=dict)  # good until then
+
+    def good(self) -> dict[ColdSpan, int | None]:
+        """Those that are good now; others are forgotten."""
+        now_s = time.monotonic()
+        self.known = {span: seen for span, seen in self.known.items() if seen[1] > now_s}
+        return {span: count for span, (count, _) in self.known.items()}
+
+    def keep(self, counted: Mapping[ColdSpan, int | None], took_s: float) -> None:
+        """These took so long."""
+        if took_s > SLOW_S:
+            until_s = time.monotonic() + READ_AGAIN * took_s
+            numbers = {span: each or 0 for span, each in counted.items() if not span.is_first}
+            many = {span: each for span, each in numbers.items() if each >= _MANY}
+            self.known |= {span: (each, until_s) for span, each in many.items()}
 
 
 class ColdReads:
@@ -138,9 +152,7 @@ class ColdReads:
         takes to count all of very many.
         """
         spans = {i: _span(self.commands[i], self._namespace) for i in places}
-        now_s = time.monotonic()
-        kept = {span: seen for span, seen in self._counts.known.items() if seen[1] > now_s}
-        known: dict[ColdSpan, int | None] = {span: count for span, (count, _) in kept.items()}
+        known, began_s = self._counts.good(), time.monotonic()
         unknown = [span for span in dict.fromkeys(spans.values()) if span not in known]
         counted: dict[ColdSpan, int | None] = {}
         while len(counted) < len(unknown):
@@ -148,12 +160,7 @@ class ColdReads:
             if not found:
                 return {}
             counted |= found
-        took_s = time.monotonic() - now_s
-        if took_s > SLOW_S:
-            until_s = now_s + READ_AGAIN * took_s
-            numbers = {span: each or 0 for span, each in counted.items() if not span.is_first}
-            kept |= {span: (each, until_s) for span, each in numbers.items() if each >= _MANY}
-        self._counts.known = kept
+        self._counts.keep(counted, time.monotonic() - began_s)
         known |= counted
         return {i: known[span] for i, span in spans.items()}
 
@@ -175,21 +182,12 @@ class ColdReads:
     def _numbers(
         self, on: Connection, spans: Sequence[ColdSpan], totals: Mapping[int, int]
     ) -> list[int | None]:
-        """As `ColdRecords.counted`. What a span without an end has, is the rest of the total."""
-        rests = [
-            span.bucket in totals and span.high_ms is None and not span.is_first for span in spans
-        ]
-        asked = [
-            span._replace(low_ms=None, high_ms=_EVER_AGO_MS if span.low_ms is None else span.low_ms)
-            if is_rest
-            else span
-            for span, is_rest in zip(spans, rests, strict=True)
-        ]
+        """As `ColdRecords.counted`. What a span without an end has is the rest of the total."""
+        asked = [_before(span) if _is_rest(span, totals) else span for span in spans]
+        numbers = zip(spans, self._cold.counted(on, asked), strict=True)
         return [
-            max(0, totals[span.bucket] - (number or 0)) if is_rest else number
-            for span, is_rest, number in zip(
-                spans, rests, self._cold.counted(on, asked), strict=True
-            )
+            max(0, totals[span.bucket] - (number or 0)) if _is_rest(span, totals) else number
+            for span, number in numbers
         ]
 
     def _merge(
@@ -262,6 +260,15 @@ def _span(command: RedisCommand[Any], namespace: str) -> ColdSpan:
         return ColdSpan(bucket, _bound(args[0]), _bound(args[1]))
     is_first = command.name == "ZRANGE"
     return ColdSpan(bucket, _bound(args[0]) if "BYSCORE" in args else None, is_first=is_first)
+
+
+def _is_rest(span: ColdSpan, totals: Mapping[int, int]) -> bool:
+    return span.bucket in totals and span.high_ms is None and not span.is_first
+
+
+def _before(span: ColdSpan) -> ColdSpan:
+    """What is due before a span."""
+    return span._replace(low_ms=None, high_ms=_NEVER_MS if span.low_ms is None else span.low_ms)
 
 
 def _bound(text: object) -> int | None:

@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         "totals: later is all", "delaybridge/store/cold_reads.py",
-        "max(0, totals[span.bucket] - (number or 0)) if is_rest", "totals[span.bucket] if is_rest",
+        "max(0, totals[span.bucket] - (number or 0))", "totals[span.bucket]",
         "the horizon counts what falls due soon twice",
         f"{_TOTALS} -k good",
     ),
