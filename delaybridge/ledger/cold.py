@@ -33,7 +33,8 @@ _ALONE = {
     f"{COLD}) FROM {{source}}, LATERAL (SELECT m.stamp, m.tier FROM message AS m WHERE {_LIVE} "
     "OFFSET 0) AS m",
     "sqlite": "SELECT count(*), count(*) FILTER (WHERE "
-    f"m.stamp = CAST(substr(given.value, 11, 10) AS INTEGER) AND m.tier = {COLD}) FROM {{source}} CROSS JOIN message AS m WHERE {_LIVE}",
+    f"m.stamp = CAST(substr(given.value, 11, 10) AS INTEGER) AND m.tier = {COLD}) "
+    f"FROM {{source}} CROSS JOIN message AS m WHERE {_LIVE}",
 }
 
 _IN_SPAN = (
