@@ -117,7 +117,7 @@ class Reconciling:
                 return await self._verify(session, began_s)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
-                self._say_waiting(str(exc))
+                self._say_waiting(exc)
             await asyncio.sleep(_AGAIN_S)
         return True
 
