@@ -13,7 +13,10 @@
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  stamp        4 bytes, one for each call; a call sent again keeps its stamp
 -- ARGV[3]  id
--- returns  answer: 0 not in the dead set; 5 in another set, too: the call is to be made again; 12 discarded
+-- ARGV[4]  row          ?: name the message, too; else empty
+-- returns  answer: 0 not in the dead set; 5 in another set, too: the call is to be made again; 12
+--          discarded; with ARGV[4], if it was discarded now, a list: the answer, the stamp of the call
+--          that scheduled the message, empty if its record is missing
 -- cost     O(log n)
 local UNKNOWN, IN_FLIGHT, CANCELLED, DISCARDED = 0, 5, 6, 12
 local WITHDRAWN = 2 -- in `gone`
@@ -54,4 +57,4 @@ else
   local bare = tonumber(redis.call('HGET', KEYS[6], 'bare') or '') or 0
   redis.call('HSET', KEYS[6], 'bare', math.max(0, bare - 1))
 end
-return DISCARDED
+return ARGV[4] == '' and DISCARDED or {DISCARDED, old and string.sub(old, 10, 13) or ''}

@@ -15,16 +15,31 @@
 -- ARGV[4]  delay        ms from now
 -- ARGV[5]  channel      where an idle owner is woken; a sharded channel has a + before it
 -- ARGV[6]  bucket       number
+-- ARGV[7]  row          ?: name the message, too; else empty
 -- returns  answer: 0 not in the dead set; 5 in another set, too: the call is to be made again; 11
---          kicked, 13 its record is missing or has no head
+--          kicked, 13 its record is missing or has no head; with ARGV[7], if it was kicked, a list:
+--          the answer, the stamp of the call that scheduled the message, its due time in ms; if this
+--          is sent again those of the message that is there now, or nothing more if there is none, or
+--          a dead one
 -- cost     O(log n) and the size of the message
 local UNKNOWN, IN_FLIGHT, KICKED, UNREADABLE = 0, 5, 11, 13
 local KEEP_CALLS_MS = 600000
 local stamp, id = ARGV[2], ARGV[3]
 
+-- record: of the message, false if there is none.
+local function with_row(answer, record)
+  if ARGV[7] == '' then
+    return answer
+  elseif not record or #record < 13 then
+    return {answer}
+  end
+  return {answer, string.sub(record, 10, 13), math.floor(struct.unpack('>d', record, 2))}
+end
+
 local past = redis.call('ZSCORE', KEYS[7], stamp .. id)
 if past then
-  return past % 1 * 256
+  local is_dead = ARGV[7] ~= '' and redis.call('ZSCORE', KEYS[4], id)
+  return with_row(past % 1 * 256, not is_dead and redis.call('HGET', KEYS[1], id))
 end
 if not redis.call('ZSCORE', KEYS[4], id) then
   return UNKNOWN
@@ -45,8 +60,8 @@ local tried = redis.call('HGET', KEYS[3], id)
 -- The first write cannot grow memory: a full Redis still lets messages be moved.
 redis.call('HDEL', KEYS[5], id)
 redis.call('ZREM', KEYS[4], id)
-redis.call('HSET', KEYS[1], id,
-  struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10))
+local record = struct.pack('>Bd', string.byte(old), new) .. string.sub(old, 10)
+redis.call('HSET', KEYS[1], id, record)
 redis.call('ZADD', KEYS[2], string.format('%.17g', new), id)
 if tried and string.match(tried, ':(%d)') ~= '0' then
   redis.call('HSET', KEYS[3], id, '0:1:')
@@ -71,4 +86,4 @@ if new < tonumber(head or math.huge) and new < (tonumber(redis.call('HGET', KEYS
     redis.call('PUBLISH', ARGV[5], text)
   end
 end
-return KICKED
+return with_row(KICKED, record)

@@ -24,8 +24,12 @@
 -- ARGV[10] receipt      of a pull topic: the message is rescheduled only if it was given out last with
 --                       this one, and wherever it is; empty: any
 -- ARGV[11] keep         1: the receipt stays the last one; else none is
+-- ARGV[12] row          ?: name the message, too; else empty
 -- returns  answer: 0 unknown, 5 in flight, 8 rescheduled, 9 rescheduled, an earlier copy may have
---          been delivered, 10 dead, 14 foreign: bound for a destination outside the reach
+--          been delivered, 10 dead, 14 foreign: bound for a destination outside the reach; with
+--          ARGV[12], if it was rescheduled, a list: the answer, the stamp of the call that scheduled
+--          the message, its due time in ms; if this is sent again those of the message that is there
+--          now, or nothing more if there is none, or a dead one
 -- cost     O(log n) and the size of the message
 local UNKNOWN, IN_FLIGHT, RESCHEDULED, RESCHEDULED_MAYBE, DEAD, FOREIGN = 0, 5, 8, 9, 10, 14
 local KEEP_CALLS_MS = 600000
@@ -51,9 +55,20 @@ local function is_foreign(record)
   return true
 end
 
+-- record: of the message, false if there is none.
+local function with_row(answer, record)
+  if ARGV[12] == '' then
+    return answer
+  elseif not record or #record < 13 then
+    return {answer}
+  end
+  return {answer, string.sub(record, 10, 13), math.floor(struct.unpack('>d', record, 2))}
+end
+
 local past = redis.call('ZSCORE', KEYS[9], stamp .. id)
 if past then
-  return past % 1 * 256
+  local is_dead = ARGV[12] ~= '' and redis.call('ZSCORE', KEYS[6], id)
+  return with_row(past % 1 * 256, not is_dead and redis.call('HGET', KEYS[1], id))
 end
 if source ~= '' then
   if tonumber(redis.call('HGET', KEYS[10], source) or -1) >= tonumber(ARGV[8]) then
@@ -97,7 +112,8 @@ if new < now - 1 then -- already overdue: its lateness counts from now
   rest = string.sub(rest, 1, version == BACKDATED and -9 or -1) .. struct.pack('>d', now)
   version = BACKDATED
 end
-redis.call('HSET', KEYS[1], id, struct.pack('>Bd', version, new) .. rest)
+local record = struct.pack('>Bd', version, new) .. rest
+redis.call('HSET', KEYS[1], id, record)
 if redis.call('ZADD', KEYS[2], string.format('%.17g', new), id) == 1 and not (claim or was_parked) then
   -- It was in no set, as a key has vanished: a copy may be on a wheel, or even be fired.
   redis.call('ZADD', KEYS[8], redis.call('HINCRBY', KEYS[7], 'turn', 1), id)
@@ -134,4 +150,4 @@ if new < tonumber(head or math.huge) and new < (tonumber(marks[3]) or 0) then
     redis.call('PUBLISH', ARGV[5], text)
   end
 end
-return answer
+return with_row(answer, record)

@@ -16,7 +16,8 @@
 -- ARGV[1]  now          ms, empty = the store's clock
 -- ARGV[2]  policy       0 fail, 1 keep, 2 replace; 3: as 0, and a copy of each message may have been
 --                       delivered already; 4: as 1, but nothing happens unless the source is known to
---                       the bucket, and whatever has the id is the same message
+--                       the bucket, and whatever has the id is the same message; 5: as 2, and each
+--                       message that is replaced is named
 -- ARGV[3]  birth        the namespace's birth id
 -- ARGV[4]  first        1: the caller has just read the birth id; a bucket without one, or without
 --                       messages, takes it: a worker of a namespace that was wiped may have left its own
@@ -38,17 +39,23 @@
 --          one whose record has vanished, while its owner has it;
 --          instead of a message that a consumer of a pull topic has, the new one is created;
 --          with a source they end with the first conflict, foreign or in flight, which does not
---          count as read; nothing if the source had to be known and is not
+--          count as read; nothing if the source had to be known and is not;
+--          with the policy 5 a list comes last: for each answer replaced the stamp of the call that
+--          scheduled the old message, empty if this call replaced it before and is sent again
 -- cost     O(log n) per message
 local CREATED, DUPLICATE, CONFLICT, REPLACED, IN_FLIGHT, CANCELLED = 1, 2, 3, 4, 5, 6
 local FOREIGN = 14
 local PUBLISHED, WITHDRAWN = 1, 2 -- in `gone`
-local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE = 1, 2, 3, 4 -- policies
+local KEEP, REPLACE, MAYBE_DELIVERED, KNOWN_SOURCE, REPLACE_NAMED = 1, 2, 3, 4, 5 -- policies
 local BACKDATED = 2 -- the head's version if the time of acceptance follows the payload
 local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
+local replaced = nil -- stamps, if they are asked for
+if policy == REPLACE_NAMED then
+  policy, replaced = REPLACE, {}
+end
 
 local marks = redis.call('HMGET', KEYS[8], 'birth', 'look', 'dedup_ms', 'bare')
 local stranger = marks[1] ~= ARGV[3]
@@ -198,7 +205,11 @@ if not all_new then
     return (struct.unpack('>I8', ARGV[8], i * 8 - 7))
   end
 
+  local old_stamp -- of the message that was replaced last
   local function add_answer(answer, due_ms)
+    if replaced and answer == REPLACED then
+      replaced[#replaced + 1], old_stamp = old_stamp or '', nil
+    end
     local last = #answers
     if answers[last - 2] == answer and answers[last - 1] == due_ms then
       answers[last] = answers[last] + 1
@@ -368,12 +379,13 @@ if not all_new then
     else
       redis.call('HDEL', attempts, id)
     end
-    remember(string.sub(old, 10, 13), id, CANCELLED)
+    old_stamp = string.sub(old, 10, 13)
+    remember(old_stamp, id, CANCELLED)
     local generation = redis.call('HGET', KEYS[8], 'generation')
     if generation then -- keep it for the ledger
       local how = answer == REPLACED and WITHDRAWN or PUBLISHED
       redis.call('ZADD', KEYS[12],
-        string.format('%.17g', generation + how / 256), string.sub(old, 10, 13) .. id)
+        string.format('%.17g', generation + how / 256), old_stamp .. id)
     end
     if answer == REPLACED then -- else it is like any that was created; `mend` takes that for settled
       remember(stamp, id, answer)
@@ -546,5 +558,8 @@ if head and first_due < head then
   else
     redis.call('PUBLISH', ARGV[5], text)
   end
+end
+if replaced then
+  answers[#answers + 1] = replaced
 end
 return answers

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED, LedgerRow, Name, RowName
+from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED, LedgerRow, RowName
 from delaybridge.message import Answer
+from delaybridge.store.acted import Acted
 from delaybridge.store.command import RedisCommand
-from delaybridge.store.told import STAMP_BYTES, due_ms, kick_due_ms, named
+from delaybridge.store.told import STAMP_BYTES, named
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -17,65 +18,67 @@ if TYPE_CHECKING:
     from delaybridge.ledger.records import Records
 
 CANCELLED_NOW = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
+UNDOING = (*CANCELLED_NOW, Answer.DISCARDED)
 _RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
 _STORED = (Answer.CREATED, Answer.REPLACED)
 _RECEIPT_OF = {"cancel": 7, "reschedule": 9}  # places of arguments
 _ROW = 8
-_REPLACED = "replaced"
-_Kind = tuple[str, str, int | None]  # state, error, due time
+_Kind = tuple[str, str]  # state, error
 
 
 class Effects:
-    """Gathers what answers mean for rows.
+    """Gathers what answers mean for rows: of those of the calls that Redis names, and no other.
 
     places: of the commands whose answers are to be written. undoable: of those that a Redis with an
     older past would undo: their callers are told only if it has none. late: of those that cancelled
-    a row which Redis lacked, and which had ended otherwise when this was written.
+    a row which Redis lacked, and which had ended otherwise when this was written. moved: of those
+    that gave a message another due time: its row, and that time.
     """
 
     def __init__(self, records: Records, now_ms: int) -> None:
         self._records, self._now_ms = records, now_ms
-        self._changes: dict[_Kind, list[Name]] = defaultdict(list)
-        self._ended: dict[_Kind, list[RowName]] = defaultdict(list)
+        self._changes: dict[tuple[_Kind, int | None], list[RowName]] = defaultdict(list)
         self._withdrawn: list[RowName] = []
-        self._replaced: list[LedgerRow] = []
         self.places: set[int] = set()
         self.undoable: set[int] = set()
         self.late: set[int] = set()
+        self.moved: dict[int, tuple[RowName, int]] = {}
         self._of_rows: dict[RowName, int] = {}
 
-    def take(self, place: int, command: RedisCommand[Any], answer: Any, stamp: int | None) -> None:
-        """The answer of a command that changes messages.
-
-        stamp: of the call that scheduled the message, if it is known: another one for its id may be
-        under way, whose row is there already.
-        """
-        kind = self._kind(command, answer)
-        if kind is not None:
-            name = named(command, self._records.namespace)
+    def take(
+        self, place: int, command: RedisCommand[Any], answer: Any, acted: Iterable[Acted]
+    ) -> None:
+        """The answer of a command that changes messages, and which it changed."""
+        kind = _kind(command, answer)
+        if kind is None:
+            return
+        self.places.add(place)
+        self.undoable.add(place)
+        name = named(command, self._records.namespace)
+        for stamp, due_ms in acted:
             if stamp is None:
-                self._changes[kind].append(name)
-            else:
-                self._ended[kind].append((*name, stamp))
-                if command.name == "cancel" and command.args[_ROW] == _bytes(stamp):
-                    self._of_rows[*name, stamp] = place
-            self.places.add(place)
-            self.undoable.add(place)
+                continue
+            row = (*name, stamp)
+            if due_ms is not None:
+                self.move(place, row, due_ms)
+                continue
+            self._changes[kind, None].append(row)
+            if command.name == "cancel" and command.args[_ROW] == _bytes(stamp):
+                self._of_rows[row] = place
 
-    def _kind(self, command: RedisCommand[Any], answer: Any) -> _Kind | None:
-        receipt = command.args[_RECEIPT_OF.get(command.name, 0)]
-        if command.name == "cancel" and answer in CANCELLED_NOW:
-            return (PUBLISHED if receipt else CANCELLED), "", None
-        if command.name == "reschedule" and answer in _RESCHEDULED and not receipt:
-            return DELAYED, "", due_ms(command)
-        if command.name == "kick" and answer is Answer.KICKED:
-            return DELAYED, "", kick_due_ms(command)
-        if command.name == "discard" and answer is Answer.DISCARDED:
-            return CANCELLED, "discarded", None
-        return None
+    def move(self, place: int, row: RowName, due_ms: int) -> None:
+        """A message has another due time now."""
+        self._changes[(DELAYED, ""), due_ms].append(row)
+        self.places.add(place)
+        self.undoable.add(place)
+        self.moved[place] = row, due_ms
 
     def take_stored(
-        self, place: int, rows: Sequence[LedgerRow], words: Sequence[Answer], added: set[RowName]
+        self,
+        place: int,
+        rows: Sequence[LedgerRow],
+        words: Sequence[Answer],
+        added: set[RowName],
     ) -> None:
         """The answers of a command that stores messages; those without one were not looked at.
 
@@ -87,9 +90,13 @@ class Effects:
                 self._withdrawn.append(row.name)
                 self.places.add(place)
             elif word is Answer.REPLACED:
-                self._replaced.append(row)
                 self.places.add(place)
                 self.undoable.add(place)
+
+    def take_replaced(self, old: Sequence[RowName]) -> None:
+        """Rows of messages that were replaced."""
+        if old:
+            self._changes[(CANCELLED, "replaced"), None] += old
 
     def run(self, on: Connection) -> None:
         """Write all of it."""
@@ -97,21 +104,30 @@ class Effects:
         self.late.clear()
         if self._withdrawn:
             records.withdraw(on, self._withdrawn)
-        for (state, error, due), names in self._changes.items():
-            records.change(on, names, state, now_ms, error=error, due_ms=due)
-        for (state, error, _), calls in self._ended.items():
-            if records.change(on, calls, state, now_ms, error=error) < len(calls):
+        for ((state, error), due), calls in self._changes.items():
+            count = records.change(on, calls, state, now_ms, error=error, due_ms=due)
+            if count < len(calls):
                 self._find_late(on, calls)
-        for row in self._replaced:
-            name = [row.name[:2]]
-            records.change(on, name, CANCELLED, now_ms, error=_REPLACED, replaced_by=row.stamp)
-            records.revive(on, row.name, error=_REPLACED)
 
     def _find_late(self, on: Connection, calls: Sequence[RowName]) -> None:
         own = [call for call in calls if call in self._of_rows]
         states = self._records.states(on, own)
         ended = {call for call in own if states.get(call, ("", 0))[0] != CANCELLED}
         self.late |= {self._of_rows[call] for call in ended}
+
+
+def _kind(command: RedisCommand[Any], answer: Any) -> _Kind | None:
+    """What becomes of the row; None: nothing."""
+    receipt = command.args[_RECEIPT_OF.get(command.name, 0)]
+    if command.name == "cancel" and answer in CANCELLED_NOW:
+        return (PUBLISHED if receipt else CANCELLED), ""
+    if command.name == "reschedule" and answer in _RESCHEDULED and not receipt:
+        return DELAYED, ""
+    if command.name == "kick" and answer is Answer.KICKED:
+        return DELAYED, ""
+    if command.name == "discard" and answer is Answer.DISCARDED:
+        return CANCELLED, "discarded"
+    return None
 
 
 def _bytes(stamp: int) -> bytes:

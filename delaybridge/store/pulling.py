@@ -192,7 +192,7 @@ def move(
 ) -> RedisCommand[Answer]:
     """Make a message due in `delay_ms`, if this is its last receipt. keep: it stays the last."""
     place = bucket.wake, bucket.number
-    args = (_now(now_ms), stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep))
+    args = (_now(now_ms), stamp, id, f"+{delay_ms}", *place, "", 0, "", receipt, int(keep), "")
     return RedisCommand("reschedule", _keys(bucket, "reschedule"), args, replies.read_answer)
 
 

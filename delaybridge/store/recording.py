@@ -25,9 +25,10 @@ from delaybridge.ledger.rows import COLD, HOT, LedgerRow, RowName
 from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
 from delaybridge.store import registry, replies, tiers
+from delaybridge.store.acted import ActedOn, due_now, naming, read_acted, read_replaced
 from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.doubts import WENT_BACK, in_doubt
-from delaybridge.store.effects import Effects
+from delaybridge.store.effects import UNDOING, Effects
 from delaybridge.store.healing import Standing, standing_at
 from delaybridge.store.noting import plans_in
 from delaybridge.store.tiering import bring_lost, for_redis, separate
@@ -45,12 +46,11 @@ Steps = LedgerSteps[None]
 _Call = tuple[RedisCommand[Any], list[LedgerRow]]
 _TRIES = 3  # of a call during which workers begin to compare its bucket, or Redis is wiped
 # Places of arguments.
-_NOW, _STAMP, _ROW = 0, 1, 8
+_NOW, _STAMP = 0, 1
 _HAS_ROWS = 7  # or the offsets in a source
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _NEVER_MS = 2**53
-_WITH_STAMP = "?"
 
 
 def stores(command: RedisCommand[Any]) -> bool:
@@ -83,7 +83,7 @@ class Recording:
         self._hot_window_ms = hot_window_ms or _NEVER_MS
         self._rows: dict[int, list[LedgerRow]] = {}
         self._added: set[Any] = set()
-        self._stamps: dict[int, int | None] = {}  # of the calls whose messages were cancelled
+        self._acted = ActedOn(cold)
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
         self._standing: dict[str, Standing] = {}  # of buckets, by the key `marks`
         self._now_ms = 0
@@ -106,9 +106,7 @@ class Recording:
             self._now_ms = math.ceil(times[node] / 1000)
             args = [*self.asked[i].args]
             args[_NOW] = args[_NOW] or self._now_ms
-            if self.asked[i].name == "cancel":
-                args[_ROW] = _WITH_STAMP
-            elif self.asked[i].name == "schedule":
+            if self.asked[i].name == "schedule":
                 args[_HAS_ROWS] = args[_HAS_ROWS] or 1
             self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
 
@@ -177,9 +175,9 @@ class Recording:
     def _heard(self, i: int) -> RedisCommand[Any]:
         """The command, without cold messages; its reply is also read for the rows of the others."""
         command, rows = self.asked[i], self._rows.get(i)
-        if command.name == "cancel":
-            parse = partial(self._take_stamp, i, command.parse)
-            return msgspec.structs.replace(command, parse=parse)
+        if command.name in _CHANGING:
+            parse = partial(self._take_acted, i, command.parse)
+            return msgspec.structs.replace(naming(command), parse=parse)
         if rows is None:
             return command
         hot = [place for place, row in enumerate(rows) if row.tier != COLD]
@@ -187,24 +185,32 @@ class Recording:
         if not hot and rows:
             self.answers[i] = parse([])
         sent = tiers.only(command, hot) if len(hot) < len(rows) else command
-        return msgspec.structs.replace(sent, parse=parse)
+        return msgspec.structs.replace(naming(sent), parse=parse)
 
     def _take_words(
         self, i: int, hot: Sequence[int], parse: Callable[[Any], Any], reply: Any
     ) -> Any:
         rows = self._rows[i]
         if self.asked[i].name == "schedule":
+            reply, stamps = read_replaced(reply)
             reply = tiers.whole_reply(rows, hot, reply) if len(hot) < len(rows) else reply
             self._words[i] = [word for word, _ in replies.read_scheduled(reply) or ()]
+            replacing = zip(rows, self._words[i], strict=False) if stamps else ()
+            names = [row.name for row, word in replacing if word is Answer.REPLACED]
+            self._acted.take_replaced(i, names, stamps)
         else:
             self._words[i] = replies.read_answers(reply) or []
         return parse(reply)
 
-    def _take_stamp(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:
-        answer, stamp = reply
-        # The same call again has the same answer, and no stamp.
-        self._stamps[i] = int.from_bytes(stamp, "big") if stamp else self._stamps.get(i)
+    def _take_acted(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:
+        answer, acted = read_acted(reply)
+        self._acted.take(i, acted)
         return parse(answer)
+
+    def forget(self, i: int) -> None:
+        """The command is another call now, without an answer."""
+        self.answers[i] = None
+        self._acted.forget(i)
 
     def run(self, places: Sequence[int]) -> Steps:
         """Run the commands that have no answer yet; first look how their buckets stand."""
@@ -231,18 +237,32 @@ class Recording:
 
     def take_answers(self, places: Sequence[int], tries: int = _TRIES) -> Steps:
         """Commit what Redis has answered; whose answer cannot be committed gets the error."""
+        yield from self._find_undone(places)
         effects = Effects(self.records, self._now_ms)
         for i in places:
             answer = self.answers[i]
             if self.asked[i].name not in _STORING:
-                effects.take(i, self.asked[i], answer, self._stamps.get(i))
+                effects.take(i, self.asked[i], answer, self._acted.of(i, self.asked[i]))
             elif not isinstance(answer, Exception) or isinstance(answer, StoreFull | StoreDenied):
                 rows, words = self._rows.get(i, ()), self._words.get(i, ())
                 effects.take_stored(i, rows, words, self._added)
+                effects.take_replaced(self._acted.replaced(i))
             elif isinstance(answer, StoreError) and self._rows.get(i):
                 self.answers[i] = in_doubt(answer)  # perhaps stored: so it is to be delivered
         if effects.places:
             yield from self._commit(effects, tries)
+
+    def _find_undone(self, places: Sequence[int]) -> Steps:
+        """Of calls that are not told what they undid."""
+        undid = (i for i in places if stores(self.asked[i]) or self.answers[i] in UNDOING)
+        lost = [i for i in undid if self._acted.lacks(i)]
+        if not lost:
+            return
+        try:
+            yield from self._acted.find_undone({i: self.asked[i] for i in lost})
+        except StoreError as exc:
+            for i in lost:
+                self.answers[i] = in_doubt(exc)
 
     def _commit(self, effects: Effects, tries: int) -> Steps:
         try:
@@ -253,22 +273,32 @@ class Recording:
             return
         for i in effects.late:  # Redis lacked it, since it has left, or was never accepted
             self.answers[i] = Answer.UNKNOWN
-        if again := (yield from self._in_doubt(sorted(effects.undoable - effects.late))):
+        again, moved = yield from self._look_again(effects)
+        if again:
             yield from self._once_more(again, tries - 1)
+        if moved.places:
+            yield from self._commit(moved, tries)
 
-    def _in_doubt(self, places: Sequence[int]) -> LedgerSteps[list[int]]:
-        """Those whose bucket somebody began to compare before the commit.
+    def _look_again(self, effects: Effects) -> LedgerSteps[tuple[list[int], Effects]]:
+        """Those whose bucket somebody began to compare before the commit; and what it was late for.
 
-        He may have read the ledger before it, too, and undo what was done if Redis forgot it.
+        He may have read the ledger before it, too, and undo what was done if Redis forgot it. And
+        of two that move a message the last one in Redis may be the first one here: each looks when
+        its message is due now.
         """
-        marks = {i: marks_of(self.asked[i]) for i in places}
+        marks = {i: marks_of(self.asked[i]) for i in sorted(effects.undoable - effects.late)}
         names = [*dict.fromkeys(marks.values())]
+        later = Effects(self.records, self._now_ms)
         if not names:
-            return []
-        found = yield [standing_at(name) for name in names]
-        now = dict(zip(names, found, strict=True))
+            return [], later
+        dues = [due_now(self.asked[i]) for i in effects.moved]
+        found = yield [*map(standing_at, names), *dues]
+        now = dict(zip(names, found, strict=False))
         stand = {name: self._stands(name, now[name]) for name in names}
-        return [i for i in places if not stand[marks[i]]]
+        for (i, (row, due_ms)), due in zip(effects.moved.items(), found[len(names) :], strict=True):
+            if stand[marks[i]] and isinstance(due, int) and due != due_ms:
+                later.move(i, row, due)
+        return [i for i in marks if not stand[marks[i]]], later
 
     def _stands(self, marks: str, now: Any) -> bool:
         before = self._standing[marks]

@@ -18,7 +18,7 @@ STAMP_BYTES = 4
 _LOWEST = 255  # priority
 _MAYBE_DELIVERED = 3  # policy
 # Places of arguments.
-_NOW, _POLICY, _ID, _WHEN, _SOURCE, _COUNT, _FIRST_ID = 0, 1, 2, 3, 6, 9, 10
+_NOW, _POLICY, _ID, _SOURCE, _COUNT, _FIRST_ID = 0, 1, 2, 6, 9, 10
 
 
 def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> list[LedgerRow]:
@@ -64,17 +64,6 @@ def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int]]:
     """Score and number of messages of each run."""
     for text, many in zip(runs[::2], runs[1::2], strict=True):
         yield float(text) + (now_ms if str(text).startswith("+") else 0), int(many)
-
-
-def due_ms(command: RedisCommand[Any]) -> int:
-    """The time in epoch milliseconds that `reschedule` names."""
-    when = str(command.args[_WHEN])
-    return int(when) + (int(command.args[_NOW]) if when.startswith("+") else 0)
-
-
-def kick_due_ms(command: RedisCommand[Any]) -> int:
-    """When a message that `kick` brings back is due, in epoch milliseconds."""
-    return int(command.args[_NOW]) + int(command.args[_WHEN])
 
 
 def named(command: RedisCommand[Any], namespace: str) -> Name:

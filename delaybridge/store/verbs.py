@@ -142,9 +142,8 @@ class Bucket:
     ) -> RedisCommand[Answer]:
         """Remove a message that was not fired. A call read from a source acts once.
 
-        otherwise: if the answer is `unknown` or `foreign`, the offset does not count as read: the
-        caller does something else. reach: as for `schedule`. row: its stamp in the ledger: if the
-        message is not here, nobody restores it any more.
+        otherwise: if the answer is `unknown` or `foreign`, the offset does not count as read.
+        reach: as for `schedule`. row: its stamp in the ledger: nobody restores the message then.
         """
         args = (_now(now_ms), stamp, id, source, offset, int(otherwise), reach, "", row)
         return self._call("cancel", args, replies.read_answer)
@@ -161,19 +160,20 @@ class Bucket:
         now_ms: int | None = None,
     ) -> RedisCommand[Answer]:
         """Give a message that was not fired another due time. source, reach: as for `cancel`."""
-        args = (_now(now_ms), stamp, id, when, self.wake, self.number, source, offset, reach, "", 0)
+        place = self.wake, self.number
+        args = (_now(now_ms), stamp, id, when, *place, source, offset, reach, "", 0, "")
         return self._call("reschedule", args, replies.read_answer)
 
     def kick(
         self, stamp: bytes, id: str, delay_ms: int = 0, *, now_ms: int | None = None
     ) -> RedisCommand[Answer]:
         """Bring a message back from the dead set, due in `delay_ms`, without failures."""
-        args = (_now(now_ms), stamp, id, delay_ms, self.wake, self.number)
+        args = (_now(now_ms), stamp, id, delay_ms, self.wake, self.number, "")
         return self._call("kick", args, replies.read_answer)
 
     def discard(self, stamp: bytes, id: str, *, now_ms: int | None = None) -> RedisCommand[Answer]:
         """Delete a message of the dead set."""
-        return self._call("discard", (_now(now_ms), stamp, id), replies.read_answer)
+        return self._call("discard", (_now(now_ms), stamp, id, ""), replies.read_answer)
 
     def get(self, id: str) -> RedisCommand[replies.Row | None]:
         """The message in any state, None if there is none with this id."""
