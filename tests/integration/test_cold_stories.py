@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,30 +14,17 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.store.promotion import promote_due
 from delaybridge.store.verbs import new_stamp
 from tests.rigs.ledgers import LedgerProbe
-from tests.rigs.stories import Actor, played
+from tests.rigs.stories import Actor, Made, ledger_clients, played
 
 TO = "memory:a"
 STORIES = 20
 FIRST = 65
-Made = Callable[[], Client]
 
 
 @pytest.fixture
 def made(redis_url: str, namespace: str, ledger_url: str) -> Iterator[Made]:
-    """Makes clients whose messages are cold if they are due in more than ten seconds.
-
-    The bucket has had a message: else the first call that asks Redis would be made twice.
-    """
-    with ExitStack() as stack:
-        kept: dict[str, Any] = {"durability": "ledger", "ledger": ledger_url, "hot_window_s": 10.0}
-
-        def make() -> Client:
-            named = {"namespace": namespace, "brokers": {"memory": "memory://"}, "buckets": 1}
-            client = stack.enter_context(Client(redis_url, **named, **kept))
-            client.schedule(TO, b"x", delay=5, id="hot", on_conflict="keep")
-            return client
-
-        yield make
+    with ledger_clients(redis_url, namespace, ledger_url) as found:
+        yield found
 
 
 class Three:
