@@ -10,9 +10,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from delaybridge import Client
 from delaybridge.ledger.work import Work
-from delaybridge.store.command import Each
+from delaybridge.store.command import Each, as_received
 
 Made = Callable[[], Client]
 
@@ -99,7 +101,7 @@ class Actor:
             of_ledger = isinstance(asked, Work)
             if not of_ledger and self._loses in [command.name for command in asked]:
                 self._loses = ""
-                store._piped(asked)
+                store._piped([replace(command, parse=as_received) for command in asked])
                 yield False
             try:
                 result = (
