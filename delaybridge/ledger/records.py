@@ -29,7 +29,6 @@ from delaybridge.errors import printable
 from delaybridge.ledger.arrays import arguments, array
 from delaybridge.ledger.engines import attempted
 from delaybridge.ledger.rows import (
-    DELAYED,
     FINISHED,
     HOT,
     OVER,
@@ -165,31 +164,18 @@ class Records:
         *,
         error: str = "",
         due_ms: int | None = None,
-        replaced_by: int | None = None,
     ) -> int:
-        """Bring live rows into a state: those named, or all those of messages; how many there were.
-
-        replaced_by: the stamp of the call whose row stays.
-        """
+        """Bring live rows into a state: those named, or all of messages; how many there were."""
         values: dict[str, Any] = {"state": state, "error": _shown(error), "updated_ms": now_ms}
         if state in OVER:
             values["tier"] = FINISHED
         if due_ms is not None:
             values["due_ms"] = due_ms
-        which = [message.c.tier > 0]
-        if replaced_by is not None:
-            which.append(message.c.stamp != replaced_by)
         count = 0
         for some in parts(on, names):
-            asked = update(message).where(*which, self.named(on, some)).values(values)
+            asked = update(message).where(message.c.tier > 0, self.named(on, some)).values(values)
             count += on.execute(asked).rowcount
         return count
-
-    def revive(self, on: Connection, name: RowName, *, error: str) -> None:
-        """A row that another call has ended for this reason is live after all: it came later."""
-        which = message.c.state.in_(OVER), message.c.error == error, self.named(on, [name])
-        values = {"state": DELAYED, "tier": HOT, "error": ""}
-        on.execute(update(message).where(*which).values(values))
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
         """Add to the history."""

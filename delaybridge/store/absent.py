@@ -112,7 +112,7 @@ class Absent:
         args = [*self._asked[i].args]
         args[_STAMP], args[_ROW] = new_stamp(), row.stamp.to_bytes(STAMP_BYTES, "big")
         self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
-        self._recording.forget(i)
+        self._answers[i] = None
 
     def promote_first(self, places: Sequence[int]) -> Steps:
         """Bring cold messages into Redis that some calls name: only it can decide.

@@ -40,11 +40,7 @@ class Acted(NamedTuple):
 
 
 class ActedOn:
-    """Which messages the commands of a recording acted on, by their places.
-
-    The same call again has the same answer, and may not be told what it acted on: what was said
-    before counts.
-    """
+    """Which messages the commands of a recording acted on, by their places."""
 
     def __init__(self, cold: ColdRecords) -> None:
         self._cold = cold
@@ -55,20 +51,13 @@ class ActedOn:
 
     def take(self, place: int, acted: Acted) -> None:
         """What a command by id acted on."""
-        self._acted[place] = self._acted.get(place, acted) if acted.stamp is None else acted
+        self._acted[place] = acted
 
     def take_replaced(
         self, place: int, names: Sequence[RowName], stamps: Sequence[int | None]
     ) -> None:
         """What the messages of a schedule have replaced; names: of those that replaced another."""
-        before = self._replaced.get(place, {})
-        pairs = zip(names, stamps, strict=True)
-        found = {name: before.get(name) if stamp is None else stamp for name, stamp in pairs}
-        self._replaced[place] = found
-
-    def forget(self, place: int) -> None:
-        """The command is another call now."""
-        self._acted.pop(place, None)
+        self._replaced[place] = dict(zip(names, stamps, strict=True))
 
     def lacks(self, place: int) -> bool:
         """Whether a command that has undone calls did not name them all."""

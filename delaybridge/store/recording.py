@@ -207,11 +207,6 @@ class Recording:
         self._acted.take(i, acted)
         return parse(answer)
 
-    def forget(self, i: int) -> None:
-        """The command is another call now, without an answer."""
-        self.answers[i] = None
-        self._acted.forget(i)
-
     def run(self, places: Sequence[int]) -> Steps:
         """Run the commands that have no answer yet; first look how their buckets stand."""
         heard = {i: self._heard(i) for i in places if self.answers[i] is None}

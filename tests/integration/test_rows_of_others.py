@@ -83,9 +83,13 @@ class Site:
         """As a worker does, and the ledger knows it."""
         self._on.zrem(self.key("due"), "m")
         self._on.hdel(self.key("messages"), "m")
-        end = "UPDATE message SET state = 'published', tier = 0 WHERE number = :last"
+        self.end("published", tier=0)
+
+    def end(self, state: str, tier: int) -> None:
+        """What a worker tells of the last row."""
+        end = "UPDATE message SET state = :state, tier = :tier WHERE number = :last"
         ((last,),) = self._ledger.ask("SELECT max(number) FROM message WHERE id = 'm'")
-        self._ledger.ask(end, last=last)
+        self._ledger.ask(end, state=state, tier=tier, last=last)
 
     @property
     def in_redis(self) -> object:
@@ -142,6 +146,23 @@ def test_a_call_sent_again_writes_when_its_message_is_due(verb: str, site: Site)
     first.until(lambda: site.in_redis != before)
     assert first.end() is answer
     assert site.rows == [("delayed", site.due_ms, "")]
+
+
+@REDIS_ALONE
+@pytest.mark.parametrize("verb", ["reschedule", "kick"])
+def test_a_call_sent_again_leaves_a_message_dead(verb: str, site: Site) -> None:
+    """It died meanwhile, and the ledger knows it."""
+    script, call, answer, is_dead = VERBS[verb]
+    if is_dead:
+        site.bury()
+    before = site.in_redis
+    first = Actor(site.one, call(site.one), loses=script)
+    first.until(lambda: site.in_redis != before)
+    site.bury()
+    site.end("dead", tier=1)
+    rows = site.rows
+    assert first.end() is answer
+    assert site.rows == rows
 
 
 @REDIS_ALONE
