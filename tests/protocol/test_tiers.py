@@ -21,8 +21,10 @@ MUTANTS = {
     "ledger_looked": ("both cold", 3),
     "refused_left": ("both cold", 6),
     "first_ended": ("both cold", 5),
+    "undone_ended": ("both cold", 4),
 }
-OF_ACCEPTED = ("refused_left", "first_ended")  # needed where two cancel what was accepted before
+# Needed where two cancel what was accepted before.
+OF_ACCEPTED = ("refused_left", "first_ended", "undone_ended")
 
 
 @pytest.mark.parametrize("fired", [False, True])
@@ -34,9 +36,10 @@ def test_nothing_is_broken(name: str, fired: bool) -> None:
     assert states > 500
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("name", ["both cold", "cold, hot"])
-def test_nothing_is_broken_while_two_cancel_and_one_schedules(name: str) -> None:
-    model = TierModel(TierRules(), cold=CALLS[name], promotions=1, accepted=True)
+def test_nothing_is_broken_while_two_cancel_and_one_schedules(name: str, lost: bool) -> None:
+    model = TierModel(TierRules(), cold=CALLS[name], promotions=1, accepted=True, lost=lost)
     states, broken = explore_tiers(model)
     assert broken == {}
     assert states > 3000
@@ -56,6 +59,7 @@ def test_without_a_rule_a_promise_breaks(rule: str) -> None:
         promotions=2,
         fired=rule == "refused_asked",
         accepted=rule in OF_ACCEPTED,
+        lost=rule == "undone_ended",
     )
     _, broken = explore_tiers(model, until=promise)
     assert promise in {int(what[0]) for what in broken}

@@ -38,6 +38,7 @@ class TierRules(NamedTuple):
     ledger_looked: bool = True  # a cancel that Redis knows nothing of looks at the ledger
     refused_left: bool = True  # a cancel does not end the row of a call that Redis has refused
     first_ended: bool = True  # of several cold rows it ends the first: no other was accepted
+    undone_ended: bool = True  # one that is sent again ends rows that Redis has undone, no other
 
 
 class Task(NamedTuple):
@@ -79,7 +80,8 @@ class TierModel:
     """The steps from a state. cold: whether the calls are due late. promotions: how many.
 
     fired: in the beginning an older message of the id is being delivered. accepted: the first call
-    was answered before, and its message is cold; two cancel it.
+    was answered before, and its message is cold; two cancel it. lost: the reply to a cancel may be,
+    so that it is sent again.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class TierModel:
         promotions: int,
         fired: bool = False,
         accepted: bool = False,
+        lost: bool = False,
     ) -> None:
         self.rules, self.cold, self.promotions = rules, cold, promotions
-        self.fired, self.accepted = fired, accepted
+        self.fired, self.accepted, self.lost = fired, accepted, lost
 
     def first(self) -> TierState:
         """The state to begin with."""
@@ -112,7 +115,10 @@ class TierModel:
             yield changed(now, fired=False)
         for n in (0, 1):
             if (task := now.cancels[n]) is not None:
-                yield self._cancel(now, n, task)
+                after = self._cancel(now, n, task)
+                yield after
+                if self.lost and task.at == "redis" and now.has and not now.fired:
+                    yield _cancelling(after, n, Task("again"))
                 if n and task.at == "redis":  # or one alone cancels it
                     yield _cancelling(now, n, None)
         if now.promoter is not None and now.promotions < self.promotions:
@@ -226,6 +232,8 @@ class TierModel:
                 return _cancelling(now, n, Task("rows", tuple(live)))
             case "rows":
                 return self._cancel_row(now, n, task)
+            case "again" | "undone" | "end":
+                return self._cancel_again(now, n, task)
             case _:  # the row
                 stamps = task.read[:1] if self.rules.ended_by_stamp else (1, 2)
                 was_cold = now.rows[task.read[0] - 1] == COLD
@@ -247,6 +255,22 @@ class TierModel:
         undone = now.undone | {stamp}
         now = changed(now, undone=undone, refused=now.refused - {stamp})
         return _cancelling(now, n, Task("commit", task.read))
+
+    def _cancel_again(self, now: TierState, n: int, task: Task) -> TierState:
+        """Redis says what it said before, but not whose message it was."""
+        match task.at:
+            case "again":
+                live = (stamp for stamp in now.order if now.rows[stamp - 1] in (COLD, HOT))
+                return _cancelling(now, n, Task("undone", tuple(live)))
+            case "undone":
+                ended = now.undone - now.refused - now.met
+                own = (each for each in task.read if each in ended or not self.rules.undone_ended)
+                return _cancelling(now, n, Task("end", tuple(own)))
+            case _:
+                for stamp in task.read:
+                    if now.rows[stamp - 1] in (COLD, HOT):
+                        now = _row(now, stamp, OVER)
+                return _cancelling(_answer(now, 2 + n, "cancelled"), n, None)
 
     def _removed(self, now: TierState, n: int, stamp: Stamp) -> TierState:
         after = changed(now, has=0, undone=now.undone | {stamp})
