@@ -187,3 +187,25 @@ def test_a_replaced_call_that_replaced_another_is_over(site: Site) -> None:
     assert [(state, error) for state, _, error in site.rows] == [
         ("cancelled", "replaced"), ("cancelled", "replaced"), ("delayed", ""),
     ]  # fmt: skip
+
+
+@REDIS_ALONE
+def test_of_many_each_replaces_its_own(made: Made, ledger: LedgerProbe) -> None:
+    """Cold and hot, new and old, in one call; its rows are those that stay."""
+    client, due_s = made(), {"h0": 5, "h1": 6, "h2": 7, "c0": 3600, "c1": 3700}
+    client.schedule_many([Message(TO, b"x", id=id, delay=s) for id, s in due_s.items()])
+    later = {"c2": 3600, "h2": 3700, "c0": 5, "n": 4, "h0": 9, "c1": 3800}
+    found = client.schedule_many(
+        [Message(TO, b"y", id=id, delay=s) for id, s in later.items()], on_conflict="replace"
+    )
+    is_new = {"c2", "n"}
+    assert [each.answer for each in found] == [
+        Answer.CREATED if id in is_new else Answer.REPLACED for id in later
+    ]
+    rows = ledger.ask("SELECT id, state, tier FROM message WHERE id <> 'hot' ORDER BY number")
+    states = {id: [(state, tier) for each, state, tier in rows if each == id] for id, *_ in rows}
+    old, live, cold = ("cancelled", 0), ("delayed", 1), ("delayed", 2)
+    assert states == {
+        "h0": [old, live], "h1": [live], "h2": [old, live],
+        "c0": [old, live], "c1": [old, live], "c2": [cold], "n": [live],
+    }  # fmt: skip
