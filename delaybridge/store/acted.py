@@ -52,12 +52,14 @@ class ActedOn:
     def take(self, place: int, acted: Acted) -> None:
         """What a command by id acted on."""
         self._acted[place] = acted
+        self._lost.discard(place)
 
     def take_replaced(
         self, place: int, names: Sequence[RowName], stamps: Sequence[int | None]
     ) -> None:
         """What the messages of a schedule have replaced; names: of those that replaced another."""
         self._replaced[place] = dict(zip(names, stamps, strict=True))
+        self._lost.discard(place)
 
     def lacks(self, place: int) -> bool:
         """Whether a command that has undone calls did not name them all."""
@@ -107,10 +109,12 @@ class ActedOn:
 
 def naming(command: RedisCommand[Any]) -> RedisCommand[Any]:
     """A command that is to name what it acts on."""
-    args = [*command.args]
-    if command.name in _ASKED:
-        args[_ASKED[command.name]] = args[_ASKED[command.name]] or _NAMED
-    elif command.name == "schedule" and int(args[_POLICY]) == _REPLACE:
+    args: list[Any]
+    if place := _ASKED.get(command.name):
+        args = [*command.args]
+        args[place] = args[place] or _NAMED
+    elif command.name == "schedule" and int(command.args[_POLICY]) == _REPLACE:
+        args = [*command.args]
         args[_POLICY] = _REPLACE_NAMED
     else:
         return command

@@ -15,7 +15,20 @@ from tests.rigs.bucket_content import Content, ModelRecord
 
 
 class ClientVerbs(Content):
-    """The effects and answers of the clients' scripts."""
+    """The effects and answers of the clients' scripts.
+
+    acted: what the last call acted on, as the scripts name it for a ledger: the stamp of the call
+    that scheduled it, and when it is due now if it was moved.
+    """
+
+    acted: list[tuple[int | None, int | None]]
+
+    def _names(self, stamp: bytes | None, due_ms: int | None = None) -> None:
+        self.acted.append((None if stamp is None else int.from_bytes(stamp), due_ms))
+
+    def _names_moved(self, id: str) -> None:
+        if id in self.messages and id not in self.dead:
+            self._names(self.messages[id].stamp, int(self.messages[id].score))
 
     def schedule(
         self,
@@ -49,6 +62,8 @@ class ClientVerbs(Content):
         old = self.messages.get(id)
         mine = old is not None and old.stamp == new.stamp
         if past := self.calls.get(new.stamp + id.encode()):
+            if past.answer is Answer.REPLACED and policy is OnConflict.REPLACE:
+                self._names(None)
             return past.answer, old.score if old is not None and mine else None
         if old is None and policy is not OnConflict.REPLACE and self._was_delivered(id, now_ms):
             return Answer.DUPLICATE, None
@@ -78,6 +93,7 @@ class ClientVerbs(Content):
         if maybe:
             self.attempts[id] = Tried(0, True)
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
+        self._names(old.stamp)
         return self._remember(new.stamp, id, Answer.REPLACED, now_ms), None
 
     def cancel(self, stamp: bytes, id: str, *, reach: str = "", now_ms: int) -> Answer:
@@ -96,6 +112,7 @@ class ClientVerbs(Content):
         self.marks.cancelled = (self.marks.cancelled or 0) + 1
         self._forget_calls(now_ms)
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
+        self._names(old.stamp)
         answer = Answer.CANCELLED_MAYBE_DELIVERED if maybe else Answer.CANCELLED
         return self._remember(stamp, id, answer, now_ms)
 
@@ -103,6 +120,7 @@ class ClientVerbs(Content):
         self, stamp: bytes, id: str, when: str, *, reach: str = "", now_ms: int
     ) -> Answer:
         if past := self.calls.get(stamp + id.encode()):
+            self._names_moved(id)
             return past.answer
         if id not in self.messages:
             return Answer.UNKNOWN
@@ -122,11 +140,13 @@ class ClientVerbs(Content):
         self.failing.pop(id, None)
         maybe = self._tried(id).maybe_delivered
         self._forget_calls(now_ms)
+        self._names_moved(id)
         answer = Answer.RESCHEDULED_MAYBE_DELIVERED if maybe else Answer.RESCHEDULED
         return self._remember(stamp, id, answer, now_ms)
 
     def kick(self, stamp: bytes, id: str, *, now_ms: int) -> Answer:
         if past := self.calls.get(stamp + id.encode()):
+            self._names_moved(id)
             return past.answer
         if id not in self.dead:
             return Answer.UNKNOWN
@@ -138,6 +158,7 @@ class ClientVerbs(Content):
             self.attempts[id] = Tried(0, True)
         self._forget_calls(now_ms)
         self.marks.kicked = (self.marks.kicked or 0) + 1
+        self._names_moved(id)
         return self._remember(stamp, id, Answer.KICKED, now_ms)
 
     def discard(self, stamp: bytes, id: str, *, now_ms: int) -> Answer:
@@ -150,6 +171,7 @@ class ClientVerbs(Content):
         old = self.messages.pop(id)
         self._forget_calls(now_ms)
         self._remember(old.stamp, id, Answer.CANCELLED, now_ms)
+        self._names(old.stamp)
         return self._remember(stamp, id, Answer.DISCARDED, now_ms)
 
     def get(self, id: str) -> Row | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
+from msgspec.structs import replace
 
 from delaybridge.store import keys
+from delaybridge.store.acted import naming, read_acted, read_replaced
+from delaybridge.store.command import RedisCommand
 from delaybridge.store.replies import Acquired
 from tests.rigs.bucket import BIRTH, TTL_MS, World
 from tests.rigs.bucket_model import Model
@@ -48,10 +51,13 @@ class ComparedBucket(RuleBasedStateMachine):
     def make(self, call: Call) -> Any:
         fields = call.fields | ({"now_ms": self.world.now_ms} if call.timed else {})
         more = {"first": True} if call.verb == "schedule" else {}
+        self.model.acted = []
         expected = getattr(self.model, call.verb)(*call.args, **fields)
         command = getattr(self.world.bucket, call.verb)(*call.args, **fields, **more)
-        answer = comparable(self.world.run(command))
+        acted: list[tuple[int | None, int | None]] = []
+        answer = comparable(self.world.run(as_with_a_ledger(command, acted)))
         assert answer == expected, call.verb
+        assert acted == self.model.acted, call.verb
         return answer
 
     @invariant()
@@ -65,6 +71,23 @@ class ComparedBucket(RuleBasedStateMachine):
     def draw_stamp(self) -> bytes:
         self.drawn += 1
         return self.drawn.to_bytes(4)
+
+
+def as_with_a_ledger(
+    command: RedisCommand[Any], acted: list[tuple[int | None, int | None]]
+) -> RedisCommand[Any]:
+    """The command, which names what it acts on."""
+
+    def parse(reply: Any) -> Any:
+        if command.name == "schedule":
+            reply, stamps = read_replaced(reply)
+            acted.extend((stamp, None) for stamp in stamps)
+        elif command.name in ("cancel", "reschedule", "kick", "discard"):
+            reply, found = read_acted(reply)
+            acted.extend([found] if found.stamp is not None else [])
+        return command.parse(reply)
+
+    return replace(naming(command), parse=parse)
 
 
 def comparable(answer: Any) -> Any:
