@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from delaybridge.ledger.records import ROW, Records, at_tier, numbered, parts
-from delaybridge.ledger.rows import COLD, FINISHED, HOT, LedgerRow, Name, RowName
+from delaybridge.ledger.rows import COLD, DELAYED, FINISHED, HOT, OVER, LedgerRow, Name, RowName
 from delaybridge.ledger.tables import message
 
 _AT_ONCE = 200  # spans in one statement
@@ -146,6 +146,12 @@ class ColdRecords:
         for some in parts(on, [row.number for row in rows if row.tier == COLD]):
             which = numbered(on, some), message.c.tier == COLD
             on.execute(update(message).where(*which).values(tier=HOT))
+
+    def revive(self, on: Connection, name: RowName, *, error: str) -> None:
+        """A row that was ended for this reason is live after all: its message is in Redis."""
+        which = message.c.state.in_(OVER), message.c.error == error, self.records.named(on, [name])
+        values = {"state": DELAYED, "tier": HOT, "error": ""}
+        on.execute(update(message).where(*which).values(values))
 
     def is_empty(self, on: Connection) -> bool:
         """Whether there is no cold message."""

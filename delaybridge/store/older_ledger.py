@@ -156,4 +156,4 @@ def _write(
 
 def _revive(cold: ColdRecords, rows: Sequence[LedgerRow], on: Any) -> None:
     for row in rows:
-        cold.records.revive(on, row.name, error=ENDED)
+        cold.revive(on, row.name, error=ENDED)
