@@ -46,7 +46,7 @@ class ScriptedRedis:
             "TIME": [NOW_MS * 1000], "HMGET": [Standing()], "HGET": [None], "ZCARD": [0],
             "ZSCORE": [None], "HEXISTS": [1], "GET": [(3, "birth")],
             "schedule": [_created], "restore": [_restored],
-            "cancel": [(CANCELLED, b"")], "reschedule": [RESCHEDULED], "kick": [KICKED],
+            "cancel": [[CANCELLED, b""]], "reschedule": [RESCHEDULED], "kick": [KICKED],
         }  # fmt: skip
         self.asked, self.works, self.fails_at = list[RedisCommand[Any]](), 0, 1000
         self._stamps = count(1)

@@ -21,7 +21,7 @@ from tests.rigs.scripted_redis import (
     ScriptedRedis,
 )
 
-NOT_HERE = (UNKNOWN, b"")
+NOT_HERE = [UNKNOWN, b""]
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def site() -> ScriptedRedis:
     return site
 
 
-def _cancelled(command: Any) -> tuple[int, bytes]:
+def _cancelled(command: Any) -> list[Any]:
     """By the row."""
-    return CANCELLED, command.args[8]
+    return [CANCELLED, command.args[8]]
 
 
 def cancels(site: ScriptedRedis) -> list[Any]:
@@ -67,7 +67,7 @@ def test_only_the_row_of_that_bucket_is_meant(site: ScriptedRedis, bucket: int) 
 
 
 def test_a_call_that_a_bucket_knows_a_message_for_is_done(site: ScriptedRedis) -> None:
-    site.replies["cancel"] = [NOT_HERE, (CANCELLED, b"\0\0\0\7"), _cancelled]
+    site.replies["cancel"] = [NOT_HERE, [CANCELLED, b"\0\0\0\7"], _cancelled]
     calls = [BUCKETS[number].cancel(b"call", "x") for number in (1, 2)]
     assert site.run(*calls) == [Answer.UNKNOWN, Answer.CANCELLED]
     assert site.rows() == [("x", "delayed", 1)]
@@ -75,7 +75,7 @@ def test_a_call_that_a_bucket_knows_a_message_for_is_done(site: ScriptedRedis) -
 
 def test_calls_of_different_callers_are_withdrawn_each_for_itself(site: ScriptedRedis) -> None:
     site.run(site.schedule("y"))
-    site.replies["cancel"] = [(CANCELLED, b"\0\0\0\2"), NOT_HERE, _cancelled]
+    site.replies["cancel"] = [[CANCELLED, b"\0\0\0\2"], NOT_HERE, _cancelled]
     calls = [BUCKET.cancel(b"1111", "y"), BUCKET.cancel(b"2222", "x")]
     assert site.run(*calls) == [Answer.CANCELLED] * 2
     assert [state for _, state, _ in site.rows()] == ["cancelled"] * 2

@@ -149,7 +149,7 @@ def test_a_cancel_is_made_again_if_a_comparison_began_before_its_commit(
     site.run(site.schedule("x"))
     site.replies["HMGET"] = [Standing(), BEGUN]
     stamp = b"\0\0\0\1"
-    site.replies["cancel"] = [(CANCELLED, stamp), (CANCELLED, b"")]
+    site.replies["cancel"] = [[CANCELLED, stamp], [CANCELLED, b""]]
     assert site.run(BUCKET.cancel(b"call", "x")) == [Answer.CANCELLED]
     assert [each.args[1] for each in site.sent("cancel")] == [b"call"] * 2
     assert site.rows() == [("x", "cancelled", 0)]
@@ -159,14 +159,14 @@ def test_marks_that_cannot_be_read_may_be_those_of_another_comparison(
     site: ScriptedRedis,
 ) -> None:
     site.replies["HMGET"] = [Standing(), StoreUnavailable("redis: away"), Standing()]
-    site.replies["cancel"] = [(CANCELLED, b"\0\0\0\1")]
+    site.replies["cancel"] = [[CANCELLED, b"\0\0\0\1"]]
     assert site.run(BUCKET.cancel(b"call", "x")) == [Answer.CANCELLED]
     assert len(site.sent("cancel")) == 2
 
 
 def test_a_call_that_is_overtaken_each_time_is_in_doubt(site: ScriptedRedis) -> None:
     site.replies["HMGET"] = [Standing("", f"?run:{n}") for n in range(9)]
-    site.replies["cancel"] = [(CANCELLED, b"\0\0\0\1")]
+    site.replies["cancel"] = [[CANCELLED, b"\0\0\0\1"]]
     (answer,) = site.run(BUCKET.cancel(b"call", "x"))
     assert isinstance(answer, LedgerUnavailable) and IN_DOUBT in str(answer)
     assert len(site.sent("cancel")) == 3
