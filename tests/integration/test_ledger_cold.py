@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from delaybridge.ledger import cold
-from delaybridge.ledger.cold import ColdCount, ColdSlice, ColdSpan
+from delaybridge.ledger.cold import ColdSlice, ColdSpan
 from delaybridge.ledger.controls import ControlRecords
 from delaybridge.ledger.rows import COLD, DEFINITION, HOT, RULE, Control
 from delaybridge.ledger.work import open_ledger
@@ -81,10 +81,9 @@ def test_spans_are_counted_from_their_beginning_to_before_their_end(
     rows.add(chill("b", bucket=2, due_ms=5), row("hot", due_ms=15))
     rows.add(chill("other", due_ms=12), of=rows.other)
     spans = [ColdSpan(1, 10, 30), ColdSpan(1), ColdSpan(2, None, 5), ColdSpan(2, 5), ColdSpan(3)]
-    counted = rows.run(lambda on: rows.cold.counted(on, spans))
-    assert counted == [
-        ColdCount(2, 10), ColdCount(3, 10), ColdCount(), ColdCount(1, 5), ColdCount(),
-    ]  # fmt: skip
+    firsts = [span._replace(is_first=True) for span in spans]
+    counted = rows.run(lambda on: rows.cold.counted(on, [*spans, *firsts]))
+    assert counted == [2, 3, 0, 1, 0, 10, 10, None, 5, None]
 
 
 def test_a_list_is_read_in_the_order_of_redis(rows: Rows) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.cold import ColdCount, ColdSpan
+from delaybridge.ledger.cold import ColdSpan
 from delaybridge.ledger.rows import COLD, HOT, LedgerRow
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
@@ -34,8 +34,8 @@ def row(id: str, due_ms: int, *, to: str = "kafka:b", **more: Any) -> LedgerRow:
 class Cold:
     """A ledger with these cold messages in bucket 3.
 
-    count: what it says to be there. more: a page has more. asked: spans that were counted; each
-    count takes `count_s`.
+    count: what it says to be there; the first of rows that are not given is due at 1. more: a page
+    has more. asked: spans that were counted; each count takes `count_s`.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class Cold:
         self._rows, self._more, self._count_s = rows, more, count_s
         self._count = len(rows) if count is None else count
         self.now_s, self.asked, self.sliced = 0.0, list[ColdSpan](), list[Any]()
+        self._first_ms = min((row.due_ms for row in rows), default=1 if self._count else None)
         self.counts = ColdCounts()
+        self.totals: Any = SimpleNamespace(known=lambda on: {})
         self.cold: Any = SimpleNamespace(
             records=SimpleNamespace(namespace="ns", live=lambda on, ids: [*rows]),
             is_empty=lambda on: not self._count,
@@ -54,12 +56,10 @@ class Cold:
             drawn=lambda on, bucket, numbers: [*rows],
         )
 
-    def _counted(self, on: Any, spans: Sequence[ColdSpan]) -> list[ColdCount]:
+    def _counted(self, on: Any, spans: Sequence[ColdSpan]) -> list[int | None]:
         self.asked += spans
         self.now_s += self._count_s * len(spans)
-        return [ColdCount(self._count, min((each.due_ms for each in self._rows), default=None))] * (
-            len(spans)
-        )
+        return [self._first_ms if span.is_first else self._count for span in spans]
 
     def _slice(self, on: Any, asked: Any, most_bytes: int) -> tuple[list[LedgerRow], bool]:
         self.sliced.append(asked)
@@ -68,13 +68,13 @@ class Cold:
     def read(self, command: RedisCommand[Any], reply: Any) -> Any:
         """The reply to one command, with the cold ones."""
         command = msgspec.structs.replace(command, parse=as_received)
-        reads = ColdReads(self.cold, self.counts, [command])
+        reads = ColdReads(self.cold, self.totals, self.counts, [command])
         _run(reads.look(), lambda work: work.run(None))
         return reads.commands[0].parse(reply)
 
     def find(self, ids: Sequence[str], found: list[Any]) -> tuple[list[Any], list[str]]:
         """Answers to `get` of ids of bucket 3, and which were asked again."""
-        reads = ColdReads(self.cold, self.counts, [BUCKET.get(id) for id in ids])
+        reads = ColdReads(self.cold, self.totals, self.counts, [BUCKET.get(id) for id in ids])
         again = list[str]()
 
         def answer(asked: Any) -> Any:
@@ -130,7 +130,7 @@ def test_the_first_of_both_is_the_earlier_one(reply: list[bytes]) -> None:
     assert Cold().read(first, reply) == reply
     later = plain("ZRANGE", DUE, 6, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
     cold.read(later, reply)
-    assert cold.asked == [ColdSpan(3), ColdSpan(3, 6)]
+    assert cold.asked == [ColdSpan(3, is_first=True), ColdSpan(3, 6, is_first=True)]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_only_a_slow_count_of_many_is_kept_for_twenty_times_as_long_as_it_took(
     cold = Cold(count=count, count_s=count_s)
     monkeypatch.setattr(cold_reads, "time", SimpleNamespace(monotonic=lambda: cold.now_s))
     counts = []
-    for now_s in (0.0, 0.0, 1.9, 2.0):
+    for now_s in (0.0, 0.0, 2.0, 2.1):  # the first count ends at 0.1
         cold.now_s += now_s - cold.now_s if now_s else 0.0
         assert cold.read(plain("ZCARD", DUE), 1) == count + 1
         counts.append(len(cold.asked))
