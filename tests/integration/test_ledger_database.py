@@ -18,6 +18,8 @@ from delaybridge.ledger.work import Work
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import DEADLINE_S
 
+_ADDED = "INSERT INTO namespace (namespace, buckets, birth) VALUES ('{}', 1, 'b')"
+
 
 def opened(url: str, timeout_s: float = DEADLINE_S) -> Database:
     return Database(url, timeout_s=timeout_s, connections=2)
@@ -52,8 +54,8 @@ def test_nobody_writes_into_sqlite_between_what_a_transaction_reads_and_writes(
         on.execute(text("SELECT count(*) FROM namespace")).scalar()
         with closing(sqlite3.connect(tmp_path / "ledger.db", timeout=0)) as other:
             with pytest.raises(sqlite3.OperationalError, match="locked"):
-                other.execute("INSERT INTO namespace VALUES ('other', 1, 'b')")
-        on.execute(text("INSERT INTO namespace VALUES ('own', 1, 'b')"))
+                other.execute(_ADDED.format("other"))
+        on.execute(text(_ADDED.format("own")))
 
     database.run(Work(read_and_write))
     assert database.run(first("SELECT namespace FROM namespace")) == "own"
@@ -135,7 +137,7 @@ def test_a_transaction_of_mariadb_sees_what_another_one_has_just_committed(
 
     def look(on: Any) -> tuple[Any, Any]:
         before = on.execute(count).scalar()
-        other.ask("INSERT INTO namespace VALUES ('other', 1, 'b')")
+        other.ask(_ADDED.format("other"))
         return before, on.execute(count).scalar()
 
     with (
