@@ -81,15 +81,6 @@ def test_what_is_dead_is_live_in_the_ledger(rows: Rows, state: str, is_live: boo
     assert rows.ids(lambda on: rows.own.live(on, ["a"])) == ["a"] * is_live
 
 
-def test_a_replacement_ends_all_rows_of_an_id_but_its_own(rows: Rows, ledger: LedgerProbe) -> None:
-    rows.add(row("a", 1), row("a", 2), row("a", 3), row("b", 1))
-    change = {"replaced_by": 3, "error": "replaced"}
-    rows.run(lambda on: rows.own.change(on, [(1, "a")], CANCELLED, 5, **change))  # type: ignore[arg-type]
-    states = ledger.ask("SELECT id, stamp, state FROM message ORDER BY number")
-    ends = [("a", 1, CANCELLED), ("a", 2, CANCELLED), ("a", 3, DELAYED), ("b", 1, DELAYED)]
-    assert states == ends
-
-
 @pytest.mark.slow_with("postgres*")
 def test_only_a_row_that_ended_for_this_reason_is_live_again(rows: Rows) -> None:
     rows.add(row("a"), row("b"), row("c"))
@@ -97,7 +88,7 @@ def test_only_a_row_that_ended_for_this_reason_is_live_again(rows: Rows) -> None
         rows.run(lambda on, *_, w=(id, state, error): rows.own.change(
             on, [(1, w[0])], w[1], 5, error=w[2]))  # fmt: skip
     for id in "abc":
-        rows.run(lambda on, id=id: rows.own.revive(on, (1, id, 1), error="x"))  # type: ignore[misc]
+        rows.run(lambda on, id=id: rows.cold.revive(on, (1, id, 1), error="x"))  # type: ignore[misc]
     (found,) = rows.run(lambda on: rows.own.page(on, 1, START, 9))
     assert (found.id, found.state, found.error) == ("a", DELAYED, "")
 
