@@ -227,7 +227,7 @@ MUTANTS = [
     ),
     Mutant(
         "cold reads: old counts of few", "delaybridge/store/cold_reads.py",
-        "if each.messages >= _MANY}", "if each.messages >= 0}",
+        "if each >= _MANY}", "if each >= 0}",
         "counts are wrong by one message for seconds", f"{_COLD} -k slow_count",
     ),
     Mutant(
