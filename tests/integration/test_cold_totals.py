@@ -86,7 +86,7 @@ async def test_a_worker_keeps_what_took_long_to_count(
 
     set_slow_s(HOURS)
     monkeypatch.setattr(counting, "_EVERY_S", 0.0)
-    keeping = asyncio.create_task(counting.keep_counted(database, totals, held, pytest.fail))
+    keeping = asyncio.create_task(counting.keep_counted(database, totals._cold, held, pytest.fail))
     await until_async(lambda: asked > 1, "it was counted")
     assert kept() == []  # in no time
     set_slow_s(0.0)
