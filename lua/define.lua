@@ -25,7 +25,7 @@ redis.call('ZCARD', KEYS[2]) -- fails here, before the first write, if it is not
 if now ~= before or progress ~= ARGV[4] then
   local done = now == after and progress == ARGV[5]
   return {done and 1 or 0, done and tonumber(told) or 0}
-elseif now == '' and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) then
+elseif now == '' and after ~= '' and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) then
   return {-1, 0}
 end
 -- What cannot grow memory comes first: a full Redis also removes definitions.
@@ -44,7 +44,9 @@ end
 if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], ARGV[6], name)
 end
-if after == before or not (clock or ARGV[8] == '1') then
+-- The ledger may have a definition that Redis lost: its removal is a change.
+local unseen = after == '' and ARGV[8] == '1'
+if not unseen and (after == before or not (clock or ARGV[8] == '1')) then
   return {1, 0}
 end
 -- Later than every other change, also after the clock was set back.

@@ -7,9 +7,21 @@ value, or a Redis with an older past would bring it back.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    delete,
+    false,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.ledger.engines import attempted
@@ -25,39 +37,69 @@ class ControlRecords:
         self._namespace = namespace
 
     def record(self, on: Connection, found: Iterable[Control]) -> None:
-        """Write each down, unless the ledger has a later change of it."""
-        for each in sorted(found):  # in one order: two who do it at once lock no row crosswise
-            if not self._change(on, each):
-                self._add(on, each)
-
-    def _change(self, on: Connection, each: Control) -> bool:
-        """Whether there is a row of it; it has the later change now."""
-        which, columns = self._named(each.key), (control.c.value, control.c.changed_ms)
-        # Locked: another process may write it, too.
-        known = on.execute(select(*columns).where(which).with_for_update()).first()
-        if known is None:
-            return False
-        if each.wins(Control(*each.key, known.value or b"", known.changed_ms)):
-            values = {"value": each.value or None, "changed_ms": each.changed_ms}
-            on.execute(update(control).where(which).values(values))
-        return True
-
-    def _add(self, on: Connection, each: Control) -> None:
-        values = {
-            "namespace": self._namespace, "kind": each.kind, "name": each.name,
-            "value": each.value or None, "changed_ms": each.changed_ms,
-        }  # fmt: skip
+        """Write each down, unless the ledger has a later change of it. Safe to repeat."""
+        found = sorted(found)  # in one order: two who do it at once lock no row crosswise
+        known = self._known(on, found)
+        self._change(on, [(each, known[each.key]) for each in found if each.key in known])
+        new = [each for each in found if each.key not in known]
         try:
             with attempted(on):
-                on.execute(insert(control), values)
+                self._add(on, new)
         except IntegrityError:  # another process was faster
-            self._change(on, each)
+            for each in new:
+                self._add_or_change(on, each)
+
+    def _known(self, on: Connection, found: Iterable[Control]) -> dict[ControlName, Control]:
+        """What there is of these. Locked: another process may write it, too."""
+        names = defaultdict[str, list[bytes]](list)
+        for each in found:
+            names[each.kind].append(each.name)
+        of_kind = (
+            and_(control.c.kind == kind, control.c.name.in_(own)) for kind, own in names.items()
+        )
+        columns = control.c.kind, control.c.name, control.c.value, control.c.changed_ms
+        asked = select(*columns).where(self._own, or_(false(), *of_kind)).with_for_update()
+        rows = on.execute(asked.order_by(control.c.kind, control.c.name))
+        return {
+            (kind, name): Control(kind, name, value or b"", changed_ms)
+            for kind, name, value, changed_ms in rows
+        }
+
+    def _change(self, on: Connection, found: Iterable[tuple[Control, Control]]) -> None:
+        for each, known in found:
+            if each.wins(known):
+                values = {"value": each.value or None, "changed_ms": each.changed_ms}
+                on.execute(update(control).where(self._named(each.key)).values(values))
+
+    def _add(self, on: Connection, found: Iterable[Control]) -> None:
+        rows = [
+            {
+                "namespace": self._namespace, "kind": each.kind, "name": each.name,
+                "value": each.value or None, "changed_ms": each.changed_ms,
+            }
+            for each in found
+        ]  # fmt: skip
+        if rows:
+            on.execute(insert(control), rows)
+
+    def _add_or_change(self, on: Connection, each: Control) -> None:
+        with suppress(IntegrityError), attempted(on):
+            self._add(on, [each])
+            return
+        self._change(on, [(each, known) for known in self._known(on, [each]).values()])
 
     def made(self, on: Connection, name: bytes, birth: str, made_ms: int) -> None:
-        """The runs of a plan are made up to this one: told with their rows."""
-        later = or_(control.c.birth != birth, control.c.made_ms < made_ms)
-        which = and_(self._named((DEFINITION, name)), later)
-        on.execute(update(control).where(which).values(birth=birth, made_ms=made_ms))
+        """The runs of a plan are made up to this one: told with their rows.
+
+        Of a plan that the definition does not have any more, nothing is written: a worker that acts
+        late must not undo how far the present one is.
+        """
+        which = self._named((DEFINITION, name))
+        stored = on.execute(select(control.c.value).where(which).with_for_update()).scalar()
+        if birth.encode() in (stored or b""):
+            later = or_(control.c.birth != birth, control.c.made_ms < made_ms)
+            values = {"birth": birth, "made_ms": made_ms}
+            on.execute(update(control).where(which, later).values(values))
 
     def all(self, on: Connection) -> Sequence[Control]:
         """Every control, also those that were removed."""

@@ -26,7 +26,7 @@ _number = BigInteger().with_variant(Integer, "sqlite")
 _id = String(255).with_variant(String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
 _name = String(64).with_variant(String(64, collation="utf8mb4_bin"), "mysql", "mariadb")
 # MySQL has an index of bytes only if their number is bounded.
-_key = LargeBinary().with_variant(VARBINARY(1100), "mysql", "mariadb")
+_key = LargeBinary().with_variant(VARBINARY(1200), "mysql", "mariadb")
 _bytes = LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 namespace = Table(

@@ -12,6 +12,7 @@ import msgspec
 
 from delaybridge.errors import (
     DelayBridgeError,
+    LedgerUnavailable,
     MessageConflict,
     MessageError,
     StoreError,
@@ -20,7 +21,8 @@ from delaybridge.errors import (
 from delaybridge.message import Answer, OnConflict, tenant_text
 from delaybridge.recurring.definition import Definition, check_name, due_text, is_name
 from delaybridge.recurring.plan import LEAD_MS
-from delaybridge.store import keys, recurring
+from delaybridge.settings.durability import Keeping
+from delaybridge.store import keys, recurring, reinstating
 from delaybridge.store.command import Each, Steps, plain
 from delaybridge.store.making import Making
 from delaybridge.store.recurring import DefinitionEntry, Span
@@ -120,12 +122,24 @@ class Definitions(Making):
             return {**entry.own, "paused": paused}
 
         entry, answers = yield from self._change(name, change)
+        if entry is Answer.UNKNOWN:
+            yield from self._refuse_if_lost()
         return None if entry is Answer.UNKNOWN else answers
+
+    def _refuse_if_lost(self) -> Steps[None]:
+        """Raise LedgerUnavailable if the ledger may have definitions that Redis lost."""
+        if self.durability.mode is not Keeping.LEDGER:
+            return
+        found = yield reinstating.watched(self.namespace, [])
+        if reinstating.agreed(found)[0] is None:
+            what = "Redis has lost recurring definitions, which workers bring back from the ledger"
+            raise LedgerUnavailable(f"ledger: {what}; nothing was changed: call again")
 
     def remove_recurring(self, name: str) -> Steps[dict[int, Answer] | None]:
         """Remove a definition, as `pause_recurring`; also one that cannot be read.
 
         One with a name that no definition may have, which made no runs, is found by the name shown.
+        With a ledger, what is not there is removed, too: Redis may have lost it.
         """
 
         def change(entry: DefinitionEntry, now_ms: int) -> dict[str, Any] | Answer:
@@ -137,6 +151,9 @@ class Definitions(Making):
             yield [plain("HDEL", each, *odd) for each in of]
             return {}
         entry, answers = yield from self._change(name, change)
+        if entry is Answer.UNKNOWN:
+            gone = recurring.read_entry(name, b"")
+            yield [recurring.define(self.namespace, gone, b"", b"", None)]
         return None if entry is Answer.UNKNOWN else answers
 
     def _stored_as(self, name: str) -> Steps[list[bytes]]:

@@ -176,13 +176,15 @@ class Controls(Namespace):
         return (yield from rules.change(self.namespace, place, change))
 
     def pause(self, place: str) -> Steps[Rule]:
-        """Pause a place; if it is paused already, nothing changes."""
+        """Pause a place; if it is paused already, it stays so since then.
+
+        With a ledger that is a change, too: the ledger may have a later one that ends the pause.
+        """
         place = place_of(place, self.kinds)
         stored, now_us = yield [rules.read(self.namespace), self.clock()]
         rule = rules.understood(stored).by_place.get(place, Rule())
-        if rule.paused:
-            return rule
-        change = {"paused": True, "paused_ms": now_us // 1000}
+        since_ms = rule.paused_ms if rule.paused else now_us // 1000
+        change = {"paused": True, "paused_ms": since_ms}
         return (yield from self.steer(place, change))
 
     def resume(self, place: str) -> Steps[Rule]:

@@ -16,22 +16,23 @@ import msgspec
 from delaybridge.errors import LedgerUnavailable, printable
 from delaybridge.ledger.rows import DEFINITION, RULE, Control
 from delaybridge.ledger.work import Work
+from delaybridge.store import rule_fields
 from delaybridge.store.command import LedgerSteps, RedisCommand
 from delaybridge.store.recurring import plan_in
 
 if TYPE_CHECKING:
     from delaybridge.ledger.controls import ControlRecords
 
-_KINDS = {"set_rule": RULE, "define": DEFINITION}
+_NOTED = frozenset(("set_rule", "define"))
 _RECORDED = 1  # the last argument: the caller has a ledger
-_NAME, _AFTER, _SOURCE, _OFFSETS = 0, 2, 6, 7  # places of arguments
+_NAME, _AFTER, _KEPT, _GONE, _SOURCE, _OFFSETS = 0, 2, 5, 6, 6, 7  # places of arguments
 _OFFSET_BYTES = 8
 _log = logging.getLogger("delaybridge")
 
 
 def is_noted(command: RedisCommand[Any]) -> bool:
     """Whether a command may change a rule or a definition."""
-    return command.name in _KINDS
+    return command.name in _NOTED
 
 
 class Noting:
@@ -49,7 +50,10 @@ class Noting:
     def _take(self, command: RedisCommand[Any], parse: Callable[[Any], Any], reply: Any) -> Any:
         if at_ms := int(reply[1]):
             name, value = map(_bytes, (command.args[_NAME], command.args[_AFTER]))
-            self._found.append(Control(_KINDS[command.name], name, value, at_ms))
+            if command.name == "set_rule":
+                self._found += _fields(command, name, value, at_ms)
+            else:
+                self._found.append(Control(DEFINITION, name, value, at_ms))
         return parse(reply)
 
     def record(self) -> LedgerSteps[None]:
@@ -60,13 +64,22 @@ class Noting:
         try:
             yield Work(lambda on: self._records.record(on, found))
         except LedgerUnavailable as exc:
-            names = ",".join(f"{each.kind}:{each.name.decode(errors='replace')}" for each in found)
+            names = ",".join(dict.fromkeys(map(_shown, found)))
             _log.warning(
                 "control_not_recorded %s is in force, but not in the ledger: %s; workers record it "
                 "when the database answers",
                 printable(names)[:200],
                 exc,
             )
+
+
+def _fields(command: RedisCommand[Any], place: bytes, rule: bytes, at_ms: int) -> Iterator[Control]:
+    """The fields that a call has set or removed, whose times follow each other."""
+    here = rule_fields.parts(rule)
+    fields = [*str(command.args[_KEPT]).split(), *str(command.args[_GONE]).split()]
+    for number, field in enumerate(fields):
+        key = rule_fields.named(field, place)
+        yield Control(*key, here.get(field, b""), at_ms + number)
 
 
 def plans_in(commands: Iterable[RedisCommand[Any]]) -> Iterator[tuple[str, str, int]]:
@@ -76,6 +89,14 @@ def plans_in(commands: Iterable[RedisCommand[Any]]) -> Iterator[tuple[str, str, 
             offsets: Any = command.args[_OFFSETS]
             if offsets:
                 yield *plan, int.from_bytes(offsets[-_OFFSET_BYTES:])
+
+
+def _shown(control: Control) -> str:
+    """A rule, of which fields may have changed, or a definition."""
+    name = control.name
+    if control.kind == RULE:
+        _, name = rule_fields.field_and_place(name)
+    return f"{control.kind}:{name.decode(errors='replace')}"
 
 
 def _bytes(value: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from delaybridge.store import keys, replies
+from delaybridge.store import keys, replies, rule_fields
 from delaybridge.store.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.replies import Fleet
 
@@ -60,13 +60,25 @@ def _members(namespace: str, ingests: bool) -> tuple[str, str]:
 
 
 def set_rule(
-    namespace: str, place: str, before: bytes, after: bytes, *, limit: int
+    namespace: str,
+    place: str,
+    before: bytes,
+    after: bytes,
+    *,
+    fields: Iterable[str] = (),
+    limit: int,
 ) -> RedisCommand[int]:
     """Set the rule of a place if it is still `before`; empty: there is none, remove it.
 
+    fields: those that are set, or removed, perhaps to what they are already (`rule_fields`).
     Answers 1 if it is set, 0 if another call was faster, -1 if there are `limit` rules already.
     """
-    args = (place, before, after, limit, keys.wake(namespace), UNRECORDED)
+    here = rule_fields.parts(after)
+    kept, gone = (
+        " ".join(each for each in sorted(fields) if (each in here) is is_here)
+        for is_here in (True, False)
+    )
+    args = (place, before, after, limit, keys.wake(namespace), kept, gone, UNRECORDED)
     names = keys.destinations, keys.controls, keys.unrecorded
     return RedisCommand("set_rule", tuple(of(namespace) for of in names), args, written)
 

@@ -2,7 +2,9 @@
 
 The hash `controls` says under which run of the server they were compared with the ledger (`healed`,
 as a bucket's `marks` do), how many there were then, and the time of each change: a clock of their
-own, which only grows. Of Redis and the ledger the later change counts; in a tie, a pause.
+own, which only grows. Of Redis and the ledger the later change counts; in a tie, a pause. Each
+field of a rule is a control of its own (`rule_fields`): whoever changes a rule that Redis lost
+changes that field, and no other.
 
 A comparison has a name of its own, and ends in vain if another one has begun since, or anything was
 changed. Nobody begins another for a while, so that those of many workers come to an end. Until one
@@ -12,27 +14,29 @@ has ended, nothing is claimed, no run is made, and no rule is eased.
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
 
 from delaybridge.ledger.rows import DEFINITION, RULE, Control, ControlName
 from delaybridge.ledger.work import Work
 from delaybridge.recurring.definition import DEFINITION_BYTES, is_name
-from delaybridge.store import keys, older_ledger, recurring, registry, replies
+from delaybridge.store import keys, older_ledger, registry, replies
 from delaybridge.store.command import Arg, LedgerSteps, RedisCommand, Steps, plain
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.making import Making
-from delaybridge.store.recurring import DefinitionEntry, Progress
+from delaybridge.store.resuming import resume_plans
+from delaybridge.store.rule_fields import controls_of, field_and_place, joined, parts
 from delaybridge.store.rules import PLACE_BYTES, RULE_BYTES
-from delaybridge.store.verbs import Bucket
 
 if TYPE_CHECKING:
     from delaybridge.ledger.controls import ControlRecords
 
 _PAGE = 200
-_UNDER_WAY_MS = 15_000  # two transactions take no longer; who began it may have died
+_WHOLE = "place"  # besides the kinds of controls: a rule as a whole
+_LATEST_MS = 2**53
+_UNDER_WAY_MS = 15_000  # no two transactions take longer; who began it may have died
 _STORED_BYTES = 4 * DEFINITION_BYTES  # while a change is under way it is there twice
 
 Here = dict[ControlName, Control]
@@ -70,10 +74,12 @@ def _read_agreement(reply: Sequence[bytes | None]) -> Agreement:
     return Agreement((healed or b"").decode(errors="replace"), rules, definitions)
 
 
-def unrecorded(namespace: str, limit: int) -> RedisCommand[dict[bytes, int]]:
-    """Changes that the ledger may lack, and their times."""
-    words = keys.unrecorded(namespace), 0, limit - 1, "WITHSCORES"
-    return plain("ZRANGE", *words, parse=_read_times)
+def unrecorded(
+    namespace: str, limit: int = -1, *, after_ms: int = 0
+) -> RedisCommand[dict[bytes, int]]:
+    """Changes that the ledger may lack, and their times; the first ones later than this."""
+    words = keys.unrecorded(namespace), f"({after_ms}", "+inf", "WITHSCORES", "LIMIT", 0, limit
+    return plain("ZRANGEBYSCORE", *words, parse=_read_times)
 
 
 def read_changed(namespace: str, times: Mapping[bytes, int]) -> Steps[list[Control]]:
@@ -81,16 +87,29 @@ def read_changed(namespace: str, times: Mapping[bytes, int]) -> Steps[list[Contr
     if not times:
         return []
     names = [_named(each) for each in times]
-    hashes = {RULE: keys.destinations(namespace), DEFINITION: keys.recurring(namespace)}
     *values, then = yield [
-        *(plain("HGET", hashes[kind], name) for kind, name in names),
+        *(plain("HGET", *_place_of(namespace, name)) for name in names),
         plain("ZMSCORE", keys.unrecorded(namespace), *times),
     ]
     return [
-        Control(*name, value or b"", at_ms)
+        Control(*name, _value_of(name, value or b""), at_ms)
         for name, value, at_ms, now in zip(names, values, times.values(), then, strict=True)
-        if now is not None and int(float(now)) == at_ms
+        if now is not None and _time(now) == at_ms
     ]
+
+
+def _place_of(namespace: str, name: ControlName) -> tuple[str, bytes]:
+    """The key and the field that a control is in, or a part of."""
+    if name[0] == RULE:
+        return keys.destinations(namespace), field_and_place(name[1])[1]
+    return keys.recurring(namespace), name[1]
+
+
+def _value_of(name: ControlName, stored: bytes) -> bytes:
+    """Of what is stored in its place."""
+    if name[0] == RULE:
+        return parts(stored).get(field_and_place(name[1])[0], b"")
+    return stored
 
 
 def recorded(namespace: str, found: Iterable[Control]) -> list[RedisCommand[int]]:
@@ -103,7 +122,7 @@ def recorded(namespace: str, found: Iterable[Control]) -> list[RedisCommand[int]
 def reinstate(
     namespace: str, of: Comparison, controls: Iterable[Control], *, is_last: bool = False
 ) -> RedisCommand[int]:
-    """Bring controls back; see `lua/reinstate.lua`."""
+    """Bring controls back, and the rules that they are part of; see `lua/reinstate.lua`."""
     args: list[Arg] = [
         of.pending, of.clock, of.name if is_last else "", of.last_ms, of.now_ms,
     ]  # fmt: skip
@@ -117,6 +136,7 @@ class Comparison(NamedTuple):
     """A comparison. name: as `healed` has it at the end. clock: as it was at the beginning.
 
     back_ms: what the ledger has of before may be older than what Redis has (`older_ledger`).
+    Without a name: a worker brings back what it knows, and the ledger may not.
     """
 
     name: str
@@ -128,7 +148,7 @@ class Comparison(NamedTuple):
     @property
     def pending(self) -> str:
         """As `healed` has it until the end."""
-        return f"?{self.name}"
+        return f"?{self.name}" if self.name else ""
 
 
 def agree(calls: Making, records: ControlRecords, who: str) -> LedgerSteps[int | None]:
@@ -142,21 +162,42 @@ def agree(calls: Making, records: ControlRecords, who: str) -> LedgerSteps[int |
     comparison = yield from _begin(namespace, who)
     if comparison is None:
         return None
-    here, lost = yield from _read(namespace)
+    here, lost, rules = yield from _read(namespace)
     stored: Sequence[Control] = yield Work(records.all)
     both = _both(comparison, here, lost, stored)
-    if both.new:
-        yield Work(lambda on: records.record(on, both.new))
+    for new in pages(both.new):
+        yield Work(partial(records.record, found=new))
+        yield from _go_on(namespace, comparison)
     comparison, changed = comparison._replace(last_ms=both.last_ms), 0
-    for page in _pages(both.wanted):
-        (found,) = yield [reinstate(namespace, comparison, page)]
+    for wanted in _with_rules(both.wanted, rules):
+        (found,) = yield [reinstate(namespace, comparison, wanted)]
         if found < 0:
             return None
         changed += found
-    for page in _pages(both.definitions):
-        yield from _resume_plans(calls, page, comparison.now_ms)
+    for page in pages(both.definitions):
+        yield from resume_plans(calls, page, comparison.now_ms)
     (found,) = yield [reinstate(namespace, comparison, [], is_last=True)]
     return None if found < 0 else changed
+
+
+def remind(namespace: str, known: Iterable[Control]) -> Steps[None]:
+    """Bring changes back that Redis lost, and the ledger may lack; with their times.
+
+    A comparison that is under way ends in vain: it has not seen them.
+    """
+    name = keys.controls(namespace)
+    yield [plain("HSETNX", name, "clock", 1)]  # from now on each change moves it
+    clock, now_us = yield [plain("HGET", name, "clock"), registry.store_time(name)]
+    here, _, rules = yield from _read(namespace)
+    wanted = [each for each in known if _is_wanted(each, here.get(each.key), {each.key})]
+    text = (clock or b"").decode(errors="replace")
+    last_ms = max([int(text) if text.isdigit() else 0, *(each.changed_ms for each in wanted)]) + 1
+    now = Comparison("", text, now_us // 1000, last_ms)
+    for page in _with_rules(wanted, rules):
+        (found,) = yield [reinstate(namespace, now, page)]
+        if found < 0:
+            return  # something was changed meanwhile: the next look finds it
+        now = now._replace(clock=str(last_ms))
 
 
 class _Both(NamedTuple):
@@ -182,12 +223,13 @@ def _both(
     new = {
         key: each if each.changed_ms else each._replace(changed_ms=last_ms)
         for key, each in here.items()
-        if each.wins(known.get(key))
+        if each.wins(known.get(key)) or _is_by_hand(each, known[key])
     }
     wanted = [each for key, each in new.items() if not here[key].changed_ms]
     removed = _removed(stored, here.keys() | lost, comparison.back_ms, last_ms)
     new |= removed
-    wanted += _lacking([each for each in stored if each.key not in removed], here, lost)
+    kept = (each for each in stored if each.key not in removed)
+    wanted += [each for each in kept if _is_wanted(each, here.get(each.key), lost)]
     made = {each.key: (each.birth, each.made_ms) for each in stored}
     alive = (Control(*each[:4], *made.get(key, ())) for key, each in (known | new).items())
     definitions = [each for each in alive if each.kind == DEFINITION and each.value]
@@ -201,55 +243,100 @@ def _removed(stored: Sequence[Control], seen: Set[ControlName], back_ms: int, no
     return {each.key: each._replace(value=b"", changed_ms=now_ms) for each in unseen}
 
 
-def _pages(controls: Sequence[Control]) -> Iterator[Sequence[Control]]:
+def _is_by_hand(here: Control, known: Control) -> bool:
+    """Whether it is a pause without a time: a client without a ledger may have set it just now."""
+    is_rule = here.kind == RULE and not here.changed_ms
+    return is_rule and here.is_paused and here.value != known.value
+
+
+def pages(controls: Sequence[Control]) -> Iterator[Sequence[Control]]:
+    """As many as one transaction, or one script, takes at a time."""
     return (controls[i : i + _PAGE] for i in range(0, len(controls), _PAGE))
+
+
+def _with_rules(
+    wanted: Iterable[Control], rules: Mapping[bytes, bytes]
+) -> Iterator[Sequence[Control]]:
+    """Pages of these controls; after the fields of a rule the whole rule, as it will be."""
+    by_place = defaultdict[bytes, list[Control]](list)
+    found: list[list[Control]] = []
+    for each in wanted:
+        if each.kind == RULE:
+            by_place[field_and_place(each.name)[1]].append(each)
+        else:
+            found.append([each])
+    for place, fields in by_place.items():
+        values = [(field_and_place(each.name)[0], each.value) for each in fields]
+        whole = joined(rules.get(place, b""), values)
+        found.append([*fields, Control(_WHOLE, place, whole, 0)])
+    for i in range(0, len(found), _PAGE):
+        yield [each for own in found[i : i + _PAGE] for each in own]
 
 
 def _begin(namespace: str, who: str) -> Steps[Comparison | None]:
     """Begin a comparison; None: another one is under way."""
     name = keys.controls(namespace)
-    about, healed, now_us, told = yield [
+    about, (healed, going), now_us, told = yield [
         registry.info("server", name),
-        plain("HGET", name, "healed"),
+        plain("HMGET", name, "healed", "going"),
         registry.store_time(name),
         older_ledger.told(namespace),
     ]
     run, now_ms = about.get("run_id", ""), now_us // 1000
-    if _is_under_way((healed or b"").decode(errors="replace"), run, who, now_ms):
+    last = (healed or b"").decode(errors="replace"), (going or b"").decode(errors="replace")
+    if _is_under_way(*last, run, who, now_ms):
         return None
     own = f"{run}:{now_ms}.{secrets.token_hex(8)}.{who}"
-    _, clock = yield [plain("HSET", name, "healed", f"?{own}"), plain("HGET", name, "clock")]
+    # From now on a change of a client without a ledger moves the clock, too.
+    *_, clock = yield [
+        plain("HSET", name, "healed", f"?{own}"),
+        plain("HSETNX", name, "clock", 1),
+        plain("HGET", name, "clock"),
+    ]
     text = (clock or b"").decode(errors="replace")
     last_ms = max(now_ms, int(text) if text.isdigit() else 0)
     return Comparison(own, text, now_ms, last_ms, told.back_ms)
 
 
-def _is_under_way(healed: str, run: str, who: str, now_ms: int) -> bool:
-    """Whether a comparison of another one began not long ago, under this run of the server."""
+def _go_on(namespace: str, comparison: Comparison) -> Steps[None]:
+    """Say that a comparison is still under way."""
+    name = keys.controls(namespace)
+    (now_us,) = yield [registry.store_time(name)]
+    yield [plain("HSET", name, "going", f"{now_us // 1000}.{comparison.name}")]
+
+
+def _is_under_way(healed: str, going: str, run: str, who: str, now_ms: int) -> bool:
+    """Whether a comparison of another one went on not long ago, under this run of the server."""
     of_run, _, own = healed.partition(":")
     began_ms, _, rest = own.partition(".")
-    is_pending = of_run == f"?{run}" and began_ms.isdigit() and not rest.endswith(f".{who}")
-    return is_pending and 0 <= now_ms - int(began_ms) < _UNDER_WAY_MS
+    went_ms, _, name = going.partition(".")
+    last_ms = went_ms if name == healed.removeprefix("?") else began_ms
+    is_pending = of_run == f"?{run}" and last_ms.isdigit() and not rest.endswith(f".{who}")
+    return is_pending and 0 <= now_ms - int(last_ms) < _UNDER_WAY_MS
 
 
-def _read(namespace: str) -> Steps[tuple[Here, set[ControlName]]]:
-    """What Redis has, and what has a time there but is gone."""
+def _read(namespace: str) -> Steps[tuple[Here, set[ControlName], Mapping[bytes, bytes]]]:
+    """What Redis has, what has a time there but is gone, and the rules as they are stored."""
     hashes = keys.controls, keys.destinations, keys.recurring
     times, rules, definitions, told = yield [
         *(plain("HGETALL", of(namespace), parse=replies.read_mapping) for of in hashes),
-        unrecorded(namespace, 0),
+        unrecorded(namespace),
     ]
-    at_ms = {_named(field): int(value) for field, value in times.items() if b":" in field}
+    at_ms = {_named(field): _time(value) for field, value in times.items() if b":" in field}
     here: Here = {
         key: Control(*key, b"", changed_ms)  # removed
         for field, changed_ms in told.items()
         if (key := _named(field)) not in at_ms
     }
-    for kind, found in ((RULE, rules), (DEFINITION, definitions)):
-        for name, value in found.items():
-            if _is_ours(kind, name, value):
-                here[kind, name] = Control(kind, name, value, at_ms.get((kind, name), 0))
-    return here, at_ms.keys() - here.keys()
+    rules = {place: value for place, value in rules.items() if _is_ours(RULE, place, value)}
+    for place, value in rules.items():
+        here |= {each.key: each for each in controls_of(place, value, at_ms)}
+    for name, value in definitions.items():
+        if _is_ours(DEFINITION, name, value):
+            here[DEFINITION, name] = Control(
+                DEFINITION, name, value, at_ms.get((DEFINITION, name), 0)
+            )
+    return here, at_ms.keys() - here.keys(), rules
 
 
 def _is_ours(kind: str, name: bytes, value: bytes) -> bool:
@@ -259,86 +346,11 @@ def _is_ours(kind: str, name: bytes, value: bytes) -> bool:
     return is_name(name.decode(errors="replace")) and len(value) <= _STORED_BYTES
 
 
-def _lacking(stored: Sequence[Control], here: Here, lost: set[ControlName]) -> Iterator[Control]:
-    """What the ledger has and belongs into Redis."""
-    for each in stored:
-        if (known := here.get(each.key)) is None:
-            if each.value or each.key in lost:
-                yield each
-        elif each.wins(known):
-            yield each
-
-
-def _resume_plans(calls: Making, controls: Sequence[Control], now_ms: int) -> Steps[None]:
-    """Let each definition go on after the last run that was made, which the ledger knows.
-
-    The buckets, and the progress, may have forgotten runs that were made. How many were missed
-    before is not known any more, nor which of those in between.
-    """
-    state = keys.recurring_state(calls.namespace)
-    (raws,) = yield [plain("HMGET", state, *(each.name for each in controls))]
-    entries = [
-        (each, recurring.read_entry(each.name, each.value, raw or b""))
-        for each, raw in zip(controls, raws, strict=True)
-    ]
-    plans = [plan for each, entry in entries for plan in _plans(calls, each, entry)]
-    if not plans:
-        return
-    known = yield [plain("HGET", name, source) for name, source, _ in plans]
-    behind: list[RedisCommand[Any]] = [
-        plain("HSET", *plan)
-        for plan, at_ms in zip(plans, known, strict=True)
-        if at_ms is None or int(at_ms) < plan[2]
-    ]
-    for each, entry in entries:
-        if (progress := _progress(each, entry, now_ms)) is not None:
-            raw = msgspec.json.encode(progress)
-            behind.append(recurring.define(calls.namespace, entry, entry.raw, raw, now_ms))
-    if behind:
-        yield behind
-
-
-def _plans(
-    calls: Making, control: Control, entry: DefinitionEntry
-) -> Iterator[tuple[str, str, int]]:
-    """Key, field and last run of each plan of a definition that its bucket must know."""
-    was = recurring.read_entry(entry.name, recurring.encoded(entry.fields.get("was") or {}))
-    for each in (entry, was):
-        if each.definition is not None and each.birth:
-            last_ms = _last_ms(control, each)
-            bucket = calls.bucket_for(each.definition)
-            yield bucket.key("sources"), recurring.source_of(entry.name, each.birth), last_ms
-            yield from _backfill(bucket, each)
-
-
-def _backfill(bucket: Bucket, entry: DefinitionEntry) -> Iterator[tuple[str, str, int]]:
-    """The backfill that is under way; from its beginning: some of its runs may be made twice."""
-    found = entry.fields.get("backfill")
-    if (birth := recurring.birth_of({"plan": found})) and isinstance(found, dict):
-        source = recurring.source_of(entry.name, birth)
-        yield bucket.key("sources"), source, int(found.get("from_ms", 1)) - 1
-
-
-def _last_ms(control: Control, entry: DefinitionEntry) -> int:
-    """The last run of a plan that was made, or is not to be made."""
-    after_ms = int(entry.fields["plan"].get("after_ms", 0))
-    return max(after_ms, control.made_ms) if control.birth == entry.birth else after_ms
-
-
-def _progress(control: Control, entry: DefinitionEntry, now_ms: int) -> Progress | None:
-    """The progress that a definition should have; None: it has it."""
-    if not entry.birth or control.birth != entry.birth or entry.after_ms >= control.made_ms:
-        return None
-    before = entry.progress if entry.progress.birth == entry.birth else Progress()
-    last_ms = control.made_ms
-    return msgspec.structs.replace(
-        before,
-        birth=entry.birth,
-        planned_ms=last_ms,
-        ahead_ms=(last_ms,) if last_ms > now_ms else (),
-        last_ms=before.last_ms if last_ms > now_ms else last_ms,
-        made=recurring.spans_with(before.made, entry.after_ms, last_ms),
-    )
+def _is_wanted(control: Control, here: Control | None, lost: set[ControlName]) -> bool:
+    """Whether what the ledger has of a control belongs into Redis."""
+    if here is None:
+        return bool(control.value) or control.key in lost
+    return control.wins(here) and not _is_by_hand(here, control)
 
 
 def _named(field: bytes) -> ControlName:
@@ -347,4 +359,13 @@ def _named(field: bytes) -> ControlName:
 
 
 def _read_times(reply: Sequence[Any]) -> dict[bytes, int]:
-    return {name: int(float(at)) for name, at in zip(reply[::2], reply[1::2], strict=True)}
+    return {name: _time(at) for name, at in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def _time(written: bytes) -> int:
+    """A time; 0 if it is none: somebody may have written it by hand."""
+    try:
+        found = float(written)
+    except ValueError:
+        return 0
+    return int(found) if 0 < found < _LATEST_MS else 0

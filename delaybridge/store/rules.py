@@ -20,6 +20,7 @@ from delaybridge.message import PULL
 from delaybridge.store import keys, registry, replies
 from delaybridge.store.command import RedisCommand, Steps, plain
 from delaybridge.store.damage import Damage
+from delaybridge.store.rule_fields import FIELDS, parts, touched
 
 RULES_LIMIT = 1000
 RULE_BYTES = 4096
@@ -219,7 +220,9 @@ def change(namespace: str, place: str, change: Change) -> Steps[Rule]:
         if len(after) > RULE_BYTES:
             raise MessageError("too_large", "rule", f"{len(after)} bytes; at most {RULE_BYTES}")
         (answer,) = yield [
-            registry.set_rule(namespace, place, before or b"", after, limit=RULES_LIMIT)
+            registry.set_rule(
+                namespace, place, before or b"", after, fields=touched(change), limit=RULES_LIMIT
+            )
         ]
         if answer < 0:
             detail = f"there are {RULES_LIMIT} rules; remove one"
@@ -233,7 +236,10 @@ def remove(namespace: str, place: str) -> Steps[None]:
     """Remove a place's rule, whatever it says."""
     for _ in range(_TRIES):
         (before,) = yield [plain("HGET", keys.destinations(namespace), place)]
-        command = registry.set_rule(namespace, place, before or b"", b"", limit=RULES_LIMIT)
+        fields = {*FIELDS, *parts(before or b"")}
+        command = registry.set_rule(
+            namespace, place, before or b"", b"", fields=fields, limit=RULES_LIMIT
+        )
         if (yield [command])[0]:
             return
 

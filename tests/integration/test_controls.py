@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -90,8 +88,7 @@ def test_where_the_ledger_came_back_older_the_later_change_counts(
     site.client.pause(PLACE)
     site.client.set_rule("kafka:a", rate=1.0)
     site.client.set_rule("kafka:a")
-    ledger.ask("DELETE FROM control WHERE name = :name", name=PLACE.encode())
-    site.record({"rate": 1}, 1, "kafka:a")
+    ledger.ask("DELETE FROM control WHERE name = :name", name=f"paused:{PLACE}".encode())
     ledger.ask("UPDATE control SET value = :one, changed_ms = 1", one=b'{"rate":1}')
     assert site.agree() == 0
     assert (site.recorded(), site.recorded("kafka:a")) == (site.rule(), {})
@@ -103,12 +100,13 @@ def test_where_the_ledger_came_back_older_the_later_change_counts(
 def test_a_pause_wins_a_tie(site: ControlsSite, ledger: LedgerProbe, is_here: bool) -> None:
     site.client.pause(PLACE)
     paused = site.rule()
-    both: list[Any] = [paused, {"rate": 5}]
-    here, there = both if is_here else both[::-1]
-    site.redis.hset(keys.destinations(site.namespace), PLACE, json.dumps(here))
-    at_ms = site.changed_ms()
+    at_ms = site.changed_ms("paused")
+    if not is_here:
+        site.redis.hdel(keys.destinations(site.namespace), PLACE)
+        site.redis.hdel(keys.controls(site.namespace), f"rule:paused:{PLACE}")
+        site.redis.zadd(keys.unrecorded(site.namespace), {f"rule:paused:{PLACE}": at_ms})
     ledger.ask("DELETE FROM control")
-    site.record(there, at_ms)
+    site.record(None if is_here else paused, at_ms)
     site.agree()
     assert site.rule() == site.recorded() == paused
 
@@ -139,16 +137,16 @@ def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: Co
 
 def test_a_change_is_later_than_all_before_it_whatever_the_clock_says(site: ControlsSite) -> None:
     site.client.pause(PLACE)
-    future_ms = site.changed_ms() + 3_600_000
+    future_ms = site.changed_ms("paused") + 3_600_000
     site.redis.hset(keys.controls(site.namespace), "clock", future_ms)
     site.client.resume(PLACE)
-    site.client.set_rule(PLACE, rate=1.0)
-    assert site.changed_ms() == future_ms + 2
+    site.client.limit(PLACE, 1.0)
+    assert site.changed_ms("rate") == future_ms + 2
     site.wipe()
     site.agree()
-    assert site.changed_ms() == future_ms + 2
-    site.client.set_rule(PLACE, rate=2.0)
-    assert site.changed_ms() > future_ms + 2
+    assert site.changed_ms("rate") == future_ms + 2
+    site.client.limit(PLACE, 2.0)
+    assert site.changed_ms("rate") > future_ms + 2
     assert site.recorded() == {"rate": 2}
 
 
@@ -163,7 +161,7 @@ def test_what_was_there_before_the_ledger_is_recorded_but_not_what_makes_no_sens
     assert site.are_agreed
     assert site.recorded() == {"paused": True}
     found = site.recorder.ledger.run(Work(site.recorder.controls.all))
-    assert [each.name for each in found] == [PLACE.encode()]
+    assert [each.name for each in found] == [f"paused:{PLACE}".encode()]
     site.redis.delete(name)
     site.redis.hset(keys.controls(site.namespace), "healed", "another run:x")
     site.agree()
@@ -238,15 +236,17 @@ def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: ControlsSite
     site.client.pause("kafka:b")
     site.client.resume("kafka:b")
     times = site.store.run([reinstating.unrecorded(site.namespace, 9)])[0]
-    assert {*times} == {b"rule:kafka:b", f"rule:{PLACE}".encode()}
+    assert {*times} == {b"rule:paused:kafka:b", f"rule:paused:{PLACE}".encode()}
     clock = site.redis.hget(keys.controls(site.namespace), "clock")
-    assert times[b"rule:kafka:b"] == int(clock or 0), "its removal, not the pause"
-    site.client.set_rule(PLACE, rate=1.0)
+    assert times[b"rule:paused:kafka:b"] == int(clock or 0), "its removal, not the pause"
+    site.client.resume(PLACE)
     found = site.store.complete(reinstating.read_changed(site.namespace, times))
-    assert [(each.name, each.value) for each in found] == [(b"kafka:b", b"")], "not the changed one"
+    assert [(each.name, each.value) for each in found] == [(b"paused:kafka:b", b"")], (
+        "not the changed one"
+    )
     site.store.run(reinstating.recorded(site.namespace, found))
     left = site.store.run([reinstating.unrecorded(site.namespace, 9)])[0]
-    assert {*left} == {f"rule:{PLACE}".encode()}
+    assert {*left} == {f"rule:paused:{PLACE}".encode()}
 
 
 def test_runs_that_were_made_are_not_made_again(site: ControlsSite, ledger: LedgerProbe) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import redis as redis_py
 
 from delaybridge import Client
-from delaybridge.ledger.rows import RULE, Control
+from delaybridge.ledger.rows import Control
 from delaybridge.ledger.work import Work
 from delaybridge.store import keys, reinstating
 from delaybridge.store.calls import Calls
 from delaybridge.store.command import LedgerSteps
 from delaybridge.store.recorder import Recorder
+from delaybridge.store.rule_fields import FIELDS, field_and_place, joined, named, parts
 from delaybridge.store.store import Store
 
 PLACE = "kafka:orders"
@@ -83,14 +84,18 @@ class ControlsSite:
     def recorded(self, place: str = PLACE) -> dict[str, Any] | None:
         """What the ledger says of a rule; {}: that it was removed."""
         found = self.recorder.ledger.run(Work(self.recorder.controls.all))
-        own = [json.loads(each.value or b"{}") for each in found if each.name == place.encode()]
-        return own[0] if own else None
+        own = [each for each in found if field_and_place(each.name)[1] == place.encode()]
+        fields = ((field_and_place(each.name)[0], each.value) for each in own)
+        return json.loads(joined(b"", fields) or b"{}") if own else None
 
     def record(self, value: Any, at_ms: int, place: str = PLACE) -> None:
-        """Have the ledger know of a change."""
-        raw = json.dumps(value, separators=(",", ":")).encode() if value else b""
-        control = Control(RULE, place.encode(), raw, at_ms)
-        self.recorder.ledger.run(Work(lambda on: self.recorder.controls.record(on, [control])))
+        """Have the ledger know of a change of a whole rule; None: it was removed."""
+        here = parts(json.dumps(value).encode()) if value else {}
+        controls = [
+            Control(*named(field, place.encode()), here.get(field, b""), at_ms) for field in FIELDS
+        ]
+        self.recorder.ledger.run(Work(lambda on: self.recorder.controls.record(on, controls)))
 
-    def changed_ms(self, place: str = PLACE) -> int:
-        return int(self.redis.hget(keys.controls(self.namespace), f"rule:{place}") or 0)  # type: ignore[arg-type]
+    def changed_ms(self, field: str, place: str = PLACE) -> int:
+        name = f"rule:{field}:{place}"
+        return int(self.redis.hget(keys.controls(self.namespace), name) or 0)  # type: ignore[arg-type]

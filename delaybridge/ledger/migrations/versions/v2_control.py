@@ -8,7 +8,7 @@ revision = "2"
 down_revision = "1"
 
 _NAME = sa.String(64).with_variant(sa.String(64, "utf8mb4_bin"), "mysql", "mariadb")
-_KEY = sa.LargeBinary().with_variant(VARBINARY(1100), "mysql", "mariadb")
+_KEY = sa.LargeBinary().with_variant(VARBINARY(1200), "mysql", "mariadb")
 _BYTES = sa.LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 
