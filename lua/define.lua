@@ -12,7 +12,8 @@
 -- ARGV[5]  done         the progress from now on; empty: none
 -- ARGV[6]  look         epoch ms: when a worker looks at it; empty: never
 -- ARGV[7]  limit        definitions
--- ARGV[8]  recorded     1: the caller has a ledger
+-- ARGV[8]  again        1: it is a change though it is as it was
+-- ARGV[9]  recorded     1: the caller has a ledger
 -- returns  1 it is written, 0 another call was faster: read it again, -1 there are `limit` definitions;
 --          then the time of the change, 0 if the ledger need not know of it
 -- cost     O(log n)
@@ -44,9 +45,8 @@ end
 if ARGV[6] ~= '' then
   redis.call('ZADD', KEYS[2], ARGV[6], name)
 end
--- The ledger may have a definition that Redis lost: its removal is a change.
-local unseen = after == '' and ARGV[8] == '1'
-if not unseen and (after == before or not (clock or ARGV[8] == '1')) then
+-- The ledger may have a later change that Redis lost.
+if after == before and ARGV[8] ~= '1' or not (clock or ARGV[9] == '1') then
   return {1, 0}
 end
 -- Later than every other change, also after the clock was set back.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -126,9 +126,13 @@ class Definitions(Making):
             yield from self._refuse_if_lost()
         return None if entry is Answer.UNKNOWN else answers
 
+    @property
+    def _has_ledger(self) -> bool:
+        return self.durability.mode is Keeping.LEDGER
+
     def _refuse_if_lost(self) -> Steps[None]:
         """Raise LedgerUnavailable if the ledger may have definitions that Redis lost."""
-        if self.durability.mode is not Keeping.LEDGER:
+        if not self._has_ledger:
             return
         found = yield reinstating.watched(self.namespace, [])
         if reinstating.agreed(found)[0] is None:
@@ -143,7 +147,7 @@ class Definitions(Making):
         """
 
         def change(entry: DefinitionEntry, now_ms: int) -> dict[str, Any] | Answer:
-            return {**entry.own, "removed": True} if entry.raw else Answer.UNKNOWN
+            return {**entry.own, "removed": True} if entry.raw else Answer.DUPLICATE
 
         if not is_name(name) and (odd := (yield from self._stored_as(name))):
             yield [plain("ZREM", keys.recurring_due(self.namespace), *odd)]
@@ -151,10 +155,7 @@ class Definitions(Making):
             yield [plain("HDEL", each, *odd) for each in of]
             return {}
         entry, answers = yield from self._change(name, change)
-        if entry is Answer.UNKNOWN:
-            gone = recurring.read_entry(name, b"")
-            yield [recurring.define(self.namespace, gone, b"", b"", None)]
-        return None if entry is Answer.UNKNOWN else answers
+        return None if entry is Answer.DUPLICATE else answers
 
     def _stored_as(self, name: str) -> Steps[list[bytes]]:
         """The fields of the hash that are shown by this name."""
@@ -228,7 +229,7 @@ class Definitions(Making):
                 yield from self.finish(entry)
                 continue
             end_ms = now_ms + 1 if to_ms is None else to_ms
-            span = _decided(entry, from_ms, end_ms, now_ms)
+            span = recurring.decided(entry, from_ms, end_ms, now_ms)
             current = entry.fields.get("backfill")
             if current is None:
                 yield from self._begin_backfill(entry, look_ms, span)
@@ -244,7 +245,9 @@ class Definitions(Making):
         self, entry: DefinitionEntry, look_ms: int | None, span: Span
     ) -> Steps[None]:
         definition = _sound(entry)
-        runs = list(islice(_within(definition, span, entry.progress.made), BACKFILL_LIMIT + 1))
+        runs = list(
+            islice(recurring.runs_within(definition, span, entry.progress.made), BACKFILL_LIMIT + 1)
+        )
         if len(runs) > BACKFILL_LIMIT:
             until = due_text(runs[-1])
             what = (
@@ -268,8 +271,8 @@ class Definitions(Making):
     ) -> Steps[Backfilled]:
         """Make the runs of a backfill under way, then write down that they were made."""
         span = current["from_ms"] - 1, current["to_ms"] - 1
-        runs = list(_within(definition, span, entry.progress.made))
-        known = sum(1 for _ in _within(definition, span, ())) - len(runs)
+        runs = list(recurring.runs_within(definition, span, entry.progress.made))
+        known = sum(1 for _ in recurring.runs_within(definition, span, ())) - len(runs)
         messages = [self.accepted_run(definition, due_ms) for due_ms in runs]
         made = 0
         for call in self.schedule_runs(definition, current["birth"], messages, runs):
@@ -306,18 +309,25 @@ class Definitions(Making):
     ) -> Steps[tuple[DefinitionEntry | Answer, dict[int, Answer]]]:
         """Change a definition as `change` says, who is given it as it is; an answer: do nothing.
 
+        `duplicate`: it is so already. With a ledger that is a change, too: of the time of now.
+
         Returns the definition as it was, and what became of the runs that were ahead.
         """
         check_name(name)
         yield from self.open()
         for _ in range(_TRIES):
-            entry, _, now_ms = yield from recurring.read_one(self.namespace, name)
+            entry, look_ms, now_ms = yield from recurring.read_one(self.namespace, name)
             if "was" in entry.fields:  # its caller is at work, or dead
                 with suppress(MessageError):  # what it was to become makes no sense
                     yield from self._finish(entry)
                     continue
             fields = change(entry, now_ms)
             if isinstance(fields, Answer):
+                if fields is Answer.DUPLICATE and self._has_ledger:
+                    same = entry.raw, entry.raw_progress, look_ms
+                    again = recurring.define(self.namespace, entry, *same, again=True)
+                    if (yield [again])[0] != 1:
+                        continue
                 return fields, {}
             if not entry.raw and not fields.get("paused"):
                 if (yield from self.begin_plan(entry, fields, now_ms, recurring.Progress())):
@@ -388,20 +398,3 @@ def _sound(entry: DefinitionEntry) -> Definition:
     if entry.definition is None:
         raise MessageError("bad_definition", "name", f"{entry.error}; add it again")
     return entry.definition
-
-
-def _decided(entry: DefinitionEntry, from_ms: int, to_ms: int, now_ms: int) -> Span:
-    """The part of [from, to) that workers leave to a backfill."""
-    last_ms = min(to_ms - 1, now_ms)
-    if entry.birth:
-        last_ms = min(last_ms, entry.after_ms)
-    if last_ms < from_ms:
-        what = "no run between from and to is decided; to is in the future, or before from"
-        raise MessageError("bad_time", "to", what)
-    return from_ms - 1, last_ms
-
-
-def _within(definition: Definition, span: Span, without: Sequence[Span]) -> Any:
-    """Runs in a span that are in none of the others."""
-    runs = takewhile(lambda due_ms: due_ms <= span[1], definition.times(span[0]))
-    return (due_ms for due_ms in runs if not any(low < due_ms <= high for low, high in without))

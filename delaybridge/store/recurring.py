@@ -17,7 +17,8 @@ nothing at all for a plan that has ended.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -183,19 +184,45 @@ def spans_until(spans: Sequence[Span], end_ms: int) -> tuple[Span, ...]:
     return tuple((low, min(high, end_ms)) for low, high in spans if low < end_ms)
 
 
+def decided(entry: DefinitionEntry, from_ms: int, to_ms: int, now_ms: int) -> Span:
+    """The part of [from, to) that workers leave to a backfill."""
+    last_ms = min(to_ms - 1, now_ms)
+    if entry.birth:
+        last_ms = min(last_ms, entry.after_ms)
+    if last_ms < from_ms:
+        what = "no run between from and to is decided; to is in the future, or before from"
+        raise MessageError("bad_time", "to", what)
+    return from_ms - 1, last_ms
+
+
+def runs_within(definition: Definition, span: Span, without: Sequence[Span]) -> Iterator[int]:
+    """Runs in a span that are in none of the others."""
+    runs = takewhile(lambda due_ms: due_ms <= span[1], definition.times(span[0]))
+    return (due_ms for due_ms in runs if not any(low < due_ms <= high for low, high in without))
+
+
 def _keys(namespace: str) -> tuple[str, str, str]:
     of = keys.recurring, keys.recurring_due, keys.recurring_state
     return of[0](namespace), of[1](namespace), of[2](namespace)
 
 
 def define(
-    namespace: str, entry: DefinitionEntry, after: bytes, progress: bytes, look_ms: int | None
+    namespace: str,
+    entry: DefinitionEntry,
+    after: bytes,
+    progress: bytes,
+    look_ms: int | None,
+    *,
+    again: bool = False,
 ) -> RedisCommand[int]:
-    """Write a definition and its progress, if both are as in `entry`; see `lua/define.lua`."""
+    """Write a definition and its progress, if both are as in `entry`; see `lua/define.lua`.
+
+    again: it is a change for the ledger also if it is as it was.
+    """
     look = "" if look_ms is None else look_ms
     args = (
         entry.key, entry.raw, after, entry.raw_progress, progress, look, DEFINITIONS_LIMIT,
-        registry.UNRECORDED,
+        int(again), registry.UNRECORDED,
     )  # fmt: skip
     names = *_keys(namespace), keys.controls(namespace), keys.unrecorded(namespace)
     return RedisCommand("define", names, args, registry.written)

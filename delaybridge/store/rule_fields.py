@@ -64,8 +64,9 @@ def joined(raw: bytes, controls: Iterable[tuple[str, bytes]]) -> bytes:
         _remove(rule, field)
         for name, part in _object(value).items():
             inner = rule.get(name)
-            is_inner = isinstance(part, dict) and isinstance(inner, dict)
-            rule[name] = {**inner, **part} if is_inner else part
+            if isinstance(part, dict) and isinstance(inner, dict):
+                part = {**inner, **part}
+            rule[name] = part
     return msgspec.json.encode(rule) if rule else b""
 
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class Agreeing:
         self.definitions_agree: Callable[[], bool] = lambda: True
         self._comparing = asyncio.Lock()
         self._times: Mapping[bytes, int] = {}  # of changes that the ledger may lack
+        self._seen_ms = 0  # changes until then are remembered
         self._who = secrets.token_hex(8)
         self._silent = ""  # why the ledger does not answer
         self._unrecorded = unrecorded
@@ -70,7 +72,7 @@ class Agreeing:
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
         """A look at the changes that the ledger may lack."""
-        return [reinstating.unrecorded(self._calls.namespace, _AT_ONCE)]
+        return [reinstating.unrecorded(self._calls.namespace, _AT_ONCE, after_ms=self._seen_ms)]
 
     def take(self, replies: Sequence[Any]) -> None:
         """They are recorded soon."""
@@ -133,7 +135,7 @@ class Agreeing:
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
-                if self._times:
+                if self._times or (self._unrecorded and self._seen_ms):
                     await self._record()
                 if not self._destinations.agree:
                     await self._agree()
@@ -163,24 +165,41 @@ class Agreeing:
         times, self._times = self._times, {}
         found = await self._store.complete(reinstating.read_changed(self._calls.namespace, times))
         self._unrecorded |= {e.key: e for e in found if e.wins(self._unrecorded.get(e.key))}
+        self._seen_ms = max([self._seen_ms, *times.values()])
         known = await self._record_known()
         await self._store.run(reinstating.recorded(self._calls.namespace, known))
+        self._seen_ms = 0
 
     async def _record_known(self) -> Sequence[Control]:
         known = [*self._unrecorded.values()]
-        if known:
-            records = self._recorder.controls
-            await self._recorder.ledger.run_async(Work(lambda on: records.record(on, known)))
-            for each in known:
+        for page in reinstating.pages(known):
+            work = partial(self._recorder.controls.record, found=page)
+            await self._recorder.ledger.run_async(Work(work))
+            for each in page:
                 if self._unrecorded.get(each.key) == each:
                     del self._unrecorded[each.key]
         return known
+
+    async def remind(self) -> None:
+        """When Redis was wiped, or is older, give it what only this worker knows, at once.
+
+        The database may be away, and another worker, which does not know it, be the first whom it
+        answers. Never ends.
+        """
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            if self._destinations.agree:
+                continue
+            self._seen_ms = 0  # what comes now may have earlier times
+            if known := [*self._unrecorded.values()]:
+                with suppress(StoreError):
+                    await self._store.complete(reinstating.remind(self._calls.namespace, known))
 
     # how it stands
 
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
-        tasks = [self.keep(), self.forget(settings.retention_s)]
+        tasks = [self.keep(), self.remind(), self.forget(settings.retention_s)]
         return [*self._reconciling.tasks(settings), *tasks]
 
     def announced(self) -> dict[str, Any]:

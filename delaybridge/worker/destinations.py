@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 
 from delaybridge.errors import StoreUnavailable, printable
+from delaybridge.ledger.rows import RULE, Control, ControlName
 from delaybridge.store import reinstating, rules
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.reinstating import Agreement
+from delaybridge.store.rule_fields import field_and_place
 from delaybridge.store.rules import NO_RULES, Rule, Rules
 from delaybridge.store.store import AsyncStore
 from delaybridge.worker.eventlog import say
@@ -27,6 +29,7 @@ from delaybridge.worker.eventlog import say
 _SHOWN_CHARS = 200
 _SHOWN_PLACES = 10
 _TOLD_ANSWERS = 3
+_NOTHING: Mapping[ControlName, Control] = {}
 _UNREAD_S = 10.0  # a pause may have come and been lost since
 
 
@@ -39,7 +42,15 @@ class Destinations:
 
     name = "destinations"
 
-    def __init__(self, namespace: str, *, has_ledger: bool = False) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        has_ledger: bool = False,
+        unrecorded: Mapping[ControlName, Control] = _NOTHING,
+    ) -> None:
+        """unrecorded: changes that the ledger lacks, and Redis may have lost."""
+        self._unrecorded = unrecorded
         self._namespace, self._has_ledger = namespace, has_ledger
         self.agree = self.known = not has_ledger
         self._read_s = -inf
@@ -100,6 +111,7 @@ class Destinations:
         self._error = ""
         self._stored = stored
         before, self.rules = self.rules, rules.understood(stored, self.rules)
+        self._keep_paused()
         if self.rules.odd != before.odd:
             self._say_odd()
         if self.rules.by_place != before.by_place:
@@ -124,6 +136,19 @@ class Destinations:
             self.rules, self._stored = self.rules._replace(by_place=known), None
             self._say_changed()
             self.on_change(self.rules)
+
+    def _keep_paused(self) -> None:
+        """What this worker knows to be paused stays so, until the ledger knows it, too.
+
+        Somebody who did not know it may have compared them.
+        """
+        kept = dict(self.rules.by_place)
+        for each in self._unrecorded.values():
+            place = field_and_place(each.name)[1].decode(errors="backslashreplace")
+            if each.kind == RULE and each.is_paused and not kept.get(place, Rule()).paused:
+                kept[place] = msgspec.structs.replace(kept.get(place, Rule()), paused=True)
+        if kept != self.rules.by_place:
+            self.rules, self._stored = self.rules._replace(by_place=kept), None
 
     def _unreadable(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable) and str(error) != self._error:

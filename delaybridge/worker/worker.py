@@ -59,8 +59,10 @@ class Worker(Service):
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
         self.emit = Listeners()
-        self.destinations = Destinations(settings.namespace, has_ledger=settings.has_ledger)
         self.unrecorded: dict[ControlName, Control] = {}  # what the ledger has not taken yet
+        self.destinations = Destinations(
+            settings.namespace, has_ledger=settings.has_ledger, unrecorded=self.unrecorded
+        )
         self.broadcast = Broadcast(settings.namespace, identity, self.emit)
         who = identity.name, identity.instance
         self.sampler = Sampler(settings.namespace, *who, self.emit.counts)
