@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.rows import DEFINITION, Control
 from delaybridge.ledger.work import Work
 from delaybridge.store import keys, reinstating
+from delaybridge.worker.agreeing import Agreeing
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import made
 
@@ -50,16 +52,12 @@ def test_a_change_of_a_rule_that_redis_lost_is_one_of_that_field_alone(
     site: ControlsSite, what: str, is_down: bool
 ) -> None:
     site.client.limit(PLACE, 5.0)
-    site.client.retry_plan(PLACE, {"base": 0.5, "max": 0.9, "dead_letter": ""})
+    site.client.retry_plan(PLACE, {"base_ms": 500, "max_ms": 900, "dead_letter": ""})
     site.client.pause(PLACE)
-    before = site.rule()
-    assert {**before, "paused": None, "paused_ms": None} == {
-        **WHOLE, "paused": None, "paused_ms": None,
-    }  # fmt: skip
     site.wipe()
     changes = {
         "rate": lambda: site.client.limit(PLACE, 7.0),
-        "retry": lambda: site.client.retry_plan(PLACE, {"max": 0.7}),
+        "retry": lambda: site.client.retry_plan(PLACE, {"max_ms": 700}),
         "pause": lambda: site.client.pause(PLACE),
         "resume": lambda: site.client.resume(PLACE),
     }
@@ -226,3 +224,41 @@ def _began_long_ago(site: ControlsSite) -> None:
     long_ago = healed.replace(began_ms, str(int(began_ms) - 20_000))
     went_ms = going.partition(".")[0]
     site.redis.hset(name, mapping={"healed": long_ago, "going": f"{went_ms}.{long_ago[1:]}"})
+
+
+class Silent:
+    """The store and the ledger of a worker; the ledger does not answer."""
+
+    def __init__(self, site: ControlsSite) -> None:
+        self._site, self.recorder = site, site.recorder
+        self.ledger, self.controls, self.records = self, site.recorder.controls, None
+
+    async def run_async(self, work: Work[Any]) -> Any:
+        return self._site.recorder.ledger.run(work)
+
+    async def complete(self, steps: Any) -> Any:
+        return self._site.store.complete(steps)
+
+    async def run(self, commands: Any) -> Any:
+        return self._site.store.run(commands)
+
+
+async def test_all_that_is_changed_during_an_outage_is_remembered_not_just_the_first(
+    site: ControlsSite,
+) -> None:
+    site.agree()
+    silent: Any = Silent(site)
+    destinations: Any = SimpleNamespace(agree=True, known=True)
+    unrecorded: dict[Any, Control] = {}
+    agreeing = Agreeing(silent, silent, site.calls, destinations, silent, unrecorded)
+    with database_down(site):
+        _ = [site.client.pause(f"kafka:{number}") for number in range(230)]
+        for _ in "ab":
+            agreeing.take(site.store.run_each(agreeing.commands()))
+            with pytest.raises(LedgerUnavailable):
+                await agreeing._record()
+    assert len(unrecorded) == 230
+    await agreeing._record()
+    assert not unrecorded
+    assert not site.redis.exists(keys.unrecorded(site.namespace))
+    assert len(site.recorder.ledger.run(Work(site.recorder.controls.all))) == 230

@@ -228,3 +228,21 @@ async def test_what_was_removed_is_forgotten_by_the_clock_of_redis(
     assert kept.forgotten == [900_000]
     await kept.agreeing.forget(0.0)  # ends: all is kept
     assert len(kept.forgotten) == 1
+
+
+def test_what_only_this_worker_knows_to_be_paused_is_not_eased() -> None:
+    """Somebody who did not know it has compared them: for him Redis and the ledger agree."""
+    name = RULE, b"paused:kafka:a"
+    unrecorded = {name: Control(*name, PAUSE, 5)}
+    found = Destinations("ns", has_ledger=True, unrecorded=unrecorded)
+    found.take(replies(found, {"kafka:a": PAUSED, "kafka:b": LIMITED}, GOOD, GOOD))
+    other = Agreement("run:2")
+    for _ in "ab":
+        found.take(replies(found, {}, other, other))
+        assert found.agree
+        assert {place: rule.paused for place, rule in found.rules.by_place.items()} == {
+            "kafka:a": True
+        }
+    del unrecorded[name]
+    found.take(replies(found, {}, other, other))
+    assert not found.rules.by_place
