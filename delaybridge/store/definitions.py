@@ -12,7 +12,6 @@ import msgspec
 
 from delaybridge.errors import (
     DelayBridgeError,
-    LedgerUnavailable,
     MessageConflict,
     MessageError,
     StoreError,
@@ -122,22 +121,10 @@ class Definitions(Making):
             return {**entry.own, "paused": paused}
 
         entry, answers = yield from self._change(name, change)
-        if entry is Answer.UNKNOWN:
-            yield from self._refuse_if_lost()
+        if entry is Answer.UNKNOWN and self.durability.mode is Keeping.LEDGER:
+            yield from reinstating.refuse_if_lost(self.namespace)
+            entry, answers = yield from self._change(name, change)  # it may have come back
         return None if entry is Answer.UNKNOWN else answers
-
-    @property
-    def _has_ledger(self) -> bool:
-        return self.durability.mode is Keeping.LEDGER
-
-    def _refuse_if_lost(self) -> Steps[None]:
-        """Raise LedgerUnavailable if the ledger may have definitions that Redis lost."""
-        if not self._has_ledger:
-            return
-        found = yield reinstating.watched(self.namespace, [])
-        if reinstating.agreed(found)[0] is None:
-            what = "Redis has lost recurring definitions, which workers bring back from the ledger"
-            raise LedgerUnavailable(f"ledger: {what}; nothing was changed: call again")
 
     def remove_recurring(self, name: str) -> Steps[dict[int, Answer] | None]:
         """Remove a definition, as `pause_recurring`; also one that cannot be read.
@@ -323,20 +310,22 @@ class Definitions(Making):
                     continue
             fields = change(entry, now_ms)
             if isinstance(fields, Answer):
-                if fields is Answer.DUPLICATE and self._has_ledger:
-                    same = entry.raw, entry.raw_progress, look_ms
-                    again = recurring.define(self.namespace, entry, *same, again=True)
-                    if (yield [again])[0] != 1:
-                        continue
-                return fields, {}
-            if not entry.raw and not fields.get("paused"):
+                if (yield from self._stays(entry, look_ms, fields)):
+                    return fields, {}
+            elif not entry.raw and not fields.get("paused"):
                 if (yield from self.begin_plan(entry, fields, now_ms, recurring.Progress())):
                     return entry, {}
-                continue
-            changing = yield from self.begin_change(entry, fields, now_ms)
-            if changing is not None:
+            elif changing := (yield from self.begin_change(entry, fields, now_ms)):
                 return entry, (yield from self._finish(changing))
         raise StoreError(f"redis: the definition {name} changes all the time; try again")
+
+    def _stays(self, entry: DefinitionEntry, look_ms: int | None, answer: Answer) -> Steps[bool]:
+        """Have the ledger know that a definition stays as it is; False: it has changed since."""
+        if answer is not Answer.DUPLICATE or self.durability.mode is not Keeping.LEDGER:
+            return True
+        same = entry.raw, entry.raw_progress, look_ms
+        (written,) = yield [recurring.define(self.namespace, entry, *same, again=True)]
+        return bool(written == 1)
 
     def _finish(self, entry: DefinitionEntry) -> Steps[dict[int, Answer]]:
         try:

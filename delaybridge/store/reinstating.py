@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.rows import DEFINITION, RULE, Control, ControlName
 from delaybridge.ledger.work import Work
 from delaybridge.recurring.definition import DEFINITION_BYTES, is_name
@@ -66,6 +67,14 @@ def agreed(found: Sequence[Any]) -> tuple[Agreement | None, Sequence[Any]]:
     # The name of the comparison tells that nothing was lost and brought back in between.
     is_same = before.healed == after.healed and after.healed.startswith(f"{run}:")
     return (before if is_same and run else None), own
+
+
+def refuse_if_lost(namespace: str) -> Steps[None]:
+    """Raise LedgerUnavailable if Redis may lack what the ledger has."""
+    found = yield watched(namespace, [])
+    if agreed(found)[0] is None:
+        what = "Redis may have lost it, and workers bring it back from the ledger"
+        raise LedgerUnavailable(f"ledger: {what}; nothing was changed: call again")
 
 
 def _read_agreement(reply: Sequence[bytes | None]) -> Agreement:
@@ -219,12 +228,7 @@ def _both(
     known = {each.key: each for each in stored}
     changed = (each.changed_ms for each in (*stored, *here.values()))
     last_ms = max([comparison.last_ms, *changed]) + 1
-    # What has no time was there before the ledger, or was written by hand: it is of now.
-    new = {
-        key: each if each.changed_ms else each._replace(changed_ms=last_ms)
-        for key, each in here.items()
-        if each.wins(known.get(key)) or _is_by_hand(each, known[key])
-    }
+    new = _new(here, known, last_ms)
     wanted = [each for key, each in new.items() if not here[key].changed_ms]
     removed = _removed(stored, here.keys() | lost, comparison.back_ms, last_ms)
     new |= removed
@@ -234,6 +238,15 @@ def _both(
     alive = (Control(*each[:4], *made.get(key, ())) for key, each in (known | new).items())
     definitions = [each for each in alive if each.kind == DEFINITION and each.value]
     return _Both([*new.values()], wanted, definitions, last_ms)
+
+
+def _new(here: Here, known: Here, now_ms: int) -> Here:
+    """What the ledger lacks. What has no time was there before it, or is by hand: it is of now."""
+    return {
+        key: each if each.changed_ms else each._replace(changed_ms=now_ms)
+        for key, each in here.items()
+        if each.wins(known.get(key)) or _is_by_hand(each, known[key])
+    }
 
 
 def _removed(stored: Sequence[Control], seen: Set[ControlName], back_ms: int, now_ms: int) -> Here:

@@ -258,7 +258,7 @@ MUTANTS = [
     ),
     Mutant(
         "set_rule: without the comparison", "lua/set_rule.lua",
-        "elseif now ~= ARGV[2] then", "elseif false then",
+        "elseif now ~= ARGV[2] and now ~= ARGV[3] then", "elseif false then",
         "of two changes of a rule at once, one is lost",
         "tests/integration/test_rules.py::test_changes_of_different_fields_at_once_all_win",
     ),
