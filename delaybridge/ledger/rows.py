@@ -19,7 +19,7 @@ Name = tuple[int, str]  # bucket and id: a message
 RowName = tuple[int, str, int]  # and the stamp of the call that scheduled it: a row
 
 RULE, DEFINITION = "rule", "definition"
-ControlName = tuple[str, bytes]  # kind and name: a rule, or a recurring definition
+ControlName = tuple[str, bytes]  # kind and name: a field of a rule, or a recurring definition
 
 
 class LedgerRow(NamedTuple):

@@ -56,7 +56,7 @@ MUTANTS = [
         "controls: an end that nobody sees", "lua/set_rule.lua",
         "{ARGV[6], ARGV[7]}", "{ARGV[6]}",
         "a pause that was ended before it came back comes back",
-        f"{_STORE}test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back",
+        f"{_FIELDS}test_a_change_of_a_rule_that_redis_lost_is_one_of_that_field_alone",
     ),
     Mutant(
         "controls: the rest of a rule", "delaybridge/store/reinstating.py",
