@@ -139,7 +139,7 @@ async def test_a_pause_while_the_database_is_down_is_obeyed_and_recorded_when_it
             await until_async(
                 lambda: (
                     probe.ask("SELECT name FROM control WHERE value IS NOT NULL")
-                    == [(PAUSED.encode(),)]
+                    == [(f"paused:{PAUSED}".encode(),)]
                 )
             )
             await crew.client.reschedule("stays", delay=0)
