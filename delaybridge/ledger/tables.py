@@ -105,8 +105,8 @@ control = Table(
 )
 """A field of a rule (`rate:PLACE`), or a recurring definition: kind `rule` or `definition`. value:
 the bytes that Redis has, of a field the object with it alone; no value: it was removed. changed_ms:
-of its last change, as Redis numbers them. birth, made_ms: the due time of the last run that was made
-of the plan with this birth id."""
+of its last change, as Redis numbers them. birth, made_ms: the due time of the last run that was
+made of the plan with this birth id."""
 
 counted = Table(
     "counted",
