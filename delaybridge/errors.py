@@ -15,6 +15,7 @@
     |   +-- StoreDenied             the Redis user lacks a right
     |   +-- StoreMisnamed           the URL does not fit the servers behind it
     |   +-- StoreDamaged            a key holds data that delaybridge did not write
+    |   +-- LedgerRefused           the ledger's database does not take what is to be written
     |   +-- StoreWiped              the namespace was deleted or created again while in use
     +-- NotDrained                  a worker ended and could not release its leases
     +-- PublishError
@@ -100,6 +101,10 @@ class NotDurable(StoreUnavailable):
 
 class LedgerUnavailable(StoreUnavailable):
     """The ledger's database did not answer or refused; the message says what is certain."""
+
+
+class LedgerRefused(StoreError):
+    """The ledger's database does not take what is to be written: nothing was written."""
 
 
 class StoreFull(StoreError):

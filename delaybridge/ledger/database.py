@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
-from delaybridge.errors import DelayBridgeError, LedgerUnavailable, printable
+from delaybridge.errors import DelayBridgeError, LedgerRefused, LedgerUnavailable, printable
 from delaybridge.ledger import engines, schema
 from delaybridge.ledger.work import IN_DOUBT, Work
 from delaybridge.settings.urls import redact_text
@@ -23,6 +23,8 @@ T = TypeVar("T")
 _TRIES = 3
 _GRACE_S = 1.0  # for the database to say itself that its time is up
 _NOTHING = "nothing was written to it"
+_UNFIT = (DataError, UnicodeError)  # no later attempt helps
+_OF_DATABASE = (SQLAlchemyError, OSError, UnicodeError)
 
 
 class Database:
@@ -202,11 +204,13 @@ def _translated(attempt: _Attempt[Any]) -> Iterator[None]:
         raise
     except Exception as exc:
         # A driver raises anything while it connects: PyMySQL a bare RuntimeError.
-        if attempt.has_connected and not isinstance(exc, SQLAlchemyError | OSError):
+        if attempt.has_connected and not isinstance(exc, _OF_DATABASE):
             raise
         if isinstance(exc, DBAPIError) and engines.is_refusal(exc):
             attempt.may_be_written = False
         own = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
         text = printable(redact_text(" ".join(str(own).split())))[:200]
+        if isinstance(exc, _UNFIT):
+            raise LedgerRefused(f"ledger: {text}; {_NOTHING}") from None
         what = IN_DOUBT if attempt.may_be_written else _NOTHING
         raise LedgerUnavailable(f"ledger: {text or type(own).__name__}; {what}") from None

@@ -37,11 +37,12 @@ from delaybridge.ledger.rows import (
     Name,
     RowName,
     Step,
+    noted,
 )
 from delaybridge.ledger.tables import message, namespace, transition
 
 T = TypeVar("T")
-_CHARS = 1000
+_WORKER_CHARS = 255
 _AT_ONCE = 400  # names in one statement
 _ARRAYS = {"bucket": "integer", "id": "text", "stamp": "bigint"}
 _COLUMNS = {
@@ -166,7 +167,7 @@ class Records:
         due_ms: int | None = None,
     ) -> int:
         """Bring live rows into a state: those named, or all of messages; how many there were."""
-        values: dict[str, Any] = {"state": state, "error": _shown(error), "updated_ms": now_ms}
+        values: dict[str, Any] = {"state": state, "error": noted(error), "updated_ms": now_ms}
         if state in OVER:
             values["tier"] = FINISHED
         if due_ms is not None:
@@ -179,8 +180,7 @@ class Records:
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
         """Add to the history."""
-        clean = [step._replace(error=_shown(step.error)) if step.error else step for step in steps]
-        self._insert(on, "transition", _STEPS, clean)
+        self._insert(on, "transition", _STEPS, [*map(_printable, steps)])
 
     # read
 
@@ -228,7 +228,7 @@ class Records:
         place = tuple_(message.c.due_ms, message.c.number)
         which = [self.own, message.c.bucket == bucket, place > tuple_(*after)]
         if to is not None:
-            which.append(message.c.destination.startswith(to, autoescape=True))
+            which.append(message.c.destination.startswith(printable(to), autoescape=True))
         query = select(*(_BRIEF if is_brief else ROW)).where(at_tier(on, HOT), *which)
         order = query.order_by(message.c.due_ms, message.c.number)
         return self.read(on, order.limit(limit), in_order=False)
@@ -339,6 +339,11 @@ def _row(found: Row[Any]) -> LedgerRow:
     return row if row.error else row._replace(error="")
 
 
+def _printable(step: Step) -> Step:
+    worker = printable(step.worker)[:_WORKER_CHARS]
+    return step._replace(worker=worker, error=noted(step.error))
+
+
 def numbered(on: Connection, numbers: Sequence[int]) -> ColumnElement[bool]:
     """Whether a row has one of these numbers; any number of them but on MySQL: see `parts`."""
     if on.dialect.name == "postgresql":
@@ -360,11 +365,6 @@ def _spread(birth: str) -> tuple[str, bool]:
     """How the keys of a namespace with this birth id are spread over a Cluster, if it is one."""
     parts = birth.partition(":")
     return parts[1], parts[2].endswith("s")
-
-
-def _shown(error: str) -> str:
-    """An error of a broker may hold what a database does not take as text."""
-    return printable(error)[:_CHARS]
 
 
 def _inserted(table: str, given: Mapping[str, Any], columns: Mapping[str, str]) -> str:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from delaybridge.errors import printable
+
 DELAYED, IN_FLIGHT, PUBLISHED = "delayed", "in_flight", "published"
 DEAD, CANCELLED, EXPIRED = "dead", "cancelled", "expired"
 OVER = (PUBLISHED, CANCELLED)
@@ -18,14 +20,22 @@ FINISHED, HOT, COLD = 0, 1, 2
 Name = tuple[int, str]  # bucket and id: a message
 RowName = tuple[int, str, int]  # and the stamp of the call that scheduled it: a row
 
+_ERROR_CHARS = 1000
+
 RULE, DEFINITION = "rule", "definition"
 ControlName = tuple[str, bytes]  # kind and name: a field of a rule, or a recurring definition
+
+
+def noted(error: str) -> str:
+    """An error as rows have it: one of a broker may hold what a database does not take as text."""
+    return printable(error)[:_ERROR_CHARS]
 
 
 class LedgerRow(NamedTuple):
     """A row of `message`; due_ms, created_ms, updated_ms in epoch milliseconds.
 
-    priority: 0 to 255. payload: the encoded record. error: why it is dead, or was cancelled.
+    priority: 0 to 255. destination: printable, so perhaps not as in the record. payload: the
+    encoded record. error: why it is dead, or was cancelled; as of `noted`.
     """
 
     bucket: int

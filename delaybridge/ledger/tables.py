@@ -22,8 +22,8 @@ VERSION_TABLE = "delaybridge_version"
 
 metadata = MetaData()
 _number = BigInteger().with_variant(Integer, "sqlite")
-# Ids are compared byte by byte, as in Redis.
-_id = String(255).with_variant(String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
+# Ids are compared byte by byte, as in Redis. Of 255 bytes at most; in the dead set two follow.
+_id = String(257).with_variant(String(257, collation="utf8mb4_bin"), "mysql", "mariadb")
 _name = String(64).with_variant(String(64, collation="utf8mb4_bin"), "mysql", "mariadb")
 # MySQL has an index of bytes only if their number is bounded.
 _key = LargeBinary().with_variant(VARBINARY(1200), "mysql", "mariadb")

@@ -34,7 +34,8 @@ class Ledger(Protocol):
         """Do it in a transaction, and commit.
 
         LedgerUnavailable: no answer in time, or a refusal; the message says whether anything may
-        have been written. ConfigError: the tables are missing, or of another version.
+        have been written. LedgerRefused: the database does not take a value; nothing was written.
+        ConfigError: the tables are missing, or of another version.
         """
 
     async def run_async(self, work: Work[T]) -> T:

@@ -16,6 +16,7 @@ import msgspec
 
 from delaybridge import failpoints
 from delaybridge.errors import (
+    LedgerRefused,
     LedgerUnavailable,
     StoreDenied,
     StoreError,
@@ -134,13 +135,10 @@ class Recording:
                 hot_until_ms = int(command.args[_NOW]) + self._hot_window_ms
                 self._rows[i] = rows_of(command, self.records.namespace, hot_until_ms)
         self._heat((yield from for_redis(self._calls())))
+        if any(self._rows.values()):
+            yield from self._commit_rows()
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
-            return
-        try:
-            self._added = yield Work(partial(self._add, rows))
-        except StoreError as exc:  # nothing is stored without its row
-            self._refuse(exc)
             return
         if failpoints.ARE_SET:
             failpoints.reach("ledger.added")
@@ -150,17 +148,38 @@ class Recording:
         except StoreError as exc:  # the rows are there: they are to be delivered
             self._refuse(in_doubt(exc))
 
+    def _commit_rows(self) -> Steps:
+        """Nothing is stored without its row. One that the database refuses stops no other call."""
+        places = [*self._rows]
+        try:
+            self._added = yield Work(partial(self._add, places))
+        except LedgerRefused as exc:
+            if len(places) == 1:
+                self._refuse(exc)
+                return
+            for i in places:
+                yield from self._commit_row(i)
+        except StoreError as exc:
+            self._refuse(exc)
+
+    def _commit_row(self, i: int) -> Steps:
+        try:
+            self._added |= yield Work(partial(self._add, [i]))
+        except StoreError as exc:
+            self.answers[i] = exc
+            del self._rows[i]
+
     def _calls(self, *, are_compared: bool = True) -> list[_Call]:
         """Those that store, and their rows; or only of buckets that nobody has compared."""
         calls = [(self.asked[i], rows) for i, rows in self._rows.items()]
         stand = self._standing
         return [call for call in calls if are_compared or not stand[marks_of(call[0])].is_compared]
 
-    def _add(self, rows: Sequence[LedgerRow], on: Connection) -> set[RowName]:
-        """The rows, and how far the plans are that made them."""
-        for name, birth, made_ms in plans_in(self.asked[i] for i in self._rows):
+    def _add(self, places: Sequence[int], on: Connection) -> set[RowName]:
+        """Rows of commands, and how far the plans are that made them."""
+        for name, birth, made_ms in plans_in(self.asked[i] for i in places):
             self._controls.made(on, name.encode(), birth, made_ms)
-        return self.records.add(on, rows)
+        return self.records.add(on, [row for i in places for row in self._rows[i]])
 
     def _heat(self, names: Set[RowName]) -> None:
         """These are to be in Redis after all."""

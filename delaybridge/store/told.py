@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from delaybridge.ledger.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name
+from delaybridge.errors import printable
+from delaybridge.ledger.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name, noted
 from delaybridge.message import destination_text
 from delaybridge.store.command import RedisCommand
 
@@ -33,8 +34,8 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
     if command.name == "quarantine":
         return [
             LedgerRow(
-                bucket, id, _number(stamp), now_ms, _LOWEST, destination_text(payload), payload,
-                DEAD, reason, now_ms, now_ms,
+                bucket, id, _number(stamp), now_ms, _LOWEST, _destination(payload), payload,
+                DEAD, noted(reason), now_ms, now_ms,
             )
             for stamp, id, payload, reason in zip(*[iter(args[3:])] * 4, strict=True)
         ]  # fmt: skip
@@ -50,7 +51,7 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
             found.append(
                 LedgerRow(
                     bucket, id, _number(entry[:STAMP_BYTES]), first_ms, priority,
-                    destination_text(payload), payload, DELAYED, *rest, tier,
+                    _destination(payload), payload, DELAYED, *rest, tier,
                 )
             )  # fmt: skip
     return found
@@ -58,6 +59,11 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
 
 def _number(stamp: bytes) -> int:
     return int.from_bytes(stamp, "big")
+
+
+def _destination(payload: bytes) -> str:
+    """A routing key that was refused may hold what a database does not take as text."""
+    return printable(destination_text(payload))
 
 
 def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int]]:

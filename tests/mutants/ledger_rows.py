@@ -176,7 +176,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows: a destination is a pattern", "delaybridge/ledger/records.py",
-        "destination.startswith(to, autoescape=True)", "destination.startswith(to)",
+        "startswith(printable(to), autoescape=True)", "startswith(printable(to))",
         "a purge of rabbitmq:a_b cancels what is for rabbitmq:axb",
         "tests/integration/test_ledger_rows.py::test_a_destination_is_no_pattern[sqlite]",
     ),
@@ -195,8 +195,8 @@ MUTANTS = [
         "tests/integration/test_ledger_rows.py::test_each_row_keeps_what_it_has[postgres]",
     ),
     Mutant(
-        "rows: an error as the broker has it", "delaybridge/ledger/records.py",
-        "return printable(error)[:_CHARS]", "return error[:_CHARS]",
+        "rows: an error as the broker has it", "delaybridge/ledger/rows.py",
+        "return printable(error)[:_ERROR_CHARS]", "return error[:_ERROR_CHARS]",
         "PostgreSQL refuses what a broker says, and the worker tells it for ever",
         "tests/integration/test_ledger_rows.py::"
         "test_a_life_is_told_in_order_and_whatever_a_broker_says[postgres]",

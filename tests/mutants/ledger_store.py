@@ -79,8 +79,8 @@ MUTANTS = [
     ),
     Mutant(
         "recording: sent though its row is not there", "delaybridge/store/recording.py",
-        "            self._refuse(exc)\n            return\n        if failpoints",
-        "            return\n        if failpoints",
+        "        except StoreError as exc:\n            self._refuse(exc)\n\n    def _commit_row",
+        "        except StoreError:\n            pass\n\n    def _commit_row",
         "a message that Redis alone has is lost with it", f"{_RECORDING} -k does_not_take",
     ),
     Mutant(

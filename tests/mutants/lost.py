@@ -9,8 +9,23 @@ _BY_RECORD = (
     "::test_each_verb_answers_by_the_record_and_a_wipe_undoes_none"
 )
 _DELIVERED = "tests/integration/test_ledger_delivered.py"
+_TEXTS = "tests/integration/test_ledger_texts.py"
 _LOST_KEYS = "tests/integration/test_lost_keys_ledger.py"
 MUTANTS = [
+    Mutant(
+        "told: a destination as it is", "delaybridge/store/told.py",
+        "destination = printable(destination_text(payload))",
+        "destination = destination_text(payload)",
+        "one message that was refused stops ingest while the ledger is PostgreSQL",
+        f"{_TEXTS} -k routing_key",
+    ),
+    Mutant(
+        "recording: one refused row refuses all", "delaybridge/store/recording.py",
+        "            for i in places:\n                yield from self._commit_row(i)\n",
+        "            self._refuse(exc)\n",
+        "a value that the database does not take refuses what is sent with it",
+        f"{_TEXTS} -k others_go_on",
+    ),
     Mutant(
         "lost: bulk verbs see Redis alone", "delaybridge/store/selection.py",
         "return [None] if is_any else []", "return []",

@@ -8,7 +8,7 @@ revision = "1"
 down_revision = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-_ID = sa.String(255).with_variant(sa.String(255, "utf8mb4_bin"), "mysql", "mariadb")
+_ID = sa.String(257).with_variant(sa.String(257, "utf8mb4_bin"), "mysql", "mariadb")
 _NAME = sa.String(64).with_variant(sa.String(64, "utf8mb4_bin"), "mysql", "mariadb")
 _BYTES = sa.LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
