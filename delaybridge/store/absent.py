@@ -1,9 +1,13 @@
-"""Calls about messages that Redis does not have, and the ledger does: cold ones, and lost ones."""
+"""Calls about messages that Redis does not have, and the ledger does: cold ones, and lost ones.
+
+Each bucket that does not know a message is looked up by itself, in the transaction in which the
+answers are committed: an id may be in several buckets, and a plain hit costs no further one.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,17 +20,15 @@ from delaybridge.message import Answer
 from delaybridge.store.command import LedgerSteps
 from delaybridge.store.doubts import WENT_BACK, of_ledger
 from delaybridge.store.effects import CANCELLED_NOW
-from delaybridge.store.recording import Recording
+from delaybridge.store.recording import LiveRows, Recording
 from delaybridge.store.tiering import promote_named
-from delaybridge.store.told import STAMP_BYTES, named
+from delaybridge.store.told import STAMP_BYTES, is_of_redis, is_of_source, named
 from delaybridge.store.verbs import new_stamp
 
 Steps = LedgerSteps[None]
 _TRIES = 3  # of a call whose message goes back to the ledger meanwhile
-# Places of arguments.
-_STAMP, _ID, _ROW = 1, 2, 8
-_SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
-_RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
+_MOVED = ("reschedule", "kick", "discard")  # what Redis lacks is brought, and asked again
+_STAMP, _ID, _ROW = 1, 2, 8  # places of arguments
 
 
 class Absent:
@@ -36,42 +38,61 @@ class Absent:
         self._recording, self._cold, self._records = recording, recording.cold, recording.records
         self._asked, self._answers = recording.asked, recording.answers
 
-    def _has(self, i: int, places: Mapping[str, Sequence[int]]) -> bool:
-        """Whether a command has any of these arguments."""
-        command = self._asked[i]
-        return any(command.args[place] for place in places.get(command.name, ()))
+    def _name(self, i: int) -> Name:
+        return named(self._asked[i], self._records.namespace)
 
-    def _unknown(self, places: Sequence[int]) -> dict[tuple[Any, Any], list[int]]:
-        """Calls that no bucket knew a message for: stamp and id -> their places."""
-        asked: dict[tuple[Any, Any], list[int]] = defaultdict(list)
-        for i in places:
-            args = self._asked[i].args
-            if not (self._has(i, _SOURCE_AND_REACH) or self._has(i, _RECEIPT_OF)):
-                asked[args[_STAMP], args[_ID]].append(i)
-        return {
-            name: own
-            for name, own in asked.items()
-            if all(self._answers[i] is Answer.UNKNOWN for i in own)
-        }
+    def promote_first(self, places: Sequence[int]) -> Steps:
+        """Bring messages into Redis that some calls name: only it can decide.
 
-    def withdraw(self, places: Sequence[int]) -> Steps:
-        """Cancel messages that the ledger has and Redis lacks: it was wiped, or never had them."""
-        named = self._unknown(places)
-        if not named:
+        A call that is read from a source is made once; one with a reach depends on the destination.
+        What is cold is brought, and what Redis may have lost.
+        """
+        asked = [i for i in places if is_of_source(self._asked[i])]
+        if not asked:
             return
-        ids = [str(id) for _, id in named]
+        any_tier = [self._name(i) for i in asked if not self._recording.is_compared(i)]
+        names = [self._name(i) for i in asked]
         try:
-            rows = yield Work(lambda on: self._records.live(on, ids))
+            found = yield Work(partial(self._calls, names, any_tier))
+            yield from promote_named(self._cold, found, tier=HOT)
         except StoreError as exc:
-            for i in (i for own in named.values() for i in own):
-                self._answers[i] = exc
-            return
-        yield from self._withdraw(named, rows)
+            for i in asked:
+                self._answers[i] = of_ledger(exc)
 
-    def _withdraw(
-        self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
-    ) -> Steps:
-        left = self._by_place(unknown, rows)
+    def _calls(self, names: Sequence[Name], any_tier: Sequence[Name], on: Any) -> Iterable[Name]:
+        """Those that are cold; of some those that are live at all."""
+        return {**self._cold.calls(on, names), **self._cold.calls(on, any_tier, tier=HOT)}
+
+    def take_answers(self, places: Sequence[int]) -> Steps:
+        """Commit what Redis has answered; and act on messages that the ledger has and it lacks."""
+        unknown = [i for i in places if self._is_unknown(i)]
+        ids = {str(self._asked[i].args[_ID]) for i in unknown}
+        look = LiveRows(self._records, sorted(ids), unknown)
+        yield from self._recording.take_answers(places, look=look)
+        if look.rows:
+            left = [i for i in unknown if self._answers[i] is Answer.UNKNOWN]
+            yield from self._withdraw(left, look.rows)
+            yield from self._move(left, look.rows)
+
+    def _is_unknown(self, i: int) -> bool:
+        command = self._asked[i]
+        return self._answers[i] is Answer.UNKNOWN and (
+            command.name in ("cancel", *_MOVED) and not is_of_redis(command)
+        )
+
+    def _withdraw(self, places: Sequence[int], rows: Sequence[LedgerRow]) -> Steps:
+        """Cancel messages that the ledger has and Redis lacks: it was wiped, or never had them."""
+        same: dict[Any, list[int]] = defaultdict(list)  # of one call
+        for i in places:
+            if self._asked[i].name == "cancel":
+                same[self._name(i), self._asked[i].args[_STAMP]].append(i)
+        yield from self._cancel({own[0]: name for (name, _), own in same.items()}, rows)
+        for first, *others in same.values():
+            for i in others:
+                self._answers[i] = self._answers[first]
+
+    def _cancel(self, names: Mapping[int, Name], rows: Sequence[LedgerRow]) -> Steps:
+        left = _by_place(names, rows)
         while left:
             before = {i: self._answers[i] for i in left}
             tried = {i: own.pop() for i, own in left.items()}
@@ -84,24 +105,6 @@ class Absent:
                     del left[i]
             self._keep_known(before)
 
-    def _by_place(
-        self, unknown: dict[tuple[Any, Any], list[int]], rows: Sequence[LedgerRow]
-    ) -> dict[int, list[LedgerRow]]:
-        """The rows that each command is about.
-
-        Of several one was accepted: the first cold one, the last here, if there is one. The others
-        are under way, or had no answer.
-        """
-        namespace, found = (
-            self._records.namespace,
-            defaultdict[int, list[LedgerRow]](list),
-        )
-        places = {named(self._asked[i], namespace): i for own in unknown.values() for i in own}
-        for row in sorted(rows, key=lambda row: (row.tier, -row.number)):
-            if row.name[:2] in places:
-                found[places[row.name[:2]]].append(row)
-        return found
-
     def _keep_known(self, before: Mapping[int, Any]) -> None:
         for i, answer in before.items():
             if self._answers[i] is Answer.UNKNOWN:
@@ -112,48 +115,63 @@ class Absent:
         args = [*self._asked[i].args]
         args[_STAMP], args[_ROW] = new_stamp(), row.stamp.to_bytes(STAMP_BYTES, "big")
         self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
-        self._answers[i] = None
+        self._recording.forget(i)
 
-    def promote_first(self, places: Sequence[int]) -> Steps:
-        """Bring cold messages into Redis that some calls name: only it can decide.
-
-        A call that is read from a source is made once; one with a reach depends on the destination.
-        """
-        asked = [i for i in places if self._has(i, _SOURCE_AND_REACH)]
-        names = {i: named(self._asked[i], self._records.namespace) for i in asked}
-        if not names:
-            return
-        try:
-            found = yield Work(lambda on: self._cold.calls(on, [*names.values()]))
-            yield from promote_named(self._cold, found)
-        except StoreError as exc:
-            for i in asked:
-                self._answers[i] = of_ledger(exc)
-
-    def move(self, places: Sequence[int]) -> Steps:
+    def _move(self, places: Sequence[int], rows: Sequence[LedgerRow]) -> Steps:
         """Calls about messages that are cold, or that Redis lacks: they go into it first.
 
         Only a dead one can be kicked or discarded.
         """
-        unknown = self._unknown(places)
-        for own in unknown.values():
-            names = {named(self._asked[i], self._records.namespace): i for i in own}
-            may_wait = self._asked[own[0]].name == "reschedule"
+        first: dict[Name, LedgerRow] = {}
+        for row in sorted(rows, key=lambda row: -row.tier):
+            first.setdefault(row.name[:2], row)
+        left = [i for i in places if self._may_move(i, first.get(self._name(i)))]
+        for _ in range(_TRIES):
+            if left:
+                left = yield from self._move_once(left)
+        for i in left:
+            self._answers[i] = LedgerUnavailable(WENT_BACK)
+
+    def _may_move(self, i: int, row: LedgerRow | None) -> bool:
+        name = self._asked[i].name
+        is_fit = row is not None and (name == "reschedule" or row.state in (DEAD, EXPIRED))
+        return name in _MOVED and is_fit
+
+    def _move_once(self, places: Sequence[int]) -> LedgerSteps[list[int]]:
+        """Those whose message was brought, and went back before Redis was asked."""
+        there = yield from self._bring(places)
+        asked = [i for i in places if self._answers[i] is Answer.UNKNOWN]
+        for i in asked:
+            self._answers[i] = None
+        yield from self._recording.run(asked)
+        yield from self._recording.take_answers(asked)
+        return [i for i in asked if i in there and self._answers[i] is Answer.UNKNOWN]
+
+    def _bring(self, places: Sequence[int]) -> LedgerSteps[set[int]]:
+        """Those whose messages are in Redis now. A bucket that refuses concerns its own alone."""
+        by_bucket: dict[int, dict[int, Name]] = defaultdict(dict)
+        for i in places:
+            name = self._name(i)
+            by_bucket[name[0]][i] = name
+        found = set[int]()
+        for own in by_bucket.values():
             try:
-                found = yield Work(partial(self._cold.first, names=[*names]))
-                for row in found:
-                    if may_wait or row.state in (DEAD, EXPIRED):
-                        yield from self._bring(names[row.name[:2]], row.name[:2])
+                there = yield from promote_named(self._cold, {*own.values()}, tier=HOT)
             except StoreError as exc:
                 for i in own:
                     self._answers[i] = of_ledger(exc)
+            else:
+                found |= {i for i, name in own.items() if name in there}
+        return found
 
-    def _bring(self, i: int, name: Name) -> Steps:
-        for _ in range(_TRIES):
-            is_there = yield from promote_named(self._cold, [name], tier=HOT)
-            self._answers[i] = None
-            yield from self._recording.run([i])
-            yield from self._recording.take_answers([i])
-            if not is_there or self._answers[i] is not Answer.UNKNOWN:
-                return
-        self._answers[i] = LedgerUnavailable(WENT_BACK)
+
+def _by_place(names: Mapping[int, Name], rows: Sequence[LedgerRow]) -> dict[int, list[LedgerRow]]:
+    """The rows that each command is about.
+
+    Of several one was accepted: the first cold one, the last here, if there is one. The others
+    are under way, or had no answer.
+    """
+    of_name = defaultdict[Name, list[LedgerRow]](list)
+    for row in sorted(rows, key=lambda row: (row.tier, -row.number)):
+        of_name[row.name[:2]].append(row)
+    return {i: [*of_name[name]] for i, name in names.items() if name in of_name}

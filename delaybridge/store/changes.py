@@ -188,13 +188,16 @@ class Changes(Namespace):
     ) -> Steps[list[Answer]]:
         """As `_each`; if an id is unknown, the verb acts on the messages quarantined with it."""
         answers = yield from self._each(messages, key, verb)
-        stamp, buckets = verbs.new_stamp(), self._buckets
+        stamp = verbs.new_stamp()
+        named: list[tuple[int, str]] = []
         for i, (message, answer) in enumerate(zip(messages, answers, strict=True)):
             if answer is Answer.UNKNOWN and isinstance(message, str):
-                bucket = asked_for(message, None, buckets)[0]
-                found = yield [verb(bucket, stamp, name, i) for name in quarantine_ids(message)]
-                known = filter(None, found)
-                answers[i] = min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
+                named += [(i, name) for name in quarantine_ids(message)]
+        own = {i: asked_for(_id(messages[i]), None, self._buckets)[0] for i, _ in named}
+        found = (yield [verb(own[i], stamp, name, i) for i, name in named]) if named else []
+        for (i, _), answer in zip(named, found, strict=True):
+            if answer is not None:
+                answers[i] = min(answers[i], answer, key=ANSWER_PRECEDENCE.index)
         return answers
 
 

@@ -52,10 +52,9 @@ class Standing(NamedTuple):
     generation: str = ""
     healed: str = ""
 
-    @property
-    def is_compared(self) -> bool:
-        """Whether the bucket was compared as a whole, in whichever past."""
-        return bool(self.healed) and not self.healed.startswith("?")
+    def is_healed_under(self, run: str) -> bool:
+        """Whether the bucket was compared as a whole under this run of the server."""
+        return _is_under(self.healed, run)
 
     def is_healed_since(self, run: str, turn: int) -> bool:
         """Whether the bucket was compared under this run, by a session that began after a turn."""

@@ -59,10 +59,10 @@ def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerStep
 
 def promote(
     bucket: Bucket, cold: ColdRecords, names: Sequence[Name], *, tier: int = COLD
-) -> LedgerSteps[bool]:
+) -> LedgerSteps[set[Name]]:
     """Bring these messages of a bucket into Redis, those that are live and of this tier.
 
-    HOT: also those that Redis should have, but may lack. Answers whether any of them is there.
+    HOT: also those that Redis should have, but may lack. Answers with those that are there.
     """
     (as_of,) = yield [standing(bucket)]
     rows = yield Work(partial(_first, cold, names))
@@ -71,7 +71,7 @@ def promote(
 
 def _bring(
     bucket: Bucket, cold: ColdRecords, as_of: Any, rows: Sequence[LedgerRow]
-) -> LedgerSteps[bool]:
+) -> LedgerSteps[set[Name]]:
     names = [row.name[:2] for row in rows]
     while (found := (yield from bring(bucket, as_of, rows))) is None:
         (as_of,) = yield [standing(bucket)]
@@ -82,7 +82,7 @@ def _bring(
     there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
     if there:
         yield Work(partial(_arrived, cold, there))
-    return bool(there)
+    return {row.name[:2] for row in there}
 
 
 def _due(

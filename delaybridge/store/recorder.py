@@ -27,7 +27,6 @@ Steps = LedgerSteps[None]
 result, or the answers, errors among them."""
 
 _BY_ID = ("cancel", "reschedule")
-_IF_BROUGHT = ("reschedule", "kick", "discard")  # what Redis lacks is brought, and asked again
 
 
 class Recorder:
@@ -83,9 +82,7 @@ class Recorder:
             yield from recording.add_rows([i for i in places if stores(asked[i])])
             yield from absent.promote_first([i for i in places if asked[i].name in _BY_ID])
         yield from recording.run(range(len(asked)))
-        yield from recording.take_answers(places)
-        yield from absent.withdraw([i for i in places if asked[i].name == "cancel"])
-        yield from absent.move([i for i in places if asked[i].name in _IF_BROUGHT])
+        yield from absent.take_answers(places)
         yield from noting.record()
         yield from reads.find(recording.answers)
 

@@ -28,12 +28,12 @@ from delaybridge.message import Answer
 from delaybridge.store import registry, replies, tiers
 from delaybridge.store.acted import ActedOn, due_now, naming, read_acted, read_replaced
 from delaybridge.store.command import LedgerSteps, RedisCommand
-from delaybridge.store.doubts import WENT_BACK, in_doubt
+from delaybridge.store.doubts import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.effects import UNDOING, Effects
 from delaybridge.store.healing import Standing, standing_at
 from delaybridge.store.noting import plans_in
 from delaybridge.store.tiering import bring_lost, for_redis, separate
-from delaybridge.store.told import marks_of, rows_of
+from delaybridge.store.told import is_of_source, marks_of, rows_of
 from delaybridge.store.verbs import new_stamp
 
 if TYPE_CHECKING:
@@ -64,6 +64,22 @@ def is_recorded(command: RedisCommand[Any]) -> bool:
     return command.name in _STORING or command.name in _CHANGING
 
 
+class LiveRows:
+    """Live rows that are read with the commit of answers. places: of the commands that need them.
+
+    Of these ids, in any bucket.
+    """
+
+    def __init__(self, records: Records, ids: Sequence[str], places: Sequence[int]) -> None:
+        self.places, self.rows = places, list[LedgerRow]()
+        self._records, self._ids = records, ids
+
+    def run(self, effects: Effects, on: Connection) -> None:
+        """Write the effects of the answers; then read."""
+        effects.run(on)
+        self.rows = self._records.live(on, self._ids)
+
+
 class Recording:
     """The commands of one pipeline, and what is known of each.
 
@@ -87,6 +103,7 @@ class Recording:
         self._acted = ActedOn(cold)
         self._words: dict[int, list[Answer]] = {}  # what Redis said of each message
         self._standing: dict[str, Standing] = {}  # of buckets, by the key `marks`
+        self._runs: dict[str, Any] = {}  # of the server of each, what it says of itself
         self._now_ms = 0
 
     def read_clocks(self, places: Sequence[int], node_of: Callable[[str], str]) -> Steps:
@@ -96,20 +113,30 @@ class Recording:
         if not first:
             return
         looks = self._looks(places)
-        clocks = [registry.store_time(self.asked[i].keys[0]) for i in first.values()]
-        answers = yield [*clocks, *looks]
+        heads = [self.asked[i].keys[0] for i in first.values()]
+        clocks = [registry.store_time(head) for head in heads]
+        abouts = [registry.info("server", head) for head in heads if self._needs_run(places)]
+        answers = yield [*clocks, *looks, *abouts]
         times = dict(zip(first, answers, strict=False))
         self._take_standing(looks, answers[len(clocks) :])
+        runs = dict(zip(first, answers[len(clocks) + len(looks) :], strict=False))
+        self._runs = {marks_of(self.asked[i]): runs.get(node) for i, node in nodes.items()}
         for i, node in nodes.items():
             if isinstance(times[node], Exception):
                 self.answers[i] = times[node]
-                continue
-            self._now_ms = math.ceil(times[node] / 1000)
-            args = [*self.asked[i].args]
-            args[_NOW] = args[_NOW] or self._now_ms
-            if self.asked[i].name == "schedule":
-                args[_HAS_ROWS] = args[_HAS_ROWS] or 1
-            self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
+            else:
+                self._set_clock(i, math.ceil(times[node] / 1000))
+
+    def _needs_run(self, places: Sequence[int]) -> bool:
+        return any(is_of_source(self.asked[i]) or tiers.replaces(self.asked[i]) for i in places)
+
+    def _set_clock(self, i: int, now_ms: int) -> None:
+        self._now_ms = now_ms
+        args = [*self.asked[i].args]
+        args[_NOW] = args[_NOW] or now_ms
+        if self.asked[i].name == "schedule":
+            args[_HAS_ROWS] = args[_HAS_ROWS] or 1
+        self.asked[i] = msgspec.structs.replace(self.asked[i], args=args)
 
     def settle_namespaces(self, places: Sequence[int]) -> Steps:
         """A namespace that is made again has the buckets and the birth id that it had.
@@ -171,9 +198,18 @@ class Recording:
 
     def _calls(self, *, are_compared: bool = True) -> list[_Call]:
         """Those that store, and their rows; or only of buckets that nobody has compared."""
-        calls = [(self.asked[i], rows) for i, rows in self._rows.items()]
-        stand = self._standing
-        return [call for call in calls if are_compared or not stand[marks_of(call[0])].is_compared]
+        places = [i for i in self._rows if are_compared or not self.is_compared(i)]
+        return [(self.asked[i], self._rows[i]) for i in places]
+
+    def is_compared(self, i: int) -> bool:
+        """Whether the bucket of a command was compared as a whole, and not in an older past.
+
+        Only of one that replaces, or for which only Redis can decide.
+        """
+        marks = marks_of(self.asked[i])
+        about = self._runs.get(marks)
+        run = about.get("run_id", "") if isinstance(about, dict) else ""
+        return self._standing[marks].is_healed_under(run)
 
     def _add(self, places: Sequence[int], on: Connection) -> set[RowName]:
         """Rows of commands, and how far the plans are that made them."""
@@ -249,8 +285,13 @@ class Recording:
             known = Standing() if isinstance(answer, Exception) else answer
             self._standing[str(look.args[0])] = known
 
-    def take_answers(self, places: Sequence[int], tries: int = _TRIES) -> Steps:
-        """Commit what Redis has answered; whose answer cannot be committed gets the error."""
+    def take_answers(
+        self, places: Sequence[int], tries: int = _TRIES, look: LiveRows | None = None
+    ) -> Steps:
+        """Commit what Redis has answered; whose answer cannot be committed gets the error.
+
+        look: what is read with it.
+        """
         yield from self._find_undone(places)
         effects = Effects(self.records, self._now_ms)
         for i in places:
@@ -263,8 +304,9 @@ class Recording:
                 effects.take_replaced(self._acted.replaced(i))
             elif isinstance(answer, StoreError) and self._rows.get(i):
                 self.answers[i] = in_doubt(answer)  # perhaps stored: so it is to be delivered
-        if effects.places:
-            yield from self._commit(effects, tries)
+        is_looked = look is not None and bool(look.places)
+        if effects.places or is_looked:
+            yield from self._commit(effects, tries, look if is_looked else None)
 
     def _find_undone(self, places: Sequence[int]) -> Steps:
         """Of calls that are not told what they undid."""
@@ -278,10 +320,12 @@ class Recording:
             for i in lost:
                 self.answers[i] = in_doubt(exc)
 
-    def _commit(self, effects: Effects, tries: int) -> Steps:
+    def _commit(self, effects: Effects, tries: int, look: LiveRows | None = None) -> Steps:
         try:
-            yield Work(effects.run)
+            yield Work(partial(look.run, effects) if look else effects.run)
         except StoreError as exc:
+            for i in look.places if look else ():
+                self.answers[i] = of_ledger(exc)
             for i in effects.places:  # Redis has done it, or has stored less than the ledger
                 self.answers[i] = in_doubt(exc)
             return

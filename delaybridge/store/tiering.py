@@ -17,7 +17,7 @@ from delaybridge.store import registry
 from delaybridge.store.command import LedgerSteps, RedisCommand, plain
 from delaybridge.store.keys import SCRIPT_KEYS
 from delaybridge.store.promotion import promote
-from delaybridge.store.tiers import NOW, POLICY, REPLACE
+from delaybridge.store.tiers import NOW, replaces
 from delaybridge.store.told import STAMP_BYTES
 from delaybridge.store.verbs import Bucket
 
@@ -65,7 +65,7 @@ def bring_lost(cold: ColdRecords, asked: _Asked) -> LedgerSteps[None]:
     keys = {
         row.name[:2]: _keys(command)["messages"]
         for command, own in asked
-        if command.name == "schedule" and int(command.args[POLICY]) == REPLACE
+        if replaces(command)
         for row in own
     }
     if not keys:
@@ -84,8 +84,8 @@ def bring_lost(cold: ColdRecords, asked: _Asked) -> LedgerSteps[None]:
 
 def promote_named(
     cold: ColdRecords, names: Iterable[Name], *, tier: int = COLD
-) -> LedgerSteps[bool]:
-    """Bring messages into Redis; whether any of them is there now.
+) -> LedgerSteps[set[Name]]:
+    """Bring messages into Redis; those that are there now.
 
     HOT: also those that it should have, but may lack. A namespace that was wiped is made again as
     it was. StoreWiped: it was made again with another birth id, or wiped once more.
@@ -94,7 +94,7 @@ def promote_named(
     for name in names:
         by_bucket[name[0]].append(name)
     if not by_bucket:
-        return False
+        return set()
     namespace = cold.records.namespace
     (record,) = yield [registry.read_birth(namespace)]
     if record is None and (known := (yield Work(cold.records.known))):
@@ -103,7 +103,7 @@ def promote_named(
         raise record
     if record is None:
         raise StoreWiped
-    found = False
+    found = set[Name]()
     for number, own in by_bucket.items():
         bucket = Bucket(namespace, number, record[1])
         found |= yield from _raising(promote(bucket, cold, own, tier=tier))
@@ -141,7 +141,7 @@ def _looks(
     """What is asked of each row; window, notes: the answers to `_marks`."""
     key, now_ms = _keys(command), int(command.args[NOW])
     for row in rows:
-        if window is not None and int(command.args[POLICY]) != REPLACE:
+        if window is not None and not replaces(command):
             yield row.name, now_ms, plain("ZSCORE", key["delivered"], row.id)
         if notes:
             call = row.stamp.to_bytes(STAMP_BYTES, "big") + row.id.encode()

@@ -20,6 +20,11 @@ REPLACE = 2  # policy
 CREATED = 1
 
 
+def replaces(command: RedisCommand[Any]) -> bool:
+    """Whether a command stores messages, and these replace others of their ids."""
+    return command.name == "schedule" and int(command.args[POLICY]) == REPLACE
+
+
 def only(command: RedisCommand[Any], places: Sequence[int]) -> RedisCommand[Any]:
     """The command with the messages at these places alone."""
     args = command.args

@@ -6,7 +6,7 @@ They are described in lua/, at the head of each script.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,8 @@ _LOWEST = 255  # priority
 _MAYBE_DELIVERED = 3  # policy
 # Places of arguments.
 _NOW, _POLICY, _ID, _SOURCE, _COUNT, _FIRST_ID = 0, 1, 2, 6, 9, 10
+_SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
+_RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
 
 
 def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> list[LedgerRow]:
@@ -75,6 +77,20 @@ def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int]]:
 def named(command: RedisCommand[Any], namespace: str) -> Name:
     """The message that a command by id names."""
     return bucket_in(command, namespace), str(command.args[_ID])
+
+
+def is_of_source(command: RedisCommand[Any]) -> bool:
+    """Whether it was read from a source, or has a reach: Redis alone can decide."""
+    return _has(command, _SOURCE_AND_REACH)
+
+
+def is_of_redis(command: RedisCommand[Any]) -> bool:
+    """Whether it is about what Redis has alone: so, or by the receipt of a consumer."""
+    return is_of_source(command) or _has(command, _RECEIPT_OF)
+
+
+def _has(command: RedisCommand[Any], places: Mapping[str, Sequence[int]]) -> bool:
+    return any(command.args[place] for place in places.get(command.name, ()))
 
 
 def marks_of(command: RedisCommand[Any]) -> str:

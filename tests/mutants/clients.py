@@ -120,8 +120,8 @@ MUTANTS = [
     Mutant(
         "ledger: a reschedule, wiped in between",
         "delaybridge/store/absent.py",
-        "            if not is_there or self._answers[i] is not Answer.UNKNOWN:\n",
-        "            if True:\n",
+        "return [i for i in asked if i in there and self._answers[i] is Answer.UNKNOWN]",
+        "return []",
         "a message that the ledger has is unknown",
         "tests/integration/test_wiped_calls.py -k sqlite",
     ),

@@ -61,8 +61,8 @@ MUTANTS = [
     ),
     Mutant(
         "recording: a clock that does not answer", "delaybridge/store/recording.py",
-        "                self.answers[i] = times[node]\n                continue\n",
-        "                times[node] = 0\n",
+        "                self.answers[i] = times[node]\n",
+        "                self._set_clock(i, 0)\n",
         "rows are written with the time 0", f"{_RECORDING} -k without_a_clock",
     ),
     Mutant(
@@ -138,21 +138,20 @@ MUTANTS = [
         "a wiped namespace has another birth id", f"{_RECORDING} -k without_the_ledger",
     ),
     Mutant(
-        "absent: one of the same calls knew", "delaybridge/store/absent.py",
-        "if all(self._answers[i] is Answer.UNKNOWN for i in own)",
-        "if any(self._answers[i] is Answer.UNKNOWN for i in own)",
-        "a message of the same id in another bucket is cancelled", f"{_ABSENT} -k knows_a_message",
+        "absent: a bucket that knew speaks for all", "delaybridge/store/absent.py",
+        "return self._answers[i] is Answer.UNKNOWN and (",
+        "return {*self._answers} == {Answer.UNKNOWN} and (",
+        "one of two messages with the id is delivered after `cancelled`",
+        f"{_ABSENT} -k by_itself",
     ),
     Mutant(
         "absent: what a consumer ends", "delaybridge/store/absent.py",
-        " or self._has(i, _RECEIPT_OF)):", "):",
+        "not is_of_redis(command)", "not is_of_source(command)",
         "a late consumer ends a message that it has not received", f"{_ABSENT} -k consumer",
     ),
     Mutant(
-        "absent: cancelled though the ledger is silent", "delaybridge/store/absent.py",
-        "                self._answers[i] = exc\n            return\n        "
-        "yield from self._withdraw",
-        "                pass\n            return\n        yield from self._withdraw",
+        "absent: cancelled though the ledger is silent", "delaybridge/store/recording.py",
+        "self.answers[i] = of_ledger(exc)", "pass",
         "`unknown` is said of a message that comes", f"{_ABSENT} -k silent",
     ),
     Mutant(
@@ -179,8 +178,25 @@ MUTANTS = [
     ),
     Mutant(
         "absent: unknown after three tries", "delaybridge/store/absent.py",
-        "        self._answers[i] = LedgerUnavailable(WENT_BACK)\n", "        pass\n",
+        "            self._answers[i] = LedgerUnavailable(WENT_BACK)\n", "            pass\n",
         "`unknown` is said of a message that comes", f"{_ABSENT} -k vanishes",
+    ),
+    Mutant(
+        "absent: only what is cold goes first", "delaybridge/store/absent.py",
+        "for i in asked if not self._recording.is_compared(i)]", "for i in ()]",
+        "ingest acknowledges a cancel, and the message that Redis lost comes later",
+        f"{_ABSENT} -k may_have_lost",
+    ),
+    Mutant(
+        "absent: one refusal is of all", "delaybridge/store/absent.py",
+        "                for i in own:\n", "                for i in places:\n",
+        "a bucket that cannot be restored refuses what others have",
+        f"{_ABSENT} -k concerns_its_own",
+    ),
+    Mutant(
+        "recording: compared in any past", "delaybridge/store/recording.py",
+        "is_healed_under(run)", "healed.startswith(('r', 'o'))",
+        "what Redis forgot is not replaced, and comes, too", f"{_RECORDING} -k to_be_replaced",
     ),
     Mutant(
         "tiers: warm of others", "delaybridge/store/tiering.py",
@@ -202,8 +218,8 @@ MUTANTS = [
     ),
     Mutant(
         "tiers: one bucket", "delaybridge/store/tiering.py",
-        "    found = False\n    for number, own in by_bucket.items():",
-        "    found = False\n    for number, own in [*by_bucket.items()][:1]:",
+        "    for number, own in by_bucket.items():",
+        "    for number, own in [*by_bucket.items()][:1]:",
         "cold messages of other buckets are unknown", f"{_RECORDING} -k several_buckets",
     ),
     Mutant(

@@ -39,8 +39,8 @@ MUTANTS = [
         f"{_BY_RECORD}[sqlite]",
     ),
     Mutant(
-        "lost: dead for good", "delaybridge/store/recorder.py",
-        '("reschedule", "kick", "discard")', '("reschedule",)',
+        "lost: dead for good", "delaybridge/store/absent.py",
+        '_MOVED = ("reschedule", "kick", "discard")', '_MOVED = ("reschedule",)',
         "a dead message that Redis lost is dead again after it was kicked, or discarded",
         f"{_BY_RECORD}[sqlite]",
     ),

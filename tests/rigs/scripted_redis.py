@@ -44,7 +44,7 @@ class ScriptedRedis:
         self.recorder = Recorder(ledger, "ns", HOT_MS)
         self.replies: dict[str, list[Any]] = {
             "TIME": [NOW_MS * 1000], "HMGET": [Standing()], "HGET": [None], "ZCARD": [0],
-            "ZSCORE": [None], "HEXISTS": [1], "GET": [(3, "birth")],
+            "ZSCORE": [None], "HEXISTS": [1], "INFO": [{"run_id": "run"}], "GET": [(3, "birth")],
             "schedule": [_created], "restore": [_restored],
             "cancel": [[CANCELLED, b""]], "reschedule": [RESCHEDULED], "kick": [KICKED],
         }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from delaybridge.errors import LedgerUnavailable, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.store.healing import Presence
+from delaybridge.store.healing import Presence, Standing
 from tests.rigs.scripted_redis import (
     BUCKET,
     BUCKETS,
@@ -66,11 +66,28 @@ def test_only_the_row_of_that_bucket_is_meant(site: ScriptedRedis, bucket: int) 
     assert states == ["cancelled" if bucket == own else "delayed" for own in (1, 2)]
 
 
-def test_a_call_that_a_bucket_knows_a_message_for_is_done(site: ScriptedRedis) -> None:
+def test_each_bucket_that_knows_no_message_is_looked_up_by_itself(site: ScriptedRedis) -> None:
+    """An id may be in several, under several keys."""
     site.replies["cancel"] = [NOT_HERE, [CANCELLED, b"\0\0\0\7"], _cancelled]
     calls = [BUCKETS[number].cancel(b"call", "x") for number in (1, 2)]
-    assert site.run(*calls) == [Answer.UNKNOWN, Answer.CANCELLED]
-    assert site.rows() == [("x", "delayed", 1)]
+    assert site.run(*calls) == [Answer.CANCELLED] * 2
+    assert site.rows() == [("x", "cancelled", 0)]
+
+
+def test_a_call_that_one_bucket_knows_a_message_for_takes_one_transaction(
+    site: ScriptedRedis,
+) -> None:
+    before = site.works
+    site.replies["cancel"] = [(CANCELLED, b"\0\0\0\1"), NOT_HERE]
+    calls = [BUCKETS[number].cancel(b"call", "x") for number in (1, 2)]
+    assert site.run(*calls) == [Answer.CANCELLED, Answer.UNKNOWN]
+    assert site.works == before + 1
+
+
+def test_the_same_call_twice_in_a_pipeline_has_one_answer(site: ScriptedRedis) -> None:
+    site.replies["cancel"] = [NOT_HERE, NOT_HERE, _cancelled]
+    assert site.run(*[BUCKET.cancel(b"call", "x")] * 2) == [Answer.CANCELLED] * 2
+    assert len(cancels(site)) == 3
 
 
 def test_calls_of_different_callers_are_withdrawn_each_for_itself(site: ScriptedRedis) -> None:
@@ -105,6 +122,21 @@ def test_a_cold_message_goes_into_redis_before_such_a_call(site: ScriptedRedis, 
     site.run(getattr(BUCKET, verb)(b"call", "y", *when, reach="[]"))
     names = [each.name for each in site.asked]
     assert names.index("restore") < names.index(verb)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "reschedule"])
+@pytest.mark.parametrize(
+    ("healed", "brought"), [("", 1), ("?run:1", 1), ("old:1", 1), ("run:1", 0)]
+)
+def test_what_redis_may_have_lost_goes_into_it_before_such_a_call(
+    site: ScriptedRedis, verb: str, healed: str, brought: int
+) -> None:
+    site.replies["HMGET"] = [Standing("", healed)]
+    when = {"cancel": (), "reschedule": ("+5",)}[verb]
+    site.run(getattr(BUCKET, verb)(b"call", "x", *when, source="s", offset=7))
+    names = [each.name for each in site.asked]
+    assert names.count("restore") == brought
+    assert not brought or names.index("restore") < names.index(verb)
 
 
 @pytest.mark.parametrize("verb", ["cancel", "reschedule"])
@@ -183,6 +215,30 @@ def test_only_a_dead_one_is_kicked(site: ScriptedRedis, state: str, answer: Answ
     site.ask("UPDATE message SET state = :state", state=state)
     assert site.run(BUCKET.kick(b"call", "x")) == [answer]
     assert bool(site.sent("restore")) == (answer is Answer.KICKED)
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+def test_many_are_brought_in_as_many_transactions_as_one(site: ScriptedRedis, tier: int) -> None:
+    works = []
+    for ids in (["x"], ["a", "b", "c", "d"]):
+        for id in set(ids) - {"x"}:
+            site.run(site.schedule(id))
+        site.ask("UPDATE message SET tier = :tier", tier=tier)
+        site.replies["reschedule"] = [*[UNKNOWN] * len(ids), RESCHEDULED]
+        before = site.works
+        found = site.run(*(BUCKET.reschedule(b"call", id, "+5") for id in ids))
+        assert found == [Answer.RESCHEDULED] * len(ids)
+        works.append(site.works - before)
+    assert works[0] == works[1]
+
+
+def test_a_bucket_that_cannot_be_restored_concerns_its_own_alone(site: ScriptedRedis) -> None:
+    site.run(site.schedule("y", bucket=BUCKETS[2]))
+    broken = StoreUnavailable("redis: away")
+    site.replies["restore"] = [lambda call: broken if "ns:1}" in call.keys[0] else [0]]
+    site.replies["reschedule"] = [UNKNOWN, UNKNOWN, RESCHEDULED]
+    calls = [BUCKETS[number].reschedule(b"call", id, "+5") for number, id in ((1, "x"), (2, "y"))]
+    assert site.run(*calls) == [broken, Answer.RESCHEDULED]
 
 
 def test_what_has_left_is_unknown(site: ScriptedRedis) -> None:

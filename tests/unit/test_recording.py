@@ -289,6 +289,7 @@ def test_redis_answers_a_cold_call_for_an_id_that_was_delivered_within_its_windo
         ("", 0, 1, True),
         ("?run:1", 0, 1, True),
         ("run:1", 0, 1, False),  # its comparison has brought it
+        ("other:1", 0, 1, True),  # Redis has started again, perhaps with an older past
         ("", 1, 1, False),
         ("", 0, 0, False),
     ],
