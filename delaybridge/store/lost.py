@@ -6,13 +6,14 @@ Workers restore them soon; whoever purges a destination meanwhile means them, to
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delaybridge.errors import StoreError
 from delaybridge.ledger.rows import DEAD, EXPIRED, LedgerRow
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
 from delaybridge.store.agreement import PAGE_MESSAGES, looked_for
-from delaybridge.store.command import LedgerSteps
+from delaybridge.store.command import Each, LedgerSteps, RedisCommand
 from delaybridge.store.healing import Presence, restore, standing
 from delaybridge.store.record import UNTRIED, joined_record
 from delaybridge.store.replies import Row
@@ -34,14 +35,15 @@ def lost(
 ) -> LedgerSteps[LostSlice]:
     """Messages of a bucket that Redis lacks, by due time and call, after these two.
 
-    to: how their destinations begin.
+    to: how their destinations begin. Raises why the bucket cannot answer: the caller goes on.
     """
     asked = partial(records.page, bucket=bucket.number, limit=PAGE_MESSAGES, is_brief=True, to=to)
     found: list[Presence] | None = None
     while found is None:  # too much has left since: read it again
-        (as_of,) = yield [standing(bucket)]
+        as_of = yield from _of_bucket(standing(bucket))
         page: list[LedgerRow] = yield Work(partial(asked, after=after))
-        (found,) = (yield [restore(bucket, as_of, map(looked_for, page))]) if page else ([],)
+        look = restore(bucket, as_of, map(looked_for, page))
+        found = (yield from _of_bucket(look)) if page else []
     absent = [
         row.number
         for row, where in zip(page, found, strict=True)
@@ -50,6 +52,13 @@ def lost(
     rows = (yield Work(partial(records.of_numbers, numbers=absent))) if absent else []
     following = (page[-1].due_ms, page[-1].number) if len(page) == PAGE_MESSAGES else None
     return LostSlice([*map(_row, rows)], following)
+
+
+def _of_bucket(command: RedisCommand[Any]) -> LedgerSteps[Any]:
+    (answer,) = yield Each([command])
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer
 
 
 def _row(row: LedgerRow) -> Row:

@@ -140,7 +140,12 @@ class Walk:
         assert self._records is not None
         first_ms, last_ms = self._span_ms
         after = self._after or (int(first_ms or 0), -1)
-        found = yield from lost(bucket, self._records, after, self._place or self._wanted)
+        try:
+            found = yield from lost(bucket, self._records, after, self._place or self._wanted)
+        except StoreError as exc:
+            yield from self._damaged(bucket, exc)
+            self._advance(None)
+            return []
         rows = [
             row
             for row in found.messages

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import Answer, Client
+from delaybridge import Answer, Client, Selection
+from delaybridge.errors import StoreDamaged
 from delaybridge.ingest.entries import Change
 from delaybridge.ingest.storing import store_entries
 from delaybridge.ledger.work import Work
@@ -147,3 +148,22 @@ def test_verbs_for_many_take_few_transactions(site: Site, monkeypatch: pytest.Mo
     assert {*site.client.discard_many([f"n{id}" for id in ids])} == {Answer.UNKNOWN}
     assert {*site.client.cancel_many(ids)} == {Answer.CANCELLED}
     assert len(works) < 20
+
+
+# a damaged bucket
+
+
+@OTHERS
+def test_a_damaged_bucket_hides_nothing_of_the_others(site: Site) -> None:
+    ids = {f"m{number}" for number in range(16)}
+    for id in ids:
+        site.client.schedule(TO, b"x", id=id, delay=HOT_S)
+    damaged, lost = ({id for id in ids if bucket(id) == number} for number in (0, 1))
+    site.raw.set(site.key(0, "due"), "no zset")
+    site.raw.delete(site.key(1, "due"), site.key(1, "messages"))
+    found: set[str] = set()
+    with pytest.raises(StoreDamaged):
+        for page in site.client.select(Selection(place=TO)):
+            found |= {each.id for each in page}
+            assert {*site.client.cancel_many(page)} <= {Answer.CANCELLED}
+    assert lost <= found == ids - damaged

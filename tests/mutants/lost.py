@@ -13,6 +13,12 @@ _TEXTS = "tests/integration/test_ledger_texts.py"
 _LOST_KEYS = "tests/integration/test_lost_keys_ledger.py"
 MUTANTS = [
     Mutant(
+        "lost: a damaged bucket ends the walk", "delaybridge/store/lost.py",
+        "(answer,) = yield Each([command])", "(answer,) = yield [command]",
+        "with a ledger one damaged bucket stops a purge of all others",
+        "tests/integration/test_verbs_absent.py -k damaged",
+    ),
+    Mutant(
         "told: a destination as it is", "delaybridge/store/told.py",
         "destination = printable(destination_text(payload))",
         "destination = destination_text(payload)",
