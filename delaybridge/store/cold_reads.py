@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from delaybridge.errors import LedgerUnavailable, StoreError
-from delaybridge.ledger.rows import COLD, LedgerRow
+from delaybridge.ledger.rows import COLD, DEAD, EXPIRED, LedgerRow
 from delaybridge.ledger.work import READ_AGAIN, SLOW_S, Work
 from delaybridge.store.command import LedgerSteps, RedisCommand
+from delaybridge.store.foreseen import is_foreseen
+from delaybridge.store.lost import absent_of
 from delaybridge.store.told import STAMP_BYTES, bucket_in
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from delaybridge.ledger.counts import ColdTotals
 
 _DUE = ":due"
+_DELAYED, _DEAD = 0, 3  # states, as `get` answers
 _BRIEF = 1  # a page: only where messages are bound for
 _HEAD = struct.Struct(">Bd")
 _DRAWN = 2000  # numbers of rows that are looked up for a sample
@@ -114,23 +117,34 @@ class ColdReads:
             return
         try:
             rows = yield Work(lambda on: self._cold.records.live(on, [*absent]))
+            yield from self._give(self._asking(absent, rows), answers)
         except StoreError as exc:
             for i in (i for own in absent.values() for i in own):
                 answers[i] = exc
-            return
-        for row in rows:
-            asking = (i for i in absent[row.id] if self._bucket(i) == row.bucket)
-            for i in asking:
-                answers[i] = yield from self._given(self.commands[i], row)
 
-    def _bucket(self, i: int) -> int:
-        return bucket_in(self.commands[i], self._namespace)
+    def _asking(
+        self, absent: Mapping[str, Sequence[int]], rows: Sequence[LedgerRow]
+    ) -> dict[int, LedgerRow]:
+        """The row that each command is about: a cold one, if there is any."""
+        return {
+            i: row
+            for row in sorted(rows, key=lambda row: row.tier)
+            for i in absent[row.id]
+            if bucket_in(self.commands[i], self._namespace) == row.bucket
+        }
 
-    def _given(self, command: RedisCommand[Any], row: LedgerRow) -> LedgerSteps[Any]:
-        if row.tier == COLD:
-            return command.parse([0, _record(row), b"", b"", b"", 0])
-        (answer,) = yield [command]  # it was promoted meanwhile; or Redis has lost it
-        return answer
+    def _give(self, asking: Mapping[int, LedgerRow], answers: list[Any]) -> LedgerSteps[None]:
+        hot = [i for i, row in asking.items() if row.tier != COLD]
+        # They were promoted meanwhile; or Redis has lost them.
+        again = (yield [self.commands[i] for i in hot]) if hot else []
+        for i, answer in zip(hot, again, strict=True):
+            answers[i] = answer
+        foreseen = [i for i in hot if answers[i] is None and is_foreseen(self.commands[i])]
+        absent = yield from absent_of(self._namespace, [asking[i] for i in foreseen])
+        for i, row in asking.items():
+            if row.tier == COLD or (i in foreseen and row.name in absent):
+                state = _DEAD if row.state in (DEAD, EXPIRED) else _DELAYED
+                answers[i] = self.commands[i].parse([state, _record(row), b"", b"", b"", 0])
 
     def _absent(self, answers: Sequence[Any]) -> dict[str, list[int]]:
         """Ids that no bucket knew -> the places of the commands that asked for them."""

@@ -30,6 +30,11 @@ def foresee(bucket: Bucket, verb: str, id: str) -> RedisCommand[Answer | None]:
     return RedisCommand("get", names, (id, _HEAD_BYTES), partial(_read, verb, id))
 
 
+def is_foreseen(command: RedisCommand[Any]) -> bool:
+    """Whether a command only reads what a verb would answer."""
+    return getattr(command.parse, "func", None) is _read
+
+
 def _read(verb: str, id: str, reply: list[Any] | None) -> Answer | None:
     row = replies.read_message(id, reply)
     if row is None:

@@ -5,13 +5,16 @@ Workers restore them soon; whoever purges a destination meanwhile means them, to
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.errors import StoreError
-from delaybridge.ledger.rows import DEAD, EXPIRED, LedgerRow
+from delaybridge.ledger.rows import DEAD, EXPIRED, LedgerRow, RowName
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
+from delaybridge.store import registry
 from delaybridge.store.agreement import PAGE_MESSAGES, looked_for
 from delaybridge.store.command import Each, LedgerSteps, RedisCommand
 from delaybridge.store.healing import Presence, restore, standing
@@ -52,6 +55,27 @@ def lost(
     rows = (yield Work(partial(records.of_numbers, numbers=absent))) if absent else []
     following = (page[-1].due_ms, page[-1].number) if len(page) == PAGE_MESSAGES else None
     return LostSlice([*map(_row, rows)], following)
+
+
+def absent_of(namespace: str, rows: Sequence[LedgerRow]) -> LedgerSteps[set[RowName]]:
+    """Those of these rows whose messages Redis lacks, and that have not left it."""
+    if not rows:
+        return set()
+    birth = yield from _of_bucket(registry.read_birth(namespace))
+    by_bucket = defaultdict[int, list[LedgerRow]](list)
+    for row in rows:
+        by_bucket[row.bucket].append(row)
+    absent = set[RowName]()
+    for number, own in by_bucket.items():
+        bucket = Bucket(namespace, number, birth[1] if birth else "")
+        as_of = yield from _of_bucket(standing(bucket))
+        found = yield from _of_bucket(restore(bucket, as_of, map(looked_for, own)))
+        absent |= {
+            row.name
+            for row, where in zip(own, found or (), strict=False)
+            if where is Presence.ABSENT
+        }
+    return absent
 
 
 def _of_bucket(command: RedisCommand[Any]) -> LedgerSteps[Any]:

@@ -167,3 +167,21 @@ def test_a_damaged_bucket_hides_nothing_of_the_others(site: Site) -> None:
             found |= {each.id for each in page}
             assert {*site.client.cancel_many(page)} <= {Answer.CANCELLED}
     assert lost <= found == ids - damaged
+
+
+# a dry run
+
+
+@OTHERS
+def test_a_dry_run_says_what_becomes_of_what_redis_lacks(site: Site) -> None:
+    delays = {"m0": HOT_S, "m1": HOT_S, "m2": COLD_S}
+    for id, delay in delays.items():
+        site.client.schedule(TO, b"x", id=id, delay=delay)
+    site.lose()
+    cancelled, rescheduled = [Answer.CANCELLED] * 3, [Answer.RESCHEDULED] * 3
+    assert site.client.cancel_many(delays, dry_run=True) == cancelled
+    assert site.client.reschedule_many(delays, delay=999, dry_run=True) == rescheduled
+    assert site.client.kick_many(delays, dry_run=True) == [Answer.UNKNOWN] * 3
+    assert site.client.get("m0") is None, "it has brought one"
+    assert site.client.cancel_many(delays) == cancelled
+    assert site.client.cancel_many(delays, dry_run=True) == [Answer.UNKNOWN] * 3

@@ -238,7 +238,7 @@ MUTANTS = [
     ),
     Mutant(
         "cold reads: the id in another bucket", "delaybridge/store/cold_reads.py",
-        "if self._bucket(i) == row.bucket)", ")",
+        "if bucket_in(self.commands[i], self._namespace) == row.bucket", "",
         "a message is found that is not the one asked for", f"{_COLD} -k no_bucket_knows",
     ),
     Mutant(
@@ -279,8 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         "cold reads: no message while the ledger is silent", "delaybridge/store/cold_reads.py",
-        "                answers[i] = exc\n            return\n        for row",
-        "                pass\n            return\n        for row",
+        "                answers[i] = exc\n", "                pass\n",
         "a message counts as unknown that comes", f"{_COLD} -k neither_there",
     ),
     Mutant(

@@ -13,6 +13,12 @@ _TEXTS = "tests/integration/test_ledger_texts.py"
 _LOST_KEYS = "tests/integration/test_lost_keys_ledger.py"
 MUTANTS = [
     Mutant(
+        "lost: a dry run sees Redis alone", "delaybridge/store/cold_reads.py",
+        "if answers[i] is None and is_foreseen(self.commands[i])]", "if False]",
+        "a dry run says `unknown` of what the real one cancels",
+        "tests/integration/test_verbs_absent.py -k dry_run",
+    ),
+    Mutant(
         "lost: a damaged bucket ends the walk", "delaybridge/store/lost.py",
         "(answer,) = yield Each([command])", "(answer,) = yield [command]",
         "with a ledger one damaged bucket stops a purge of all others",
