@@ -16,9 +16,10 @@ import pytest
 import redis as redis_py
 
 from delaybridge import Answer, AsyncClient, Selection
-from delaybridge.ingest.entries import Quarantine
+from delaybridge.accept.accept import Accepted
+from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
-from delaybridge.message import Record, State, encode_record
+from delaybridge.message import OnConflict, Record, State, encode_record
 from delaybridge.store import keys
 from delaybridge.store.agreement import WantedRows
 from delaybridge.store.promotion import promote_due
@@ -28,11 +29,12 @@ from tests.rigs.api import api, ended_job
 from tests.rigs.bucket import World
 from tests.rigs.delivering import Delivering
 
-BROKERS = dict.fromkeys(("memory", "youzan", "queue", "mykit", "cleared"), "memory://")
+BROKERS = dict.fromkeys(("memory", "youzan", "queue", "mykit", "cleared", "restored"), "memory://")
 DELAYS = {"hot": "30m", "cold": "2h", "lost": "30m", "in flight": "0s"}
 STATES = ("hot", "cold", "in flight", "dead", "lost", "lost dead")
 MEANT = {"cold": "hot", "lost": "hot", "lost dead": "dead"}
 """A state -> one that is answered alike."""
+REACH = '[["^memory:"]]'
 Verb = Callable[["Site", str, str], Awaitable[Any]]  # id, destination
 
 
@@ -99,6 +101,32 @@ async def replace(site: Site, id: str, to: str) -> Any:
     return receipt.answer
 
 
+def ingesting(made: Callable[[str, str], Entry]) -> Verb:
+    """What ingest reads. made: of id and destination."""
+
+    async def verb(site: Site, id: str, to: str) -> Any:
+        return await site.client.run(lambda calls: store_entries(calls, [made(id, to)]))
+
+    return verb
+
+
+def change(**how: Any) -> Verb:
+    """offset: each in a source of its own."""
+    return ingesting(
+        lambda id, to: Change(id, None, b"3rd!", source=f"t/{id}" if "offset" in how else "", **how)
+    )
+
+
+def scheduled(id: str, to: str) -> Schedule:
+    payload = encode_record(Record(to, b"second"))
+    accepted = Accepted(id, id.encode(), "+3600000", 255, payload)
+    return Schedule(accepted, b"2nd!", OnConflict.REPLACE, payload, f"t/{id}", 1, "")
+
+
+async def outbox_cancel(site: Site, id: str, to: str) -> Any:
+    return await site.client.run(lambda calls: calls.cancel_each([(id, None)]))
+
+
 async def purge(site: Site, id: str, to: str) -> Any:
     return dict(await site.client.purge(to))
 
@@ -153,6 +181,12 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "mykit delete": (getting("mykit", "/delete?jobId={id}"), "mykit"),
     "mykit reStoreJob": (getting("mykit", "/reStoreJob?jobId={id}"), "mykit"),
     "mykit clearAll": (getting("cleared", "/clearAll?confirm={confirm}"), "cleared"),
+    "ingest cancel": (change(offset=1), "memory"),
+    "ingest cancel within a reach": (change(reach=REACH), "memory"),
+    "ingest reschedule": (change(when="+3600000", reach=REACH), "memory"),
+    "ingest replace": (ingesting(scheduled), "memory"),
+    "outbox cancel": (outbox_cancel, "memory"),
+    "mykit reStore": (getting("restored", "/reStore?expire=true"), "restored"),
 }
 WAITS = {("replace", "in flight")}
 """These wait until it was delivered: tests/integration/test_scheduled_again.py."""
@@ -170,7 +204,7 @@ async def opened(stack: AsyncExitStack, redis_url: str, namespace: str, **kept: 
                 compat_destination=f"{broker}:{{topic}}", **ledger)
         )
         for broker, compat in (("youzan", "youzan"), ("queue", "delay-queue"), ("mykit", "mykit"),
-                               ("cleared", "mykit"))
+                               ("cleared", "mykit"), ("restored", "mykit"))
     }  # fmt: skip
     return Site(namespace, client, dialects, raw)
 
