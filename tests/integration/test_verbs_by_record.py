@@ -96,6 +96,13 @@ def by_id(name: str, **options: Any) -> Verb:
     return verb
 
 
+def dry(name: str, **options: Any) -> Verb:
+    async def verb(site: Site, id: str, to: str) -> Any:
+        return await getattr(site.client, name)([id], dry_run=True, **options)
+
+    return verb
+
+
 async def replace(site: Site, id: str, to: str) -> Any:
     receipt = await site.client.schedule(to, b"second", id=id, delay="1h", on_conflict="replace")
     return receipt.answer
@@ -185,6 +192,10 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "ingest cancel within a reach": (change(reach=REACH), "memory"),
     "ingest reschedule": (change(when="+3600000", reach=REACH), "memory"),
     "ingest replace": (ingesting(scheduled), "memory"),
+    "cancel, dry": (dry("cancel_many"), "memory"),
+    "reschedule, dry": (dry("reschedule_many", delay="1h"), "memory"),
+    "kick, dry": (dry("kick_many"), "memory"),
+    "discard, dry": (dry("discard_many"), "memory"),
     "outbox cancel": (outbox_cancel, "memory"),
     "mykit reStore": (getting("restored", "/reStore?expire=true"), "restored"),
 }
