@@ -93,4 +93,4 @@ class Copy(Delivery):
     @property
     def item(self) -> Item:
         """Its name in a script call."""
-        return Item(self.id, self.claim, self.score)
+        return Item(self.id, self.claim, self.score, self.stamp)

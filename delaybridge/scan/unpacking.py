@@ -28,8 +28,8 @@ def copies_of(
     route, is_spread = lanes.route, lanes.is_spread
     tried = claimed.tried or [b""] * len(claimed.ids)
 
-    def bury(id: str, reason: str) -> None:
-        session.exits.bury(Item(id, claimed.number, 0.0), reason, counted=False)
+    def bury(id: str, stamp: bytes, reason: str) -> None:
+        session.exits.bury(Item(id, claimed.number, 0.0, stamp), reason, counted=False)
         emit(Buried(destination="?", messages=1, reason="undecodable"))
 
     for raw_id, raw, failures in zip(claimed.ids, claimed.records, tried, strict=True):
@@ -38,10 +38,10 @@ def copies_of(
             score, payload = split_record(raw)
             record = decode_record(payload)
         except UnicodeDecodeError:
-            bury(cast(str, raw_id), "undecodable: id")
+            bury(cast(str, raw_id), b"", "undecodable: id")
             continue
         except DecodeError as exc:
-            bury(id, f"{exc.code}: {exc.detail}")
+            bury(id, raw[STAMP], f"{exc.code}: {exc.detail}")
             continue
         destination, lane = route(record.destination, now_ms)
         copy = Copy(lot, id, score, parse_tried(failures), record, destination, lane)

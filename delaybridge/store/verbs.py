@@ -1,7 +1,6 @@
 """The verbs of one bucket, without I/O: each builds the `RedisCommand` that a store runs.
 
-The scripts are in lua/, under the verbs' names. Each is safe to run twice, with other calls in
-between, so a command may be sent again when its reply was lost.
+The scripts are in lua/, under the verbs' names. Each may be sent again, also after other calls.
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ _OFFSET = struct.Struct(">Q")
 
 
 class Item(NamedTuple):
-    """A claimed message, as the owner's verbs name it."""
+    """A claimed message, as its owner names it. stamp: of its call; empty if that is unknown."""
 
     id: str
     claim: int
     score: float
+    stamp: bytes = b""
 
 
 def new_stamp() -> bytes:

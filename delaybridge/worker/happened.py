@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 100_000  # history that waits for the ledger; more is left out
 _PAGE = 5000  # messages in one transaction
+_PAGE_STEPS = 1000  # of history: each burial may have an error of its own
 _MOST_BYTES = 64 * 2**20
 _BATCH_BYTES = 350  # besides what its messages take
 _END = "\0"  # no id contains it
@@ -49,6 +50,18 @@ class Delivered(NamedTuple):
     name: RowName
     due_ms: int
     at_ms: int
+
+
+class Burial(NamedTuple):
+    """A message that was given up. stamp: of the call that scheduled it."""
+
+    step: Step
+    stamp: int
+
+    @property
+    def name(self) -> RowName:
+        """Its row: a later call of the same id may have one by now."""
+        return self.step.bucket, self.step.id, self.stamp
 
 
 class _Batch(NamedTuple):
@@ -79,7 +92,8 @@ class Happened:
     def __init__(self, worker: str, most_bytes: int = _MOST_BYTES) -> None:
         self.worker, self._most_bytes = worker, most_bytes
         self.steps: list[Step] = []
-        self.dead: list[Step] = []
+        self.dead: list[Burial] = []
+        self._telling = asyncio.Lock()  # history
         self.messages = self._bytes = self._number = 0
         self.silence = Silence()
         self._is_full = False
@@ -95,8 +109,10 @@ class Happened:
                 reason = error.partition("\n")[2]
                 self.steps.append(Step(item.id, IN_FLIGHT, DELAYED, now_ms, *who, error=reason))
         for item, _, _, reason in report.buried:
-            state = EXPIRED if reason.startswith(EXPIRED) else DEAD
-            self.dead.append(Step(item.id, IN_FLIGHT, state, now_ms, *who, error=reason))
+            if item.stamp:  # else no row is known to be its own
+                state = EXPIRED if reason.startswith(EXPIRED) else DEAD
+                step = Step(item.id, IN_FLIGHT, state, now_ms, *who, error=reason)
+                self.dead.append(Burial(step, int.from_bytes(item.stamp, "big")))
         for kept in (self.steps, self.dead):
             if len(kept) > _MOST_STEPS:
                 del kept[: len(kept) - _MOST_STEPS]
@@ -173,15 +189,16 @@ class Happened:
         self.forget(bucket, last)
 
     async def tell_history(self, ledger: Ledger, records: Records) -> None:
-        """Have the ledger know what else happened."""
-        steps, dead = self.steps, self.dead
-        if steps or dead:
-            self.steps, self.dead = [], []
-            try:
-                await ledger.run_async(Work(partial(_note, records, steps, dead)))
-            except (Exception, asyncio.CancelledError):
-                self.steps, self.dead = steps + self.steps, dead + self.dead
-                raise
+        """Have the ledger know what else happened; returns when all of it is told."""
+        async with self._telling:
+            while self.steps or self.dead:
+                page = self.steps[:_PAGE_STEPS], self.dead[:_PAGE_STEPS]
+                del self.steps[:_PAGE_STEPS], self.dead[:_PAGE_STEPS]
+                try:
+                    await ledger.run_async(Work(partial(_note, records, *page)))
+                except (Exception, asyncio.CancelledError):
+                    self.steps[:0], self.dead[:0] = page
+                    raise
 
     # sessions
 
@@ -214,8 +231,11 @@ def _hand_over(records: Records, worker: str, found: Sequence[Delivered], on: An
         records.note(on, [*new.values()])
 
 
-def _note(records: Records, steps: Sequence[Step], dead: Sequence[Step], on: Any) -> None:
-    records.note(on, [*steps, *dead])
-    for step in dead:
-        name = [(step.bucket, step.id)]
-        records.change(on, name, step.after, step.at_ms, error=step.error)
+def _note(records: Records, steps: Sequence[Step], dead: Sequence[Burial], on: Any) -> None:
+    records.note(on, [*steps, *(each.step for each in dead)])
+    alike = defaultdict[tuple[str, str], list[Burial]](list)
+    for each in dead:
+        alike[each.step.after, each.step.error].append(each)
+    for (state, error), some in alike.items():
+        at_ms = max(each.step.at_ms for each in some)
+        records.change(on, [each.name for each in some], state, at_ms, error=error)

@@ -22,11 +22,12 @@ from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store import healing, keys, registry
 from delaybridge.store.healing import Sealed
 from delaybridge.store.keys import bucket_of
+from delaybridge.store.record import STAMP
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.replies import Fleet
 from delaybridge.store.verbs import Bucket
 from delaybridge.worker import reconciling
-from delaybridge.worker.happened import Happened
+from delaybridge.worker.happened import Burial, Happened
 from delaybridge.worker.reconciling import Reconciling
 from tests.rigs.bucket_session import copy_of, new_session
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
@@ -121,7 +122,10 @@ async def test_what_was_delivered_during_an_outage_before_a_wipe_does_not_come_a
     """Also if buckets are taken before the database is back, and wait for it."""
     await deliver_during_an_outage(crew, arrived, database, w=CALM)
     number, happened = bucket_of(b"later0", BUCKETS), crew.workers["w"].happened
-    happened.dead.append(Step("later0", IN_FLIGHT, DEAD, 1, "w", number, error="unroutable"))
+    with redis_py.Redis.from_url(server.url) as connection:
+        record = connection.hget(keys.bucket_key(crew.namespace, number, "messages"), "later0")
+    step = Step("later0", IN_FLIGHT, DEAD, 1, "w", number, error="unroutable")
+    happened.dead.append(Burial(step, int.from_bytes(record[STAMP], "big")))  # type: ignore[index]
     before = held(crew, "w")
     wipe(server, keys.birth(crew.namespace) if is_taken_first else "")
     if is_taken_first:

@@ -202,6 +202,18 @@ async def test_what_was_delivered_of_buckets_of_others_is_told(
     telling.cancel()
 
 
+async def test_a_burial_that_is_told_late_is_not_of_a_later_call(side: Side) -> None:
+    """The later message would be brought into the dead set, and never arrive."""
+    side.rows("x", "x")
+    side.probe.ask("UPDATE message SET tier = 0, state = 'cancelled' WHERE stamp = 1")
+    side.session.exits.bury(copy_of(side.session, "x").item, "expired: ttl", counted=False)
+    side.reconciling.told(side.session, side.session.exits.take(), 1)
+    await side.happened.tell_history(side.recorder.ledger, side.recorder.records)
+    found = side.probe.ask("SELECT stamp, state FROM message ORDER BY stamp")
+    assert [*map(tuple, found)] == [(1, CANCELLED), (2, DELAYED)]
+    assert side.steps == ["x"]
+
+
 # before the first claim
 
 

@@ -171,8 +171,28 @@ MUTANTS = [
     ),
     Mutant(
         "happened: history is lost", "delaybridge/worker/happened.py",
-        "                self.steps, self.dead = steps + self.steps, dead + self.dead\n", "",
+        "                    self.steps[:0], self.dead[:0] = page\n", "",
         "what was buried while the database is away is not dead after a wipe",
+        "tests/unit/test_happened.py",
+    ),
+    Mutant(
+        "happened: a burial of any call", "delaybridge/worker/happened.py",
+        "[each.name for each in some]", "[each.name[:2] for each in some]",
+        "what was scheduled again after it was given up is brought into the dead set, and is lost",
+        "tests/integration/test_ledger_steps.py::"
+        "test_a_burial_that_is_told_late_is_not_of_a_later_call",
+    ),
+    Mutant(
+        "happened: all history at once", "delaybridge/worker/happened.py",
+        "page = self.steps[:_PAGE_STEPS], self.dead[:_PAGE_STEPS]",
+        "page = self.steps[:], self.dead[:]",
+        "history of a long outage is never told, and after a wipe no bucket is rebuilt",
+        "tests/unit/test_happened.py",
+    ),
+    Mutant(
+        "happened: history that another tells is told", "delaybridge/worker/happened.py",
+        "        async with self._telling:\n", "        if True:\n",
+        "a bucket is rebuilt before the ledger knows what is dead, which comes again",
         "tests/unit/test_happened.py",
     ),
     Mutant(

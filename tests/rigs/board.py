@@ -80,10 +80,12 @@ class Board:
         due_ms = NOW_MS - late_ms
         destination, lane = self.lanes.route(text, NOW_MS)
         body = record.pop("body", b"")
-        return Copy(
+        copy = Copy(
             *(Lot(session or self.session, 11), f"m{self._count}", due_ms + self._count / 1024),
             *(Tried(failures, maybe), Record(text, body, **record), destination, lane),
         )
+        copy.stamp = b"call"
+        return copy
 
     def pass_(self, copy: Copy, now_ms: int = NOW_MS) -> str:
         """What `admit` decides about a ripe copy: go, wait or leave."""

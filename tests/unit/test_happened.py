@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import ConfigError, LedgerUnavailable, StoreUnavailable
-from delaybridge.ledger.rows import DEAD, DELAYED, IN_FLIGHT, PUBLISHED, RowName, Step
+from delaybridge.ledger.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, PUBLISHED, RowName, Step
+from delaybridge.store.verbs import Item
 from delaybridge.worker import happened as happened_module
-from delaybridge.worker.happened import Delivered, Happened
+from delaybridge.worker.happened import Burial, Delivered, Happened
 from delaybridge.worker.silence import Silence
 from tests.rigs.bucket_session import copy_of, new_session
+from tests.rigs.waiting import until_async
 
 NUMBER = 3
 SESSION = new_session(NUMBER)
@@ -96,10 +99,18 @@ class Ledger:
     def __init__(self) -> None:
         self.told: list[list[Step]] = []
         self.changed: dict[str, str] = {}
+        self.named: list[Sequence[Any]] = []
         self.error: Exception | None = None
+        self.asked, self.fails_after = 0, inf
+        self.answers: asyncio.Event | None = None
         self.records: Any = self
 
     async def run_async(self, work: Any) -> None:
+        self.asked += 1
+        if self.answers is not None:
+            await self.answers.wait()
+        if self.asked > self.fails_after:
+            raise LedgerUnavailable("ledger: gone")
         if self.error is not None:
             raise self.error
         work.run(None)
@@ -111,6 +122,7 @@ class Ledger:
         self.told.append([*steps])
 
     def change(self, on: Any, names: Sequence[Any], state: str, *_: Any, **__: Any) -> None:
+        self.named.append(names)
         self.changed |= {name[1]: state for name in names}
 
 
@@ -129,10 +141,67 @@ async def test_all_that_was_delivered_is_told_page_by_page(
     assert not happened.messages
 
 
+def bury(happened: Happened, id: str, reason: str, now_ms: int = 1, stamp: int = 1) -> None:
+    session = new_session(NUMBER)
+    session.exits.bury(copy_of(session, id, stamp=stamp).item, reason, counted=True)
+    happened.told(session, session.exits.take(), now_ms)
+
+
+async def test_what_is_dead_is_told_of_the_call_that_scheduled_it() -> None:
+    """A later one of the same id may have a row by now."""
+    happened, ledger = Happened("w"), Ledger()
+    bury(happened, "a", "unroutable: q", stamp=2**32 - 1)
+    bury(happened, "b", "expired", stamp=7)
+    undecodable = Item("c", 1, 0.0)
+    SESSION.exits.bury(undecodable, "undecodable: id", counted=False)
+    happened.told(SESSION, SESSION.exits.take(), 1)
+    await happened.tell_history(ledger, ledger.records)  # type: ignore[arg-type]
+    assert ledger.named == [[(NUMBER, "a", 2**32 - 1)], [(NUMBER, "b", 7)]]
+    assert ledger.changed == {"a": DEAD, "b": EXPIRED}
+
+
+async def test_history_is_told_page_by_page_and_what_is_alike_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An outage's at once would take longer than the database has time, again and again."""
+    monkeypatch.setattr(happened_module, "_PAGE_STEPS", 3)
+    happened, ledger = Happened("w"), Ledger()
+    for n in range(7):
+        bury(happened, f"m{n}", "expired" if n % 2 else "unroutable", now_ms=n)
+    happened.steps += [Step(f"m{n}", IN_FLIGHT, DELAYED, n, "w", NUMBER) for n in range(4)]
+    ledger.fails_after = 2
+    with pytest.raises(LedgerUnavailable):
+        await happened.tell_history(ledger, ledger.records)  # type: ignore[arg-type]
+    assert [each.step.id for each in happened.dead] == ["m6"], "the others are told"
+    ledger.fails_after = 9
+    await happened.tell_history(ledger, ledger.records)  # type: ignore[arg-type]
+    assert [len(page) for page in ledger.told] == [6, 4, 1]
+    assert [[id for _, id, _ in names] for names in ledger.named] == [
+        ["m0", "m2"], ["m1"], ["m3", "m5"], ["m4"], ["m6"],
+    ]  # fmt: skip
+    assert not (happened.steps or happened.dead)
+
+
+async def test_who_tells_no_history_waits_until_another_has_told_it() -> None:
+    """Else its bucket would be restored before the ledger knows what is dead."""
+    happened, ledger = Happened("w"), Ledger()
+    bury(happened, "a", "unroutable")
+    ledger.answers = asyncio.Event()
+    both = [
+        asyncio.create_task(happened.tell_history(ledger, ledger.records))  # type: ignore[arg-type]
+        for _ in range(2)
+    ]
+    await until_async(lambda: ledger.asked, "the first has asked")
+    assert not any(each.done() for each in both)
+    ledger.answers.set()
+    await asyncio.gather(*both)
+    assert ledger.changed == {"a": DEAD}
+
+
 async def test_history_waits_until_the_ledger_has_it() -> None:
     happened, ledger = Happened("w"), Ledger()
     first, second = (Step(id, IN_FLIGHT, DEAD, 1, "w", NUMBER) for id in "ab")
-    happened.dead.append(first)
+    happened.dead.append(Burial(first, 1))
     happened.steps.append(first._replace(after=DELAYED))
     happened.left(NUMBER, [copy_of(SESSION, "x")], 1)
     ledger.error = LedgerUnavailable("ledger: gone")
@@ -141,7 +210,7 @@ async def test_history_waits_until_the_ledger_has_it() -> None:
             await tell(ledger, ledger.records)  # type: ignore[arg-type]
     assert happened.messages == 1
     ledger.error = None
-    happened.dead.append(second)
+    happened.dead.append(Burial(second, 1))
     await happened.tell_history(ledger, ledger.records)  # type: ignore[arg-type]
     assert ledger.changed == {"a": DEAD, "b": DEAD}
     (steps,) = ledger.told

@@ -98,13 +98,16 @@ class Rig:
         session.copies += count
         destination, lane = self.lanes.route("a:q", NOW_MS)
         lot = Lot(session, session.last_claim)
-        return [
+        copies = [
             Copy(
                 lot, f"{number}-{session.last_claim}-{i}", score + i / 1024,
                 Tried(), Record("a:q", b""), destination, lane,
             )
             for i in range(count)
         ]  # fmt: skip
+        for copy in copies:
+            copy.stamp = b"call"
+        return copies
 
     def pass_(self, after_ms: int = 0) -> list[str]:
         self.stub.now += after_ms
