@@ -27,6 +27,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.command import RedisCommand
 from delaybridge.store.recorder import Recorder
 from delaybridge.store.store import AsyncStore
+from delaybridge.worker.attempts import Attempts
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.reconciling import Reconciling
@@ -61,6 +62,7 @@ class Agreeing:
         self._store, self._calls, self._recorder = store, calls, recorder
         self._destinations, self._reconciling = destinations, reconciling
         self.definitions_agree: Callable[[], bool] = lambda: True
+        self._agreed = Attempts(self._try_to_agree)
         self._comparing = asyncio.Lock()
         self._times: Mapping[bytes, int] = {}  # of changes that the ledger may lack
         self._seen_ms = 0  # changes until then are remembered
@@ -87,15 +89,16 @@ class Agreeing:
 
         Or when the session is over. False: as of `Reconciling.verify`.
         """
+        self._reconciling.waiting.begins(session)
         while session.alive:
             try:
                 if await self._agree():
                     break
             except (StoreError, ConfigError) as exc:
                 self._fails(exc)
+                self._reconciling.silence.begins(exc)
                 if self._destinations.known:  # the bucket may be known to be whole, too
                     break
-                self._reconciling.waits(session, exc)
             await asyncio.sleep(_AGAIN_S)
         return await self._reconciling.verify(session)
 
@@ -109,6 +112,9 @@ class Agreeing:
 
     async def _agree(self) -> bool:
         """Whether the rules that the worker obeys from now on are those of the ledger."""
+        return await self._agreed.share()
+
+    async def _try_to_agree(self) -> bool:
         await self._destinations.read(self._store)
         if self._destinations.agree:
             return True
@@ -121,7 +127,7 @@ class Agreeing:
 
     async def _compare(self) -> None:
         # Who begins a comparison that cannot end, has all others wait.
-        await self._recorder.ledger.run_async(Work(self._recorder.records.touch))
+        await self._reconciling.waiting.ledger.share()
         await self._record_known()
         steps = reinstating.agree(self._calls, self._recorder.controls, self._who)
         found = await self._store.complete(steps)

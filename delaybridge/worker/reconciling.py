@@ -46,6 +46,7 @@ from delaybridge.worker.leaving import write_left
 from delaybridge.worker.older_ledger import OlderLedger
 from delaybridge.worker.promoting import Promoting
 from delaybridge.worker.rounds import Rounds
+from delaybridge.worker.waiting import WaitingBuckets
 
 _TELL_S = 1.0
 _AGAIN_S = 0.5  # after the ledger did not answer
@@ -84,9 +85,8 @@ class Reconciling:
         self._verifying: set[Session] = set()
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
-        self._waiting: set[Session] = set()  # that claim nothing before the ledger was asked
-        self._is_told = False  # that they wait
         self.silence = happened.silence
+        self.waiting = WaitingBuckets(self._ask, self.silence)
         self._older = OlderLedger(store, recorder, happened.worker)
 
     # before a session claims
@@ -105,33 +105,25 @@ class Reconciling:
             return await self._verify_until_done(session, began_s)
         finally:
             self._verifying.discard(session)
-            self._waiting.discard(session)
-            self._is_told = self._is_told and bool(self._waiting)
+            self.waiting.ends(session)
             if self._restored and not self._verifying:
                 seconds = round(time.monotonic() - self._began_s, 1)
                 say(logging.WARNING, "ledger_rebuilt", restored=self._restored, seconds=seconds)
 
     async def _verify_until_done(self, session: Session, began_s: float) -> bool:
+        self.waiting.ends(session)  # unless it is not known to be whole
         while session.alive:
             try:
+                if session in self.waiting:
+                    await self.waiting.ledger.share()
                 return await self._verify(session, began_s)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
-                self._say_waiting(exc)
             await asyncio.sleep(_AGAIN_S)
         return True
 
-    def waits(self, session: Session, error: Exception) -> None:
-        """A session is not verified yet, and waits for the ledger."""
-        self.silence.begins(error)
-        self._waiting.add(session)
-        self._say_waiting(error)
-
-    def _say_waiting(self, error: Exception) -> None:
-        if self._waiting and not self._is_told:
-            self._is_told, count = True, len(self._waiting)
-            hint, reason = "nothing of them goes out before", str(error)
-            say(logging.WARNING, "buckets_wait", buckets=count, reason=reason, hint=hint)
+    async def _ask(self) -> None:
+        await self._ledger.run_async(Work(self._records.touch))
 
     async def _verify(self, session: Session, began_s: float) -> bool:
         sealed = await self._seal(session)
@@ -141,8 +133,9 @@ class Reconciling:
         if is_sure and sealed.is_healed_under(session.server):
             self._happened.is_owner(session)
             return True  # what left is told later: the ledger may not answer now
-        self._waiting.add(session)
+        self.waiting.begins(session)
         async with self._turns:
+            await self.waiting.ledger.share()  # it may have failed while this one had no turn
             is_whole = is_sure and bool(sealed.healed)  # in doubt, twice is better than never
             return await self._bring_together(session, began_s, is_whole=is_whole)
 
@@ -206,11 +199,12 @@ class Reconciling:
             try:
                 began_s = time.monotonic()
                 if self.silence.reason:
-                    await self._ledger.run_async(Work(self._records.touch))
+                    await self.waiting.ledger.share()
                 await self._tell_all()
                 self.silence.ends(began_s)
             except (StoreError, ConfigError) as exc:
                 self.silence.begins(exc)
+            self.waiting.tell()
             self._forget_sessions()
 
     async def _tell_all(self) -> None:
@@ -373,8 +367,8 @@ class Reconciling:
             total["mended"] += each.compared.mended
         happened = self._happened
         lag = len(happened.steps) + len(happened.dead) + happened.messages
-        waiting = sum(each.alive for each in self._waiting)
-        return {"silent": self.silence.reason[:200], "lag": lag, "waiting": waiting, **total}
+        silent, waiting = self.silence.reason[:200], len(self.waiting)
+        return {"silent": silent, "lag": lag, "waiting": waiting, **total}
 
     def _forget_sessions(self) -> None:
         """Those that are over. A call that was under way may have noted one again since."""

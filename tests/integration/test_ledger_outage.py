@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
@@ -23,6 +24,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.store.keys import bucket_of
 from delaybridge.worker import past, reconciling
 from delaybridge.worker.ingester import Ingester
+from delaybridge.worker.reconciling import Reconciling
 from delaybridge.worker.service import Identity
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
@@ -275,4 +277,35 @@ async def test_a_lease_that_is_lost_during_its_comparison_ends_only_its_session(
     await arrived.all(ids)
     assert doubted == [False, True]
     assert crew.heard(ScannerFailed) == []
+    await crew.stop()
+
+
+async def test_all_buckets_wait_for_one_answer(
+    crew: Crew,
+    server: RedisServer,
+    arrived: Arrived,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of a database that answers nothing: each would wait as long, one after another."""
+    ids = await crew.schedule(16, seconds=0.1)
+    flush(server)
+    ask, is_up, answers, asked = Reconciling._ask, False, asyncio.Event(), list[Reconciling]()
+
+    async def asks(self: Reconciling) -> None:
+        asked.append(self)
+        await answers.wait()
+        if not is_up:
+            raise LedgerUnavailable("ledger: no answer in time")
+        await ask(self)
+
+    monkeypatch.setattr(Reconciling, "_ask", asks)
+    crew.start(lease=WATCHED)
+    await waiting_are(crew, BUCKETS)
+    assert len(asked) == 1
+    answers.set()
+    await until_async(lambda: "buckets_wait" in caplog.text, "it is said")
+    assert re.findall(r"buckets_wait buckets=(\d+)", caplog.text) == [str(BUCKETS)]
+    is_up = True
+    await arrived.all(ids)
     await crew.stop()

@@ -21,7 +21,7 @@ from delaybridge.store import healing, keys
 from delaybridge.store.marks import Marks
 from delaybridge.store.recorder import recorder_of
 from delaybridge.store.store import AsyncStore
-from delaybridge.worker import reconciling
+from delaybridge.worker import attempts, reconciling
 from delaybridge.worker.happened import Happened
 from delaybridge.worker.reconciling import Reconciling
 from tests.rigs.bucket import NUMBER, TTL_MS, World
@@ -257,8 +257,11 @@ async def test_what_left_before_a_comparison_is_told_before_it(side: Side) -> No
     assert side.reconciling.announced()["waiting"] == 0
 
 
-async def test_a_bucket_stays_in_doubt_until_a_comparison_has_ended(side: Side) -> None:
+async def test_a_bucket_stays_in_doubt_until_a_comparison_has_ended(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever call to the ledger fails."""
+    monkeypatch.setattr(attempts, "_CALM_S", 0)
     side.rows("left", "lost")
     side.leave("left")
     side.reconciling.doubt.add(NUMBER)

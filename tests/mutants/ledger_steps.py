@@ -196,6 +196,24 @@ MUTANTS = [
         "tests/unit/test_happened.py",
     ),
     Mutant(
+        "waiting: each bucket asks a silent database", "delaybridge/worker/attempts.py",
+        "if self._under_way is None:", "if True:",
+        "buckets wait one after another for a database that answers nothing, and are not counted",
+        "tests/unit/test_attempts.py",
+    ),
+    Mutant(
+        "waiting: a silent database is asked at once", "delaybridge/worker/attempts.py",
+        "< self._failed_s + _CALM_S", "< self._failed_s",
+        "while a database is away, each bucket asks it again and again",
+        "tests/unit/test_attempts.py",
+    ),
+    Mutant(
+        "waiting: buckets wait uncounted", "delaybridge/worker/agreeing.py",
+        "        self._reconciling.waiting.begins(session)\n", "",
+        "health says nothing while a database that answers nothing holds up all buckets",
+        "tests/integration/test_ledger_outage.py::test_all_buckets_wait_for_one_answer",
+    ),
+    Mutant(
         "past: one taken bucket goes back", "delaybridge/worker/past.py",
         "now.turn <= before.turn:\n            self.doubt.add(bucket)\n",
         "now.turn <= before.turn:\n",
