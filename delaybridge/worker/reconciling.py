@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from delaybridge import failpoints
-from delaybridge.errors import ConfigError, StoreError
+from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
 from delaybridge.ledger.work import Work
 from delaybridge.scan.copy import Copy
 from delaybridge.scan.exits import ExitReport
@@ -77,6 +77,7 @@ class Reconciling:
         self._seen: dict[Session, Marks] = {}  # when it was told last
         self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
         self._again: set[Session] = set()  # of which all that left is to be told again
+        self._failing: set[Session] = set()  # whose `gone` cannot be read
         self._exits: set[Session] = set()  # from which a message was published since a seal
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
         self._last: dict[Session, int] = {}  # of what happened, when it was sealed
@@ -212,11 +213,25 @@ class Reconciling:
             self._again |= {*self.sessions()}  # it may have lost what it was told last
         left = [each for each in self._held() if self._may_have_left(each)]
         for session in (each for each in left if each.alive):
-            await self._tell(session)
+            await self._tell_of(session)
         await self._tell_of_others()
         await self._happened.tell_history(self._ledger, self._records)
         if left:
             await self._older.note_told()
+
+    async def _tell_of(self, session: Session) -> None:
+        """An error of Redis in one bucket holds up no other: it is told again, and said once."""
+        try:
+            await self._tell(session)
+        except StoreUnavailable:  # nor would others have an answer
+            raise
+        except StoreError as exc:
+            if session not in self._failing:
+                reason = str(exc)[:200]
+                say(logging.ERROR, "bucket_not_told", bucket=session.bucket.number, reason=reason)
+                self._failing.add(session)
+        else:
+            self._failing.discard(session)
 
     def _may_have_left(self, session: Session) -> bool:
         marks = self.marks().get(session.bucket.number)
@@ -372,11 +387,14 @@ class Reconciling:
 
     def _forget_sessions(self) -> None:
         """Those that are over. A call that was under way may have noted one again since."""
-        for noted in (self._in_doubt, self._again, self._exits, self._waiting):
+        for noted in (self._in_doubt, self._again, self._exits, self._failing):
             noted -= {each for each in noted if not each.alive}
         for kept in (self._known, self._seen, self._left, self._last):
             for session in [each for each in kept if not each.alive]:
                 del kept[session]
+        held = {each.bucket.number for each in self.sessions() if each.alive}
+        for bucket in self.drift.keys() - held:  # what differs there, its next owner tells
+            del self.drift[bucket]
 
 
 def reconciling_of(store: AsyncStore, happened: Happened) -> Reconciling | None:

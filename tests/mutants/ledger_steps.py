@@ -214,6 +214,18 @@ MUTANTS = [
         "tests/integration/test_ledger_outage.py::test_all_buckets_wait_for_one_answer",
     ),
     Mutant(
+        "tell: a bucket that Redis refuses", "delaybridge/worker/reconciling.py",
+        "            await self._tell_of(session)\n", "            await self._tell(session)\n",
+        "a wrong key in one bucket keeps what left all others from the ledger",
+        "tests/unit/test_reconciling.py",
+    ),
+    Mutant(
+        "drift: of buckets that another holds", "delaybridge/worker/reconciling.py",
+        "            del self.drift[bucket]\n", "            pass\n",
+        "health tells for good of what differed in buckets that a worker gave away",
+        "tests/unit/test_reconciling.py",
+    ),
+    Mutant(
         "past: one taken bucket goes back", "delaybridge/worker/past.py",
         "now.turn <= before.turn:\n            self.doubt.add(bucket)\n",
         "now.turn <= before.turn:\n",
