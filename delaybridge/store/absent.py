@@ -115,7 +115,7 @@ class Absent:
         args = [*self._asked[i].args]
         args[_STAMP], args[_ROW] = new_stamp(), row.stamp.to_bytes(STAMP_BYTES, "big")
         self._asked[i] = msgspec.structs.replace(self._asked[i], args=args)
-        self._recording.forget(i)
+        self._answers[i] = None
 
     def _move(self, places: Sequence[int], rows: Sequence[LedgerRow]) -> Steps:
         """Calls about messages that are cold, or that Redis lacks: they go into it first.

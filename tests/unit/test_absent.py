@@ -78,7 +78,7 @@ def test_a_call_that_one_bucket_knows_a_message_for_takes_one_transaction(
     site: ScriptedRedis,
 ) -> None:
     before = site.works
-    site.replies["cancel"] = [(CANCELLED, b"\0\0\0\1"), NOT_HERE]
+    site.replies["cancel"] = [[CANCELLED, b"\0\0\0\1"], NOT_HERE]
     calls = [BUCKETS[number].cancel(b"call", "x") for number in (1, 2)]
     assert site.run(*calls) == [Answer.CANCELLED, Answer.UNKNOWN]
     assert site.works == before + 1
