@@ -151,15 +151,8 @@ MUTANTS = [
         "is_obeyed_before_anything_goes_out",
     ),
     Mutant(
-        "controls: what a worker knows", "delaybridge/worker/agreeing.py",
-        "        await self._record_known()\n        steps", "        steps",
-        "a pause that was set while the database was down is lost with Redis",
-        "tests/integration/test_ledger_controls.py::test_a_worker_that_knows_of_a_pause_records_it_"
-        "though_redis_and_the_database_failed",
-    ),
-    Mutant(
         "controls: buckets that wait for them", "delaybridge/worker/agreeing.py",
-        "                self._reconciling.waits(session, exc)\n", "",
+        "        self._reconciling.waiting.begins(session)\n", "",
         "nobody says that all buckets wait, while Redis and the database have failed together",
         "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
     ),

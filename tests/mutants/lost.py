@@ -26,8 +26,7 @@ MUTANTS = [
     ),
     Mutant(
         "told: a destination as it is", "delaybridge/store/told.py",
-        "destination = printable(destination_text(payload))",
-        "destination = destination_text(payload)",
+        "return printable(destination_text(payload))", "return destination_text(payload)",
         "one message that was refused stops ingest while the ledger is PostgreSQL",
         f"{_TEXTS} -k routing_key",
     ),
