@@ -11,7 +11,6 @@ from concurrent.futures import TimeoutError as TimeIsUp
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from delaybridge.errors import DelayBridgeError, LedgerRefused, LedgerUnavailable, printable
@@ -117,10 +116,6 @@ class Database:
                         raise
             attempt.on(None)
             return found
-
-    def engine(self) -> Engine:
-        """For migrations."""
-        return self._engine
 
     def close(self) -> None:
         """As `Ledger.close`."""

@@ -102,8 +102,14 @@ class Records:
         return None if row is None else (int(row.buckets), str(row.birth))
 
     def touch(self, on: Connection) -> None:
-        """Write what is there already: raises unless the ledger takes what is written to it."""
-        on.execute(update(namespace).where(self._namespace).values(buckets=namespace.c.buckets))
+        """Write a step, and remove it: raises unless the ledger takes what is written to it.
+
+        MySQL would write nothing of a row that stays as it is, and answer though its disk is full.
+        """
+        step = dict(zip(_STEPS, Step("", "", "", 0, "", 0), strict=True))
+        made = on.execute(insert(transition).values(namespace=self.namespace, **step))
+        number = made.inserted_primary_key
+        on.execute(delete(transition).where(transition.c.number == (number and number[0])))
 
     def note_told(self, on: Connection, least_ms: int, at_ms: int) -> int:
         """When a worker told last what had left, on Redis' clock; 0: it is not known.

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError, StoreError
@@ -31,13 +32,13 @@ from delaybridge.worker.attempts import Attempts
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.reconciling import Reconciling
+from delaybridge.worker.silence import Silence
 
 if TYPE_CHECKING:
     from delaybridge.worker.worker import Worker
 
 _EVERY_S = 1.0
 _AGAIN_S = 0.5  # after a comparison that came to no end
-_FORGET_S = 3600.0
 _AT_ONCE = 200  # changes that are recorded in one transaction
 
 
@@ -67,7 +68,7 @@ class Agreeing:
         self._times: Mapping[bytes, int] = {}  # of changes that the ledger may lack
         self._seen_ms = 0  # changes until then are remembered
         self._who = secrets.token_hex(8)
-        self._silent = ""  # why the ledger does not answer
+        self._silence = Silence("controls_not_compared", "controls_compared")
         self._unrecorded = unrecorded
 
     # the pulse
@@ -95,7 +96,7 @@ class Agreeing:
                 if await self._agree():
                     break
             except (StoreError, ConfigError) as exc:
-                self._fails(exc)
+                self._silence.begins(exc)
                 self._reconciling.silence.begins(exc)
                 if self._destinations.known:  # the bucket may be known to be whole, too
                     break
@@ -150,21 +151,9 @@ class Agreeing:
                     async with self._comparing:
                         await self._compare()
                 if self._destinations.agree and not self._unrecorded:
-                    self._silent = ""
+                    self._silence.ends(inf)
             except (StoreError, ConfigError) as exc:
-                self._fails(exc)
-
-    async def forget(self, retention_s: float) -> None:
-        """Forget what was removed longer ago, once an hour. Never ends, unless all is kept."""
-        while retention_s:
-            try:
-                now_ms = await self._store.complete(self._calls.now_ms())  # changes have that clock
-                before_ms = now_ms - round(retention_s * 1000)
-                work = partial(self._recorder.controls.forget, before_ms=before_ms)
-                await self._recorder.ledger.run_async(Work(work))
-            except (StoreError, ConfigError) as exc:
-                self._fails(exc)
-            await asyncio.sleep(_FORGET_S)
+                self._silence.begins(exc)
 
     async def _record(self) -> None:
         """Record what has changed; what the ledger does not take now, is remembered."""
@@ -205,19 +194,13 @@ class Agreeing:
 
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
-        tasks = [self.keep(), self.remind(), self.forget(settings.retention_s)]
-        return [*self._reconciling.tasks(settings), *tasks]
+        return [*self._reconciling.tasks(settings), self.keep(), self.remind()]
 
     def announced(self) -> dict[str, Any]:
         """As `Reconciling.announced`."""
         found = self._reconciling.announced()
-        silent, lag = found["silent"] or self._silent[:200], found["lag"] + len(self._unrecorded)
-        return found | {"silent": silent, "lag": lag}
-
-    def _fails(self, error: Exception) -> None:
-        if not self._silent:
-            say(logging.WARNING, "controls_not_compared", reason=str(error))
-        self._silent = str(error)
+        silent = found["silent"] or self._silence.reason[:200]
+        return found | {"silent": silent, "lag": found["lag"] + len(self._unrecorded)}
 
 
 def agreeing_of(

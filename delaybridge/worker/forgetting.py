@@ -1,4 +1,5 @@
-"""Forgetting: rows of messages that have ended are deleted after the retention time."""
+"""Forgetting: after the retention time rows of messages that have ended are deleted, and what was
+removed of rules and recurring definitions."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delaybridge.errors import ConfigError, StoreUnavailable
 from delaybridge.ledger.work import Ledger, Work
 from delaybridge.scan.session import Session
+from delaybridge.store.recorder import Recorder
 from delaybridge.worker.silence import Silence
 
 if TYPE_CHECKING:
@@ -20,8 +22,7 @@ _ROWS = 1000  # in one transaction
 
 
 async def forget(
-    ledger: Ledger,
-    records: Records,
+    recorder: Recorder,
     retention_s: float,
     sessions: Callable[[], Iterable[Session]],
     store_ms: Callable[[Session], Awaitable[int]],
@@ -29,14 +30,17 @@ async def forget(
 ) -> None:
     """Delete rows that are older, in the background; in the worker that has bucket 0.
 
-    store_ms: the time of a bucket's server, as rows have it.
+    store_ms: the time of a bucket's server, as rows have it. Rules have that of another node, which
+    is about the same; this worker's clock may be ahead.
     """
+    ledger, controls = recorder.ledger, recorder.controls
     while retention_s:
         first = next((each for each in sessions() if each.bucket.number == 0), None)
         if first is not None:
             try:
                 before_ms = await store_ms(first) - round(retention_s * 1000)
-                await _forget_older(ledger, records, before_ms)
+                await _forget_older(ledger, recorder.records, before_ms)
+                await ledger.run_async(Work(partial(controls.forget, before_ms=before_ms)))
             except (StoreUnavailable, ConfigError) as exc:
                 silence.begins(exc)
         await asyncio.sleep(_EVERY_S)

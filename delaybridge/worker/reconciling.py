@@ -67,7 +67,7 @@ class Reconciling:
     """The ledger's side of one worker. marks: of held buckets, as read in the last second."""
 
     def __init__(self, store: AsyncStore, recorder: Recorder, happened: Happened) -> None:
-        self._store, self._records = store, recorder.records
+        self._store, self._recorder, self._records = store, recorder, recorder.records
         self._happened, self._worker = happened, happened.worker
         self._cold = recorder.cold
         self._ledger = recorder.ledger
@@ -359,8 +359,7 @@ class Reconciling:
 
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
-        about = self._ledger, self._records, settings.retention_s
-        fails = self.silence.begins
+        about, fails = (self._recorder, settings.retention_s), self.silence.begins
         promoting = Promoting(self._store, self._cold, self._held, self._older, fails)
         return [
             promoting.run(settings.hot_window_s),

@@ -94,7 +94,7 @@ def test_a_commit_without_an_answer_may_have_been(database: Database) -> None:
     def fails(_: Any) -> None:
         raise OSError("connection reset")
 
-    event.listen(database.engine(), "commit", fails)
+    event.listen(database._engine, "commit", fails)
     with pytest.raises(LedgerUnavailable, match="may have been accepted"):
         database.run(Work(lambda on: None))
 

@@ -169,3 +169,14 @@ def test_a_life_is_told_in_order_and_whatever_a_broker_says(rows: Rows) -> None:
         [2],
         [1],
     )
+
+
+def test_a_question_is_written_and_leaves_nothing(rows: Rows, ledger: LedgerProbe) -> None:
+    """A row that stays as it is would not be: MySQL answers then, though its disk is full."""
+    for id in ("a", "b"):
+        rows.run(lambda on, id=id: rows.own.note(on, [step(id, 1)]))
+        rows.run(rows.own.touch)
+    numbers = [number for (number,) in ledger.ask("SELECT number FROM transition ORDER BY number")]
+    assert len(numbers) == 2
+    if not ledger.url.startswith("sqlite"):  # there numbers are used again
+        assert numbers[1] - numbers[0] == 2

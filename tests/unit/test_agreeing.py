@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from delaybridge.worker import agreeing
 from delaybridge.worker.agreeing import Agreeing
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.recurring import RecurringRuns
-from tests.rigs.waiting import until_async
 
 PAUSED, LIMITED = {"paused": True, "paused_ms": 7}, {"rate": 5}
 GOOD = Agreement("run:1", 1, 0)
@@ -156,8 +154,7 @@ class Kept:
             recorded=lambda _, known: [each.changed_ms for each in known],
         )
         monkeypatch.setattr(agreeing, "reinstating", reads)
-        calls: Any = SimpleNamespace(namespace="ns", now_ms=lambda: 1_000_000)
-        self.forgotten: list[int] = []
+        calls: Any = SimpleNamespace(namespace="ns")
         self.unrecorded: dict[ControlName, Control] = {}
         nobody: Any = None
         kept: Any = self
@@ -179,9 +176,6 @@ class Kept:
         if self.error is not None:
             raise self.error
         work.run(None)
-
-    def forget(self, on: Any, before_ms: int) -> None:
-        self.forgotten.append(before_ms)
 
     def record(self, on: Any, known: Sequence[Control]) -> None:
         self.recorded += known
@@ -215,19 +209,6 @@ async def test_a_change_while_another_is_recorded_is_not_forgotten(
     await kept.changed(limit(5))
     assert (kept.recorded, kept.told) == ([limit(5)], [5])
     assert kept.unrecorded == {later.key: later}
-
-
-async def test_what_was_removed_is_forgotten_by_the_clock_of_redis(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker's may be ahead: an older Redis would bring a rule back that was just removed."""
-    kept = Kept(monkeypatch)
-    forgetting = asyncio.create_task(kept.agreeing.forget(100.0))
-    await until_async(lambda: kept.forgotten, "once at its start")
-    forgetting.cancel()
-    assert kept.forgotten == [900_000]
-    await kept.agreeing.forget(0.0)  # ends: all is kept
-    assert len(kept.forgotten) == 1
 
 
 def test_what_only_this_worker_knows_to_be_paused_is_not_eased() -> None:

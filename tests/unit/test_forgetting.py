@@ -25,12 +25,16 @@ class Ledger:
 
     def __init__(self, last: int = 0, error: Exception | None = None) -> None:
         self.asked: list[tuple[int, int]] = []
+        self.removed: list[int] = []
         self._last, self._error = last, error
 
     async def run_async(self, work: Work[Any]) -> Any:
         if self._error is not None:
             raise self._error
         return work.run(None)  # type: ignore[arg-type]
+
+    def forget_removed(self, _: Any, before_ms: int) -> None:
+        self.removed.append(before_ms)
 
     def forget(self, _: Any, before_ms: int, after: int, limit: int) -> int | None:
         self.asked.append((before_ms, after))
@@ -50,9 +54,13 @@ async def a_turn(
         paused.set()
         await asyncio.Event().wait()
 
-    records: Any = SimpleNamespace(forget=ledger.forget)
+    recorder: Any = SimpleNamespace(
+        ledger=ledger,
+        records=SimpleNamespace(forget=ledger.forget),
+        controls=SimpleNamespace(forget=ledger.forget_removed),
+    )
     monkeypatch.setattr(forgetting, "asyncio", SimpleNamespace(sleep=pause))
-    work = forgetting.forget(ledger, records, retention_s, lambda: sessions, store_ms, silence)  # type: ignore[arg-type]
+    work = forgetting.forget(recorder, retention_s, lambda: sessions, store_ms, silence)
     running = asyncio.ensure_future(work)
     await asyncio.wait(
         [running, waiting := asyncio.ensure_future(paused.wait())],
@@ -70,9 +78,10 @@ async def test_the_worker_with_bucket_0_deletes_page_by_page(
     await a_turn(ledger, both, WEEK_S, monkeypatch)
     before_ms = NOW_MS - 604_800_000
     assert ledger.asked == [(before_ms, -1), (before_ms, 999), (before_ms, 1999)]
+    assert ledger.removed == [before_ms], "of rules, too, by the clock of Redis"
     others = Ledger()
     await a_turn(others, [new_session(3)], WEEK_S, monkeypatch)
-    assert others.asked == []
+    assert others.asked == others.removed == []
 
 
 async def test_all_is_kept_without_a_retention(monkeypatch: pytest.MonkeyPatch) -> None:
