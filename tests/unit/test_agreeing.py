@@ -11,7 +11,7 @@ import pytest
 
 from delaybridge.errors import LedgerUnavailable, StoreError, StoreUnavailable
 from delaybridge.ledger.rows import RULE, Control, ControlName
-from delaybridge.store.reinstating import Agreement, agreed
+from delaybridge.store.reinstating import Agreement, agreed, pages
 from delaybridge.store.rules import Rule, Rules
 from delaybridge.worker import agreeing
 from delaybridge.worker.agreeing import Agreeing
@@ -147,10 +147,12 @@ class Kept:
         self.error: Exception | None = None
         self.recorded: list[Control] = []
         self.told: list[int] = []
+        self.found: dict[bytes, Control] = {}
         self.during: Callable[[], None] = lambda: None
         recorder: Any = SimpleNamespace(controls=self, ledger=self)
         reads = SimpleNamespace(
-            read_changed=lambda _, times: times,
+            read_changed=lambda _, times: [self.found[name] for name in times],
+            pages=pages,
             recorded=lambda _, known: [each.changed_ms for each in known],
         )
         monkeypatch.setattr(agreeing, "reinstating", reads)
@@ -162,7 +164,8 @@ class Kept:
 
     async def changed(self, *found: Control) -> None:
         """Redis says that these have changed."""
-        self.agreeing.take([found])
+        self.found = {b"rule:" + each.name: each for each in found}
+        self.agreeing.take([{name: each.changed_ms for name, each in self.found.items()}])
         await self.agreeing._record()
 
     async def complete(self, found: Any) -> Any:
@@ -177,12 +180,12 @@ class Kept:
             raise self.error
         work.run(None)
 
-    def record(self, on: Any, known: Sequence[Control]) -> None:
-        self.recorded += known
+    def record(self, on: Any, found: Sequence[Control]) -> None:
+        self.recorded += found
 
 
 def limit(at_ms: int, place: bytes = b"kafka:a") -> Control:
-    return Control(RULE, place, LIMIT, at_ms)
+    return Control(RULE, b"rate:" + place, LIMIT, at_ms)
 
 
 async def test_what_the_ledger_did_not_take_is_remembered_and_the_latest_of_each(
