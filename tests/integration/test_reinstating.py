@@ -34,7 +34,7 @@ def test_every_page_comes_back(site: ControlsSite, monkeypatch: pytest.MonkeyPat
     rules = {place: json.dumps({"rate": 1 + n}) for n, place in enumerate(places)}
     site.redis.hset(keys.destinations(site.namespace), mapping=rules)  # type: ignore[arg-type]
     site.agree()
-    assert all(site.changed_ms(place) for place in places), "they are of now"
+    assert all(site.changed_ms("rate", place) for place in places), "they are of now"
     site.wipe()
     assert site.agree() == 5
     assert [site.rule(place) for place in places] == [{"rate": 1 + n} for n in range(5)]
@@ -86,10 +86,10 @@ def test_a_comparison_that_is_overtaken_before_its_last_call_is_in_vain(
 def test_a_rule_that_was_removed_and_is_gone_leaves_no_time(site: ControlsSite) -> None:
     site.client.pause(PLACE)
     site.redis.hdel(keys.destinations(site.namespace), PLACE)
-    site.record(None, site.changed_ms() + 1)
+    site.record(None, site.changed_ms("paused") + 1)
     restarted(site)
     site.agree()
-    assert site.changed_ms() == 0
+    assert site.changed_ms("paused") == 0
     assert site.rule() == {}
 
 
@@ -97,11 +97,11 @@ def test_of_two_changes_the_earlier_stays_until_it_is_recorded(site: ControlsSit
     site.client.pause("kafka:a")
     site.client.pause("kafka:b")
     (times,) = site.store.run([reinstating.unrecorded(site.namespace, 9)])
-    later = {b"rule:kafka:b": times[b"rule:kafka:b"]}
+    later = {b"rule:paused:kafka:b": times[b"rule:paused:kafka:b"]}
     found = site.store.complete(reinstating.read_changed(site.namespace, later))
     site.store.run(reinstating.recorded(site.namespace, found))
     (left,) = site.store.run([reinstating.unrecorded(site.namespace, 9)])
-    assert left == {b"rule:kafka:a": times[b"rule:kafka:a"]}
+    assert left == {b"rule:paused:kafka:a": times[b"rule:paused:kafka:a"]}
 
 
 def test_runs_that_redis_knows_to_be_made_stay_so_and_a_backfill_begins_again(
