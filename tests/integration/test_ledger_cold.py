@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
 from delaybridge.ledger import cold
 from delaybridge.ledger.cold import ColdSlice, ColdSpan
 from delaybridge.ledger.controls import ControlRecords
-from delaybridge.ledger.rows import COLD, DEFINITION, HOT, RULE, Control
+from delaybridge.ledger.rows import COLD, DEFINITION, HOT, RULE, Control, ControlName
 from delaybridge.ledger.work import open_ledger
 from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 
@@ -129,14 +130,14 @@ def test_rules_that_were_removed_are_forgotten_by_their_namespace(rows: Rows) ->
 def test_of_two_who_add_a_rule_at_once_the_later_change_is_kept(
     rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records, change = ControlRecords("own"), ControlRecords._change
+    records, known = ControlRecords("own"), ControlRecords._known
     rows.run(partial(records.record, found=[Control(RULE, b"a", b"{}", 1)]))
     sees = iter((False, True))  # first as before the other one has added it
 
-    def see(self: ControlRecords, on: object, each: Control) -> bool:
-        return next(sees) and change(self, on, each)  # type: ignore[arg-type]
+    def see(self: ControlRecords, on: Any, found: Iterable[Control]) -> dict[ControlName, Control]:
+        return known(self, on, found) if next(sees) else {}
 
-    monkeypatch.setattr(ControlRecords, "_change", see)
+    monkeypatch.setattr(ControlRecords, "_known", see)
     rows.run(partial(records.record, found=[Control(RULE, b"a", b"[]", 2)]))
     assert [(each.value, each.changed_ms) for each in rows.run(records.all)] == [(b"[]", 2)]
 
