@@ -204,12 +204,12 @@ MUTANTS = [
     ),
     Mutant(
         "controls: a clock set back", "delaybridge/store/reinstating.py",
-        "0 <= now_ms - int(began_ms) <", "now_ms - int(began_ms) <",
+        "0 <= now_ms - int(last_ms) <", "now_ms - int(last_ms) <",
         "nothing is claimed until the clock is where it was", f"{_REINSTATING} -k of_this_run",
     ),
     Mutant(
         "controls: removed, and lost", "delaybridge/store/reinstating.py",
-        "if each.value or each.key in lost:", "if each.value:",
+        "return bool(control.value) or control.key in lost", "return bool(control.value)",
         "each comparison counts a rule that was removed long ago",
         f"{_REINSTATING} -k leaves_no_time",
     ),
@@ -219,12 +219,12 @@ MUTANTS = [
         "a worker goes on by rules that are not those of Redis", f"{_REINSTATING} -k last_call",
     ),
     Mutant(
-        "controls: a backfill from its second run", "delaybridge/store/reinstating.py",
+        "controls: a backfill from its second run", "delaybridge/store/resuming.py",
         'int(found.get("from_ms", 1)) - 1', 'int(found.get("from_ms", 1))',
         "the first run of a backfill is lost", f"{_REINSTATING} -k backfill",
     ),
     Mutant(
-        "controls: back to the ledger's run", "delaybridge/store/reinstating.py",
+        "controls: back to the ledger's run", "delaybridge/store/resuming.py",
         "if at_ms is None or int(at_ms) < plan[2]", "if True",
         "runs that were left out are made", f"{_REINSTATING} -k backfill",
     ),

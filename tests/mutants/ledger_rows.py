@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "controls: two add a rule at once", "delaybridge/ledger/controls.py",
-        "            self._change(on, each)\n\n", "            pass\n\n",
+        "for known in self._known(on, [each]).values()", "for known in ()",
         "of two changes at one time the earlier one is kept",
         "tests/integration/test_ledger_cold.py::"
         "test_of_two_who_add_a_rule_at_once_the_later_change_is_kept[sqlite]",
