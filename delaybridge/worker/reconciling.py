@@ -87,7 +87,8 @@ class Reconciling:
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
         self.silence = happened.silence
-        self.waiting = WaitingBuckets(self._ask, self.silence)
+        ask = partial(self._ledger.run_async, Work(self._records.touch))
+        self.waiting = WaitingBuckets(ask, self.silence)
         self._older = OlderLedger(store, recorder, happened.worker)
 
     # before a session claims
@@ -122,9 +123,6 @@ class Reconciling:
                 self.silence.begins(exc)
             await asyncio.sleep(_AGAIN_S)
         return True
-
-    async def _ask(self) -> None:
-        await self._ledger.run_async(Work(self._records.touch))
 
     async def _verify(self, session: Session, began_s: float) -> bool:
         sealed = await self._seal(session)
