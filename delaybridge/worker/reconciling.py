@@ -87,8 +87,9 @@ class Reconciling:
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
         self.silence = happened.silence
-        ask = partial(self._ledger.run_async, Work(self._records.touch))
-        self.waiting = WaitingBuckets(ask, self.silence)
+        self.waiting = WaitingBuckets(
+            lambda: self._ledger.run_async(Work(self._records.touch)), self.silence
+        )
         self._older = OlderLedger(store, recorder, happened.worker)
 
     # before a session claims

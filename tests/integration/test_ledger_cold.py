@@ -145,8 +145,9 @@ def test_of_two_who_add_a_rule_at_once_the_later_change_is_kept(
 @pytest.mark.slow_with("postgres*")
 def test_runs_are_noted_of_one_plan_and_only_forward(rows: Rows) -> None:
     records = ControlRecords("own")
-    rows.run(partial(records.record, found=[Control(DEFINITION, b"d", b"{}", 1)]))
     for birth, made_ms, noted in (("p", 5, 5), ("p", 4, 5), ("q", 3, 3)):
+        value = b'{"birth":"%b"}' % birth.encode()
+        rows.run(partial(records.record, found=[Control(DEFINITION, b"d", value, 10 - made_ms)]))
         rows.run(partial(records.made, name=b"d", birth=birth, made_ms=made_ms))
         (found,) = rows.run(records.all)
         assert (found.birth, found.made_ms) == (birth, noted)
