@@ -136,7 +136,7 @@ async def test_workers_wait_for_both_and_go_on(
         "16 buckets wait to be compared with the ledger"
     ]
     assert claimed_from(crew) == [], "nobody could say what was cancelled"
-    assert "buckets_wait" in caplog.text
+    await until_async(lambda: "buckets_wait" in caplog.text, "it is said")
     assert "ledger_answers" not in caplog.text, "nobody has seen that"
     await asyncio.to_thread(database.start)
     await made_due(crew, ids)
