@@ -72,7 +72,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _follow(engine: Engine, file: Path) -> None:
-    """Connect anew if another file has the name now, such as a restored one.
+    """Connect again if another file has the name now, such as a restored one.
 
     SQLite itself would go on with the file that has no name any more, and keep nothing.
     """

@@ -98,7 +98,7 @@ class DamagedBuckets:
             case.look_at_s, case.reported = None, ""
 
     async def _mended(self, case: _Case, name: str, ttl_ms: int) -> list[Damage]:
-        """What is still damaged after a lost counter was set anew, under a lease of its own.
+        """What is still damaged after a lost counter was set again, under a lease of its own.
 
         Two who mended at once could set it back below numbers that are drawn meanwhile.
         """

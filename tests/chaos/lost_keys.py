@@ -71,7 +71,7 @@ ALONE = {
         "flight may come twice, and `cancelled` be answered meanwhile for a message that was sent; "
         "counts of what was scheduled and mended begin again at 0",
         _UNDONE,
-        kept="mended: its worker sets the counter anew itself, and compares the bucket; the rest "
+        kept="mended: its worker sets the counter again itself, and compares the bucket; the rest "
         "is the same",
         kept_excused=_UNDONE | _TWICE,
     ),

@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         "totals: nobody keeps them", "delaybridge/ledger/counts.py",
         "        if took_s > SLOW_S:\n", "        if False:\n",
-        "each command line counts millions anew",
+        "each command line counts millions again",
         f"{_TOTALS} -k worker",
     ),
 ]  # fmt: skip
