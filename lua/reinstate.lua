@@ -6,10 +6,10 @@
 -- KEYS[4]  recurring_state hash
 -- KEYS[5]  controls        hash
 -- KEYS[6]  unrecorded      zset
--- ARGV[1]  comparison   its name, which `controls.healed` has unless another has begun; empty: a worker
---          brings back what it remembers, the ledger may lack it, and no comparison has seen it
+-- ARGV[1]  comparison   its name, which `controls.healed` has unless another has begun; empty: one begins,
+--          or a worker brings back what it remembers, the ledger may lack it, and no comparison has seen it
 -- ARGV[2]  clock        `controls.clock` when it began; empty: there was none
--- ARGV[3]  healed       `controls.healed` from now on, if this is the last call; else empty
+-- ARGV[3]  healed       `controls.healed` from now on, if this is the first or the last call; else empty
 -- ARGV[4]  last         `controls.clock` from then on; without a comparison from now on
 -- ARGV[5]  look         epoch ms: when workers look at definitions that are brought back
 -- ARGV[6+] controls     four each: kind, name, time, value; no value: it was removed. Of a rule its fields
@@ -57,6 +57,9 @@ for i = 6, #ARGV, 4 do
       end
     end
   end
+end
+if ARGV[3] ~= '' then
+  redis.call('HDEL', KEYS[5], 'healed') -- a full Redis takes this, too
 end
 if ARGV[1] == '' then
   redis.call('HSET', KEYS[5], 'clock', ARGV[4])

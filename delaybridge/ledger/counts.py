@@ -8,6 +8,7 @@ from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.ledger.cold import ColdRecords, ColdSpan
+from delaybridge.ledger.engines import attempted
 from delaybridge.ledger.tables import counted
 from delaybridge.ledger.work import READ_AGAIN, SLOW_S
 
@@ -43,7 +44,7 @@ class ColdTotals:
         values = {"messages": messages, "until_ms": _now_ms() + round(good_s * 1000)}
         if not on.execute(update(counted).where(*which).values(values)).rowcount:
             try:
-                with on.begin_nested():
+                with attempted(on):
                     row = {"namespace": self._namespace, "bucket": bucket, **values}
                     on.execute(insert(counted), row)
             except IntegrityError:  # another process was faster

@@ -101,7 +101,8 @@ class Absent:
             yield from self._recording.run([*left])
             yield from self._recording.take_answers([*left])
             for i, row in tried.items():
-                if not left[i] or (row.tier == COLD and self._answers[i] in CANCELLED_NOW):
+                is_done = row.tier == COLD and self._answers[i] in CANCELLED_NOW
+                if not left[i] or is_done or isinstance(self._answers[i], Exception):
                     del left[i]
             self._keep_known(before)
 

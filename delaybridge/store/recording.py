@@ -52,6 +52,7 @@ _HAS_ROWS = 7  # or the offsets in a source
 _STORING = frozenset(("schedule", "quarantine"))
 _CHANGING = frozenset(("cancel", "reschedule", "kick", "discard"))
 _NEVER_MS = 2**53
+_UNDER_WAY = "?"  # begins the name of a comparison that has not ended
 
 
 def stores(command: RedisCommand[Any]) -> bool:
@@ -342,7 +343,7 @@ class Recording:
 
         He may have read the ledger before it, too, and undo what was done if Redis forgot it. And
         of two that move a message the last one in Redis may be the first one here: each looks when
-        its message is due now.
+        its message is due now. Under a comparison it may be due at its old time again: by the row.
         """
         marks = {i: marks_of(self.asked[i]) for i in sorted(effects.undoable - effects.late)}
         names = [*dict.fromkeys(marks.values())]
@@ -354,7 +355,11 @@ class Recording:
         now = dict(zip(names, found, strict=False))
         stand = {name: self._stands(name, now[name]) for name in names}
         for (i, (row, due_ms)), due in zip(effects.moved.items(), found[len(names) :], strict=True):
-            if stand[marks[i]] and isinstance(due, int) and due != due_ms:
+            if due == due_ms or isinstance(due, Exception) or not stand[marks[i]]:
+                continue
+            if now[marks[i]].healed.startswith(_UNDER_WAY):
+                stand[marks[i]] = False
+            elif due is not None:
                 later.move(i, row, due)
         return [i for i in marks if not stand[marks[i]]], later
 

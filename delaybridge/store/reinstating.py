@@ -129,11 +129,11 @@ def recorded(namespace: str, found: Iterable[Control]) -> list[RedisCommand[int]
 
 
 def reinstate(
-    namespace: str, of: Comparison, controls: Iterable[Control], *, is_last: bool = False
+    namespace: str, of: Comparison, controls: Iterable[Control] = (), *, healed: str = ""
 ) -> RedisCommand[int]:
     """Bring controls back, and the rules that they are part of; see `lua/reinstate.lua`."""
     args: list[Arg] = [
-        of.pending, of.clock, of.name if is_last else "", of.last_ms, of.now_ms,
+        of.pending, of.clock, healed, of.last_ms, of.now_ms,
     ]  # fmt: skip
     for each in controls:
         args += each.kind, each.name, each.changed_ms, each.value
@@ -185,7 +185,7 @@ def agree(calls: Making, records: ControlRecords, who: str) -> LedgerSteps[int |
         changed += found
     for page in pages(both.definitions):
         yield from resume_plans(calls, page, comparison.now_ms)
-    (found,) = yield [reinstate(namespace, comparison, [], is_last=True)]
+    (found,) = yield [reinstate(namespace, comparison, healed=comparison.name)]
     return None if found < 0 else changed
 
 
@@ -289,9 +289,9 @@ def _with_rules(
 def _begin(namespace: str, who: str) -> Steps[Comparison | None]:
     """Begin a comparison; None: another one is under way."""
     name = keys.controls(namespace)
-    about, (healed, going), now_us, told = yield [
+    about, (healed, going, clock), now_us, told = yield [
         registry.info("server", name),
-        plain("HMGET", name, "healed", "going"),
+        plain("HMGET", name, "healed", "going", "clock"),
         registry.store_time(name),
         older_ledger.told(namespace),
     ]
@@ -300,15 +300,15 @@ def _begin(namespace: str, who: str) -> Steps[Comparison | None]:
     if _is_under_way(*last, run, who, now_ms):
         return None
     own = f"{run}:{now_ms}.{secrets.token_hex(8)}.{who}"
-    # From now on a change of a client without a ledger moves the clock, too.
-    *_, clock = yield [
-        plain("HSET", name, "healed", f"?{own}"),
-        plain("HSETNX", name, "clock", 1),
-        plain("HGET", name, "clock"),
-    ]
     text = (clock or b"").decode(errors="replace")
-    last_ms = max(now_ms, int(text) if text.isdigit() else 0)
-    return Comparison(own, text, now_ms, last_ms, told.back_ms)
+    # From now on a change of a client without a ledger moves the clock, too.
+    clock_ms = int(text) if text.isdigit() else 1
+    begin = Comparison("", text, now_ms, clock_ms)
+    (begun,) = yield [reinstate(namespace, begin, healed=f"?{own}")]
+    # Without its clock Redis has lost what it knew: then the ledger's past is all there is.
+    back_ms = told.back_ms if text else 0
+    found = Comparison(own, str(clock_ms), now_ms, max(now_ms, clock_ms), back_ms)
+    return None if begun < 0 else found
 
 
 def _go_on(namespace: str, comparison: Comparison) -> Steps[None]:

@@ -16,7 +16,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from delaybridge.errors import ConfigError, StoreError
+from delaybridge.errors import ConfigError, LedgerUnavailable, StoreError, StoreUnavailable
 from delaybridge.ledger.rows import Control, ControlName
 from delaybridge.ledger.work import Work
 from delaybridge.scan.copy import Copy
@@ -70,6 +70,7 @@ class Agreeing:
         self._who = secrets.token_hex(8)
         self._silence = Silence("controls_not_compared", "controls_compared")
         self._unrecorded = unrecorded
+        self._refused = ""  # why the last comparison was
 
     # the pulse
 
@@ -120,16 +121,17 @@ class Agreeing:
         if self._destinations.agree:
             return True
         async with self._comparing:
+            # Who begins a comparison that cannot end, has all others wait.
+            await self._reconciling.waiting.ledger.share()
+            known = await self._record_known()
+            # Another one may have compared them since.
             await self._destinations.read(self._store)
-            if not self._destinations.agree:
+            if known or not self._destinations.agree:
                 await self._compare()
                 await self._destinations.read(self._store)
         return self._destinations.agree
 
     async def _compare(self) -> None:
-        # Who begins a comparison that cannot end, has all others wait.
-        await self._reconciling.waiting.ledger.share()
-        await self._record_known()
         steps = reinstating.agree(self._calls, self._recorder.controls, self._who)
         found = await self._store.complete(steps)
         if found:
@@ -149,11 +151,21 @@ class Agreeing:
                 elif self._unrecorded or not self.definitions_agree():
                     # Redis has lost what this worker knows, and another one compared it since.
                     async with self._comparing:
+                        await self._reconciling.waiting.ledger.share()
+                        await self._record_known()
                         await self._compare()
                 if self._destinations.agree and not self._unrecorded:
                     self._silence.ends(inf)
             except (StoreError, ConfigError) as exc:
                 self._silence.begins(exc)
+                self._say_refused(exc)
+
+    def _say_refused(self, error: Exception) -> None:
+        """What Redis or the ledger does not take; who does not answer at all is told elsewhere."""
+        is_away = isinstance(error, StoreUnavailable | LedgerUnavailable | ConfigError)
+        if not is_away and str(error) != self._refused:
+            self._refused = str(error)
+            say(logging.ERROR, "controls_not_compared", reason=self._refused[:200])
 
     async def _record(self) -> None:
         """Record what has changed; what the ledger does not take now, is remembered."""

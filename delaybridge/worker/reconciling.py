@@ -87,9 +87,7 @@ class Reconciling:
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
         self.silence = happened.silence
-        self.waiting = WaitingBuckets(
-            lambda: self._ledger.run_async(Work(self._records.touch)), self.silence
-        )
+        self.waiting = WaitingBuckets(self._ask, self.silence)
         self._older = OlderLedger(store, recorder, happened.worker)
 
     # before a session claims
@@ -125,6 +123,9 @@ class Reconciling:
             await asyncio.sleep(_AGAIN_S)
         return True
 
+    async def _ask(self) -> None:
+        await self._ledger.run_async(Work(self._records.touch))
+
     async def _verify(self, session: Session, began_s: float) -> bool:
         sealed = await self._seal(session)
         is_sure = session.bucket.number not in self.doubt and not session.was_mended
@@ -149,9 +150,8 @@ class Reconciling:
             await asyncio.sleep(_AGAIN_S)
         # From now on nobody restores by what he read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
-        if (sealed := await self._store.run_one(begun)) is None:
-            return False
-        if not await self._tell_sealed(session, sealed):
+        sealed = await self._store.run_one(begun)
+        if sealed is None or not await self._tell_sealed(session, sealed):
             return False
         bucket, how = session.bucket, Comparing(time.time_ns() // 1_000_000, session.owner)
         compared = await self._store.complete(compare(bucket, self._records, how))
@@ -226,8 +226,8 @@ class Reconciling:
             raise
         except StoreError as exc:
             if session not in self._failing:
-                reason = str(exc)[:200]
-                say(logging.ERROR, "bucket_not_told", bucket=session.bucket.number, reason=reason)
+                about = {"bucket": session.bucket.number, "reason": str(exc)[:200]}
+                say(logging.ERROR, "bucket_not_told", **about)
                 self._failing.add(session)
         else:
             self._failing.discard(session)
@@ -358,14 +358,14 @@ class Reconciling:
 
     def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the worker does."""
-        about, fails = (self._recorder, settings.retention_s), self.silence.begins
+        kept_s, fails = settings.retention_s, self.silence.begins
         promoting = Promoting(self._store, self._cold, self._held, self._older, fails)
         return [
             promoting.run(settings.hot_window_s),
             keep_counted(self._ledger, self._cold, self._held, fails),
             self.keep_told(),
             self.reconcile(settings.reconcile_s),
-            forget(*about, lambda: self.sessions(), self._store_ms, self.silence),
+            forget(self._recorder, kept_s, lambda: self.sessions(), self._store_ms, self.silence),
         ]
 
     # how it stands

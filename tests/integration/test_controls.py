@@ -96,6 +96,31 @@ def test_where_the_ledger_came_back_older_the_later_change_counts(
     assert site.rule("kafka:a") == {}
 
 
+def test_a_full_redis_is_compared_all_the_same(site: ControlsSite) -> None:
+    """Else nothing is claimed from it, and it stays full."""
+    site.client.pause(PLACE)
+    site.agree()
+    site.redis.hdel(keys.controls(site.namespace), "healed")
+    site.redis.config_set("maxmemory", 1)
+    try:
+        assert site.agree() == 0
+        assert site.are_agreed
+    finally:
+        site.redis.config_set("maxmemory", 0)
+
+
+def test_a_rule_that_is_lost_with_its_time_comes_back_also_if_the_ledger_was_older_once(
+    site: ControlsSite,
+) -> None:
+    site.client.pause(PLACE)
+    site.agree()
+    namespace = site.namespace
+    site.redis.hset(keys.ledger(namespace), "back", 2**50)
+    site.redis.delete(keys.destinations(namespace), keys.controls(namespace))
+    site.agree()
+    assert site.rule()["paused"]
+
+
 @pytest.mark.parametrize("is_here", [True, False])
 def test_a_pause_wins_a_tie(site: ControlsSite, ledger: LedgerProbe, is_here: bool) -> None:
     site.client.pause(PLACE)

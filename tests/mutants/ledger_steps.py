@@ -30,7 +30,7 @@ MUTANTS = [
     ),
     Mutant(
         "verify: what left is told later", "delaybridge/worker/reconciling.py",
-        "if not await self._tell_sealed(session, sealed):", "if False:",
+        "if sealed is None or not await self._tell_sealed(session, sealed):", "if sealed is None:",
         "what left before a comparison counts as missing",
         "tests/integration/test_ledger_steps.py::"
         "test_what_left_before_a_comparison_is_told_before_it",

@@ -161,9 +161,15 @@ MUTANTS = [
     ),
     Mutant(
         "absent: one row each", "delaybridge/store/absent.py",
-        "if not left[i] or (row.tier == COLD and self._answers[i] in CANCELLED_NOW):", "if True:",
+        "if not left[i] or is_done or isinstance(self._answers[i], Exception):", "if True:",
         "of several calls for a lost id one is delivered after `cancelled`",
         f"{_ABSENT} -k several",
+    ),
+    Mutant(
+        "absent: an error that the next answer hides", "delaybridge/store/absent.py",
+        "is_done or isinstance(self._answers[i], Exception):", "is_done:",
+        "of several calls for a lost id one is delivered after `cancelled`",
+        f"{_ABSENT} -k after_an_error",
     ),
     Mutant(
         "absent: the same stamp", "delaybridge/store/absent.py",

@@ -160,6 +160,15 @@ def test_while_the_ledger_is_silent_nothing_is_unknown(site: ScriptedRedis) -> N
         assert isinstance(answer, LedgerUnavailable), command.name
 
 
+def test_of_several_calls_none_is_cancelled_after_an_error(site: ScriptedRedis) -> None:
+    """Else the answer of the last one hides that an earlier one is to be delivered."""
+    site.run(site.schedule("x"))
+    site.replies["cancel"] = [NOT_HERE, StoreUnavailable("redis: away"), _cancelled]
+    (answer,) = site.run(BUCKET.cancel(b"call", "x"))
+    assert isinstance(answer, StoreUnavailable)
+    assert [state for _, state, _ in site.rows()] == ["delayed", "delayed"]
+
+
 def test_of_several_calls_each_is_cancelled_and_one_answer_counts(site: ScriptedRedis) -> None:
     site.run(site.schedule("x"))
     site.replies["cancel"] = [NOT_HERE, _cancelled, NOT_HERE]

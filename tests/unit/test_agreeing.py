@@ -184,6 +184,31 @@ class Kept:
         self.recorded += found
 
 
+async def test_who_waited_for_the_ledger_compares_only_what_nobody_has_compared_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else two workers whose database is slow compare in turn, and never agree."""
+    reads, compared = list[bool](), list[str]()
+    destinations: Any = SimpleNamespace(agree=False)
+
+    async def read(_: Any) -> None:
+        reads.append(destinations.agree)
+
+    async def share() -> None:
+        destinations.agree = True  # another worker's comparison has ended meanwhile
+
+    async def compare(_: Any) -> None:
+        compared.append("again")
+
+    destinations.read = read
+    reconciling: Any = SimpleNamespace(waiting=SimpleNamespace(ledger=SimpleNamespace(share=share)))
+    monkeypatch.setattr(Agreeing, "_compare", compare)
+    nothing: Any = None
+    agreeing = Agreeing(nothing, nothing, nothing, destinations, reconciling, {})
+    assert await agreeing._agree()
+    assert (reads, compared) == ([False, True], [])
+
+
 def limit(at_ms: int, place: bytes = b"kafka:a") -> Control:
     return Control(RULE, b"rate:" + place, LIMIT, at_ms)
 

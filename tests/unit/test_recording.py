@@ -155,6 +155,19 @@ def test_a_cancel_is_made_again_if_a_comparison_began_before_its_commit(
     assert site.rows() == [("x", "cancelled", 0)]
 
 
+def test_a_move_that_a_comparison_undoes_is_made_again(site: ScriptedRedis) -> None:
+    """It began before the call, dropped the message as one of an older past, and brought it back
+    by its row, which had the old time yet."""
+    site.run(site.schedule("x"))
+    site.replies["HMGET"] = [Standing("", "?run:1")]
+    moved = [RESCHEDULED, b"\0\0\0\1", HOT - 500]
+    site.replies["reschedule"] = [moved, moved]
+    site.replies["ZSCORE"] = [HOT, HOT - 500]
+    assert site.run(BUCKET.reschedule(b"call", "x", str(HOT - 500))) == [Answer.RESCHEDULED]
+    assert len({each.args[1] for each in site.sent("reschedule")}) == 2, "a call of its own"
+    assert site.ask("SELECT due_ms FROM message") == [(HOT - 500,)]
+
+
 def test_marks_that_cannot_be_read_may_be_those_of_another_comparison(
     site: ScriptedRedis,
 ) -> None:
