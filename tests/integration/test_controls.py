@@ -116,7 +116,8 @@ def test_a_rule_that_is_lost_with_its_time_comes_back_also_if_the_ledger_was_old
     site.agree()
     namespace = site.namespace
     site.redis.hset(keys.ledger(namespace), "back", 2**50)
-    site.redis.delete(keys.destinations(namespace), keys.controls(namespace))
+    of = keys.destinations, keys.controls, keys.unrecorded
+    site.redis.delete(*(each(namespace) for each in of))
     site.agree()
     assert site.rule()["paused"]
 
