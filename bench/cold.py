@@ -40,7 +40,7 @@ SELECT namespace, n / :call % :buckets,
     || upper(substr(md5((n / :run)::text), 1, 14)) || lpad((n % :run)::text, 2, '0'),
   hashint8(n)::bigint + 2147483648, state, tier, :first_ms + floor(random() * :span_ms)::bigint,
   priority, destination, payload, error, created_ms, updated_ms
-FROM message, generate_series(:low, :high) AS n
+FROM message, generate_series(CAST(:low AS bigint), CAST(:high AS bigint)) AS n
 WHERE namespace = :namespace AND id = 'template'
 """
 
