@@ -42,6 +42,7 @@ def be_flushed_without_database(site: Site) -> None:
         site.database.kill()
         be_flushed_twice(site)
         site.database.start()
+    wait_restored(site)  # until then Redis has nothing
 
 
 def be_flushed_while_it_is_slow(site: Site) -> None:
