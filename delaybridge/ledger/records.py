@@ -333,7 +333,7 @@ class Records:
 def at_tier(on: Connection, tier: int) -> ColumnElement[bool]:
     """Whether a row is of this live tier, so that its index is taken, which has live rows only.
 
-    It is written out: nobody takes the index for a value that is not known yet. SQLite takes it
+    It is written out: no database takes the index for a value that comes later. SQLite takes it
     only if the query says what the index does; that alone it would look up, without `likely`.
     """
     is_live = f" AND likely(tier > {FINISHED})" if on.dialect.name == "sqlite" else ""

@@ -116,5 +116,4 @@ counted = Table(
     Column("messages", BigInteger, nullable=False),
     Column("until_ms", BigInteger, nullable=False),
 )
-"""How many cold messages a bucket had when somebody counted so many that it took long. until_ms:
-good enough until then."""
+"""How many cold messages a bucket had, if it took long to count them. until_ms: good until then."""
