@@ -37,7 +37,7 @@ from bench.rig import (
     pid_at,
     quorum_queue,
 )
-from delaybridge.scan.wheel import Wheel
+from delaybridge.scan.wheel.wheel import Wheel
 
 AHEADS_MS = {"2 s": 2000, "10 min": 600_000}  # what a worker holds; the published designs' minutes
 HELD = 200_000  # messages that are handed out in one measurement

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from bench.ledger import TO, UNUSED
 from bench.rig import BODY, POLL_S, Bench, Table, open_bench, open_redis
 from delaybridge import Client, Message
-from delaybridge.ledger.database import upgrade
+from delaybridge.ledger.sql.database import upgrade
 from tests.servers.postgres import PostgresServer
 
 HOUR_MS = 3_600_000

@@ -25,8 +25,8 @@ from bench.lateness import AHEAD_S, SPARE_S, Lateness, RabbitMQ, receiving
 from bench.rig import BODY, Bench, Table, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message, Receipt
 from delaybridge.message import new_id
-from delaybridge.store import keys
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.verbs import new_stamp
 from delaybridge.times import format_time
 
 FIRST, FACTOR, MOST = 10_000, 10, 10_000_000

@@ -29,8 +29,8 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from bench.rig import Table, open_redis
+from delaybridge.serve.server.serving import answer_on, listener
 from delaybridge.settings.settings import Settings
-from delaybridge.web.serving import answer_on, listener
 from delaybridge.worker.service import loop_factory
 
 CONNECTIONS = 50

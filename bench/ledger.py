@@ -26,8 +26,8 @@ from sqlalchemy import Engine, create_engine, delete, func, insert, select
 from bench.lateness import SPARE_S, RabbitMQ, receiving
 from bench.rig import BODY, POLL_S, Table, open_bench, open_rabbitmq, open_redis, quorum_queue
 from delaybridge import Message
-from delaybridge.ledger.database import upgrade
-from delaybridge.ledger.tables import message
+from delaybridge.ledger.sql.database import upgrade
+from delaybridge.ledger.sql.tables import message
 from delaybridge.times import format_time
 from tests.servers.postgres import PostgresServer
 

@@ -19,8 +19,8 @@ from statistics import median
 from bench.rig import BODY, Bench, Table, open_bench, open_redis
 from delaybridge import Message
 from delaybridge.message import Record, encode_record, new_id
-from delaybridge.store.namespace import DEFAULT_BUCKETS
-from delaybridge.store.record import HEAD_SIZE
+from delaybridge.store.namespace.namespace import DEFAULT_BUCKETS
+from delaybridge.store.protocol.record import HEAD_SIZE
 
 DESTINATION = "memory:orders"
 CALL = 1000  # messages in a call of schedule_many

@@ -31,8 +31,8 @@ from bench.rig import (
     open_redis,
 )
 from delaybridge import Message, events
-from delaybridge.metrics.counts import Counts
-from delaybridge.metrics.histogram import spread
+from delaybridge.histogram import spread
+from delaybridge.operate.metrics.counts import Counts
 from delaybridge.times import format_time
 from tests.servers.process import free_port
 

@@ -24,10 +24,10 @@ from bench.rig import BODY, Bench, Table, open_bench, open_redis
 from delaybridge import AsyncClient, Message
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
-from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.scripts import scripts
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.scripts import scripts
+from delaybridge.store.protocol.verbs import new_stamp
 
 CALL = 1000
 CALLERS = 100

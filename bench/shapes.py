@@ -33,7 +33,7 @@ from delaybridge.amqp.connection import WireConnection, open_connection
 from delaybridge.amqp.encoder import Encoder
 from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
-from delaybridge.store.namespace import DEFAULT_BUCKETS
+from delaybridge.store.namespace.namespace import DEFAULT_BUCKETS
 from tests.rigs.bridge import rabbitmq_channel
 
 KIB = 1024

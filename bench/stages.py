@@ -23,14 +23,14 @@ from delaybridge.amqp.encoder import Encoder
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions
-from delaybridge.scan.lane import Broker
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.session import Session
-from delaybridge.store.replies import Claim, Fired
-from delaybridge.store.scripts import request
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol.replies import Claim, Fired
+from delaybridge.store.protocol.scripts import request
+from delaybridge.store.protocol.verbs import Bucket
 
 T = TypeVar("T")
 RUNS = 20

@@ -27,27 +27,27 @@ if TYPE_CHECKING:  # the same names as in _HOMES
     from delaybridge.message import MessagePlan as MessagePlan
     from delaybridge.message import OnConflict as OnConflict
     from delaybridge.message import State as State
+    from delaybridge.operate.views.destinations import Place as Place
+    from delaybridge.operate.views.destinations import Places as Places
+    from delaybridge.operate.views.horizon import Cell as Cell
+    from delaybridge.operate.views.horizon import Horizon as Horizon
+    from delaybridge.operate.views.listing import Page as Page
+    from delaybridge.operate.views.series import Lateness as Lateness
+    from delaybridge.operate.views.series import Point as Point
+    from delaybridge.operate.views.series import Rates as Rates
+    from delaybridge.operate.views.series import Recent as Recent
+    from delaybridge.operate.views.series import Series as Series
+    from delaybridge.operate.views.stats import Stats as Stats
+    from delaybridge.operate.views.tally import DestinationCounts as DestinationCounts
+    from delaybridge.operate.views.tally import Tally as Tally
+    from delaybridge.recurring.definitions import Backfilled as Backfilled
+    from delaybridge.recurring.definitions import Recurring as Recurring
     from delaybridge.settings.settings import Settings as Settings
-    from delaybridge.store.definitions import Backfilled as Backfilled
-    from delaybridge.store.definitions import Recurring as Recurring
-    from delaybridge.store.destinations import Place as Place
-    from delaybridge.store.destinations import Places as Places
-    from delaybridge.store.horizon import Cell as Cell
-    from delaybridge.store.horizon import Horizon as Horizon
-    from delaybridge.store.rules import Rule as Rule
-    from delaybridge.store.scheduling import Receipt as Receipt
-    from delaybridge.store.selection import Selected as Selected
-    from delaybridge.store.selection import Selection as Selection
-    from delaybridge.store.series import Lateness as Lateness
-    from delaybridge.store.series import Point as Point
-    from delaybridge.store.series import Rates as Rates
-    from delaybridge.store.series import Recent as Recent
-    from delaybridge.store.series import Series as Series
-    from delaybridge.store.stats import Stats as Stats
-    from delaybridge.store.stored import Stored as Stored
-    from delaybridge.store.tally import DestinationCounts as DestinationCounts
-    from delaybridge.store.tally import Tally as Tally
-    from delaybridge.store.views import Page as Page
+    from delaybridge.store.messages.scheduling import Receipt as Receipt
+    from delaybridge.store.messages.selection import Selected as Selected
+    from delaybridge.store.messages.selection import Selection as Selection
+    from delaybridge.store.namespace.rules import Rule as Rule
+    from delaybridge.store.protocol.stored import Stored as Stored
 
 __version__ = "0.1.0"
 
@@ -60,17 +60,17 @@ _HOMES = {
     ),
     "message": "Answer Limits Message MessagePlan OnConflict State",
     "settings.settings": "Settings",
-    "store.definitions": "Backfilled Recurring",
-    "store.destinations": "Place Places",
-    "store.horizon": "Cell Horizon",
-    "store.rules": "Rule",
-    "store.scheduling": "Receipt",
-    "store.selection": "Selected Selection",
-    "store.series": "Lateness Point Rates Recent Series",
-    "store.stats": "Stats",
-    "store.stored": "Stored",
-    "store.tally": "DestinationCounts Tally",
-    "store.views": "Page",
+    "recurring.definitions": "Backfilled Recurring",
+    "operate.views.destinations": "Place Places",
+    "operate.views.horizon": "Cell Horizon",
+    "store.namespace.rules": "Rule",
+    "store.messages.scheduling": "Receipt",
+    "store.messages.selection": "Selected Selection",
+    "operate.views.series": "Lateness Point Rates Recent Series",
+    "operate.views.stats": "Stats",
+    "store.protocol.stored": "Stored",
+    "operate.views.tally": "DestinationCounts Tally",
+    "operate.views.listing": "Page",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 __all__ = [*sorted(_HOME), "__version__"]

@@ -2,6 +2,6 @@
 
 import sys
 
-from delaybridge.cli import main
+from delaybridge.operate.cli import main
 
 sys.exit(main())

@@ -123,7 +123,7 @@ class Revoked(Event, frozen=True, kw_only=True):
 class Published(Event, frozen=True, kw_only=True):
     """A broker confirmed messages. late_ms: the longest time between due time and confirm.
 
-    lateness: all of these times, as `metrics/histogram.py: spread` counts them; late_sum_ms: their
+    lateness: all of these times, as `histogram.py: spread` counts them; late_sum_ms: their
     sum. confirm_ms: for each batch that is answered by now, how long that took.
     """
 
@@ -280,7 +280,7 @@ class IngestStored(Event, frozen=True, kw_only=True):
     """What came of messages from a source. destination: that of the source.
 
     messages: those scheduled, now or by an earlier delivery; cancelled, rescheduled: pending ones.
-    delays: how long the scheduled ones are to wait, as `metrics/histogram.py: spread` counts it;
+    delays: how long the scheduled ones are to wait, as `histogram.py: spread` counts it;
     delay_sum_ms: the sum.
     """
 

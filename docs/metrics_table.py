@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from delaybridge.metrics.catalog import METRICS, Metric
+from delaybridge.operate.metrics.catalog import METRICS, Metric
 
 HEAD = "| name (`delaybridge_` and) | labels | meaning | alert on |\n|---|---|---|---|\n"
 

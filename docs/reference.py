@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import click
 
-from delaybridge.cli import root
-from delaybridge.cli.failure import Exit
-from delaybridge.cli.grammar import HELP_NAMES
+from delaybridge.operate.cli import root
+from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.cli.terminal.grammar import HELP_NAMES
 
 _WIDTH = 88
 _HEAD = """\

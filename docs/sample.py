@@ -6,7 +6,7 @@ import textwrap
 
 import click
 
-from delaybridge.cli.config import sections_of, toml
+from delaybridge.operate.cli.processes.config import sections_of, toml
 from delaybridge.settings.settings import Settings, descriptions
 
 _WIDTH = 100

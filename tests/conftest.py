@@ -59,7 +59,7 @@ def pytest_configure() -> None:
     import pika
 
     from delaybridge import AsyncClient, Client  # only now that the environment is clean
-    from delaybridge.store.store import AsyncStore, Store
+    from delaybridge.store.redis.store import AsyncStore, Store
     from tests.rigs.waiting import PATIENCE_S
 
     for kind in (Client, AsyncClient, Store, AsyncStore):

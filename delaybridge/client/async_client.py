@@ -10,7 +10,6 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.batching import Batching
 from delaybridge.client.overview import AsyncOverview
 from delaybridge.client.pulling import AsyncPulls
-from delaybridge.client.recurring import AsyncRecurringMessages
 from delaybridge.client.requests import (
     Key,
     Requests,
@@ -22,6 +21,7 @@ from delaybridge.client.requests import (
 from delaybridge.client.spans import ScheduleSpan
 from delaybridge.client.steering import AsyncSteers
 from delaybridge.client.under_way import ClientStore
+from delaybridge.ledger.recording.recorder import recorder_of, records_of
 from delaybridge.message import (
     Answer,
     Headers,
@@ -32,15 +32,15 @@ from delaybridge.message import (
     Retry,
     State,
 )
+from delaybridge.operate.views.listing import Cursor, Page
+from delaybridge.operate.views.stats import Stats
+from delaybridge.recurring.client import AsyncRecurringMessages
 from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
-from delaybridge.store.recorder import recorder_of, records_of
-from delaybridge.store.scheduling import Receipt, receipts
-from delaybridge.store.selection import Selected, Selection, Walk
-from delaybridge.store.stats import Stats
-from delaybridge.store.stored import Stored
-from delaybridge.store.views import Cursor, Page
+from delaybridge.store.messages.scheduling import Receipt, receipts
+from delaybridge.store.messages.selection import Selected, Selection, Walk
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
 

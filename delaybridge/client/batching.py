@@ -13,10 +13,10 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.accept.draft import Draft
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps, together
-from delaybridge.store.outgoing import Outgoing, Stamped, bucket_for
-from delaybridge.store.scheduling import Patience, Receipt
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.messages.outgoing import Outgoing, Stamped, bucket_for
+from delaybridge.store.messages.scheduling import Patience, Receipt
+from delaybridge.store.protocol.command import Steps, together
+from delaybridge.store.redis.store import AsyncStore
 
 T = TypeVar("T")
 _LARGE_CALL = 20  # from this many messages on, the overhead of a script call is negligible

@@ -9,7 +9,6 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.many import Many
 from delaybridge.client.overview import Overview
 from delaybridge.client.pulling import Pulls
-from delaybridge.client.recurring import RecurringMessages
 from delaybridge.client.requests import (
     Key,
     Requests,
@@ -18,6 +17,7 @@ from delaybridge.client.requests import (
     receipt_unless_conflict,
 )
 from delaybridge.client.steering import Steers
+from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.message import (
     Answer,
     Headers,
@@ -28,15 +28,15 @@ from delaybridge.message import (
     Retry,
     State,
 )
+from delaybridge.operate.views.listing import Cursor, Page
+from delaybridge.operate.views.stats import Stats
+from delaybridge.recurring.client import RecurringMessages
 from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
-from delaybridge.store.recorder import recorder_of
-from delaybridge.store.scheduling import Receipt
-from delaybridge.store.stats import Stats
-from delaybridge.store.store import Store
-from delaybridge.store.stored import Stored
-from delaybridge.store.views import Cursor, Page
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.redis.store import Store
 from delaybridge.times import At, Delay
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from delaybridge.client.requests import Key, OfClient, Spread
+from delaybridge.ledger.recording.recorder import records_of
 from delaybridge.message import Answer
-from delaybridge.store.recorder import records_of
-from delaybridge.store.selection import Selected, Selection, Walk
+from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.times import At, Delay
 
 

@@ -6,10 +6,10 @@ from typing import Literal
 
 from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
-from delaybridge.store.command import Steps
-from delaybridge.store.horizon import Horizon, check_cells
-from delaybridge.store.series import STEPS, Recent, Series
-from delaybridge.store.tally import DestinationCounts
+from delaybridge.operate.views.horizon import Horizon, check_cells
+from delaybridge.operate.views.series import STEPS, Recent, Series
+from delaybridge.operate.views.tally import DestinationCounts
+from delaybridge.store.protocol.command import Steps
 from delaybridge.times import YEAR_3000_MS, Delay, delay_ms, format_duration
 
 _STEPS = 60  # cells, unless a step is given

@@ -8,8 +8,8 @@ from delaybridge.accept.destination import parse_destination
 from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import PULL, Answer
-from delaybridge.store.command import Steps
-from delaybridge.store.pulling import ReceivedMessage
+from delaybridge.store.messages.pulling import ReceivedMessage
+from delaybridge.store.protocol.command import Steps
 from delaybridge.times import Delay, delay_ms
 
 Items = Iterable[ReceivedMessage | tuple[str, str]]

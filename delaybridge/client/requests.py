@@ -21,14 +21,14 @@ from delaybridge.errors import (
     shown,
 )
 from delaybridge.message import Answer, Message, OnConflict, State
+from delaybridge.operate.views.listing import Cursor, Page
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
-from delaybridge.store.conditions import ANY, Conditions
-from delaybridge.store.scheduling import Receipt
-from delaybridge.store.selection import Selected
-from delaybridge.store.store import AsyncStore, Store
-from delaybridge.store.stored import Stored
-from delaybridge.store.views import Cursor, Page
+from delaybridge.store.messages.record_filters import ANY, Conditions
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.selection import Selected
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.redis.store import AsyncStore, Store
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
 

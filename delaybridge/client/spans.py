@@ -13,8 +13,8 @@ from delaybridge import times
 from delaybridge.amqp.table import encode_table
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, ContentHeader, Message
-from delaybridge.store.command import Steps
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.protocol.command import Steps
 from delaybridge.tracing import MOST_LINKS, Carrier, Headers, Tracing, active, carried, error_type
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from delaybridge.store.selection import Selected
+from delaybridge.store.messages.selection import Selected
 
 
 class Spreading:

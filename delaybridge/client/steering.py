@@ -19,10 +19,10 @@ from delaybridge.backoff import RetryPlan
 from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer, MessagePlan, Retry, State
-from delaybridge.store.command import Steps
-from delaybridge.store.destinations import Places, within
-from delaybridge.store.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
-from delaybridge.store.selection import PENDING, Selected, Selection
+from delaybridge.operate.views.destinations import Places, within
+from delaybridge.store.messages.selection import PENDING, Selected, Selection
+from delaybridge.store.namespace.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
+from delaybridge.store.protocol.command import Steps
 from delaybridge.times import Delay, delay_ms, format_duration
 
 _PASSES = 10  # of a purge

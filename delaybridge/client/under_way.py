@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from delaybridge.store.command import LedgerSteps, Steps
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.protocol.command import LedgerSteps, Steps
+from delaybridge.store.redis.store import AsyncStore
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from delaybridge import times
 from delaybridge.dedup.ids import checked
-from delaybridge.errors import ConfigError, MessageError, shown
-from delaybridge.sql_connection import (
+from delaybridge.dedup.sql_connection import (
     MYSQL,
     POSTGRESQL,
     SQLITE,
@@ -20,6 +19,7 @@ from delaybridge.sql_connection import (
     execute,
     execute_async,
 )
+from delaybridge.errors import ConfigError, MessageError, shown
 
 TABLE, CONSUMER = "delaybridge_dedup", "default"
 MOST_ROWS = 1000
@@ -62,7 +62,7 @@ class SqlDedup:
     table: its name, as an SQL identifier. consumer: two consumers with different names may both
     process a message. ConfigError if one of them is wrong.
 
-    Every connection of `delaybridge.sql_connection` will do. All methods raise MessageError
+    Every connection of `delaybridge.dedup.sql_connection` will do. All methods raise MessageError
     `bad_connection`; the errors of the database pass unchanged.
     """
 

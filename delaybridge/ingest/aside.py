@@ -9,7 +9,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.errors import StoreUnavailable
 from delaybridge.ingest.entries import Entry, Quarantine
 from delaybridge.ingest.storing import AGAIN_S, EntryStore, Found, OverLimit, id_of, shard_key_of
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 

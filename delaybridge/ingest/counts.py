@@ -11,9 +11,9 @@ from time import time_ns
 from typing import cast
 
 from delaybridge.events import ChangeRefused, Emit, IngestStored, Quarantined
+from delaybridge.histogram import DELAY_BOUNDS_MS, spread
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.message import Answer
-from delaybridge.metrics.histogram import DELAY_BOUNDS_MS, spread
 
 _SMOOTHING = 0.5
 _CANCELLED = frozenset((Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED))

@@ -11,7 +11,7 @@ from delaybridge.accept.accept import Accepted, check_delay
 from delaybridge.accept.instructions import Instructions
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, ConflictPolicy, Limits, id_in_store, new_id, tenant_text
-from delaybridge.store.ids import quarantine_ids
+from delaybridge.store.protocol.ids import quarantine_ids
 
 INGRESS = "ingress:"
 

@@ -21,13 +21,13 @@ from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.owner import Owner
 from delaybridge.message import Answer
-from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.changes import ANSWER_PRECEDENCE
-from delaybridge.store.command import Each, RedisCommand, Steps, plain, together
-from delaybridge.store.durability import confirmed
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import NO_SOURCE, Bucket, SourceOffsets
+from delaybridge.store.messages.changes import ANSWER_PRECEDENCE
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, together
+from delaybridge.store.protocol.verbs import NO_SOURCE, Bucket, SourceOffsets
+from delaybridge.store.redis.durability import confirmed
+from delaybridge.store.redis.store import AsyncStore
 
 AGAIN_S = 0.05  # between two attempts for an id that is in flight
 PATIENCE_S = 30.0  # how long an id may be in flight before the entry is quarantined

@@ -21,7 +21,7 @@ from delaybridge.client.requests import stored_receipt
 from delaybridge.intercept import LazyClient, Timing, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
 from delaybridge.message import new_id
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.times import At, Delay
 
 __all__ = [

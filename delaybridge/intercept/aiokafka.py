@@ -19,8 +19,8 @@ from delaybridge.client import AsyncClient
 from delaybridge.client.requests import stored_receipt
 from delaybridge.intercept import LazyClient, Timing, is_timed, timing_of, without_instructions
 from delaybridge.intercept.kafka import check_record, message_of
-from delaybridge.store.scheduling import Receipt
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.protocol.verbs import new_stamp
 from delaybridge.times import At, Delay
 
 __all__ = ["AIOKafkaProducer"]

@@ -29,11 +29,11 @@ from delaybridge.errors import NotDurable, StoreFull, StoreUnavailable
 from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waiting
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
-from delaybridge.store.durability import unconfirmed
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.scheduling import Patience, Receipt
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.messages.scheduling import Patience, Receipt
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.redis.durability import unconfirmed
 
 # The modules imported but not used are those that the first call to Redis needs. If the thread
 # imported them, a fork at that moment would leave their locks held, and the child's call would

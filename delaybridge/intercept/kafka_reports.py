@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Message as KafkaMessage
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.store.scheduling import Patience
+from delaybridge.store.messages.scheduling import Patience
 
 # The store recognizes a repeated call for ten minutes. Sent again later, it could undo a cancel.
 MOST_TIMEOUT_S = 600.0

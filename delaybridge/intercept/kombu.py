@@ -28,7 +28,7 @@ from delaybridge.intercept import (
     without_instructions,
 )
 from delaybridge.intercept.amqp import schedule_arguments
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.times import At, Delay
 
 __all__ = ["Producer"]

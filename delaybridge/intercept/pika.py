@@ -18,7 +18,7 @@ from delaybridge.client import Client
 from delaybridge.client.requests import stored_receipt
 from delaybridge.intercept import client_of_settings, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.times import At, Delay
 
 __all__ = ["BlockingChannel", "BlockingConnection", "delaying"]

@@ -55,7 +55,7 @@ def open_ledger(url: str, *, timeout_s: float = 5.0, connections: int = 5) -> Le
     ConfigError: the extra `ledger`, or the driver that the URL names, is not installed.
     """
     try:
-        from delaybridge.ledger.database import Database
+        from delaybridge.ledger.sql.database import Database
 
         made: Any = Database(url, timeout_s=timeout_s, connections=connections)
     except ModuleNotFoundError as exc:

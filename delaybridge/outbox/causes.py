@@ -11,9 +11,9 @@ from delaybridge.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from delaybridge.store import durability
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.redis import durability
 
 
 def is_of_server(error: Exception) -> bool:

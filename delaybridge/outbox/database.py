@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event, make_url, text
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.ledger import engines
+from delaybridge.dedup.sql_connection import MYSQL, SQLITE
+from delaybridge.ledger.sql import engines
 from delaybridge.outbox import rows, table
-from delaybridge.sql_connection import MYSQL, SQLITE
 
 _DELETE = text(table.DELETE).bindparams(bindparam("numbers", expanding=True))
 _WITH_ROWS = text(table.WITH_ROWS).bindparams(bindparam("ids", expanding=True))

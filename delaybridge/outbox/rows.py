@@ -8,10 +8,7 @@ from typing import Any
 
 from delaybridge.accept.accept import Accepted, check_id, check_key
 from delaybridge.client.requests import Key, Requests, policy_of
-from delaybridge.errors import MessageError
-from delaybridge.message import Limits, Message, OnConflict
-from delaybridge.outbox import table
-from delaybridge.sql_connection import (
+from delaybridge.dedup.sql_connection import (
     MYSQL,
     POSTGRESQL,
     commits_each_statement,
@@ -20,8 +17,11 @@ from delaybridge.sql_connection import (
     execute,
     execute_async,
 )
+from delaybridge.errors import MessageError
+from delaybridge.message import Limits, Message, OnConflict
+from delaybridge.outbox import table
 from delaybridge.store.calls import Calls
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.protocol.verbs import new_stamp
 
 NAMESPACE = "delaybridge"
 _Row = dict[str, Any]
@@ -36,7 +36,7 @@ class SqlOutbox:
 
     namespace, brokers, limits: as for `Client`, with the same checks.
 
-    Every connection of `delaybridge.sql_connection` will do. All methods raise MessageError
+    Every connection of `delaybridge.dedup.sql_connection` will do. All methods raise MessageError
     `bad_connection`, and `no_transaction` if the connection commits each statement at once; errors
     of the database pass unchanged. ConfigError: an argument of the constructor is wrong.
     """

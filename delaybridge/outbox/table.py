@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaybridge.sql_connection import MYSQL, POSTGRESQL, SQLITE
+from delaybridge.dedup.sql_connection import MYSQL, POSTGRESQL, SQLITE
 
 TABLE = CHANNEL = "delaybridge_outbox"
 SCHEDULE, CANCEL = "schedule", "cancel"  # verbs

@@ -150,7 +150,11 @@ class PublishOptions:
 
 
 _SHOWN_CHARS, _LISTED = 40, 20  # of an option; most known options that an error lists
-_ROOMS = {"redis": "redis_streams"}  # rooms that are not named after their kind
+_ROOMS = {
+    "http": "publishers.http",
+    "kombu": "publishers.kombu",
+    "redis": "publishers.redis_streams",
+}  # rooms elsewhere
 
 
 def kind_of(url: str) -> str:
@@ -181,7 +185,7 @@ def connect(
         return made
 
     if kind in KINDS.values():
-        room = import_module(f"delaybridge.publish.{_ROOMS.get(kind, kind)}")
+        room = import_module(f"delaybridge.{_ROOMS.get(kind, f'publish.{kind}')}")
         return make(room.publisher, report)
     (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
     guarded = import_module("delaybridge.publish.guarded")  # it needs this module

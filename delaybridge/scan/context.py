@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from delaybridge.events import Emit
-from delaybridge.scan.asking import Asking
-from delaybridge.scan.copy import Copy
-from delaybridge.scan.exits import ExitReport
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.session import Session
-from delaybridge.scan.waiting import WaitingCopies
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.leases.bucket_calls import Asking
+from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.leases.exits import ExitReport
+from delaybridge.scan.leases.session import Session
+from delaybridge.scan.wheel.waiting import WaitingCopies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,24 +21,24 @@ from delaybridge.errors import StoreError
 from delaybridge.events import ClockStepped, Emit
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
-from delaybridge.scan import dead_set
-from delaybridge.scan.alarm import Alarm
-from delaybridge.scan.allowances import Allow, Allowances
-from delaybridge.scan.asking import Asking, LastHere, last_of
-from delaybridge.scan.claiming import MARGIN_MS, Claiming
-from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import Context, LedgerSide, ScanOptions
-from delaybridge.scan.firing import Firing
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.mending import Mending, Retake
-from delaybridge.scan.paging import Paging
-from delaybridge.scan.publishing import Publishing
-from delaybridge.scan.reclaiming import Reclaiming
-from delaybridge.scan.session import Session
-from delaybridge.scan.telling import Telling
-from delaybridge.scan.waiting import WaitingCopies
-from delaybridge.scan.watch import Watch
-from delaybridge.store.store import AsyncStore
+from delaybridge.scan.hang_detector import Watch
+from delaybridge.scan.lanes.allowances import Allow, Allowances
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.lanes.paging import Paging
+from delaybridge.scan.leases import dead_set
+from delaybridge.scan.leases.bucket_calls import Asking, LastHere, last_of
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.mending import Mending, Retake
+from delaybridge.scan.leases.reclaiming import Reclaiming
+from delaybridge.scan.leases.session import Session
+from delaybridge.scan.wheel.alarm import Alarm
+from delaybridge.scan.wheel.claiming import MARGIN_MS, Claiming
+from delaybridge.scan.wheel.firing import Firing
+from delaybridge.scan.wheel.publishing import Publishing
+from delaybridge.scan.wheel.settling import Telling
+from delaybridge.scan.wheel.waiting import WaitingCopies
+from delaybridge.store.redis.store import AsyncStore
 
 
 class Scanner:

@@ -6,18 +6,18 @@ A call is a generator that yields commands and is sent their replies; a store dr
 
 from __future__ import annotations
 
-from delaybridge.store.changes import Changes
-from delaybridge.store.definitions import Definitions
-from delaybridge.store.destinations import Controls
-from delaybridge.store.facts import Inspection
-from delaybridge.store.horizon import Outlook
-from delaybridge.store.mix import Mixing
-from delaybridge.store.pulling import Pulling
-from delaybridge.store.remote import RemoteControl
-from delaybridge.store.series import History
-from delaybridge.store.stats import Counting
-from delaybridge.store.tally import Tallying
-from delaybridge.store.views import Views
+from delaybridge.operate.views.destinations import Controls
+from delaybridge.operate.views.destinations_by_due import Mixing
+from delaybridge.operate.views.horizon import Outlook
+from delaybridge.operate.views.listing import Views
+from delaybridge.operate.views.series import History
+from delaybridge.operate.views.stats import Counting
+from delaybridge.operate.views.tally import Tallying
+from delaybridge.recurring.definitions import Definitions
+from delaybridge.store.fleet.remote import RemoteControl
+from delaybridge.store.messages.changes import Changes
+from delaybridge.store.messages.pulling import Pulling
+from delaybridge.store.namespace.facts import Inspection
 
 
 class Calls(

@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from delaybridge.errors import StoreError
-from delaybridge.store import alarms
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.namespace import alarms
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
 _LOOK_S = 1.0

@@ -20,11 +20,11 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
-from delaybridge.metrics.reports import ProcessReport
-from delaybridge.scan.fleet import NameTaken
+from delaybridge.ingest.process import run_ingest
+from delaybridge.operate.metrics.reports import ProcessReport
+from delaybridge.scan.leases.fleet import NameTaken
 from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
-from delaybridge.worker.ingester import run_ingest
 from delaybridge.worker.service import Identity, OnReport
 from delaybridge.worker.worker import run_one
 

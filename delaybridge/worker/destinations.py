@@ -17,13 +17,14 @@ from typing import Any
 import msgspec
 
 from delaybridge.errors import StoreUnavailable, printable
-from delaybridge.ledger.rows import RULE, Control, ControlName
-from delaybridge.store import reinstating, rules
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.reinstating import Agreement
-from delaybridge.store.rule_fields import field_and_place
-from delaybridge.store.rules import NO_RULES, Rule, Rules
-from delaybridge.store.store import AsyncStore
+from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.comparing.reinstating import Agreement
+from delaybridge.ledger.sql.rows import RULE, Control, ControlName
+from delaybridge.store.namespace import rules
+from delaybridge.store.namespace.rule_fields import field_and_place
+from delaybridge.store.namespace.rules import NO_RULES, Rule, Rules
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
 _SHOWN_CHARS = 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delaybridge.events import Emit, Event
-from delaybridge.metrics.counts import Counts
+from delaybridge.operate.metrics.counts import Counts
 from delaybridge.worker.eventlog import EventLog
 
 

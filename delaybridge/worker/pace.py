@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from delaybridge.metrics.counts import Counts
-from delaybridge.store.series import percentile
+from delaybridge.operate.metrics.counts import Counts
+from delaybridge.operate.views.series import percentile
 
 _LEAST_S = 1.0  # a shorter time says little
 _ANNOUNCED = 20  # brokers

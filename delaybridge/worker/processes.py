@@ -16,18 +16,18 @@ from functools import partial
 from multiprocessing.connection import wait
 
 from delaybridge.errors import StoreError
-from delaybridge.metrics.reports import ProcessReports
+from delaybridge.ingest.process import routes_of
+from delaybridge.operate.metrics.reports import ProcessReports
+from delaybridge.operate.metrics.serving import served
 from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
-from delaybridge.store import registry
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import Store
 from delaybridge.worker.child import Child, ChildSpec
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.ingester import routes_of
 from delaybridge.worker.reload import reread
 from delaybridge.worker.service import terminal_closed
-from delaybridge.worker.serving import served
 from delaybridge.worker.worker import run_one
 
 _STEADY_S = 5.0  # a child that ran for longer is replaced at once

@@ -11,9 +11,9 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store import registry
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
 Commands = Sequence[RedisCommand[Any]]

@@ -11,22 +11,23 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError, StoreWiped
+from delaybridge.ledger.reconciling.agreeing import agreeing_of
+from delaybridge.ledger.reconciling.reconciling import reconciling_of
 from delaybridge.publish import PublishOptions
-from delaybridge.scan.fleet import Membership
-from delaybridge.scan.lease import LeaseOwner
+from delaybridge.recurring.rounds import RecurringRuns
+from delaybridge.scan.leases.fleet import Membership
+from delaybridge.scan.leases.lease import LeaseOwner
 from delaybridge.settings.urls import kinds_of
-from delaybridge.store import keys, remote
 from delaybridge.store.calls import Calls
-from delaybridge.store.rules import Rules
-from delaybridge.store.store import AsyncStore
-from delaybridge.worker.agreeing import agreeing_of
+from delaybridge.store.fleet import remote
+from delaybridge.store.namespace.rules import Rules
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.alarms import end_alarms
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.pace import CountedPace
 from delaybridge.worker.pulse import Part, Pulse
-from delaybridge.worker.reconciling import reconciling_of
-from delaybridge.worker.recurring import RecurringRuns
 from delaybridge.worker.service import end, until
 from delaybridge.worker.shift import Common, Shift, wake_up
 from delaybridge.worker.shifts import Shifts
@@ -243,7 +244,7 @@ class ScanRun:
                 self._asked(*text.partition(" ")[::2])
 
     def _asked(self, verb: str, of: str) -> None:
-        """Obey `store/remote.py`; anything else is of another version, and not for this one."""
+        """Obey `store/fleet/remote.py`; anything else is of another version."""
         worker = self._worker
         if verb == remote.DRAIN and of == worker.identity.instance and not worker.stopping.is_set():
             say(logging.INFO, "draining", hint="an operator asked for it")

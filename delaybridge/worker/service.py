@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delaybridge import __version__, tracing
-from delaybridge.metrics.reports import ProcessReport
+from delaybridge.operate.metrics.reports import ProcessReport
 from delaybridge.worker.eventlog import say
 
 _log = logging.getLogger("delaybridge")

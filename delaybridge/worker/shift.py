@@ -15,22 +15,22 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.scan.alarm import Alarm
-from delaybridge.scan.asking import last_of
-from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import LedgerSide, ScanOptions
-from delaybridge.scan.lane import Broker
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.lease import LeaseOwner, Leases
-from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.lanes.spans import PublishSpans
+from delaybridge.scan.leases.bucket_calls import last_of
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.lease import LeaseOwner, Leases
+from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.session import Session
-from delaybridge.scan.spans import PublishSpans
+from delaybridge.scan.wheel.alarm import Alarm
 from delaybridge.settings.settings import Settings
-from delaybridge.store import registry
-from delaybridge.store.rules import Rules
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.rules import Rules
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.tracing import active
 from delaybridge.worker.service import Background, end, until
 

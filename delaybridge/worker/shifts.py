@@ -15,15 +15,15 @@ from typing import Any, cast
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
-from delaybridge.scan.copy import Copy
-from delaybridge.scan.lane import Lane
-from delaybridge.scan.lanes import Lanes
+from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.session import Session
 from delaybridge.store.calls import Calls
-from delaybridge.store.rules import Rules
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace.rules import Rules
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.service import Background
 from delaybridge.worker.shift import Shift
 

@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterable
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
-from delaybridge.ledger.rows import Control, ControlName
-from delaybridge.metrics.reports import ProcessReport
-from delaybridge.scan.fleet import NameTaken
-from delaybridge.scan.lease import OnToken
+from delaybridge.ledger.reconciling.happened import Happened
+from delaybridge.ledger.recording.recorder import recorder_of
+from delaybridge.ledger.sql.rows import Control, ControlName
+from delaybridge.operate.metrics.reports import ProcessReport
+from delaybridge.operate.metrics.sampler import Sampler
+from delaybridge.scan.leases.fleet import NameTaken
+from delaybridge.scan.leases.lease import OnToken
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
-from delaybridge.store.recorder import recorder_of
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.happened import Happened
+from delaybridge.worker.history_check import Past, refuse_wiped
 from delaybridge.worker.listeners import Listeners
-from delaybridge.worker.opening import make_again, wait_for_namespace
-from delaybridge.worker.past import Past, refuse_wiped
+from delaybridge.worker.open_namespace import make_again, wait_for_namespace
 from delaybridge.worker.reload import changed_brokers, reread
-from delaybridge.worker.sampler import Sampler
 from delaybridge.worker.scan_run import ScanRun
 from delaybridge.worker.service import Identity, OnReport, Service, run
 

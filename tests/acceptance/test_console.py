@@ -20,8 +20,8 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from delaybridge.store.store import Store
-from delaybridge.web.console.pages import PAGES
+from delaybridge.serve.console.pages import PAGES
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.browser import (
     DESKTOP,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from delaybridge.store.store import Store
+from delaybridge.store.redis.store import Store
 from tests.rigs.browser import confirm
 from tests.rigs.burials import buried
 

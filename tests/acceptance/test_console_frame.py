@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from delaybridge import AsyncClient
-from delaybridge.web.console import look
+from delaybridge.serve.console import snapshot
 from tests.rigs.api import api
 from tests.rigs.browser import browser, inaccessible, log_in_by_form, opened, overlapping, ticked
 from tests.rigs.sessions import TOKENS, token_file_in
@@ -110,7 +110,7 @@ async def test_what_is_seen_stays_while_redis_is_slow_and_heals_when_it_was_away
                 await expect(each.locator("#live:not(.stale)")).to_be_visible()
             await expect(other.locator("#live")).to_contain_text("order-7")
 
-            monkeypatch.setattr(look, "KEPT_S", 2.0)
+            monkeypatch.setattr(snapshot, "KEPT_S", 2.0)
             await opened(page, "/")
             redis.stop()
             await expect(page.locator("#alerts")).to_contain_text("Redis does not answer")

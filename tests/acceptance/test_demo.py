@@ -20,13 +20,13 @@ import pika
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from delaybridge.demo import brokers, servers
-from delaybridge.demo.result import POISON
-from delaybridge.demo.servers import private_redis
 from delaybridge.errors import ConfigError, PublishUnavailable
-from delaybridge.store import registry
-from delaybridge.store.command import plain
-from delaybridge.store.store import Store
+from delaybridge.operate.demo import brokers, servers
+from delaybridge.operate.demo.result import POISON
+from delaybridge.operate.demo.servers import private_redis
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.command import plain
+from delaybridge.store.redis.store import Store
 from tests.rigs.tmux import Tmux
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.kafka import KafkaStandIn
@@ -229,13 +229,13 @@ def test_it_fails_when_the_consumer_reports_something_else(
 _IMPORTS = """
 import sys
 from pathlib import Path
-from delaybridge.demo import Plan, run
+from delaybridge.operate.demo import Plan, run
 """
 
 _CONSUMER = textwrap.dedent(
     """
     import importlib.util, json, sys
-    spec = importlib.util.find_spec("delaybridge.demo")
+    spec = importlib.util.find_spec("delaybridge.operate.demo")
     path = spec.submodule_search_locations[0] + "/consumer.py"
     spec = importlib.util.spec_from_file_location("consumer", path)
     consumer = importlib.util.module_from_spec(spec)
@@ -258,9 +258,9 @@ _CONSUMER = textwrap.dedent(
 
 
 def test_the_consumer_does_not_import_delaybridge() -> None:
-    import delaybridge.demo
+    import delaybridge.operate.demo
 
-    source = Path(delaybridge.demo.__file__).with_name("consumer.py")
+    source = Path(delaybridge.operate.demo.__file__).with_name("consumer.py")
     script = f"import runpy, sys; runpy.run_path({str(source)!r}); print(*sys.modules)"
     asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert asked.returncode == 0, asked.stderr

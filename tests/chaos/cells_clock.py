@@ -179,7 +179,7 @@ def two_leases(site: Site) -> None:
 
 def damage_a_bucket(site: Site) -> None:
     """The key `due` of a bucket has another type for 3 s."""
-    from delaybridge.store.keys import bucket_key
+    from delaybridge.store.protocol.keys import bucket_key
 
     key = bucket_key(site.namespace, 0, "due")
     with site.fault(after_s=5):

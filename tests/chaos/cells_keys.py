@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.cells_ledger import YOUNG_S, wait_restored
 from tests.chaos.lost_keys import ALONE, TOGETHER, excused

@@ -39,8 +39,8 @@ def _make(name: str) -> None:
 
 def lose_replies(verb: str, share: float) -> None:
     """Of this share of the calls of a script ("": of all), the reply is lost on its way."""
-    from delaybridge.store.connection import AsyncWire
-    from delaybridge.store.scripts import scripts
+    from delaybridge.store.protocol.scripts import scripts
+    from delaybridge.store.redis.connection import AsyncWire
 
     mark = scripts()[verb][1].encode() if verb else b""
     call = AsyncWire.call
@@ -75,7 +75,7 @@ def block_loop(seconds: float) -> None:
     """Two seconds after its first publish, the event loop is busy for so long, once."""
     import asyncio
 
-    from delaybridge.scan.lanes import Lanes
+    from delaybridge.scan.lanes.lanes import Lanes
 
     publish, begun = Lanes.publish, []
 
@@ -90,7 +90,7 @@ def block_loop(seconds: float) -> None:
 
 def look_each(seconds: float) -> None:
     """Workers compare the keys of their buckets so often, and read them ten times as slowly."""
-    from delaybridge.scan import mending
+    from delaybridge.scan.leases import mending
     from delaybridge.worker import shift
 
     shift._COMPARE_S, mending._ROUND_S = seconds, 10 * seconds
@@ -103,7 +103,7 @@ def in_script(verb: str, old: str, new: str) -> Callable[[], None]:
     """A change of a script's text. It must be there."""
 
     def change() -> None:
-        from delaybridge.store import scripts
+        from delaybridge.store.protocol import scripts
 
         known = dict(scripts.scripts())
         source, _ = known[verb]
@@ -118,7 +118,7 @@ def in_script(verb: str, old: str, new: str) -> Callable[[], None]:
 
 def without_lease_check() -> None:
     for verb in ("claim", "fire", "settle", "retry", "park", "bury"):
-        from delaybridge.store import scripts
+        from delaybridge.store.protocol import scripts
 
         check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n  return false\nend\n"
         in_script(verb, check, "")()
@@ -128,7 +128,7 @@ def without_lease_check() -> None:
 def settle_before_confirm() -> None:
     """The store is told as soon as a message is handed to the broker."""
     from delaybridge.publish import CONFIRMED
-    from delaybridge.scan.lanes import Lanes
+    from delaybridge.scan.lanes.lanes import Lanes
 
     hand_over, outcome = Lanes._hand_over, Lanes.outcome
 
@@ -149,8 +149,8 @@ def settle_before_confirm() -> None:
 
 def fire_skipped() -> None:
     """Nobody asks the store before the due time: what was claimed is published."""
-    from delaybridge.scan.asking import Asking
-    from delaybridge.store.replies import Fired
+    from delaybridge.scan.leases.bucket_calls import Asking
+    from delaybridge.store.protocol.replies import Fired
 
     ask = Asking.ask
 
@@ -167,7 +167,7 @@ def fire_skipped() -> None:
 
 def ignore_due() -> None:
     """What is claimed is published at once."""
-    from delaybridge.scan.publishing import Publishing
+    from delaybridge.scan.wheel.publishing import Publishing
 
     def publishing(self: Any, now_ms: int) -> None:
         self._lanes.ready(self.fired)
@@ -175,7 +175,7 @@ def ignore_due() -> None:
         self._lanes.publish(now_ms)
 
     Publishing.publish = publishing  # type: ignore[method-assign]
-    from delaybridge.scan.firing import Firing
+    from delaybridge.scan.wheel.firing import Firing
 
     Firing.lead_ms = property(lambda self: 1500)  # type: ignore[assignment,method-assign]
 
@@ -197,7 +197,7 @@ def nack_as_delivered() -> None:
 def unknown_as_dropped() -> None:
     """An exception counts as not sent, and the message is given up without a word."""
     from delaybridge.publish import Verdict
-    from delaybridge.scan.outcomes import Outcomes
+    from delaybridge.scan.lanes.outcomes import Outcomes
 
     failed = Outcomes.failed
 
@@ -213,10 +213,10 @@ def unknown_as_dropped() -> None:
 
 def no_reclaim() -> None:
     """A new owner leaves alone what dead ones had claimed."""
-    from delaybridge.scan.reclaiming import Reclaiming
+    from delaybridge.scan.leases.reclaiming import Reclaiming
 
     async def nothing(self: Any, sessions: Any) -> None:
-        from delaybridge.scan.inherited import Inherited
+        from delaybridge.scan.leases.earlier_sessions import Inherited
 
         for session in sessions:
             self._reclaimed(Inherited(session))
@@ -226,7 +226,7 @@ def no_reclaim() -> None:
 
 def no_back_off() -> None:
     """A message that failed is tried again at once, as often as it takes."""
-    from delaybridge.scan.retry import RetryPolicy
+    from delaybridge.scan.lanes.retry import RetryPolicy
 
     RetryPolicy.delay_ms = lambda self, attempts, random: 0  # type: ignore[method-assign]
 
@@ -273,15 +273,15 @@ def ingest_acks_first() -> None:
 
 def wait_elsewhere() -> None:
     """WAIT is asked on a connection that has written nothing: every replica has all of that."""
-    from delaybridge.store.durability import Assurance
+    from delaybridge.store.redis.durability import Assurance
 
     Assurance._replicated = lambda self, reply: None  # type: ignore[method-assign]
 
 
 def never_compare() -> None:
     """The sizes of a bucket's keys always add up, and no page of it looks odd."""
-    from delaybridge.scan.mending import Mending
-    from delaybridge.store.orphans import SOUND, KeySizes
+    from delaybridge.scan.leases.mending import Mending
+    from delaybridge.store.namespace.orphans import SOUND, KeySizes
 
     async def look(self: Any) -> float:
         return 3600.0

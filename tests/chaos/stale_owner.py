@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import redis
 
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.keys import bucket_key
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Bucket, Item
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import Bucket, Item
+from delaybridge.store.redis.store import Store
 
 BUCKETS, TTL_MS = 16, 2000
 GHOST = "ghost:0123456789abcdef:1"

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from delaybridge import cli
-from delaybridge.cli.failure import Exit
+from delaybridge.operate import cli
+from delaybridge.operate.cli.terminal.failure import Exit
 
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 ENDLESS = {"scan", "ingest", "serve", "demo", "tail"}

@@ -13,7 +13,7 @@ from delaybridge import Client, Message
 from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.errors import ConfigError, DelayBridgeError, MessageError
 from delaybridge.message import State
-from delaybridge.store.selection import Selection
+from delaybridge.store.messages.selection import Selection
 from tests.rigs.hostile import ANYTHING, HARD, SURROGATE
 
 TO = "rabbitmq:orders/close"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from delaybridge import Client
 from delaybridge.errors import MessageError
+from delaybridge.operate.views import transfer
 from delaybridge.recurring.definition import Definition
-from delaybridge.store import transfer
-from delaybridge.store.rules import Rule
+from delaybridge.store.namespace.rules import Rule
 from tests.rigs.hostile import HARD
 
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])

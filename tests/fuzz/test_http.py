@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
+from delaybridge.serve.api.operations.openapi import description
+from delaybridge.serve.server.serving import answer_on, listener
+from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings
-from delaybridge.web.openapi import description
-from delaybridge.web.serving import answer_on, listener
-from delaybridge.web.table import ENDPOINTS
 from tests.rigs.api import PATIENT
 from tests.rigs.waiting import DEADLINE_S
 

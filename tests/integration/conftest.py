@@ -13,7 +13,7 @@ import redis
 
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.ingest.kafka import consumer, subscription
-from delaybridge.store.store import Store
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.bucket import Owner, World
 from tests.rigs.command_line import Run, runner

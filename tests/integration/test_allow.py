@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delaybridge.errors import StoreError
-from delaybridge.store import keys, registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.lossy_proxy import LossyProxy
 
 PLACE = "kafka:orders"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from delaybridge import Client
-from delaybridge.store.store import Store
+from delaybridge.store.redis.store import Store
 from tests.rigs.burials import buried
 from tests.rigs.command_line import Run
 

@@ -14,8 +14,9 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge import Client
-from delaybridge.store import keys, registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury
 from tests.rigs.command_line import Run, spawn, started

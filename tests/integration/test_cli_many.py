@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 
 from delaybridge import Client, Message
-from delaybridge.store import registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury, hand_over
 from tests.rigs.command_line import Result, Run, started

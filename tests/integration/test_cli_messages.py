@@ -12,8 +12,8 @@ from delaybridge import Client, Message
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
-from delaybridge.store import registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import hand_over
 from tests.rigs.command_line import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from delaybridge import cli
+from delaybridge.operate import cli
 from tests.rigs.command_line import Result, Run, runner, spawn
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.servers.redis import RedisServer

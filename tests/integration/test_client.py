@@ -13,9 +13,10 @@ import pytest
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, State
-from delaybridge.store import keys, registry
-from delaybridge.store.store import Store
-from delaybridge.store.stored import Stored
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner, World
 from tests.rigs.flavours import BUCKETS, TO
 from tests.servers.redis import ON_EVERY_REDIS

@@ -13,8 +13,8 @@ import redis
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, MessageError, StoreFull, StoreWiped
 from delaybridge.message import Answer, Limits
-from delaybridge.store import keys
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.bucket import World
 from tests.rigs.flavours import BUCKETS, TO, Maker
 from tests.servers.redis import RedisServer
@@ -125,7 +125,7 @@ async def test_clients_are_made_from_the_settings(
 def test_a_quota_refuses_further_messages_until_there_is_room(
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.store.quota._EVERY_S", 0.0)
+    monkeypatch.setattr("delaybridge.store.namespace.quota._EVERY_S", 0.0)
     limits = Limits(pending_messages=5, destination_messages=3)
     with Client(redis_url, namespace=namespace, limits=limits) as client:
         first = client.schedule("kafka:a", b"x", delay="1h", id="a0")

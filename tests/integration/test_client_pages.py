@@ -10,8 +10,8 @@ import pytest
 
 from delaybridge import Message
 from delaybridge.message import State
-from delaybridge.store import registry
-from delaybridge.store.views import Page
+from delaybridge.operate.views.listing import Page
+from delaybridge.store.namespace import registry
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.flavours import BUCKETS, TO
 from tests.rigs.waiting import until

@@ -16,10 +16,10 @@ import redis
 from delaybridge import AsyncClient, Message
 from delaybridge.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
 from delaybridge.message import Answer, Limits, OnConflict
-from delaybridge.store import registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.scheduling import Receipt
-from delaybridge.store.store import Store
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.flavours import FLAVOURS, TO, Maker
 from tests.rigs.lossy_proxy import LossyProxy

@@ -15,12 +15,12 @@ from delaybridge import AsyncClient, Client, Message
 from delaybridge.client import batching
 from delaybridge.errors import MessageConflict, MessageError, StoreError, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.scheduling import Receipt
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.stored import Stored
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import BUCKETS, TO
@@ -48,7 +48,7 @@ async def test_a_hundred_schedules_of_one_tick_are_one_script_call_per_bucket(
 async def test_a_hundred_schedules_without_id_are_a_few_script_calls(
     together: AsyncClient, own: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.store.ids._FRESH_S", 60.0)  # however slow this machine is
+    monkeypatch.setattr("delaybridge.store.protocol.ids._FRESH_S", 60.0)  # slow or not
     receipts = await asyncio.gather(*(together.schedule(TO, b"", delay=60) for _ in range(100)))
     assert Counter(receipts) == {"created": 100}
     assert script_calls(own) == len({receipt.bucket for receipt in receipts}) <= 3
@@ -59,7 +59,7 @@ async def test_a_hundred_schedules_without_id_are_a_few_script_calls(
 async def test_many_callers_take_turns_in_two_halves_if_script_calls_stay_large(
     together: AsyncClient, monkeypatch: pytest.MonkeyPatch, own_ids: bool, most_flushes: int
 ) -> None:
-    monkeypatch.setattr("delaybridge.store.ids._FRESH_S", 60.0)
+    monkeypatch.setattr("delaybridge.store.protocol.ids._FRESH_S", 60.0)
     each, under_way, most, flushes = AsyncStore.run_each, 0, 0, 0
 
     async def counted(store: AsyncStore, commands: Sequence[RedisCommand[Any]]) -> list[Any]:

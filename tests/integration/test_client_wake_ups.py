@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from delaybridge import Message
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.bucket import World
 from tests.rigs.flavours import TO
 from tests.rigs.waiting import DEADLINE_S

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from delaybridge.message import Limits
-from delaybridge.scan.clock import StoreClock
-from delaybridge.scan.fleet import Membership
-from delaybridge.scan.lease import LeaseOwner, Leases
-from delaybridge.scan.session import Session
-from delaybridge.store import registry
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.fleet import Membership
+from delaybridge.scan.leases.lease import LeaseOwner, Leases
+from delaybridge.scan.leases.session import Session
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import plain
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.command import plain
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.crew import BUCKETS, Crew
 from tests.rigs.waiting import until_async
 from tests.servers.clock import ClockedRedis

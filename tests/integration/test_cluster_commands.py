@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 
 from delaybridge import Client, StoreUnavailable
-from delaybridge.doctor.servers import Inspected, clocks
-from delaybridge.metrics.reader import Reader
-from delaybridge.store import keys
+from delaybridge.operate.doctor.servers import Inspected, clocks
+from delaybridge.operate.metrics.reader import Reader
+from delaybridge.store.protocol import keys
 from tests.rigs.command_line import Result, Run, runner
 from tests.rigs.stall import Stall
 from tests.servers.cluster import ClusterNode, ClusterSite

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from delaybridge import Client, Message
+from delaybridge.ledger.comparing.promotion import promote_due
 from delaybridge.message import Answer, OnConflict
-from delaybridge.store.promotion import promote_due
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.stories import Actor, Made, ledger_clients, played
 

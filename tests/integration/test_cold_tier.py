@@ -15,12 +15,12 @@ import redis
 
 from delaybridge import AsyncClient, Client, Message, Stored
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
+from delaybridge.ledger.comparing.promotion import promote_due
+from delaybridge.ledger.recording import cold_reads
+from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.message import Answer, State
-from delaybridge.store import cold_reads
-from delaybridge.store.promotion import promote_due
-from delaybridge.store.recorder import recorder_of
-from delaybridge.store.selection import Selection, Walk
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.messages.selection import Selection, Walk
+from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
@@ -358,7 +358,7 @@ def test_a_window_that_is_none_is_refused(tmp_path: Any, window: Any) -> None:
 async def test_a_worker_promotes_and_delivers_in_time(
     redis_url: str, namespace: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from delaybridge.ledger.database import upgrade
+    from delaybridge.ledger.sql.database import upgrade
 
     upgrade(postgres_url, 10)
     arrived: Arrived = note_arrivals(monkeypatch)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.ledger import counts, open_ledger
-from delaybridge.ledger.cold import ColdRecords
-from delaybridge.ledger.counts import ColdTotals
-from delaybridge.ledger.records import Records
+from delaybridge.ledger import open_ledger
+from delaybridge.ledger.reconciling import counting
+from delaybridge.ledger.sql import counts
+from delaybridge.ledger.sql.cold import ColdRecords
+from delaybridge.ledger.sql.counts import ColdTotals
+from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.work import Ledger, Work
-from delaybridge.worker import counting
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
 

@@ -11,13 +11,14 @@ import pytest
 from redis import Redis
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.console import snapshot
+from delaybridge.serve.console.pages import PAGES
+from delaybridge.serve.http import sessions
+from delaybridge.serve.server import event_fanout
 from delaybridge.settings.settings import Settings
-from delaybridge.store import setbacks
-from delaybridge.store.setbacks import Setback
-from delaybridge.store.store import Store
-from delaybridge.web import hub, sessions
-from delaybridge.web.console import look
-from delaybridge.web.console.pages import PAGES
+from delaybridge.store.namespace import history_alarm
+from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.sessions import TOKENS, log_in, token_file_in
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -221,7 +222,7 @@ async def test_sessions_outlive_a_redis_that_comes_back_empty(
 async def test_the_alarm_of_a_redis_that_went_back_is_cleared_on_the_page_store(
     http: httpx.AsyncClient, store: Store, namespace: str
 ) -> None:
-    store.run([setbacks.note(namespace, Setback(1_800_000_000_000, "w", 3, 9, 4, 2))])
+    store.run([history_alarm.note(namespace, Setback(1_800_000_000_000, "w", 3, 9, 4, 2))])
     assert "Redis went back to an older state" in (await http.get("/")).text
     assert 'data-path="/v1/alarm"' in (await http.get("/store")).text
     assert (await http.delete("/v1/alarm")).json() == {"cleared": True}
@@ -324,7 +325,7 @@ async def test_a_redis_that_is_slow_is_shown_as_it_was(
                 return is_said
 
             await until_async(is_old, "the page says that it is old")
-            monkeypatch.setattr(look, "KEPT_S", 0.0)
+            monkeypatch.setattr(snapshot, "KEPT_S", 0.0)
             assert (await client.get("/")).status_code == 503  # too old to be of use
             redis.resume()
 
@@ -348,7 +349,7 @@ async def test_ticks_are_streamed_and_end_with_the_client(http: httpx.AsyncClien
 async def test_a_stream_ends_with_its_token(
     guarded: httpx.AsyncClient, token_file: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(hub, "ALIVE_S", 0.5)
+    monkeypatch.setattr(event_fanout, "ALIVE_S", 0.5)
     headers = await log_in(guarded, "read")
     async with (
         asyncio.timeout(DEADLINE_S),

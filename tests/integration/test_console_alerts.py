@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import redis
 
-from delaybridge.store import setbacks
-from delaybridge.store.setbacks import Setback
-from delaybridge.store.store import Store
-from delaybridge.web import sessions
+from delaybridge.serve.http import sessions
+from delaybridge.store.namespace import history_alarm
+from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.golden import DURATION
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -56,7 +56,7 @@ async def test_alerts_speak_the_language_of_their_page(redis_url: str, namespace
 async def test_what_an_alert_quotes_is_escaped(
     http: httpx.AsyncClient, store: Store, namespace: str
 ) -> None:
-    store.run([setbacks.note(namespace, Setback(1_800_000_000_000, "<b>{time}\u202e"))])
+    store.run([history_alarm.note(namespace, Setback(1_800_000_000_000, "<b>{time}\u202e"))])
     for asked, said in (("en", "seen by {} at 2027"), ("zh", "由 {} 于 2027")):
         page = await alerts_of(http, **{"accept-language": asked})
         assert said.format("&lt;b&gt;{time}\\u202e") in page

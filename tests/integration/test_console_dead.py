@@ -11,8 +11,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from delaybridge.store import registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
 from tests.rigs.burials import buried
 from tests.rigs.crew import CALM, Crew
 from tests.rigs.sessions import log_in

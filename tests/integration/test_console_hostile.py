@@ -10,9 +10,9 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.store.store import Store
-from delaybridge.web.console import sparks
-from delaybridge.web.console.pages import PAGES
+from delaybridge.serve.console import sparks
+from delaybridge.serve.console.pages import PAGES
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.hostile_strings import HOSTILE_STRINGS, filled
 

@@ -11,8 +11,9 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.store import keys
-from delaybridge.web import hub, sessions
+from delaybridge.serve.http import sessions
+from delaybridge.serve.server import event_fanout
+from delaybridge.store.protocol import keys
 from tests.rigs.api import api
 from tests.rigs.sessions import TOKENS, log_in, token_file_in
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -65,7 +66,7 @@ async def test_only_a_session_is_ended(both: Any, redis_url: str, namespace: str
 async def test_a_log_out_elsewhere_ends_streams(
     both: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "ALIVE_S", 0.05)
+    monkeypatch.setattr(event_fanout, "ALIVE_S", 0.05)
     one, two = both
     session = await log_in(one, "admin")
     async with two.stream("GET", path, headers=session) as stream:

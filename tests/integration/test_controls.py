@@ -10,9 +10,10 @@ from functools import partial
 import pytest
 
 from delaybridge import Client
+from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.work import Work
-from delaybridge.store import keys, reinstating
 from delaybridge.store.calls import Calls
+from delaybridge.store.protocol import keys
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.servers.postgres import PostgresServer

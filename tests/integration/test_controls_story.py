@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.rows import Control
+from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.sql.rows import Control
 from delaybridge.ledger.work import Work
-from delaybridge.store import keys, reinstating, rules
-from delaybridge.store.command import Each
-from delaybridge.store.rule_fields import controls_of
+from delaybridge.store.namespace import rules
+from delaybridge.store.namespace.rule_fields import controls_of
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Each
 from tests.rigs.controls_site import ControlsSite
 from tests.rigs.ledgers import made
 

@@ -11,16 +11,17 @@ from contextlib import suppress
 import pytest
 import redis.asyncio
 
-from delaybridge import cli
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import StoreError
 from delaybridge.events import BucketDamaged, LeaseLost, ScannerFailed
 from delaybridge.message import Message
-from delaybridge.store import keys, registry
+from delaybridge.operate import cli
 from delaybridge.store.calls import Calls
-from delaybridge.store.damage import Damage
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Item
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.damage import Damage
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.verbs import Item
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.damage import BUCKETS, HEALTHY, KEPT, KINDS, SICK, Kind, Place, id_for
 from tests.rigs.waiting import until_async

@@ -19,7 +19,7 @@ from redis import asyncio as redis_asyncio
 
 from delaybridge import StoreDamaged, StoreDenied, StoreUnavailable
 from delaybridge.dedup import AsyncRedisDedup, ClaimLost, InProgress, RedisDedup
-from delaybridge.sql_connection import fetch
+from delaybridge.dedup.sql_connection import fetch
 from tests.rigs.databases import conninfo
 from tests.rigs.pages import program
 from tests.rigs.waiting import DEADLINE_S, until

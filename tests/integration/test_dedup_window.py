@@ -13,8 +13,8 @@ import pytest
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError
 from delaybridge.message import KNOWN, Answer, OnConflict, Record, encode_record, new_id
-from delaybridge.store import pulling
-from delaybridge.store.verbs import SourceOffsets
+from delaybridge.store.messages import pulling
+from delaybridge.store.protocol.verbs import SourceOffsets
 from tests.rigs.bucket import TTL_MS, Owner, World
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made

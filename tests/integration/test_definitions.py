@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge.store import keys
-from delaybridge.store.recurring import DEFINITIONS_LIMIT
+from delaybridge.recurring.stored import DEFINITIONS_LIMIT
+from delaybridge.store.protocol import keys
 from tests.rigs.command_line import Run
 
 NIGHTLY = {

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from delaybridge import Client, Message, MessageError
-from delaybridge.store import keys, registry, tally
-from delaybridge.store.destinations import Place
-from delaybridge.store.rules import Rule, places_of
-from delaybridge.store.store import Store
-from delaybridge.store.troubles import SLOW
-from delaybridge.store.verbs import Bucket
+from delaybridge.operate.views import tally
+from delaybridge.operate.views.destinations import Place
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.rules import Rule, places_of
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.troubles import SLOW
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker

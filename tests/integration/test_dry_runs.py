@@ -10,8 +10,8 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.errors import DelayOutOfRange
-from delaybridge.store.ids import quarantine_ids
-from delaybridge.store.store import Store
+from delaybridge.store.protocol.ids import quarantine_ids
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import TTL_MS, Owner, State, World
 
 HOUR_MS = 3_600_000

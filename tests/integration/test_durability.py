@@ -19,7 +19,7 @@ from delaybridge.intercept.kafka_outbox import Outbox
 from delaybridge.intercept.kafka_reports import Bounds, Produced
 from delaybridge.message import Answer, Limits, Message
 from delaybridge.store.calls import Calls
-from delaybridge.store.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt
 from tests.rigs.command_line import Result, runner
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.flavours import FLAVOURS, TO, Maker, Threaded

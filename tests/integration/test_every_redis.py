@@ -15,10 +15,10 @@ import click
 import pytest
 
 from delaybridge import Client
-from delaybridge.cli import root
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
+from delaybridge.operate.cli import root
 from tests.rigs.command_line import Run
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Fleet, FleetFactory

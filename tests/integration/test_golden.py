@@ -13,12 +13,13 @@ from delaybridge import Client
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
-from delaybridge.store import keys, registry
-from delaybridge.store.alarms import clear
-from delaybridge.store.orphans import ORPHANED, TOTALS
-from delaybridge.store.setbacks import Setback, note
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.alarms import clear
+from delaybridge.store.namespace.history_alarm import Setback, note
+from delaybridge.store.namespace.orphans import ORPHANED, TOTALS
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury, hand_over
 from tests.rigs.command_line import Run

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from delaybridge import Client, Horizon, Message, MessageError, cli
-from delaybridge.store import registry
-from delaybridge.store.record import split_record
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Bucket, Item
+from delaybridge import Client, Horizon, Message, MessageError
+from delaybridge.operate import cli
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.verbs import Bucket, Item
+from delaybridge.store.redis.store import Store
 from tests.rigs.flavours import FLAVOURS, Maker
 
 HOUR_MS = 3_600_000

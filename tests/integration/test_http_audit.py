@@ -13,8 +13,9 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.store import audit, keys
-from delaybridge.store.store import Store
+from delaybridge.store.fleet import audit
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api, ended_job
 from tests.rigs.burials import buried
 from tests.rigs.sessions import TOKENS, token_file_in

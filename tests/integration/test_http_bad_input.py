@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from delaybridge.store.scheduling import Patience
+from delaybridge.store.messages.scheduling import Patience
 from tests.rigs.api import api
 from tests.rigs.bad_input import (
     BROKERS,

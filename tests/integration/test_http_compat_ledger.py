@@ -11,7 +11,7 @@ import pytest
 import redis as redis_py
 
 from delaybridge import AsyncClient
-from delaybridge.store.store import Store
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api, ended_job
 from tests.rigs.bucket import World
 from tests.rigs.delivering import Delivering

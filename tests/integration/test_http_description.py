@@ -9,8 +9,8 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from delaybridge.web import about
-from delaybridge.web.table import ENDPOINTS
+from delaybridge.serve.api.operations import about
+from delaybridge.serve.server.table import ENDPOINTS
 from tests.rigs.api import api
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from delaybridge.doctor import brokers, findings
-from delaybridge.doctor.finding import OK, Finding
+from delaybridge.operate.doctor import brokers, findings
+from delaybridge.operate.doctor.finding import OK, Finding
+from delaybridge.serve.api.operations import doctor
 from delaybridge.settings.settings import Settings
-from delaybridge.web import doctor
 from tests.rigs.api import api
 from tests.rigs.command_line import Run
 from tests.rigs.sessions import TOKENS

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.web import export
+from delaybridge.serve.api.messages import export
 from tests.rigs.api import api
 from tests.rigs.sessions import TOKENS
 from tests.rigs.waiting import until_async

@@ -11,8 +11,9 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.store import idempotency, keys
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.messages import idempotency
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.api import api
 from tests.servers.redis import ON_EVERY_REDIS
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from delaybridge.web import batch
+from delaybridge.serve.api.messages import batch
 from tests.rigs.api import api
 
 BROKERS = {"memory": "memory://"}

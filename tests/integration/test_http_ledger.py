@@ -13,7 +13,7 @@ import httpx
 import pytest
 import redis as redis_py
 
-from delaybridge.ledger.tables import VERSION_TABLE
+from delaybridge.ledger.sql.tables import VERSION_TABLE
 from tests.rigs.api import api, job_of
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew

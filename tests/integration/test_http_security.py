@@ -16,13 +16,13 @@ import pytest
 import redis
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.dialects.known import DIALECTS
+from delaybridge.serve.http import access
+from delaybridge.serve.http.endpoint import Scope
+from delaybridge.serve.http.throttle import Pace
+from delaybridge.serve.server.serving import listener, serve
+from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings
-from delaybridge.web import access
-from delaybridge.web.dialects import DIALECTS
-from delaybridge.web.endpoint import Scope
-from delaybridge.web.serving import listener, serve
-from delaybridge.web.table import ENDPOINTS
-from delaybridge.web.throttle import Pace
 from tests.rigs.api import api
 from tests.rigs.waiting import until_async
 
@@ -244,7 +244,7 @@ async def test_s33_a_fault_of_ours_shows_an_incident_and_no_more(
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("the inner state")
 
-    monkeypatch.setattr("delaybridge.web.ledger.shape_of", broken)
+    monkeypatch.setattr("delaybridge.serve.api.messages.ledger.shape_of", broken)
     assert (await http.post("/v1/messages", json=MESSAGE, headers=bearer(WRITE))).is_success
     answer = await http.get("/v1/messages/m1", headers=bearer(READ))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")

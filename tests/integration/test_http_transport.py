@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from delaybridge.web.transport import BoundedProtocol
+from delaybridge.serve.http.transport import BoundedProtocol
 from tests.rigs.api import accepted, api
 from tests.rigs.sessions import TOKENS, token_file_in
 from tests.rigs.waiting import DEADLINE_S, quiet_async, until_async

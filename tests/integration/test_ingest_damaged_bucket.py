@@ -11,7 +11,7 @@ from pika import BasicProperties
 from delaybridge.events import IngestFailed
 from delaybridge.ingest.entries import Entry
 from delaybridge.ingest.storing import EntryStore, Found
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.ingest import Entrance, MakeEntrance, source
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, described, drained, reading

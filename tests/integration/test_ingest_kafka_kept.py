@@ -8,8 +8,8 @@ import re
 import pytest
 import redis
 
-from delaybridge.store import keys
-from delaybridge.store.ids import quarantine_ids
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.ids import quarantine_ids
 from tests.rigs.ingest import Entrance, MakeEntrance, announced
 from tests.rigs.ingest_kafka import Kafka, produce_raw, source
 

@@ -22,7 +22,7 @@ from delaybridge.ingest.kafka.owners import TopicOwners
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.storing import EntryStore, Found
 from delaybridge.publish.kafka.configuration import Configuration
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_kafka import source as topic_source

@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.message import Answer, Delivery
 from delaybridge.publish import Outcome, Verdict
-from delaybridge.store.stored import Stored
+from delaybridge.store.protocol.stored import Stored
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, described, reading, source
 from tests.rigs.waiting import DEADLINE_S

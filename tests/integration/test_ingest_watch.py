@@ -12,10 +12,10 @@ from typing import Any
 import pika
 import pytest
 
-from delaybridge import cli
-from delaybridge.cli.logs import TextFormatter
 from delaybridge.ingest.rabbitmq import intake, management, watch
 from delaybridge.ingest.rabbitmq.topology import binding_arguments
+from delaybridge.operate import cli
+from delaybridge.operate.cli.terminal.logs import TextFormatter
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from delaybridge.message import State
-from delaybridge.store.bound import bound
-from delaybridge.store.keys import bucket_key
-from delaybridge.store.rules import Rule, Rules
+from delaybridge.store.messages.destinations_of_state import bound
+from delaybridge.store.namespace.rules import Rule, Rules
+from delaybridge.store.protocol.keys import bucket_key
 from tests.rigs.bucket import World
 from tests.rigs.scanner import SOON_MS, Rig, RigFactory, message
 
@@ -20,7 +20,7 @@ MANY = 60
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delaybridge.scan.reclaiming._IN_CALL", 7)
+    monkeypatch.setattr("delaybridge.scan.leases.reclaiming._IN_CALL", 7)
 
 
 @pytest.fixture

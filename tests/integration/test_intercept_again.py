@@ -25,7 +25,7 @@ from delaybridge.intercept.celery import install
 from delaybridge.intercept.confluent_kafka import Producer as KafkaProducer
 from delaybridge.intercept.kombu import Producer as KombuProducer
 from delaybridge.intercept.pika import delaying
-from delaybridge.store.scheduling import Patience
+from delaybridge.store.messages.scheduling import Patience
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering, script_calls
 from tests.rigs.kafka_site import Reports

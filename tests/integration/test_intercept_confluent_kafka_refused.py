@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError
 from delaybridge import Client, Limits
 from delaybridge.errors import LedgerUnavailable, NotDurable, StoreUnavailable
 from delaybridge.intercept.confluent_kafka import Producer
-from delaybridge.store import keys, quota
+from delaybridge.store.namespace import quota
+from delaybridge.store.protocol import keys
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flaky import Flaky

@@ -19,11 +19,11 @@ from sqlalchemy import create_engine, text
 
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
-from delaybridge.ledger.database import upgrade
-from delaybridge.ledger.tables import VERSION_TABLE, metadata
+from delaybridge.ledger.sql.database import upgrade
+from delaybridge.ledger.sql.tables import VERSION_TABLE, metadata
 from delaybridge.ledger.work import Work, open_ledger
 from delaybridge.message import Answer
-from delaybridge.store.keys import birth
+from delaybridge.store.protocol.keys import birth
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe, made

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from delaybridge.ledger import cold
-from delaybridge.ledger.cold import ColdSlice, ColdSpan
-from delaybridge.ledger.controls import ControlRecords
-from delaybridge.ledger.rows import COLD, DEFINITION, HOT, RULE, Control, ControlName
+from delaybridge.ledger.sql import cold
+from delaybridge.ledger.sql.cold import ColdSlice, ColdSpan
+from delaybridge.ledger.sql.controls import ControlRecords
+from delaybridge.ledger.sql.rows import COLD, DEFINITION, HOT, RULE, Control, ControlName
 from delaybridge.ledger.work import open_ledger
 from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 

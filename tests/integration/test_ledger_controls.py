@@ -12,7 +12,7 @@ import pytest
 import redis as redis_py
 
 from delaybridge import Client
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made

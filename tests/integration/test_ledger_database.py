@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.database import Database
+from delaybridge.ledger.sql.database import Database
 from delaybridge.ledger.work import Work
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import DEADLINE_S

@@ -12,23 +12,25 @@ import pytest
 import redis as redis_py
 
 from delaybridge.events import LeaseAcquired
-from delaybridge.ledger.records import Records
-from delaybridge.ledger.rows import DEAD, IN_FLIGHT, Step
+from delaybridge.ledger.comparing import healing
+from delaybridge.ledger.comparing.healing import Sealed
+from delaybridge.ledger.reconciling import reconciling
+from delaybridge.ledger.reconciling.happened import Burial, Happened
+from delaybridge.ledger.reconciling.reconciling import Reconciling
+from delaybridge.ledger.recording.recorder import recorder_of
+from delaybridge.ledger.sql.records import Records
+from delaybridge.ledger.sql.rows import DEAD, IN_FLIGHT, Step
 from delaybridge.ledger.work import Ledger
 from delaybridge.message import Message, new_id
-from delaybridge.scan.fleet import Membership
-from delaybridge.scan.session import Session
+from delaybridge.scan.leases.fleet import Membership
+from delaybridge.scan.leases.session import Session
 from delaybridge.settings.durability import Durability, Keeping
-from delaybridge.store import healing, keys, registry
-from delaybridge.store.healing import Sealed
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.record import STAMP
-from delaybridge.store.recorder import recorder_of
-from delaybridge.store.replies import Fleet
-from delaybridge.store.verbs import Bucket
-from delaybridge.worker import reconciling
-from delaybridge.worker.happened import Burial, Happened
-from delaybridge.worker.reconciling import Reconciling
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.record import STAMP
+from delaybridge.store.protocol.replies import Fleet
+from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.bucket_session import copy_of, new_session
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, create_engine, event, text
 
-from delaybridge.ledger.arrays import array
-from delaybridge.ledger.cold import ColdRecords, ColdSlice, ColdSpan
-from delaybridge.ledger.records import Records
+from delaybridge.ledger.sql.arrays import array
+from delaybridge.ledger.sql.cold import ColdRecords, ColdSlice, ColdSpan
+from delaybridge.ledger.sql.records import Records
 from tests.rigs.ledgers import made
 
 RECORDS = Records("lookups")

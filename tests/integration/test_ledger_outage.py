@@ -15,16 +15,17 @@ import pytest
 import redis as redis_py
 from sqlalchemy import make_url
 
-from delaybridge.doctor.checks import problems
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.events import LeaseAcquired, ScannerFailed
+from delaybridge.ingest.process import Ingester
 from delaybridge.ledger import Ledger, Work, open_ledger
-from delaybridge.ledger.records import Records
+from delaybridge.ledger.reconciling import reconciling
+from delaybridge.ledger.reconciling.reconciling import Reconciling
+from delaybridge.ledger.sql.records import Records
+from delaybridge.operate.doctor.checks import problems
 from delaybridge.settings.settings import Settings
-from delaybridge.store.keys import bucket_of
-from delaybridge.worker import past, reconciling
-from delaybridge.worker.ingester import Ingester
-from delaybridge.worker.reconciling import Reconciling
+from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.worker import history_check
 from delaybridge.worker.service import Identity
 from tests.rigs.crew import BUCKETS, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
@@ -62,7 +63,7 @@ async def crew(
     database: PostgresServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Crew]:
-    monkeypatch.setattr(past, "_SURE_BEATS", 1)
+    monkeypatch.setattr(history_check, "_SURE_BEATS", 1)
     async with Crew(server.url, namespace, ledger=database.url) as crew:
         yield crew
 

@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from delaybridge.ledger.rows import (
+from delaybridge.ledger.reconciling import forgetting
+from delaybridge.ledger.sql.rows import (
     CANCELLED,
     COLD,
     DEAD,
@@ -18,7 +19,6 @@ from delaybridge.ledger.rows import (
     Step,
 )
 from delaybridge.ledger.work import open_ledger
-from delaybridge.worker import forgetting
 from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 
 START = (-1, -1)

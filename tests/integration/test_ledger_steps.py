@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.rows import CANCELLED, DELAYED, PUBLISHED
+from delaybridge.ledger.comparing import healing
+from delaybridge.ledger.reconciling import attempts, reconciling
+from delaybridge.ledger.reconciling.happened import Happened
+from delaybridge.ledger.reconciling.reconciling import Reconciling
+from delaybridge.ledger.recording.recorder import recorder_of
+from delaybridge.ledger.sql.rows import CANCELLED, DELAYED, PUBLISHED
 from delaybridge.ledger.work import Work
-from delaybridge.scan.session import Session
+from delaybridge.scan.leases.session import Session
 from delaybridge.settings.durability import Durability, Keeping
-from delaybridge.store import healing, keys
-from delaybridge.store.marks import Marks
-from delaybridge.store.recorder import recorder_of
-from delaybridge.store.store import AsyncStore
-from delaybridge.worker import attempts, reconciling
-from delaybridge.worker.happened import Happened
-from delaybridge.worker.reconciling import Reconciling
+from delaybridge.store.namespace.marks import Marks
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.bucket import NUMBER, TTL_MS, World
 from tests.rigs.bucket_session import copy_of
 from tests.rigs.ledgers import LedgerProbe, made, row

@@ -11,11 +11,11 @@ from delaybridge import Answer, Client, Selection
 from delaybridge.errors import LedgerRefused, LedgerUnavailable
 from delaybridge.ingest.entries import Entry, Quarantine
 from delaybridge.ingest.storing import store_entries
-from delaybridge.ledger.records import Records
-from delaybridge.ledger.rows import Step
+from delaybridge.ledger.sql.records import Records
+from delaybridge.ledger.sql.rows import Step
 from delaybridge.ledger.work import Work
 from delaybridge.message import Record, State, encode_record
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.ledgers import LedgerProbe
 
 ODD, PRINTABLE = "a\0b\u2028c\\d", "a\\x00b\\u2028c\\d"

@@ -15,14 +15,14 @@ import redis as redis_py
 
 from delaybridge import Client
 from delaybridge.events import LeaseAcquired
+from delaybridge.ledger.comparing.healing import Sealed
+from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.message import Answer, Limits
-from delaybridge.scan.session import Session
-from delaybridge.store import alarms, setbacks
+from delaybridge.scan.leases.session import Session
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import plain
-from delaybridge.store.healing import Sealed
-from delaybridge.store.keys import bucket_key, bucket_of
-from delaybridge.worker.reconciling import Reconciling
+from delaybridge.store.namespace import alarms, history_alarm
+from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.keys import bucket_key, bucket_of
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
@@ -162,7 +162,7 @@ async def test_the_alarm_of_what_the_ledger_did_not_have_stays(
             alarms._rebuilt(namespace, {None: 0}, crew.store.node_of)
         )
         found = (await crew.client.stats()).setbacks
-        is_told = setbacks.told(found).endswith("cannot rebuild: 3 messages")
+        is_told = history_alarm.told(found).endswith("cannot rebuild: 3 messages")
         stay = all(each.is_for_good or each.bucket is None for each in found)
         return are_rebuilt[None] and is_told and stay
 

@@ -9,8 +9,8 @@ from zlib import crc32
 import pytest
 
 from delaybridge.message import Message
-from delaybridge.store import keys
-from delaybridge.store.rules import Rule, Rules
+from delaybridge.store.namespace.rules import Rule, Rules
+from delaybridge.store.protocol import keys
 from tests.rigs.outcomes import NACK, NO_EXCHANGE
 from tests.rigs.scanner import NOW_MS, Publish, Rig, message
 

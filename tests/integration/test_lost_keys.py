@@ -7,9 +7,9 @@ import redis.asyncio
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
-from delaybridge.store import keys
-from delaybridge.store.orphans import Orphans
-from delaybridge.store.store import Store
+from delaybridge.store.namespace.orphans import Orphans
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import World
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.waiting import until_async

@@ -14,12 +14,13 @@ from delaybridge import Client, Message
 from delaybridge.errors import StoreError
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
+from delaybridge.ledger.comparing import healing
+from delaybridge.ledger.comparing.agreement import Comparing, compare
 from delaybridge.message import Record, encode_record
-from delaybridge.scan.damaged_buckets import DamagedBuckets
-from delaybridge.store import healing, keys
-from delaybridge.store.agreement import Comparing, compare
-from delaybridge.store.store import AsyncStore, Store
-from delaybridge.store.verbs import Bucket
+from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.store import healing
-from delaybridge.store.keys import bucket_key, bucket_of
-from delaybridge.store.scheduling import Patience
-from delaybridge.store.verbs import Item
+from delaybridge.ledger.comparing import healing
+from delaybridge.store.messages.scheduling import Patience
+from delaybridge.store.protocol.keys import bucket_key, bucket_of
+from delaybridge.store.protocol.verbs import Item
 from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.mending import compare, counts, lose, old
 from tests.rigs.outcomes import NACK, UNROUTABLE

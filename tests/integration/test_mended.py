@@ -9,11 +9,12 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.message import Record, encode_record
-from delaybridge.store import keys, orphans
-from delaybridge.store.described import moment
-from delaybridge.store.orphans import TOTALS
-from delaybridge.store.setbacks import FRESH_MS
-from delaybridge.store.store import Store
+from delaybridge.operate.views.described import moment
+from delaybridge.store.namespace import orphans
+from delaybridge.store.namespace.history_alarm import FRESH_MS
+from delaybridge.store.namespace.orphans import TOTALS
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.command_line import Run
 

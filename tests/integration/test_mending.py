@@ -11,10 +11,10 @@ import pytest
 from delaybridge.events import OrphansMended
 from delaybridge.message import Message
 from delaybridge.publish import CONFIRMED
-from delaybridge.store import orphans
-from delaybridge.store.keys import bucket_key, bucket_of
-from delaybridge.store.orphans import SOUND, KeySizes
-from delaybridge.store.rules import Rule
+from delaybridge.store.namespace import orphans
+from delaybridge.store.namespace.orphans import SOUND, KeySizes
+from delaybridge.store.namespace.rules import Rule
+from delaybridge.store.protocol.keys import bucket_key, bucket_of
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.mending import compare, counts, look, lose, mended, retake
 from tests.rigs.outcomes import UNROUTABLE
@@ -334,7 +334,7 @@ async def test_a_worker_delivers_everything_though_keys_vanish_from_half_of_its_
 async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order_vanished(
     crew: Crew, monkeypatch: pytest.MonkeyPatch, has_backlog: bool
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
+    monkeypatch.setattr("delaybridge.scan.leases.mending._LONGEST_S", 0.001)
     crew.start(lease=CALM)
     await crew.client.schedule("pull:t", b"x", delay=0, id="x")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.store.keys import bucket_key
-from delaybridge.store.rules import Rule
+from delaybridge.store.namespace.rules import Rule
+from delaybridge.store.protocol.keys import bucket_key
 from tests.rigs.mending import compare, counts, look, mended, old, retake
 from tests.rigs.outcomes import NACK, UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, RigFactory, message

@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from delaybridge import Client, Message
-from delaybridge.metrics.catalog import METRICS, PREFIX
-from delaybridge.metrics.exposition import TEXT
-from delaybridge.metrics.reader import Reader
+from delaybridge.operate.metrics.catalog import METRICS, PREFIX
+from delaybridge.operate.metrics.exposition import TEXT
+from delaybridge.operate.metrics.reader import Reader
 from tests.rigs.crew import CALM, SELDOM
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.fleet import Fleet, Process
@@ -361,8 +361,8 @@ def test_destinations_are_counted_again_after_a_while_or_if_the_buckets_are_othe
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = {"memory": "memory://"}
-    monkeypatch.setattr("delaybridge.metrics.reader._TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr("delaybridge.metrics.reader._COUNTED_S", 3600)
+    monkeypatch.setattr("delaybridge.operate.metrics.reader._TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("delaybridge.operate.metrics.reader._COUNTED_S", 3600)
     reader = Reader(redis_url, namespace, {"memory": "memory"})
 
     def counted(buckets: int = 16) -> list[int]:
@@ -378,7 +378,7 @@ def test_destinations_are_counted_again_after_a_while_or_if_the_buckets_are_othe
         assert counted(0) == []
         assert counted() == [2]
         client.schedule("memory:o/k", b"", delay="1h")
-        monkeypatch.setattr("delaybridge.metrics.reader._COUNTED_S", 0)
+        monkeypatch.setattr("delaybridge.operate.metrics.reader._COUNTED_S", 0)
         assert counted() == [3]
     reader.close()
 
@@ -387,7 +387,7 @@ def test_paused_messages_without_a_worker_are_late_neither_in_stats_nor_in_metri
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = {"memory": "memory://"}
-    monkeypatch.setattr("delaybridge.metrics.reader._TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("delaybridge.operate.metrics.reader._TIMEOUT_S", PATIENCE_S)
     with Client(redis_url, namespace=namespace, brokers=brokers) as client:
         reader = Reader(redis_url, namespace, {"memory": "memory"})
         client.schedule("memory:q", b"x", delay=0.001)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.store.horizon import Cell, Horizon
-from delaybridge.store.mix import Mix, MixPart
+from delaybridge.operate.views.destinations_by_due import Mix, MixPart
+from delaybridge.operate.views.horizon import Cell, Horizon
 
 START_MS, SPAN_MS, STEP_MS = 2_051_222_400_000, 3_600_000, 60_000
 A, B, C = NAMES = ["memory:a", "memory:b", "memory:c"]

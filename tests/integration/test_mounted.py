@@ -19,9 +19,9 @@ from starlette.routing import Mount
 
 from delaybridge import web
 from delaybridge.errors import ConfigError
+from delaybridge.serve.server import mounting, serving
+from delaybridge.serve.server.mounting import MountedApp
 from delaybridge.settings.settings import Settings
-from delaybridge.web import mounting, serving
-from delaybridge.web.mounting import MountedApp
 from tests.rigs.crew import CALM
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
 

@@ -11,10 +11,11 @@ import pytest
 import redis as redis_py
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.store import healing, keys, older_ledger
-from delaybridge.store.keys import bucket_of
-from delaybridge.worker import reconciling
-from delaybridge.worker.silence import Silence
+from delaybridge.ledger.comparing import healing, older_ledger
+from delaybridge.ledger.reconciling import reconciling
+from delaybridge.ledger.reconciling.silence import Silence
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.keys import bucket_of
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe

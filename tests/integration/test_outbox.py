@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from delaybridge import Client, Message, outbox
 from delaybridge.outbox.database import OutboxBatch, OutboxTable
 from delaybridge.outbox.pump import Pump
-from delaybridge.store.selection import Selection
+from delaybridge.store.messages.selection import Selection
 from tests.rigs.command_line import Run
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.databases import driver

@@ -16,7 +16,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox.pump import Pump
 from delaybridge.outbox.table import MOST_ROWS
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import TO

@@ -17,8 +17,8 @@ from delaybridge.errors import NotDurable, StoreUnavailable
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox.database import OutboxCall
 from delaybridge.outbox.pump import Pump
-from delaybridge.store import keys
-from delaybridge.store.store import Store
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner, World
 from tests.rigs.flaky import Flaky
 from tests.rigs.flavours import TO

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from delaybridge.cli import COMMANDS
+from delaybridge.operate.cli import COMMANDS
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.lean_python import ROOT, Ran, locked, make_site, needed, run_all
 
@@ -117,7 +117,7 @@ def test_the_table_of_this_file_has_every_command() -> None:
     found = {
         leaf
         for name, (module, _) in COMMANDS.items()
-        for leaf in leaves(getattr(import_module(f"delaybridge.cli.{module}"), name), name)
+        for leaf in leaves(getattr(import_module(f"delaybridge.operate.cli.{module}"), name), name)
     }
     assert found == {*ROWS}
 

@@ -18,7 +18,7 @@ import redis
 
 from delaybridge import Client
 from delaybridge.settings.settings import Settings
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
 from tests.rigs.bridge import ROOT, rabbitmq_channel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.store.rules import Rule
+from delaybridge.store.namespace.rules import Rule
 from tests.rigs.outcomes import NACK, NOT_CONNECTED
 from tests.rigs.scanner import SOON_MS, Rig, RigFactory, message, when
 
@@ -150,7 +150,7 @@ async def test_many_paused_messages_come_back_as_there_is_room(rig_of: RigFactor
 async def test_of_many_paused_messages_that_are_not_remembered_no_more_return_than_have_room(
     rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 40)
+    monkeypatch.setattr("delaybridge.scan.lanes.parking._ALL_KNOWN", 40)
     async with rig_of(buckets=1, window=100) as rig:
         await rig.steer({"memory": PAUSED})
         ids = [f"m{n:04}" for n in range(1000)]
@@ -174,8 +174,8 @@ async def test_of_many_paused_messages_that_are_not_remembered_no_more_return_th
 async def test_a_page_of_parked_messages_is_read_for_all_their_destinations(
     rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 100)
-    monkeypatch.setattr("delaybridge.scan.paging._PAGE", 100)
+    monkeypatch.setattr("delaybridge.scan.lanes.parking._ALL_KNOWN", 100)
+    monkeypatch.setattr("delaybridge.scan.lanes.paging._PAGE", 100)
     async with rig_of(buckets=1) as rig:
         await rig.steer({"rabbit": PAUSED})
         ids = [f"m{n:04}" for n in range(1000)]
@@ -195,7 +195,7 @@ async def test_a_page_of_parked_messages_is_read_for_all_their_destinations(
 async def test_few_ids_are_remembered_of_many_paused_messages_and_none_is_lost(
     rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 40)
+    monkeypatch.setattr("delaybridge.scan.lanes.parking._ALL_KNOWN", 40)
     async with rig_of(buckets=1, window=20, batch_messages=20) as rig:
         await rig.steer({"memory": PAUSED, "rabbit:orders": PAUSED})
         names = ["memory:q", CLOSE]

@@ -24,7 +24,7 @@ import redis
 import yaml
 
 from delaybridge import Client, Message
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.bridge import rabbitmq_channel
 from tests.rigs.fleet import Process
 from tests.rigs.waiting import until

@@ -20,10 +20,10 @@ from delaybridge import AsyncClient
 from delaybridge.accept import destination
 from delaybridge.errors import ConfigError, MessageError, PublishUnavailable
 from delaybridge.publish import Fault, HttpOptions, PublishOptions, Verdict
-from delaybridge.publish.http import addresses
-from delaybridge.publish.http.addresses import AddressRefused, PublicResolver, is_public
-from delaybridge.publish.http.outcomes import wait_ms
-from delaybridge.publish.http.signature import signatures
+from delaybridge.publishers.http import addresses
+from delaybridge.publishers.http.addresses import AddressRefused, PublicResolver, is_public
+from delaybridge.publishers.http.outcomes import wait_ms
+from delaybridge.publishers.http.signature import signatures
 from tests.rigs.broker import connect_to, quick
 from tests.rigs.broker_http import HttpRig
 from tests.rigs.crew import CALM, Arrived, Crew

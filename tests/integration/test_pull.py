@@ -13,9 +13,11 @@ import redis
 from delaybridge.client import AsyncClient
 from delaybridge.errors import MessageError
 from delaybridge.message import Message, OnConflict, Record, encode_record
-from delaybridge.store import keys, pulling, registry
-from delaybridge.store.pulling import ReceivedMessage
-from delaybridge.store.stored import Stored
+from delaybridge.store.messages import pulling
+from delaybridge.store.messages.pulling import ReceivedMessage
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.stored import Stored
 from tests.rigs.api import api
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.crew import CALM, Crew

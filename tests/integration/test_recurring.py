@@ -9,9 +9,9 @@ import pytest
 from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, decode_record
 from delaybridge.recurring.definition import due_text
-from delaybridge.store import keys
+from delaybridge.recurring.stored import define, recur
 from delaybridge.store.calls import Calls
-from delaybridge.store.recurring import define, recur
+from delaybridge.store.protocol import keys
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.timetable import MINUTE_MS, NAME, NOW_MS, Timetable, definition, ids
 from tests.rigs.waiting import until_async
@@ -240,7 +240,7 @@ def test_a_backfill_of_the_future_is_refused(table: Timetable) -> None:
 def test_the_number_of_definitions_is_bounded(
     table: Timetable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.store.recurring.DEFINITIONS_LIMIT", 2)
+    monkeypatch.setattr("delaybridge.recurring.stored.DEFINITIONS_LIMIT", 2)
     table.add()
     table.add(name="second")
     for paused in (False, True):

@@ -14,8 +14,8 @@ import redis
 
 from delaybridge import Client, MessageConflict, MessageError, StoreFull
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store import keys
 from delaybridge.store.calls import Calls
+from delaybridge.store.protocol import keys
 from tests.rigs.command_line import Run, runner
 from tests.rigs.flavours import Maker
 from tests.servers.clock import ClockedRedis

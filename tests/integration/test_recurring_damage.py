@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import MessageError
-from delaybridge.store import keys
-from delaybridge.store.looks import mend_looks
+from delaybridge.recurring.repair import mend_looks
+from delaybridge.store.protocol import keys
 from tests.rigs.timetable import MINUTE_MS, NAME, Timetable, definition, ids
 
 

@@ -17,12 +17,12 @@ import pytest
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import StoreUnavailable
 from delaybridge.message import Limits
-from delaybridge.store import registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.servers import Clustered
-from delaybridge.store.slots import slot_of
-from delaybridge.store.store import AsyncStore, Store
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.slots import slot_of
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.servers import Clustered
+from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.flavours import FLAVOURS, TO, Awaited
 from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.cluster import ClusterNode, ClusterSite

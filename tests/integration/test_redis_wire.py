@@ -18,9 +18,9 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store.connection import NotNow, WrongServer
-from delaybridge.store.scripts import packed
-from delaybridge.store.wire import AsyncWire, Wire
+from delaybridge.store.protocol.scripts import packed
+from delaybridge.store.redis.connection import NotNow, WrongServer
+from delaybridge.store.redis.wire import AsyncWire, Wire
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import free_port

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.work import Work
-from delaybridge.store import keys, recurring, reinstating
+from delaybridge.recurring import stored
 from delaybridge.store.calls import Calls
+from delaybridge.store.protocol import keys
 from tests.rigs.controls_site import PLACE, ControlsSite
 
 HOUR_MS = 3_600_000
@@ -114,7 +116,7 @@ def test_runs_that_redis_knows_to_be_made_stay_so_and_a_backfill_begins_again(
     sources = site.calls.bucket_for(definition).key("sources")
     name = keys.recurring(site.namespace)
     fields = json.loads(site.redis.hget(name, "often") or b"")  # type: ignore[arg-type]
-    plan = recurring.source_of("often", fields["plan"]["birth"])
+    plan = stored.source_of("often", fields["plan"]["birth"])
     later_ms = site.client.run(Calls.now_ms) + 10 * HOUR_MS
     site.redis.hset(sources, plan, later_ms)
     fields["backfill"] = {"birth": "backfill-1", "from_ms": 7000, "to_ms": 9000}
@@ -123,5 +125,5 @@ def test_runs_that_redis_knows_to_be_made_stay_so_and_a_backfill_begins_again(
     restarted(site)
     site.agree()
     assert int(site.redis.hget(sources, plan) or 0) == later_ms  # type: ignore[arg-type]
-    begun = site.redis.hget(sources, recurring.source_of("often", "backfill-1"))
+    begun = site.redis.hget(sources, stored.source_of("often", "backfill-1"))
     assert begun == b"6999", "the run at 7000 is not made yet"

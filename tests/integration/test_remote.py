@@ -14,9 +14,10 @@ import pytest
 import redis
 
 from delaybridge.errors import MessageError
-from delaybridge.store import keys, registry
-from delaybridge.store.alerts import alerts
-from delaybridge.store.announcements import WorkerInfo, WorkerPace
+from delaybridge.operate.views.alerts import alerts
+from delaybridge.store.fleet.announcements import WorkerInfo, WorkerPace
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
 from tests.rigs.api import api
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet

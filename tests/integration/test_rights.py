@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from delaybridge import Client, cli
+from delaybridge import Client
 from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
-from delaybridge.store import keys, registry, rights, verbs
+from delaybridge.operate import cli
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry, rights
+from delaybridge.store.protocol import keys, verbs
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.redis.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.waiting import until, until_async
 from tests.servers.redis import EVERY_VERSION, VERSIONS, RedisServer

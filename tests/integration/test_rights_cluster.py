@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge import Client, StoreDenied, cli
-from delaybridge.store import registry, rights
-from delaybridge.store.store import Store
+from delaybridge import Client, StoreDenied
+from delaybridge.operate import cli
+from delaybridge.store.namespace import registry, rights
+from delaybridge.store.redis.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.waiting import until
 from tests.servers.cluster import ClusterSite

@@ -11,10 +11,11 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.rows import DEFINITION, Control
+from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.reconciling.agreeing import Agreeing
+from delaybridge.ledger.sql.rows import DEFINITION, Control
 from delaybridge.ledger.work import Work
-from delaybridge.store import keys, reinstating
-from delaybridge.worker.agreeing import Agreeing
+from delaybridge.store.protocol import keys
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import made
 

@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from delaybridge.errors import MessageError, StoreError
-from delaybridge.store import keys, registry, rules
-from delaybridge.store.rules import Rule
-from delaybridge.store.store import AsyncStore, Store
+from delaybridge.store.namespace import registry, rules
+from delaybridge.store.namespace.rules import Rule
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK
 from tests.servers.redis import RedisServer

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from delaybridge.events import Claimed
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, RigFactory, message
 from tests.rigs.waiting import DEADLINE_S
 

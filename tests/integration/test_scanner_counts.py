@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from delaybridge.metrics.counts import Counts
-from delaybridge.store.rules import Rule
+from delaybridge.operate.metrics.counts import Counts
+from delaybridge.store.namespace.rules import Rule
 from tests.rigs.scanner import SOON_MS, Rig, RigFactory, message
 
 STEPS = ("claimed", "fired", "published", "settled", "reclaimed")

@@ -132,7 +132,7 @@ def lone_rig_of(rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch) -> RigFacto
     """Makes a rig of one bucket. known: how many parked ids are remembered."""
 
     def lone_rig(*, known: int = 1000, **options: int) -> Rig:
-        monkeypatch.setattr("delaybridge.scan.parked._KNOWN", known)
+        monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", known)
         return rig_of(buckets=1, **options)
 
     return lone_rig

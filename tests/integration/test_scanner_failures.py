@@ -6,7 +6,7 @@ import pytest
 
 from delaybridge.events import Buried, DeadDropped, Dropped
 from delaybridge.publish import Outcome
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.outcomes import NACK, UNROUTABLE
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, RigFactory, message
 

@@ -19,10 +19,10 @@ import redis
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, decode_record
-from delaybridge.store import keys
-from delaybridge.store.record import split_record
-from delaybridge.store.verbs import new_stamp
-from delaybridge.store.wire import AsyncWire, Wire
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.redis.wire import AsyncWire, Wire
 from tests.rigs.flavours import TO, Maker
 
 

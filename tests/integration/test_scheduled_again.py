@@ -19,8 +19,8 @@ import redis
 
 from delaybridge import AsyncClient, Message, OnConflict
 from delaybridge.message import Answer, Delivery, Limits
-from delaybridge.store.scheduling import Patience
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.messages.scheduling import Patience
+from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.api import api
 from tests.rigs.bucket import Owner
 from tests.rigs.command_line import Run

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge import AsyncClient, Client, Message, MessageError, Selection, cli
+from delaybridge import AsyncClient, Client, Message, MessageError, Selection
 from delaybridge.message import Answer, State
-from delaybridge.store import keys, selection
-from delaybridge.store.store import Store
+from delaybridge.operate import cli
+from delaybridge.store.messages import selection
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import World
 
 AT = "2035-01-01T00:00:0{}Z"

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delaybridge import Message, MessageError
-from delaybridge.store import keys, registry
-from delaybridge.store.series import read_slot
-from delaybridge.store.store import Store
+from delaybridge.operate.views.series import read_slot
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
 from tests.rigs.waiting import until_async

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from delaybridge.store.store import Store
+from delaybridge.store.redis.store import Store
 from tests.rigs.crew import CALM, SELDOM, Arrived, Crew
 from tests.rigs.fleet import Fleet
 from tests.rigs.lossy_proxy import LossyProxy

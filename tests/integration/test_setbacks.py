@@ -12,12 +12,13 @@ import redis as redis_py
 from delaybridge import Client
 from delaybridge.errors import StoreWiped
 from delaybridge.events import StoreWentBack
-from delaybridge.store import alarms, keys, registry, setbacks
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import plain
-from delaybridge.store.setbacks import Setback
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace import alarms, history_alarm, registry
+from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
 from tests.rigs.crew import SELDOM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -97,19 +98,19 @@ def _kept(server: RedisServer, namespace: str) -> int:
 def test_what_is_lost_for_good_does_not_end_a_later_alarm_of_its_bucket(
     store: Store, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = setbacks._read
+    read = history_alarm._read
     with Client(redis_url, namespace=namespace, buckets=1) as client:
         (bucket,) = client.run(Calls.open)
         noticed = [Setback(2, "w", 0, rowless=3), Setback(3, "w", 0, 12, 9)]
         (about, *_) = store.run(
             [registry.info("server", bucket.key("lease"))]
-            + [setbacks.note(namespace, each) for each in noticed]
+            + [history_alarm.note(namespace, each) for each in noticed]
         )
         compared = f"{about['run_id']}:w:random:5"  # before it went back to turn 9
         store.run([plain("HSET", bucket.key("marks"), "healed", compared)])
         for is_last in (False, True):  # Redis gives them in any order
             monkeypatch.setattr(
-                setbacks, "_read",
+                history_alarm, "_read",
                 lambda reply, is_last=is_last: sorted(
                     read(reply), key=lambda each: each.is_for_good is is_last
                 ),
@@ -150,7 +151,7 @@ def test_an_alarm_ends_with_the_rebuild_of_its_bucket_and_a_wipe_with_that_of_al
         first, second = client.run(Calls.open)
         noticed = [Setback(1, "w"), Setback(1, "w", 0, 9, 4), Setback(1, "w", 1, 9, 4)]
         (about, *_) = store.run(
-            [registry.info("server"), *(setbacks.note(namespace, each) for each in noticed)]
+            [registry.info("server"), *(history_alarm.note(namespace, each) for each in noticed)]
         )
 
         def ended(bucket: Bucket, healed: str) -> list[int | None]:
@@ -169,7 +170,7 @@ def test_an_alarm_ends_with_the_rebuild_of_its_bucket_and_a_wipe_with_that_of_al
         assert ended(second, f"{run_id}:w:random:5") == [1, None]
         assert not client.stats().setbacks
         noticed = [Setback(2, "w"), Setback(2, "w", 0, 9, 4, rowless=3), Setback(3, "w", 0, 9, 4)]
-        store.run([setbacks.note(namespace, each) for each in noticed])
+        store.run([history_alarm.note(namespace, each) for each in noticed])
         assert ended(first, f"{run_id}:w:random:5") == [0]
         stay = client.stats().setbacks
         assert {(each.bucket, each.rowless) for each in stay} == {(None, 0), (0, 3)}, "for good"

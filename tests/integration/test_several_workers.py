@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from delaybridge.scan.flow import FIRST
+from delaybridge.scan.lanes.flow import FIRST
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import until_async
 

@@ -11,10 +11,10 @@ import pytest
 
 from delaybridge.events import ClockStepped
 from delaybridge.message import Limits
-from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until_async

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.store import keys, registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S, until

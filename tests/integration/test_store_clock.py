@@ -10,11 +10,12 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.accept.accept import Accepted
-from delaybridge.store import keys, record, registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Item
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys, record
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import Item
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner, World
 
 TTL_MS = 10_000

@@ -16,9 +16,9 @@ from delaybridge.message import (
     State,
     encode_record,
 )
+from delaybridge.recurring.stored import fence
 from delaybridge.settings.routes import Route
-from delaybridge.store.recurring import fence
-from delaybridge.store.verbs import SourceOffsets
+from delaybridge.store.protocol.verbs import SourceOffsets
 from tests.rigs.bucket import World
 
 CREATED, DUPLICATE, CONFLICT = Answer.CREATED, Answer.DUPLICATE, Answer.CONFLICT

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+from delaybridge.ledger.comparing.healing import drop
 from delaybridge.message import Answer
-from delaybridge.store.healing import drop
 from tests.rigs.bucket import TTL_MS, World
 
 # "fired" is a pair: a score and a claim number

@@ -21,7 +21,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict, Record, encode_record, rank_of
-from delaybridge.store.replies import Acquired, Claim, Fired
+from delaybridge.store.protocol.replies import Acquired, Claim, Fired
 from tests.rigs.bucket import TTL_MS, Copy, Firing, Owner, World, grouped
 from tests.rigs.bucket_compared import Call, ComparedBucket
 

@@ -7,8 +7,8 @@ import redis
 
 from delaybridge import Client, Message, MessageError, Receipt, StoreDamaged
 from delaybridge.message import State
-from delaybridge.store import keys
-from delaybridge.store.tally import DestinationCounts, Tally
+from delaybridge.operate.views.tally import DestinationCounts, Tally
+from delaybridge.store.protocol import keys
 from tests.rigs.bucket import World
 from tests.rigs.flavours import Maker
 

@@ -12,7 +12,7 @@ import redis
 from delaybridge import Client, Message
 from delaybridge.errors import StoreFull
 from delaybridge.message import Limits
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from tests.rigs.api import api
 from tests.rigs.ingest import MakeEntrance, source
 from tests.rigs.ingest_kafka import Kafka
@@ -31,7 +31,7 @@ async def http(
     redis_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A server whose token `ops` is of no tenant."""
-    monkeypatch.setattr("delaybridge.store.quota._EVERY_S", 0.0)
+    monkeypatch.setattr("delaybridge.store.namespace.quota._EVERY_S", 0.0)
     tokens = tmp_path / "tokens"
     lines = [f"{token} write {who}" for who, token in TOKENS.items()]
     for place, tenant in enumerate(TENANTS):
@@ -90,7 +90,7 @@ def test_a_recurring_message_of_a_full_tenant_waits_and_those_of_others_do_not(
 def test_a_backfill_of_a_full_tenant_goes_on_when_there_is_room(
     table: Timetable, redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.store.quota._EVERY_S", 0.0)
+    monkeypatch.setattr("delaybridge.store.namespace.quota._EVERY_S", 0.0)
     table.calls.quota = type(table.calls.quota)(Limits(tenant_messages=2), table.calls.kinds)
     table.add(name="acme/a", tenant="acme")
     from_ms = table.now_ms - 10 * 60_000

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from delaybridge.events import Quarantined
-from delaybridge.web.table import ENDPOINTS
+from delaybridge.serve.server.table import ENDPOINTS
 from tests.rigs import ledgers
 from tests.rigs.api import api
 from tests.rigs.crew import CALM, Crew
@@ -160,7 +160,7 @@ async def test_a_cursor_says_nothing_of_others(
     acme: As, beta: As, ops: As, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that ends among the messages of another tenant goes on after them."""
-    monkeypatch.setattr("delaybridge.store.views.LOOKED", 1)
+    monkeypatch.setattr("delaybridge.operate.views.listing.LOOKED", 1)
     about = {"destination": "memory:q", "body": "x", "due": "2030-01-01T00:00:00Z"}
     for who in (beta, ops):  # theirs are before and after acme's
         many = [{**about, "id": f"a-secret-{n}"} for n in range(600)]

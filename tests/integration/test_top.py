@@ -102,7 +102,8 @@ def test_the_terminal_is_given_back_at_a_sigterm_and_after_a_bug(
     os.kill(pid_of(tmux), signal.SIGTERM)
     tmux.shows("ended-143")
     tmux.is_usable()
-    bug = "import sys; from delaybridge import cli; from delaybridge.cli.top import page; "
+    bug = "import sys; from delaybridge.operate import cli; "
+    bug += "from delaybridge.operate.top import page; "
     bug += "page._tabs = None; sys.exit(cli.main(sys.argv[1:]))"
     tmux.start([sys.executable, "-c", bug, *command(redis_url, namespace)[3:]])
     tmux.shows("internal: TypeError", "a bug in delaybri", "ended-1")

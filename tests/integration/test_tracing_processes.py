@@ -173,7 +173,7 @@ def test_nothing_of_it_is_imported_until_the_program_does(
     code = """
 import sys
 from delaybridge import Client, Message
-from delaybridge.cli import main
+from delaybridge.operate.cli import main
 
 with Client.from_settings() as client:
     client.schedule("rabbitmq:/nowhere", b"", delay=0, id="a")

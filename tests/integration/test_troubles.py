@@ -13,7 +13,7 @@ import redis
 
 from delaybridge import Client, Message
 from delaybridge.message import Answer, State
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 from delaybridge.times import format_time
 from tests.rigs.command_line import Run
 from tests.rigs.waiting import until

@@ -16,10 +16,10 @@ from delaybridge import Answer, Client, Selection
 from delaybridge.errors import StoreDamaged
 from delaybridge.ingest.entries import Change
 from delaybridge.ingest.storing import store_entries
+from delaybridge.ledger.comparing.agreement import WantedRows
+from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.work import Work
-from delaybridge.store import keys
-from delaybridge.store.agreement import WantedRows
-from delaybridge.store.restoring import restore_all
+from delaybridge.store.protocol import keys
 from tests.rigs.ledgers import LedgerProbe
 
 TO = "memory:a"

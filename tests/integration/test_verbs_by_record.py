@@ -19,12 +19,12 @@ from delaybridge import Answer, AsyncClient, Selection
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import store_entries
+from delaybridge.ledger.comparing.agreement import WantedRows
+from delaybridge.ledger.comparing.promotion import promote_due
+from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.message import OnConflict, Record, State, encode_record
-from delaybridge.store import keys
-from delaybridge.store.agreement import WantedRows
-from delaybridge.store.promotion import promote_due
-from delaybridge.store.restoring import restore_all
-from delaybridge.store.store import Store
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import Store
 from tests.rigs.api import api, ended_job
 from tests.rigs.bucket import World
 from tests.rigs.delivering import Delivering

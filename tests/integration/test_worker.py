@@ -13,10 +13,11 @@ import pytest
 import redis as redis_py
 
 from delaybridge.events import LeaseLost, Published
-from delaybridge.scan.fleet import NameTaken
+from delaybridge.scan.leases.fleet import NameTaken
 from delaybridge.scan.scanner import Scanner
 from delaybridge.settings.settings import Settings
-from delaybridge.store import keys, registry
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
 from delaybridge.worker import scan_run
 from delaybridge.worker import worker as worker_module
 from delaybridge.worker.service import Identity

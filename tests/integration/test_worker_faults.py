@@ -17,9 +17,10 @@ from delaybridge.client import AsyncClient
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import BucketDamaged, Claimed, ClockStepped, LeaseLost, ScannerFailed
 from delaybridge.message import Limits, Message
-from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker import worker as worker_module
 from delaybridge.worker.scan_run import ScanRun
 from tests.rigs.crew import BUCKETS, CALM, SELDOM, Arrived, Crew

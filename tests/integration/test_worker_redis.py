@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from delaybridge.events import LeaseLost, ScannerFailed
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.crew import BUCKETS, CALM, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes

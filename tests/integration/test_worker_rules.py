@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from delaybridge.store import keys, rules
+from delaybridge.store.namespace import rules
+from delaybridge.store.protocol import keys
 from delaybridge.worker import pulse
 from delaybridge.worker.destinations import Destinations
 from tests.rigs.crew import CALM, SELDOM, Arrived, Crew

@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         "cancel: the last of several cold rows",
-        "delaybridge/store/absent.py",
+        "delaybridge/ledger/recording/absent.py",
         "key=lambda row: (row.tier, -row.number)",
         "key=lambda row: row.tier",
         "a message stays that somebody was told is cancelled",
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         "tiers: the lowest number was first",
-        "delaybridge/ledger/cold.py",
+        "delaybridge/ledger/sql/cold.py",
         "return -row.tier",
         "return 0",
         "a message is accepted while another one of its id is cold",
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         "cancel: a row that has ended since",
-        "delaybridge/store/effects.py",
+        "delaybridge/ledger/recording/ledger_answers.py",
         "if count < len(calls):",
         "if count < 0:",
         "somebody is told that a message is cancelled which was delivered",
@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a call sent again ends all rows",
-        "delaybridge/store/acted.py",
+        "delaybridge/ledger/recording/acted.py",
         "% 1 * 256 == _CANCELLED",
         "% 1 * 256 >= 0",
         "a message that is accepted meanwhile is cancelled in the ledger",
@@ -55,7 +55,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a call sent again ends no row",
-        "delaybridge/store/acted.py",
+        "delaybridge/ledger/recording/acted.py",
         "place in self._acted and self._acted[place].stamp is None",
         "False",
         "a message that was cancelled is live in the ledger",
@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a verb changes all rows of the id",
-        "delaybridge/store/effects.py",
+        "delaybridge/ledger/recording/ledger_answers.py",
         "self._changes[kind, None].append(row)",
         "self._changes[kind, None].append(name)",
         "a message that is accepted meanwhile is cancelled in the ledger",
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a move changes all rows of the id",
-        "delaybridge/store/effects.py",
+        "delaybridge/ledger/recording/ledger_answers.py",
         '(DELAYED, ""), due_ms].append(row)',
         '(DELAYED, ""), due_ms].append(row[:2])',
         "a message that is accepted meanwhile comes at another one's time",
@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a replacement ends all rows of the id",
-        "delaybridge/store/acted.py",
+        "delaybridge/ledger/recording/acted.py",
         "found += [(bucket, id, each) for each in stamps]",
         "found += [(bucket, id) for each in stamps]",
         "a message that is accepted meanwhile is cancelled in the ledger, and lost",
@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: the last commit counts, not the last move",
-        "delaybridge/store/recording.py",
+        "delaybridge/ledger/recording/recording.py",
         "elif due is not None:",
         "elif False:",
         "a message that was moved to a later time comes early, if Redis is wiped",
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a wiped namespace stays away",
-        "delaybridge/store/tiering.py",
+        "delaybridge/ledger/recording/tiering.py",
         "if record is None and (known",
         "if False and (known",
         "a reschedule fails until somebody else makes the namespace again",
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a reschedule, wiped in between",
-        "delaybridge/store/absent.py",
+        "delaybridge/ledger/recording/absent.py",
         "return [i for i in asked if i in there and self._answers[i] is Answer.UNKNOWN]",
         "return []",
         "a message that the ledger has is unknown",
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: an error after Redis has done it",
-        "delaybridge/store/recording.py",
+        "delaybridge/ledger/recording/recording.py",
         "has stored less than the ledger\n                self.answers[i] = in_doubt(exc)\n",
         "has stored less than the ledger\n                self.answers[i] = exc\n",
         "a caller is told that nothing was written, and the message is cancelled",
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: a damaged bucket",
-        "delaybridge/store/recording.py",
+        "delaybridge/ledger/recording/recording.py",
         "self.answers[i] = in_doubt(answer)",
         "pass",
         "a caller takes a message for refused that is delivered later",
@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         "ledger: closed between two steps of a call",
-        "delaybridge/ledger/database.py",
+        "delaybridge/ledger/sql/database.py",
         "            self._threads = None\n            self._engine",
         "            self._engine",
         "a call fails whose message is delivered nevertheless",

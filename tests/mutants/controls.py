@@ -10,13 +10,13 @@ _UNIT = "tests/unit/test_agreeing.py"
 
 MUTANTS = [
     Mutant(
-        "controls: a tie", "delaybridge/ledger/rows.py",
+        "controls: a tie", "delaybridge/ledger/sql/rows.py",
         "return (self.is_paused, self.value) > (other.is_paused, other.value)", "return False",
         "of two changes at one time that which is no pause may count",
         _UNIT,
     ),
     Mutant(
-        "controls: any change counts", "delaybridge/ledger/controls.py",
+        "controls: any change counts", "delaybridge/ledger/sql/controls.py",
         "            if each.wins(known):\n", "            if True:\n",
         "an older change is recorded over a later one",
         f"{_STORE}test_a_change_that_is_recorded_late_does_not_undo_a_later_one",
@@ -59,7 +59,7 @@ MUTANTS = [
         f"{_FIELDS}test_a_change_of_a_rule_that_redis_lost_is_one_of_that_field_alone",
     ),
     Mutant(
-        "controls: the rest of a rule", "delaybridge/store/reinstating.py",
+        "controls: the rest of a rule", "delaybridge/ledger/comparing/reinstating.py",
         "joined(rules.get(place, b\"\"), values)", "joined(b\"\", values)",
         "a rate that is set after a wipe takes the place of the pause that comes back",
         f"{_FIELDS}test_a_change_of_a_rule_that_redis_lost_is_one_of_that_field_alone",
@@ -71,13 +71,13 @@ MUTANTS = [
         f"{_FIELDS}test_a_definition_that_redis_lost_is_removed_all_the_same",
     ),
     Mutant(
-        "controls: the progress of another plan", "delaybridge/ledger/controls.py",
+        "controls: the progress of another plan", "delaybridge/ledger/sql/controls.py",
         "if birth.encode() in (stored or b\"\"):", "if True:",
         "a worker that acts late has the ledger forget how far the present plan is",
         f"{_FIELDS}test_only_how_far_the_present_plan_is_goes_into_the_ledger",
     ),
     Mutant(
-        "controls: a pause without a time", "delaybridge/store/reinstating.py",
+        "controls: a pause without a time", "delaybridge/ledger/comparing/reinstating.py",
         "return is_rule and here.is_paused and", "return False and",
         "a pause of a client without a ledger is undone",
         f"{_FIELDS}test_a_pause_of_a_client_without_a_ledger_is_not_undone",
@@ -95,32 +95,32 @@ MUTANTS = [
         _UNIT,
     ),
     Mutant(
-        "controls: the first ones only", "delaybridge/worker/agreeing.py",
+        "controls: the first ones only", "delaybridge/ledger/reconciling/agreeing.py",
         "        self._seen_ms = max([self._seen_ms, *times.values()])\n", "",
         "of many changes during an outage the later ones are not remembered",
         f"{_FIELDS}test_all_that_is_changed_during_an_outage_is_remembered_not_just_the_first",
     ),
     Mutant(
-        "controls: a long comparison", "delaybridge/store/reinstating.py",
+        "controls: a long comparison", "delaybridge/ledger/comparing/reinstating.py",
         "last_ms = went_ms if name == healed", "last_ms = began_ms if name == healed",
         "two workers compare many definitions, and neither comes to an end",
         f"{_FIELDS}test_many_are_recorded_by_few_statements_in_transactions_of_their_own",
     ),
     Mutant(
-        "controls: progress is lost", "delaybridge/store/resuming.py",
+        "controls: progress is lost", "delaybridge/recurring/resuming.py",
         "if not entry.birth or control.birth != entry.birth or ", "if True or ",
         "runs that were made before a wipe are made again",
         f"{_STORE}test_runs_that_were_made_are_not_made_again",
     ),
     Mutant(
-        "controls: sources are lost", "delaybridge/store/resuming.py",
+        "controls: sources are lost", "delaybridge/recurring/resuming.py",
         "return max(after_ms, control.made_ms) if control.birth == entry.birth else after_ms",
         "return after_ms",
         "a worker that acts late makes runs again that were made before a wipe",
         f"{_STORE}test_runs_that_were_made_are_not_made_again",
     ),
     Mutant(
-        "controls: the name is read once", "delaybridge/store/reinstating.py",
+        "controls: the name is read once", "delaybridge/ledger/comparing/reinstating.py",
         "before.healed == after.healed and after.healed", "after.healed",
         "rules that are read while Redis is rebuilt are obeyed",
         _UNIT,
@@ -144,14 +144,14 @@ MUTANTS = [
         _UNIT,
     ),
     Mutant(
-        "controls: claimed before they agree", "delaybridge/worker/agreeing.py",
+        "controls: claimed before they agree", "delaybridge/ledger/reconciling/agreeing.py",
         "                if await self._agree():\n", "                if True:\n",
         "a worker that starts on an older Redis publishes what is paused",
         "tests/integration/test_ledger_controls.py::test_a_pause_that_an_older_redis_does_not_have_"
         "is_obeyed_before_anything_goes_out",
     ),
     Mutant(
-        "controls: buckets that wait for them", "delaybridge/worker/agreeing.py",
+        "controls: buckets that wait for them", "delaybridge/ledger/reconciling/agreeing.py",
         "        self._reconciling.waiting.begins(session)\n", "",
         "nobody says that all buckets wait, while Redis and the database have failed together",
         "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",

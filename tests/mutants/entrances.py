@@ -68,13 +68,13 @@ MUTANTS = [
         "tests/integration/test_client_closed.py",
     ),
     Mutant(
-        "outbox: a ledger in its own file", "delaybridge/worker/pumping.py",
+        "outbox: a ledger in its own file", "delaybridge/outbox/outbox_process.py",
         "            refuse_one_file(s)\n", "",
         "the pump waits for itself for ever",
         "tests/unit/test_outbox.py -k same_file",
     ),
     Mutant(
-        "outbox: a hard link", "delaybridge/ledger/engines.py",
+        "outbox: a hard link", "delaybridge/ledger/sql/engines.py",
         "file.samefile(its)", "False",
         "the pump waits for itself for ever",
         "tests/unit/test_outbox.py -k same_file",
@@ -129,7 +129,7 @@ MUTANTS = [
         "tests/integration/test_outbox_held.py -k one_server",
     ),
     Mutant(
-        "outbox: what Redis raises", "delaybridge/store/changes.py",
+        "outbox: what Redis raises", "delaybridge/store/messages/changes.py",
         "        return explained[cause]", "        raise explained[cause]",
         "a cancel that a damaged bucket cannot answer holds up all others",
         "tests/integration/test_outbox_held.py -k cannot_answer",
@@ -252,7 +252,8 @@ MUTANTS = [
         "tests/unit/test_destination.py",
     ),
     Mutant(
-        "store: a certificate that is not trusted is tried again", "delaybridge/store/pipeline.py",
+        "store: a certificate that is not trusted is tried again",
+        "delaybridge/store/redis/pipeline.py",
         "        if refused_certificate(error):\n            return False\n", "",
         "whoever forgot the CA waits for the time-out",
         "tests/unit/test_pipeline.py",

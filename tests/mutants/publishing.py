@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "http: one key at once", "delaybridge/publish/http/lines.py",
+        "http: one key at once", "delaybridge/publishers/http/lines.py",
         "        if key is not None:\n            of_key = path_of(delivery), key\n"
         "            if (behind := ",
         "        if key is not None and not key:\n            of_key = path_of(delivery), key\n"
@@ -15,71 +15,71 @@ MUTANTS = [
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: a key is free too early", "delaybridge/publish/http/lines.py",
+        "http: a key is free too early", "delaybridge/publishers/http/lines.py",
         "        for one in was_ready:\n            self._go_on(one)\n",
         "        self._behind.clear()\n",
         "after a time-out two messages of one key are under way",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: a free line is taken at once", "delaybridge/publish/http/lines.py",
+        "http: a free line is taken at once", "delaybridge/publishers/http/lines.py",
         "elif path not in self._sharing and self._has_room():", "elif self._has_room():",
         "a message overtakes one of its key that waits in the shared line",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: connections by turn", "delaybridge/publish/http/lines.py",
+        "http: connections by turn", "delaybridge/publishers/http/lines.py",
         "is_first = best is None or line.under_way < best.under_way", "is_first = best is None",
         "paths that hang get each connection that a healthy one gives back",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: a new path has any number", "delaybridge/publish/http/lines.py",
+        "http: a new path has any number", "delaybridge/publishers/http/lines.py",
         "            return doubtful < self._quarter\n", "            return True\n",
         "paths that hang have all connections of their host",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: slow paths have all", "delaybridge/publish/http/lines.py",
+        "http: slow paths have all", "delaybridge/publishers/http/lines.py",
         "is_only or doubtful < self._three_quarters", "is_only or True",
         "a quick path waits for the answers to slow ones",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: no connection is kept", "delaybridge/publish/http/lines.py",
+        "http: no connection is kept", "delaybridge/publishers/http/lines.py",
         "self.under_way >= self._seven_eighths and not is_only", "False",
         "four paths that hang now have all connections of their host",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: a path is never late", "delaybridge/publish/http/lines.py",
+        "http: a path is never late", "delaybridge/publishers/http/lines.py",
         "self.under_way > 0 and now_s - self.moved_s > SLOW_S", "False",
         "paths that hang get more, message by message, and leave a healthy one too few",
         "tests/unit/test_publish_http_lines.py",
     ),
     Mutant(
-        "http: a time-out is the message's", "delaybridge/publish/http/outcomes.py",
+        "http: a time-out is the message's", "delaybridge/publishers/http/outcomes.py",
         "        return Outcome(Verdict.UNKNOWN, what, Fault.DESTINATION)\n",
         "        return Outcome(Verdict.UNKNOWN, what, Fault.MESSAGE)\n",
         "a path that hangs is posted to for ever, and each message is buried in the end",
         "tests/integration/test_publish_http_paths.py",
     ),
     Mutant(
-        "http: one slow message stops its path", "delaybridge/publish/http/publisher.py",
+        "http: one slow message stops its path", "delaybridge/publishers/http/publisher.py",
         "return replace(outcome, fault=Fault.MESSAGE) if is_late and not is_silent else outcome",
         "return outcome",
         "each time that one message times out, all others of a healthy path wait",
         "tests/integration/test_publish_http_paths.py",
     ),
     Mutant(
-        "http: 429 is final", "delaybridge/publish/http/outcomes.py",
+        "http: 429 is final", "delaybridge/publishers/http/outcomes.py",
         "_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)",
         "_MAY_HELP = (HTTPStatus.REQUEST_TIMEOUT,)",
         "messages to a receiver that is busy are buried",
         "tests/integration/test_publish_http.py::test_what_a_status_means",
     ),
     Mutant(
-        "http: the newest secret only", "delaybridge/publish/http/signature.py",
+        "http: the newest secret only", "delaybridge/publishers/http/signature.py",
         "for secret in secrets)", "for secret in secrets[:1])",
         "receivers that know the old secret refuse everything",
         "tests/integration/test_publish_http.py::test_headers_and_signature_arrive",
@@ -178,7 +178,7 @@ MUTANTS = [
         "tests/unit/test_publish_kafka_topic.py",
     ),
     Mutant(
-        "kombu: returned once, returned always", "delaybridge/publish/kombu/thread.py",
+        "kombu: returned once, returned always", "delaybridge/publishers/kombu/thread.py",
         "    def _publish(self, delivery: Delivery) -> Outcome:\n"
         "        self._returned = None\n",
         "    def _publish(self, delivery: Delivery) -> Outcome:\n",
@@ -187,7 +187,7 @@ MUTANTS = [
         "destination_is_refused_and_the_others_go_on[kombu-amqp]",
     ),
     Mutant(
-        "streams: written is refused", "delaybridge/publish/redis_streams/publisher.py",
+        "streams: written is refused", "delaybridge/publishers/redis_streams/publisher.py",
         "unknown = Outcome(Verdict.UNKNOWN, reason, Fault.BROKER)",
         "unknown = Outcome(Verdict.REFUSED, reason, Fault.BROKER)",
         "a message that may have been added is sent again without its attempt counted",

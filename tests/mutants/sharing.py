@@ -8,7 +8,7 @@ _WEB, _INGEST = "tests/integration/test_tenants.py", "tests/integration/test_ing
 _UNIT = "tests/unit/test_tenants.py"
 MUTANTS = [
     Mutant(
-        "tenants: delivered as it is stored", "delaybridge/scan/copy.py",
+        "tenants: delivered as it is stored", "delaybridge/scan/leases/copy.py",
         "self.given_id = id_as_given(id, tenant) if tenant else id", "self.given_id = id",
         "consumers get another id than the producer gave",
         f"{_INGEST}::test_rabbitmq",
@@ -38,19 +38,19 @@ MUTANTS = [
         _UNIT,
     ),
     Mutant(
-        "tenants: what is everybody's", "delaybridge/web/access.py",
+        "tenants: what is everybody's", "delaybridge/serve/http/access.py",
         "if who.tenant and not endpoint.is_for_tenants and", "if False and",
         "a tenant's token pauses everybody's destinations",
         f"{_WEB} -k operators",
     ),
     Mutant(
-        "tenants: a cursor tells", "delaybridge/web/tenancy.py",
+        "tenants: a cursor tells", "delaybridge/serve/http/tenancy.py",
         "if cursor is None or cursor[1].startswith(self.prefix):", "if True:",
         "a cursor has an id of another tenant",
         f"{_WEB} -k cursor_says",
     ),
     Mutant(
-        "tenants: all that match", "delaybridge/web/tenancy.py",
+        "tenants: all that match", "delaybridge/serve/http/tenancy.py",
         "prefix = self.prefix + selection.id_prefix", "prefix = selection.id_prefix",
         "a bulk verb cancels everybody's messages",
         f"{_WEB} -k bulk",
@@ -62,7 +62,7 @@ MUTANTS = [
         f"{_WEB} -k pull_topic",
     ),
     Mutant(
-        "idempotency: a key that can be computed", "delaybridge/web/idempotency.py",
+        "idempotency: a key that can be computed", "delaybridge/serve/api/messages/idempotency.py",
         "msgspec.msgpack.encode((token, key))", 'msgspec.msgpack.encode((b"", key))',
         "whoever knows a key takes the id of the message that another asks for with it",
         f"{_WEB} -k idempotency",

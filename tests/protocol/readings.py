@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from delaybridge.message import Answer
-from delaybridge.store.replies import ANSWERS
+from delaybridge.store.protocol.replies import ANSWERS
 from tests.protocol.bucket import Content, Gone, Record, Revocation
 from tests.protocol.calls import Call, ClientCall, Copy, OwnerCall
 from tests.protocol.consumer_verbs import Received

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 
-from delaybridge.store.record import parse_tried
+from delaybridge.store.protocol.record import parse_tried
 from tests.protocol.bucket import NEVER, Token
 
 START_MS, TICK_MS, TTL_MS = 1_800_000_000_000, 1000, 600_000

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import psutil
 
+from delaybridge.serve.console import snapshot
+from delaybridge.serve.server import serving
 from delaybridge.settings.settings import Settings
-from delaybridge.web import serving
-from delaybridge.web.console import look
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async
 
 # As a busy machine.
 PATIENT = {"redis_s": PATIENCE_S, "request_s": DEADLINE_S, "write_s": DEADLINE_S}
 # Of the console: how long it waits for Redis, and after how long a page has older numbers instead.
-WAITS = [(serving, "_PAGE_S"), (look, "_PATIENCE_S"), (look, "_OLD_S")]
+WAITS = [(serving, "_PAGE_S"), (snapshot, "_PATIENCE_S"), (snapshot, "_OLD_S")]
 USUAL = [getattr(module, name) for module, name in WAITS]
 
 

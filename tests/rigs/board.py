@@ -9,13 +9,13 @@ from typing import Any
 from delaybridge import events
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import Outcome
-from delaybridge.scan.copy import Copy, Lot
-from delaybridge.scan.lane import Broker
-from delaybridge.scan.lanes import Lanes, Way
-from delaybridge.scan.parking import NextPage
-from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.session import Session
-from delaybridge.store.record import Tried
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lanes import Lanes, Way
+from delaybridge.scan.lanes.parking import NextPage
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.record import Tried
 from tests.rigs.bucket_session import new_session
 
 NOW_MS = 1_800_000_000_000

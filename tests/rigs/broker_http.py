@@ -67,10 +67,10 @@ class HttpRig(NetworkRig):
     oversize_reason = "http_413"
     is_ordered = False
     raising = (
-        "delaybridge.publish.http.lines:Lines.add",
-        "delaybridge.publish.http.lines:Lines.next",
-        "delaybridge.publish.http.lines:Lines.ended",
-        "delaybridge.publish.http.publisher:HttpPublisher._headers",
+        "delaybridge.publishers.http.lines:Lines.add",
+        "delaybridge.publishers.http.lines:Lines.next",
+        "delaybridge.publishers.http.lines:Lines.ended",
+        "delaybridge.publishers.http.publisher:HttpPublisher._headers",
     )
     options = PublishOptions(http=HttpOptions(allow_private=True))
 

@@ -13,9 +13,9 @@ from tests.rigs.broker_redis import RedisRig
 from tests.rigs.waiting import DEADLINE_S, until
 
 RAISING = (
-    "delaybridge.publish.kombu.thread:ConnectionThread.send",
-    "delaybridge.publish.kombu.thread:ConnectionThread.take_outcomes",
-    "delaybridge.publish.kombu.thread:ConnectionThread._publish",
+    "delaybridge.publishers.kombu.thread:ConnectionThread.send",
+    "delaybridge.publishers.kombu.thread:ConnectionThread.take_outcomes",
+    "delaybridge.publishers.kombu.thread:ConnectionThread._publish",
 )
 
 

@@ -37,8 +37,8 @@ class RedisRig(NetworkRig):
     kind = "redis"
     missing_reason = "wrong_type"
     raising = (
-        "delaybridge.publish.redis_streams.publisher:StreamsPublisher._send",
-        "delaybridge.publish.redis_streams.publisher:StreamsPublisher._answered",
+        "delaybridge.publishers.redis_streams.publisher:StreamsPublisher._send",
+        "delaybridge.publishers.redis_streams.publisher:StreamsPublisher._answered",
         "redis.asyncio.connection:AbstractConnection.pack_commands",
     )
     oversize = None  # its limit, 512 MB, is that of limits.body_bytes

@@ -10,12 +10,13 @@ import redis
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
-from delaybridge.store import keys, registry
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.record import split_record
-from delaybridge.store.replies import Claim, Fired
-from delaybridge.store.store import Store
-from delaybridge.store.verbs import Bucket, Item
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.replies import Claim, Fired
+from delaybridge.store.protocol.verbs import Bucket, Item
+from delaybridge.store.redis.store import Store
 
 T = TypeVar("T")
 State = dict[str, Any]

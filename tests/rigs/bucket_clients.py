@@ -9,8 +9,8 @@ from typing import Any
 
 from delaybridge.errors import DecodeError
 from delaybridge.message import KNOWN, Answer, ConflictPolicy, OnConflict, State, decode_record
-from delaybridge.store.record import Failing, Tried
-from delaybridge.store.replies import Row
+from delaybridge.store.protocol.record import Failing, Tried
+from delaybridge.store.protocol.replies import Row
 from tests.rigs.bucket_content import Content, ModelRecord
 
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
-from delaybridge.store import keys
-from delaybridge.store.acted import naming, read_acted, read_replaced
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.replies import Acquired
+from delaybridge.ledger.recording.acted import naming, read_acted, read_replaced
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.replies import Acquired
 from tests.rigs.bucket import BIRTH, TTL_MS, World
 from tests.rigs.bucket_model import Model
 

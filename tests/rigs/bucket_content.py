@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from delaybridge.message import Answer
-from delaybridge.store.record import Tried
+from delaybridge.store.protocol.record import Tried
 
 KEEP_CALLS_MS = 600_000
 NUMBERS = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from delaybridge.message import Destination, Record
-from delaybridge.scan.copy import Copy, Lot
-from delaybridge.scan.flow import Flow
-from delaybridge.scan.lane import Lane
-from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.session import Session
-from delaybridge.scan.terms import Terms
-from delaybridge.store.record import UNTRIED
-from delaybridge.store.verbs import Bucket
+from delaybridge.scan.lanes.flow import Flow
+from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lane_rules import Terms
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.record import UNTRIED
+from delaybridge.store.protocol.verbs import Bucket
 
 TURN = 10
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from delaybridge import Client
-from delaybridge.store.store import Store
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 
 

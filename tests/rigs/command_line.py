@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from delaybridge import cli
+from delaybridge.operate import cli
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S
 

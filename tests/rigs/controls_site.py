@@ -8,14 +8,15 @@ from typing import Any
 import redis as redis_py
 
 from delaybridge import Client
-from delaybridge.ledger.rows import Control
+from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.recording.recorder import Recorder
+from delaybridge.ledger.sql.rows import Control
 from delaybridge.ledger.work import Work
-from delaybridge.store import keys, reinstating
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import LedgerSteps
-from delaybridge.store.recorder import Recorder
-from delaybridge.store.rule_fields import FIELDS, field_and_place, joined, named, parts
-from delaybridge.store.store import Store
+from delaybridge.store.namespace.rule_fields import FIELDS, field_and_place, joined, named, parts
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.redis.store import Store
 
 PLACE = "kafka:orders"
 EVERY = [keys.destinations, keys.recurring, keys.recurring_due, keys.recurring_state]

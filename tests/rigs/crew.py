@@ -18,7 +18,7 @@ from delaybridge.events import Event
 from delaybridge.message import Delivery, Message, new_id
 from delaybridge.publish import memory
 from delaybridge.settings.settings import Settings
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
 from tests.rigs.waiting import PATIENCE_S, until_async

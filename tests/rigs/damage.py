@@ -6,8 +6,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from delaybridge.store import keys
-from delaybridge.store.damage import TYPES
+from delaybridge.store.namespace.damage import TYPES
+from delaybridge.store.protocol import keys
 
 BUCKETS, SICK, HEALTHY = 2, 0, 1
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from delaybridge import Client
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 
 
 class Flaky:

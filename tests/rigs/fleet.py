@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from delaybridge import Client, Message
-from delaybridge.cli.failure import Exit
 from delaybridge.message import new_id
+from delaybridge.operate.cli.terminal.failure import Exit
 from tests.rigs import recorder
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 

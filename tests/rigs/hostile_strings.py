@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from delaybridge.store import registry
-from delaybridge.store.store import Store
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
 
 # fmt: off
 _SCRIPTED = (

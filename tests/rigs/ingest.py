@@ -12,10 +12,10 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
+from delaybridge.ingest.process import Ingester, routes_of
 from delaybridge.settings.settings import Settings
-from delaybridge.store.announcements import SourceInfo
-from delaybridge.store.stored import Stored
-from delaybridge.worker.ingester import Ingester, routes_of
+from delaybridge.store.fleet.announcements import SourceInfo
+from delaybridge.store.protocol.stored import Stored
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async

@@ -105,7 +105,7 @@ def run_all(
 def _run(arguments: list[str], word: str) -> tuple[int, str]:
     reading, writing = os.pipe()
     if not (pid := os.fork()):
-        from delaybridge.cli import main
+        from delaybridge.operate.cli import main
 
         for number in (1, 2):
             os.dup2(writing, number)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, text
 
-from delaybridge.ledger.cold import ColdRecords
-from delaybridge.ledger.database import upgrade
-from delaybridge.ledger.records import Records
-from delaybridge.ledger.rows import FINISHED, PUBLISHED, LedgerRow
+from delaybridge.ledger.sql.cold import ColdRecords
+from delaybridge.ledger.sql.database import upgrade
+from delaybridge.ledger.sql.records import Records
+from delaybridge.ledger.sql.rows import FINISHED, PUBLISHED, LedgerRow
 from delaybridge.ledger.work import Ledger, Work
 from tests.rigs.waiting import DEADLINE_S
 

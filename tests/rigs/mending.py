@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from delaybridge.store import orphans
-from delaybridge.store.keys import bucket_key
-from delaybridge.store.orphans import KeySizes, Orphans
+from delaybridge.store.namespace import orphans
+from delaybridge.store.namespace.orphans import KeySizes, Orphans
+from delaybridge.store.protocol.keys import bucket_key
 from tests.rigs.scanner import Rig
 
 

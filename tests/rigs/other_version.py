@@ -9,7 +9,7 @@ from tests.rigs.fleet import ROOT
 
 FIRST = "2489fe3"  # a version whose announcements, attempts and answers looked otherwise
 OTHER_TEXT = """
-import delaybridge.store.scripts as scripts
+import delaybridge.store.protocol.scripts as scripts
 from hashlib import sha1
 
 def other(source):

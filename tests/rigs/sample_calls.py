@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.ledger.rows import RULE, Control
+from delaybridge.ledger.comparing import healing, reinstating
+from delaybridge.ledger.sql.rows import RULE, Control
 from delaybridge.message import State
-from delaybridge.store import healing, orphans, pulling, recurring, registry, reinstating
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.verbs import Bucket, Item
+from delaybridge.recurring import stored
+from delaybridge.store.messages import pulling
+from delaybridge.store.namespace import orphans, registry
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import Bucket, Item
 
 BUCKET = Bucket("ns", 3, "birth")
 ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")
@@ -52,9 +55,9 @@ SAMPLES: dict[str, Callable[[int], RedisCommand[object]]] = {
     "set_rule": lambda n: registry.set_rule("ns", "kafka:t", b"", b"{}", limit=9),
     "allow": lambda n: registry.allow("ns", [(9, [("kafka:t", 1.5)])] * n),
     "announce": lambda n: registry.announce("ns", "w", "instance", 1000),
-    "fence": lambda n: recurring.fence(BUCKET, ["recurring:n:1"] * n),
-    "define": lambda n: recurring.define("ns", recurring.read_entry("n", b"{}"), b"", b"", 1),
-    "recur": lambda n: recurring.recur("ns", 9),
+    "fence": lambda n: stored.fence(BUCKET, ["recurring:n:1"] * n),
+    "define": lambda n: stored.define("ns", stored.read_entry("n", b"{}"), b"", b"", 1),
+    "recur": lambda n: stored.recur("ns", 9),
     "reinstate": lambda n: reinstating.reinstate("ns", COMPARISON, [CONTROL] * n),
     "record": lambda n: registry.record("ns", "w", "instance", n, b"\x94\x80\x80\x00\x90"),
 }

@@ -14,19 +14,20 @@ from delaybridge.client import AsyncClient
 from delaybridge.events import Event
 from delaybridge.message import Delivery, Limits, Message
 from delaybridge.publish.memory import MemoryPublisher
-from delaybridge.scan.clock import StoreClock
 from delaybridge.scan.context import ScanOptions
-from delaybridge.scan.lane import Broker
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.session import Session
-from delaybridge.store import keys, registry
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.rules import Rule, Rules
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.rules import Rule, Rules
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.waiting import PATIENCE_S
 
 NOW_MS = 1_800_000_000_000

@@ -11,13 +11,13 @@ from sqlalchemy.pool import StaticPool
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.tables import metadata
+from delaybridge.ledger.comparing.healing import Standing
+from delaybridge.ledger.recording.recorder import Recorded, Recorder
+from delaybridge.ledger.sql.tables import metadata
 from delaybridge.ledger.work import Work
 from delaybridge.message import ConflictPolicy, OnConflict
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.healing import Standing
-from delaybridge.store.recorder import Recorded, Recorder
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
 HOT_MS = 10_000  # messages due later are cold

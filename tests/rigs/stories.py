@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from delaybridge import Client
 from delaybridge.ledger.work import Work
-from delaybridge.store.command import Each, as_received
+from delaybridge.store.protocol.command import Each, as_received
 
 Made = Callable[[], Client]
 

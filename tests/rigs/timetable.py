@@ -16,9 +16,9 @@ from delaybridge.errors import StoreError
 from delaybridge.message import Limits
 from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Each, RedisCommand, Steps
-from delaybridge.store.keys import bucket_of
-from delaybridge.store.store import Store
+from delaybridge.store.protocol.command import Each, RedisCommand, Steps
+from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Copy, World
 
 KINDS = {"memory": "memory://"}

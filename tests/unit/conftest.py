@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.scan.session import Session
+from delaybridge.scan.leases.session import Session
 from tests.rigs.board import Board
 from tests.rigs.bucket_session import new_session
 from tests.rigs.command_line import Run, runner

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable, StoreUnavailable
+from delaybridge.ledger.comparing.healing import Presence, Standing
 from delaybridge.message import Answer
-from delaybridge.store.healing import Presence, Standing
 from tests.rigs.scripted_redis import (
     BUCKET,
     BUCKETS,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable, StoreError, StoreUnavailable
-from delaybridge.ledger.rows import RULE, Control, ControlName
-from delaybridge.store.reinstating import Agreement, agreed, pages
-from delaybridge.store.rules import Rule, Rules
-from delaybridge.worker import agreeing
-from delaybridge.worker.agreeing import Agreeing
+from delaybridge.ledger.comparing.reinstating import Agreement, agreed, pages
+from delaybridge.ledger.reconciling import agreeing
+from delaybridge.ledger.reconciling.agreeing import Agreeing
+from delaybridge.ledger.sql.rows import RULE, Control, ControlName
+from delaybridge.recurring.rounds import RecurringRuns
+from delaybridge.store.namespace.rules import Rule, Rules
 from delaybridge.worker.destinations import Destinations
-from delaybridge.worker.recurring import RecurringRuns
 
 PAUSED, LIMITED = {"paused": True, "paused_ms": 7}, {"rate": 5}
 GOOD = Agreement("run:1", 1, 0)

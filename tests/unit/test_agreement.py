@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from delaybridge.ledger.comparing import agreement
+from delaybridge.ledger.comparing.agreement import Compared, Comparing, compare
+from delaybridge.ledger.comparing.healing import StoredCall
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
-from delaybridge.store import agreement
-from delaybridge.store.agreement import Compared, Comparing, compare
-from delaybridge.store.healing import StoredCall
-from delaybridge.store.keys import LISTED
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol.keys import LISTED
+from delaybridge.store.protocol.verbs import Bucket
 
 BUCKET = Bucket("ns", 1, "birth")
 NOW_MS = 5000

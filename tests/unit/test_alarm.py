@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from delaybridge.scan import alarm as alarm_module
-from delaybridge.scan.alarm import (
+from delaybridge.scan.wheel import alarm as alarm_module
+from delaybridge.scan.wheel.alarm import (
     Alarm,
     LoopTimer,
     Timer,

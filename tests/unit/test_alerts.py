@@ -10,22 +10,22 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreDenied
-from delaybridge.store.alerts import ERROR, SEVERE, WARNING, alerts
-from delaybridge.store.announcements import LedgerDrift, WorkerInfo, WorkerPace
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.damage import Damage
-from delaybridge.store.destinations import Place, Places
-from delaybridge.store.fullness import Fullness, fullest
-from delaybridge.store.held import Paused
-from delaybridge.store.orphans import Orphans
-from delaybridge.store.placement import ONE_SERVER
-from delaybridge.store.rules import Rule
-from delaybridge.store.setbacks import Setback
-from delaybridge.store.stats import BucketStats, Stats
-from delaybridge.store.tally import Tally
-from delaybridge.store.troubles import Retrying, Trouble
-from delaybridge.web.console.look import Look, Looks
-from delaybridge.web.console.pages import PAGES
+from delaybridge.operate.views.alerts import ERROR, SEVERE, WARNING, alerts
+from delaybridge.operate.views.destinations import Place, Places
+from delaybridge.operate.views.stats import BucketStats, Stats
+from delaybridge.operate.views.tally import Tally
+from delaybridge.operate.views.waiting_on_purpose import Paused
+from delaybridge.serve.console.pages import PAGES
+from delaybridge.serve.console.snapshot import Look, Looks
+from delaybridge.store.fleet.announcements import LedgerDrift, WorkerInfo, WorkerPace
+from delaybridge.store.namespace.damage import Damage
+from delaybridge.store.namespace.fullness import Fullness, fullest
+from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.namespace.orphans import Orphans
+from delaybridge.store.namespace.placement import ONE_SERVER
+from delaybridge.store.namespace.rules import Rule
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.troubles import Retrying, Trouble
 
 NOW_MS = 1_800_000_000_000
 GB = 2**30

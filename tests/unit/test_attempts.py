@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.worker import attempts
-from delaybridge.worker.attempts import Attempts
+from delaybridge.ledger.reconciling import attempts
+from delaybridge.ledger.reconciling.attempts import Attempts
 from tests.rigs.waiting import until_async
 
 GONE = LedgerUnavailable("ledger: gone")

@@ -7,8 +7,8 @@ import resource
 
 import pytest
 
+from delaybridge.serve.server.capacity import capacity, within_open_files
 from delaybridge.settings.settings import Settings
-from delaybridge.web.capacity import capacity, within_open_files
 
 
 @pytest.mark.parametrize(

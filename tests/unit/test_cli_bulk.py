@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from delaybridge.cli import bulk, output
-from delaybridge.cli.failure import Exit
-from delaybridge.cli.invocation import Invocation
 from delaybridge.errors import (
     StoreUnavailable,
 )
 from delaybridge.message import Answer, State
-from delaybridge.store.selection import Selected, Selection
+from delaybridge.operate.cli.messages import bulk
+from delaybridge.operate.cli.terminal import output
+from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.store.messages.selection import Selected, Selection
 
 
 class FakePages:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from delaybridge.cli import health
-from delaybridge.cli.invocation import Invocation
-from delaybridge.doctor import findings, servers, sources
-from delaybridge.doctor.checks import problems
 from delaybridge.errors import StoreError
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.watching import health
+from delaybridge.operate.doctor import findings, servers, sources
+from delaybridge.operate.doctor.checks import problems
+from delaybridge.operate.views.stats import BucketStats, Stats, confirmed
 from delaybridge.settings.settings import Settings
-from delaybridge.store.announcements import IngestInfo, SourceInfo
-from delaybridge.store.stats import BucketStats, Stats, confirmed
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo
+from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.command_line import Run
 
 

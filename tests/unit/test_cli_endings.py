@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.cli.failure import failure_of
-from delaybridge.cli.invocation import Invocation
 from delaybridge.errors import (
     ConfigError,
     LedgerUnavailable,
@@ -23,6 +21,8 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
+from delaybridge.operate.cli.terminal.failure import failure_of
+from delaybridge.operate.cli.terminal.invocation import Invocation
 from tests.rigs.command_line import Run, spawn
 from tests.rigs.waiting import DEADLINE_S
 
@@ -110,7 +110,7 @@ def test_stdout_closed() -> None:
 
 def test_no_socket_gets_the_number_of_a_closed_standard_stream() -> None:
     """uvloop would end the process when it closes that socket, and C code would write into it."""
-    script = "import os, sys; from delaybridge import cli; cli.main(['--version'])"
+    script = "import os, sys; from delaybridge.operate import cli; cli.main(['--version'])"
     script += "; sys.exit(os.get_inheritable(2) and os.dup(2))"
     closed = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", sys.executable, "-c", script]
     assert subprocess.run(closed, timeout=DEADLINE_S, check=False).returncode == 3

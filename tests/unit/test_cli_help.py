@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from delaybridge import cli
+from delaybridge.operate import cli
 from tests.rigs.command_line import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def imported_by(code: str, **environment: str) -> tuple[str, set[str]]:
     """What a program prints that uses the command line `c`, and the modules that it imports."""
-    program = f"import sys, delaybridge.cli as c; {code}; print('\\n', *sys.modules)"
+    program = f"import sys, delaybridge.operate.cli as c; {code}; print('\\n', *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environment},
@@ -41,8 +41,8 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 
 def test_help_of_the_whole_imports_no_command() -> None:
     _, used = imported_by("c.main(['--help'])")
-    assert not [name for name in used if name.startswith("delaybridge.cli.schedule")]
-    assert "delaybridge.cli.output" in used
+    assert not [name for name in used if name.startswith("delaybridge.operate.cli.messages.")]
+    assert "delaybridge.operate.cli.terminal.output" in used
 
 
 def test_the_list_of_commands_repeats_each_command_s_own_help() -> None:
@@ -154,7 +154,7 @@ def test_completing_a_command_imports_no_command() -> None:
     asked = {"_DELAYBRIDGE_COMPLETE": "bash_complete", "COMP_WORDS": "delaybridge m"}
     printed, used = imported_by("c.main([])", **asked, COMP_CWORD="1")
     assert "plain,message" in printed
-    assert "delaybridge.cli.messages" not in used
+    assert "delaybridge.operate.cli.messages.messages" not in used
 
 
 @pytest.mark.parametrize(

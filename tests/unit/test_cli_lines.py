@@ -12,11 +12,12 @@ from typing import IO, Any
 
 import pytest
 
-from delaybridge import cli
-from delaybridge.cli import lines, output
-from delaybridge.cli.failure import Exit
-from delaybridge.cli.invocation import Invocation
 from delaybridge.message import Message
+from delaybridge.operate import cli
+from delaybridge.operate.cli.messages import lines
+from delaybridge.operate.cli.terminal import output
+from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.cli.terminal.invocation import Invocation
 from delaybridge.worker.interrupts import interrupts
 from tests.rigs.waiting import DEADLINE_S
 

@@ -7,7 +7,13 @@ import logging
 import sys
 from typing import Any
 
-from delaybridge.cli.logs import FIELD_CHARS, LINE_CHARS, JsonFormatter, TextFormatter, shown
+from delaybridge.operate.cli.terminal.logs import (
+    FIELD_CHARS,
+    LINE_CHARS,
+    JsonFormatter,
+    TextFormatter,
+    shown,
+)
 
 CANARY = "S3CR3T-CANARY-88"
 

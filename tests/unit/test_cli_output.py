@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from delaybridge.cli import layout, output
-from delaybridge.cli import stored as stored_page
-from delaybridge.cli.failure import Failure, failure_of
-from delaybridge.cli.grammar import cursor_of
-from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.logs import shown
 from delaybridge.errors import StoreError
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.message import State
+from delaybridge.operate.cli.messages import stored as stored_page
+from delaybridge.operate.cli.terminal import layout, output
+from delaybridge.operate.cli.terminal.failure import Failure, failure_of
+from delaybridge.operate.cli.terminal.grammar import cursor_of
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.logs import shown
 from delaybridge.settings.routes import Route
-from delaybridge.store.stored import Stored
+from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import in_time
 
 HOSTILE = "\x1b[31m\u202e\r\n\x07\x9b"

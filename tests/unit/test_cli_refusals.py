@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from delaybridge.cli import scan
 from delaybridge.errors import ConfigError
+from delaybridge.operate.cli.processes import scan
 from delaybridge.settings.settings import Settings
 from tests.rigs.command_line import Run
 

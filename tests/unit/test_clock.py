@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.scan.clock import StoreClock
+from delaybridge.scan.leases.clock import StoreClock
 
 STEP_MS = 100
 

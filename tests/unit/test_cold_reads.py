@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.ledger.cold import ColdSpan
-from delaybridge.ledger.rows import COLD, HOT, LedgerRow
+from delaybridge.ledger.recording import cold_reads
+from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads
+from delaybridge.ledger.sql.cold import ColdSpan
+from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow
 from delaybridge.ledger.work import Work
 from delaybridge.message import State
-from delaybridge.store import cold_reads
-from delaybridge.store.cold_reads import ColdCounts, ColdReads
-from delaybridge.store.command import RedisCommand, as_received, plain
-from delaybridge.store.record import split_record
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol.command import RedisCommand, as_received, plain
+from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.verbs import Bucket
 
 BUCKET = Bucket("ns", 3, "birth")
 DUE = BUCKET.key("due")

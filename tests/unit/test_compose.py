@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from delaybridge.cli import main as cli
+from delaybridge.operate.cli import main as cli
 from delaybridge.settings.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent

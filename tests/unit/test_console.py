@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-import delaybridge.store as store
-import delaybridge.web.console as console
-from delaybridge.web.console.login import own_path
-from delaybridge.web.console.pages import PAGES
-from delaybridge.web.console.rendering import ago, link, number, rate, segment, size
-from delaybridge.web.console.words import language_of, words
+import delaybridge
+from delaybridge.serve import console
+from delaybridge.serve.console.pages import PAGES
+from delaybridge.serve.console.rendering import ago, link, number, rate, segment, size
+from delaybridge.serve.console.screens.login import own_path
+from delaybridge.serve.console.translations import language_of, words
 
 ROOM = Path(console.__file__).parent
 STATIC = ROOM / "static"
 VENDORED = json.loads((STATIC / "vendor.json").read_text())
 TEMPLATES = sorted((ROOM / "templates").glob("*.html"))
-STORE = Path(store.__file__).parent
+PACKAGE = Path(delaybridge.__file__).parent
 SENTENCE = re.compile(r"""\b_\(\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 
 
@@ -79,9 +79,9 @@ def sentences() -> set[str]:
 
 
 def alert_templates() -> set[str]:
-    """The template of every `Sentence` and `Alert` in `store`, which must be a literal."""
+    """The template of every `Sentence` and `Alert` of the package, which must be a literal."""
     found = set()
-    for path in STORE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 continue

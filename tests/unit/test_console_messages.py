@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from delaybridge.errors import MessageError
+from delaybridge.ledger.recording.life_of_id import RecordedCall, RecordedLife, RecordedStep
 from delaybridge.message import new_id
-from delaybridge.store.lives import RecordedCall, RecordedLife, RecordedStep
-from delaybridge.web.console.bodies import MOST_BYTES, viewed
-from delaybridge.web.console.lists import drawn_ms, pager, point_ms
-from delaybridge.web.console.timeline import gaps_of, steps_of
-from delaybridge.web.shapes import StoredMessage
+from delaybridge.serve.api.messages.shapes import StoredMessage
+from delaybridge.serve.console.bodies import MOST_BYTES, viewed
+from delaybridge.serve.console.lists import drawn_ms, pager, point_ms
+from delaybridge.serve.console.timeline import gaps_of, steps_of
 
 NOW = 1_900_000_000_000
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from delaybridge import events
-from delaybridge.metrics.counts import OTHER, Counts
-from delaybridge.metrics.histogram import BOUNDS_MS, Histogram, spread
+from delaybridge.histogram import BOUNDS_MS, Histogram, spread
+from delaybridge.operate.metrics.counts import OTHER, Counts
 
 MOST_DESTINATIONS, MOST_PAIRS, MOST_REASONS = 200, 500, 50
 NINE: dict[str, Any] = {"messages": 9, "destinations": {"a:q": 9}}

@@ -23,7 +23,7 @@ from delaybridge.dedup import (
     message_id,
     sql_once,
 )
-from delaybridge.sql_connection import commits_each_statement, dialect_of, execute, fetch
+from delaybridge.dedup.sql_connection import commits_each_statement, dialect_of, execute, fetch
 
 NOWHERE = "redis://127.0.0.1:1/0"
 LAZY = ("sqlalchemy", "psycopg", "pymysql", "django", "aiosqlite", "confluent_kafka", "kombu")

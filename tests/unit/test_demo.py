@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from delaybridge.demo.observer import Observer
-from delaybridge.demo.result import POISON, Received, RunResult, Scheduled, Story, Takeover
-from delaybridge.demo.screen import Screen, duration, histogram
-from delaybridge.demo.servers import Process, begun_again
 from delaybridge.message import Answer
+from delaybridge.operate.demo.observer import Observer
+from delaybridge.operate.demo.result import (
+    POISON,
+    Received,
+    RunResult,
+    Scheduled,
+    Story,
+    Takeover,
+)
+from delaybridge.operate.demo.screen import Screen, duration, histogram
+from delaybridge.operate.demo.servers import Process, begun_again
 
 # the result
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from delaybridge.serve.server.event_fanout import EventHub, _kept_gap
 from delaybridge.settings.settings import Settings
-from delaybridge.web.hub import EventHub, _kept_gap
 
 SENT = [
     *("9" * 5000, "9" * 5000 + "-w-1-0", "-", "--", "-5-w", "0-", "1e9-w", "0x5-w", "٣-w", "²-w"),

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from delaybridge.scan.flow import Flow
+from delaybridge.scan.lanes.flow import Flow
 
 FIRST, LEAST, STALLED_MS = 128, 8, 500
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
+from delaybridge.ledger.reconciling import forgetting
+from delaybridge.ledger.reconciling.silence import Silence
 from delaybridge.ledger.work import Work
-from delaybridge.scan.session import Session
-from delaybridge.worker import forgetting
-from delaybridge.worker.silence import Silence
+from delaybridge.scan.leases.session import Session
 from tests.rigs.bucket_session import new_session
 
 NOW_MS = 1_000_000_000

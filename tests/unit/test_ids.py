@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 import pytest
 
 from delaybridge.accept.accept import check_id
-from delaybridge.store.ids import Ids
-from delaybridge.store.keys import bucket_of
+from delaybridge.store.protocol.ids import Ids
+from delaybridge.store.protocol.keys import bucket_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.storing import OverLimit
 from delaybridge.message import Answer, OnConflict
-from delaybridge.store import keys
+from delaybridge.store.protocol import keys
 
 BUCKETS = 4
 DAMAGED = StoreDamaged("a key is damaged")

@@ -9,11 +9,11 @@ import pytest
 
 from delaybridge import events
 from delaybridge.accept.accept import Accepted
+from delaybridge.histogram import DELAY_BOUNDS_MS
 from delaybridge.ingest.counts import SourceCounts, delays_of
 from delaybridge.ingest.entries import Schedule
 from delaybridge.message import Answer, OnConflict
-from delaybridge.metrics.counts import Counts
-from delaybridge.metrics.histogram import DELAY_BOUNDS_MS
+from delaybridge.operate.metrics.counts import Counts
 
 DAY_MS = 86_400_000
 

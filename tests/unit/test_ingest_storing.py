@@ -17,9 +17,9 @@ from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import Found, store_entries
 from delaybridge.message import ConflictPolicy, Limits, OnConflict
-from delaybridge.store import keys
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import RedisCommand
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import RedisCommand
 from tests.rigs.ingest_store import (
     BUCKETS,
     CANCELLED,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from delaybridge.ingest.process import options_of, routes_of
 from delaybridge.ingest.rabbitmq import management, remedies
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.topology import BOUND_HEADERS, binding_arguments
@@ -21,7 +22,6 @@ from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.parameters import parameters_of
 from delaybridge.settings.routes import Route, parse_route
 from delaybridge.settings.settings import Settings
-from delaybridge.worker.ingester import options_of, routes_of
 from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK
 

@@ -18,13 +18,13 @@ from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.instructions import instructions
 from delaybridge.amqp.table import decode_table, encode_table
 from delaybridge.message import Record, decode_record, encode_record
-from delaybridge.store import beats
-from delaybridge.store.jobs import Job
-from delaybridge.web.json_text import as_type
-from delaybridge.web.messages import OfKey
-from delaybridge.web.reading import query_of, segment
-from delaybridge.web.shapes import NewMessage
-from delaybridge.web.table import ENDPOINTS
+from delaybridge.serve.api.messages.messages import OfKey
+from delaybridge.serve.api.messages.shapes import NewMessage
+from delaybridge.serve.http.json_text import as_type
+from delaybridge.serve.http.reading import query_of, segment
+from delaybridge.serve.server.table import ENDPOINTS
+from delaybridge.store.fleet import event_channel
+from delaybridge.store.fleet.jobs import Job
 
 COUNT = 50
 BODIES = {each.body for each in ENDPOINTS if each.body not in (None, bytes)}
@@ -102,7 +102,8 @@ def of_record(text: str) -> Any:
 
 def of_beat(text: str) -> Any:
     told = {"at_ms": 1, "level": 20, "event": text, "fields": {text: text}}
-    return beats.read(json.dumps({"worker": text, "instance": text, "number": 1, "lines": [told]}))
+    beat = {"worker": text, "instance": text, "number": 1, "lines": [told]}
+    return event_channel.read(json.dumps(beat))
 
 
 READERS: dict[str, Callable[[str], Any]] = {

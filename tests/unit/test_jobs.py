@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreUnavailable
+from delaybridge.serve.api.messages import jobs
+from delaybridge.serve.dialects import mykit
 from delaybridge.settings.durability import check_durability
-from delaybridge.store import jobs as stored
-from delaybridge.web import jobs
-from delaybridge.web.compat import mykit
+from delaybridge.store.fleet import jobs as stored
 
 
 class Redis:

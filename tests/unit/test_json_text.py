@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from delaybridge.web import json_text
-from delaybridge.web.json_text import PIECE, check_depth, decoded, elements
-from delaybridge.web.problems import Problem
+from delaybridge.serve.http import json_text
+from delaybridge.serve.http.json_text import PIECE, check_depth, decoded, elements
+from delaybridge.serve.http.problems import Problem
 
 TEXTS = st.text(st.sampled_from('a"\\[]{}:, é\n'), max_size=12)
 VALUES = st.recursive(

@@ -8,8 +8,8 @@ import pytest
 
 from delaybridge import events
 from delaybridge.publish import CONFIRMED, Outcome
-from delaybridge.scan.copy import Copy
-from delaybridge.store.bound import BoundSlice
+from delaybridge.scan.leases.copy import Copy
+from delaybridge.store.messages.destinations_of_state import BoundSlice
 from tests.rigs.board import LAST_PROBE_MS, NOW_MS, STALLED_MS, WINDOW, Board
 from tests.rigs.bucket_session import new_session
 from tests.rigs.outcomes import (
@@ -277,7 +277,7 @@ def test_a_draining_session_does_not_stop_others_from_bringing_back_messages_bit
 def test_a_circuit_is_probed_though_no_id_is_known(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 0)
     (copy, *_) = opened(board)
     assert board.recover() == []
     left = [(copy.score, copy.id.encode(), "a:q")]
@@ -288,7 +288,7 @@ def test_a_circuit_is_probed_though_no_id_is_known(
 def test_of_too_many_to_remember_all_come_back_if_their_routes_change(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 10)
     board.parked()
     board.lanes.brokers_changed({"a"})
     assert board.recover() == [""], "the earliest, until none is left"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from delaybridge.scan.copy import Copy
-from delaybridge.store.bound import BoundSlice
+from delaybridge.scan.leases.copy import Copy
+from delaybridge.store.messages.destinations_of_state import BoundSlice
 from tests.rigs.board import NOW_MS, Board
 from tests.rigs.bucket_session import new_session
 
@@ -19,7 +19,7 @@ def ids(copies: Sequence[Copy]) -> list[str]:
 def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 10)
     copies = board.parked()
     assert board.recover() == ids(copies[:10])
     board.come_back()
@@ -37,8 +37,8 @@ def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
 def test_of_ever_so_many_lanes_and_buckets_each_lets_pages_be_read(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parking._ALL_KNOWN", 1)
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 1)
+    monkeypatch.setattr("delaybridge.scan.lanes.parking._ALL_KNOWN", 1)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 1)
     board.parked()
     board.a.unavailable = "not_connected"
     for _ in range(3):
@@ -53,7 +53,7 @@ def test_of_ever_so_many_lanes_and_buckets_each_lets_pages_be_read(
 def test_if_all_that_was_not_known_is_cancelled_the_lane_is_free_again(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 10)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 10)
     board.parked()
     board.recover()
     board.come_back()
@@ -68,7 +68,7 @@ def test_if_all_that_was_not_known_is_cancelled_the_lane_is_free_again(
 def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 0)
     board.parked()
     board.recover()
     found = BoundSlice([(1.0, b"damaged", "")], more=True)
@@ -79,7 +79,7 @@ def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
 @pytest.fixture
 def few_known(board: Board, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Copy]]:
     """By destination: it has parked four messages, the earliest two of which have come back."""
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 2)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 2)
     board.a.unavailable = "not_connected"
     copies = {to: [board.copy(to) for _ in range(4)] for to in ("a:y", "a:x")}
     assert {board.pass_(copy) for copy in copies["a:x"] + copies["a:y"]} == {"leave"}
@@ -133,7 +133,7 @@ def test_a_page_that_ends_before_what_a_lane_knows_takes_nothing_from_it(
 def test_buckets_take_turns_and_none_waits_for_one_that_is_over_draining_or_parking(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", 0)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", 0)
     one, two, over, draining, parking = (new_session(number) for number in range(5))
     board.a.unavailable = "not_connected"
     for session in (over, draining, parking, one, two):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from delaybridge.publish import CONFIRMED, Outcome
-from delaybridge.scan.lane import Broker
-from delaybridge.store.replies import Fired
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.store.protocol.replies import Fired
 from tests.rigs.board import MAX_ATTEMPTS, NOW_MS, STALLED_MS, TABLE, WINDOW, Board, Recorder
 from tests.rigs.bucket_session import new_session
 from tests.rigs.outcomes import CONNECTION_LOST, NACK, UNROUTABLE

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from delaybridge.scan.clock import StoreClock
-from delaybridge.scan.lease import LeaseOwner, Leases
-from delaybridge.scan.session import Session
-from delaybridge.store.replies import Acquired, Renewed
-from delaybridge.store.verbs import Bucket
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.lease import LeaseOwner, Leases
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.replies import Acquired, Renewed
+from delaybridge.store.protocol.verbs import Bucket
 
 
 class Servers:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from delaybridge.ledger.arrays import array
+from delaybridge.ledger.sql.arrays import array
 
 WRITTEN: Sequence[tuple[str, list[Any], object]] = (
     ("bigint", [1, -2, 2**62], "{1,-2,4611686018427387904}"),

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.worker.silence import Silence
-from delaybridge.worker.waiting import WaitingBuckets
+from delaybridge.ledger.reconciling.silence import Silence
+from delaybridge.ledger.reconciling.waiting import WaitingBuckets
 from tests.rigs.bucket_session import new_session
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from delaybridge.amqp.table import decode_table, encode_table
 from delaybridge.message import Destination, Record
-from delaybridge.scan.copy import Copy, Lot
-from delaybridge.scan.lane import Broker
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.letters import Letter
-from delaybridge.scan.retry import RetryPolicy
-from delaybridge.store.record import Tried
+from delaybridge.scan.lanes.dead_letters import Letter
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.store.protocol.record import Tried
 from tests.rigs.bucket_session import new_session
 
 TO = Destination("b", "rabbitmq", "", "dead")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.scan.limit import Limit
+from delaybridge.scan.lanes.limit import Limit
 
 NOW_MS = 1_800_000_000_000
 

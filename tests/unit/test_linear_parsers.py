@@ -18,23 +18,23 @@ from delaybridge.accept.accept import accept
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.amqp.table import decode_table
-from delaybridge.cli import layout, logs
-from delaybridge.cli.grammar import cursor_of
-from delaybridge.cli.lines import read_lines
 from delaybridge.message import Limits, Message
-from delaybridge.publish.http.outcomes import wait_ms
+from delaybridge.operate.cli.messages.lines import read_lines
+from delaybridge.operate.cli.terminal import layout, logs
+from delaybridge.operate.cli.terminal.grammar import cursor_of
+from delaybridge.publishers.http.outcomes import wait_ms
 from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.template import check_template
+from delaybridge.serve.api.messages.shapes import NewMessage
+from delaybridge.serve.console import bodies, lists, rendering, translations
+from delaybridge.serve.http import checks, json_text, reading
+from delaybridge.serve.http.endpoint import Endpoint
+from delaybridge.serve.http.problems import Problem, undecodable
+from delaybridge.serve.http.raw import STRUCTURED, _attributes
+from delaybridge.serve.http.sessions import cookies
+from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings import urls
-from delaybridge.store.troubles import first_word
-from delaybridge.web import checks, json_text, reading
-from delaybridge.web.console import bodies, lists, rendering, words
-from delaybridge.web.endpoint import Endpoint
-from delaybridge.web.problems import Problem, undecodable
-from delaybridge.web.raw import STRUCTURED, _attributes
-from delaybridge.web.sessions import cookies
-from delaybridge.web.shapes import NewMessage
-from delaybridge.web.table import ENDPOINTS
+from delaybridge.store.protocol.troubles import first_word
 from delaybridge.worker.eventlog import text_of
 from tests.rigs import raw_messages, raw_records
 from tests.rigs.cost import is_linear
@@ -133,7 +133,7 @@ PARSERS: dict[str, Act] = {
     **{f"header: {name}": with_header(name) for name in ("accept", "origin", "content-type")},
     "header: host": lambda text: checks.check_request("GET", {"host": text}, POST, ["a"]),
     "header: cookie": lambda text: cookies({"cookie": text}),
-    "header: language": lambda text: words.language_of({"accept-language": text}, ""),
+    "header: language": lambda text: translations.language_of({"accept-language": text}, ""),
     "CloudEvent": each_of(structured, binary),
     "console: a body": encoded(lambda raw: bodies.viewed(raw)),
     "console: a body with an open string": encoded(

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.store import healing, orphans, pulling, recurring, registry, reinstating
-from delaybridge.store.keys import SCRIPT_KEYS
-from delaybridge.store.scripts import scripts
-from delaybridge.store.verbs import Bucket
+from delaybridge.ledger.comparing import healing, reinstating
+from delaybridge.recurring import stored
+from delaybridge.store.messages import pulling
+from delaybridge.store.namespace import orphans, registry
+from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.scripts import scripts
+from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.sample_calls import BUCKET, SAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +100,7 @@ def test_the_scripts_are_the_verbs() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_each_script_has_the_name_of_the_method_that_calls_it(verb: str) -> None:
-    homes = (Bucket, registry, recurring, pulling, healing, orphans, reinstating)
+    homes = (Bucket, registry, stored, pulling, healing, orphans, reinstating)
     assert any(callable(getattr(home, verb, None)) for home in homes)
     assert SAMPLES[verb](1).name == verb
 

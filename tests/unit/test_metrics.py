@@ -13,18 +13,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from delaybridge import events
-from delaybridge.metrics import health
-from delaybridge.metrics.catalog import METRICS, PREFIX
-from delaybridge.metrics.counts import OTHER, Counts
-from delaybridge.metrics.exposition import OPENMETRICS, TEXT, exposed
-from delaybridge.metrics.gauges import gauges_of
-from delaybridge.metrics.reader import Reading
-from delaybridge.metrics.reports import ProcessReport, ProcessReports
-from delaybridge.store.gauges import Gauges
-from delaybridge.store.orphans import Orphans
-from delaybridge.store.stats import BucketStats
-from delaybridge.store.tally import DestinationCounts, Tally
-from delaybridge.store.troubles import Retrying
+from delaybridge.operate.metrics import health
+from delaybridge.operate.metrics.catalog import METRICS, PREFIX
+from delaybridge.operate.metrics.counts import OTHER, Counts
+from delaybridge.operate.metrics.exposition import OPENMETRICS, TEXT, exposed
+from delaybridge.operate.metrics.gauges import gauges_of
+from delaybridge.operate.metrics.reader import Reading
+from delaybridge.operate.metrics.reports import ProcessReport, ProcessReports
+from delaybridge.operate.views.gauges import Gauges
+from delaybridge.operate.views.stats import BucketStats
+from delaybridge.operate.views.tally import DestinationCounts, Tally
+from delaybridge.store.namespace.orphans import Orphans
+from delaybridge.store.protocol.troubles import Retrying
 
 MOST_DESTINATIONS, LIVE_S = 200, 30.0
 

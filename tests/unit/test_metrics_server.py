@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import ConfigError
-from delaybridge.metrics import server as server_module
-from delaybridge.metrics.monitor import Monitor
-from delaybridge.metrics.reader import Reading
-from delaybridge.metrics.reports import ProcessReport, ProcessReports
-from delaybridge.metrics.server import Response, Server, not_found
+from delaybridge.operate.metrics import server as server_module
+from delaybridge.operate.metrics import serving
+from delaybridge.operate.metrics.monitor import Monitor
+from delaybridge.operate.metrics.reader import Reading
+from delaybridge.operate.metrics.reports import ProcessReport, ProcessReports
+from delaybridge.operate.metrics.server import Response, Server, not_found
+from delaybridge.operate.metrics.serving import served
 from delaybridge.settings.settings import Settings
-from delaybridge.worker import serving
-from delaybridge.worker.serving import served
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import free_port
 
@@ -227,7 +227,7 @@ async def test_many_scrapes_at_once_read_redis_once() -> None:
 async def test_while_redis_hangs_counters_and_liveness_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("delaybridge.metrics.monitor.PATIENCE_S", 0.05)
+    monkeypatch.setattr("delaybridge.operate.metrics.monitor.PATIENCE_S", 0.05)
     reader = Recounted()
     reader.goes_on.clear()
     monitor = monitor_of(reader, totals={("messages_claimed_total", "a:b"): 3})

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from delaybridge import ConfigError, Limits, Message, MessageError, outbox
+from delaybridge.dedup.sql_connection import MYSQL, POSTGRESQL, SQLITE
 from delaybridge.message import decode_record
 from delaybridge.outbox import rows as outbox_rows
+from delaybridge.outbox.outbox_process import Pumping, refuse_one_file
 from delaybridge.settings.settings import Settings
-from delaybridge.sql_connection import MYSQL, POSTGRESQL, SQLITE
-from delaybridge.worker.pumping import Pumping, refuse_one_file
 from tests.rigs.command_line import Run
 
 TO = "rabbitmq:orders/close"

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import Any
 
 from delaybridge.events import LATENESS_BOUNDS_MS, Claimed, Published
-from delaybridge.metrics.counts import Counts
+from delaybridge.operate.metrics.counts import Counts
 from delaybridge.worker.pace import CountedPace
 
 NOTHING = {

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.message import Destination, Record
-from delaybridge.scan.copy import Copy, Lot
-from delaybridge.scan.flow import Flow
-from delaybridge.scan.lane import Lane
-from delaybridge.scan.parked import Parked
-from delaybridge.scan.retry import RetryPolicy
-from delaybridge.scan.terms import Terms
-from delaybridge.store.record import Tried
+from delaybridge.scan.lanes.flow import Flow
+from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lane_rules import Terms
+from delaybridge.scan.lanes.parked import Parked
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.store.protocol.record import Tried
 from tests.rigs.bucket_session import new_session
 
 SESSION = new_session()
@@ -117,7 +117,7 @@ def test_the_earliest_come_back_first_and_none_is_forgotten_however_few_are_know
 def test_a_page_that_comes_after_all_were_brought_back_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.parked._KNOWN", KNOWN)
+    monkeypatch.setattr("delaybridge.scan.lanes.parked._KNOWN", KNOWN)
     parked = Parked()
     for score in range(2 * KNOWN):
         parked.add(float(score), str(float(score)))

@@ -9,11 +9,11 @@ import pytest
 
 from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import Event, StoreWentBack
-from delaybridge.scan.session import Session
-from delaybridge.store.marks import Marks, parse
-from delaybridge.store.setbacks import Setback, told
-from delaybridge.store.verbs import Bucket
-from delaybridge.worker.past import Past, refuse_wiped
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.namespace.history_alarm import Setback, told
+from delaybridge.store.namespace.marks import Marks, parse
+from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.worker.history_check import Past, refuse_wiped
 
 BIRTH = (4, "birth")
 

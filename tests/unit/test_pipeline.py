@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
-from delaybridge.store.command import plain
-from delaybridge.store.connection import Errors, NotAsked
-from delaybridge.store.pipeline import Pipeline
+from delaybridge.store.protocol.command import plain
+from delaybridge.store.redis.connection import Errors, NotAsked
+from delaybridge.store.redis.pipeline import Pipeline
 
 COMMAND = plain("GET", "{ns:b.0}:due")
 

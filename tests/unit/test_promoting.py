@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable
-from delaybridge.scan.session import Session
-from delaybridge.store.promotion import Promoted
-from delaybridge.worker import promoting
-from delaybridge.worker.promoting import Promoting
+from delaybridge.ledger.comparing.promotion import Promoted
+from delaybridge.ledger.reconciling import promoting
+from delaybridge.ledger.reconciling.promoting import Promoting
+from delaybridge.scan.leases.session import Session
 from tests.rigs.bucket_session import new_session
 
 FIVE = [new_session(number) for number in range(5)]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from delaybridge.message import Delivery, Destination, Record
-from delaybridge.publish.http import lines as lines_module
-from delaybridge.publish.http.lines import SLOW_S, Lines, PathLine, path_of
+from delaybridge.publishers.http import lines as lines_module
+from delaybridge.publishers.http.lines import SLOW_S, Lines, PathLine, path_of
 
 CONNECTIONS, QUARTER, RESERVE = 64, 16, 8
 Post = tuple[PathLine, Delivery]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.scan.session import Session
-from delaybridge.store.agreement import Compared
-from delaybridge.worker.happened import Happened
-from delaybridge.worker.reconciling import Drift, Reconciling
+from delaybridge.ledger.comparing.agreement import Compared
+from delaybridge.ledger.reconciling.happened import Happened
+from delaybridge.ledger.reconciling.reconciling import Drift, Reconciling
+from delaybridge.scan.leases.session import Session
 from tests.rigs.bucket_session import new_session
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from delaybridge.errors import DecodeError
 from delaybridge.message import Record, decode_record, encode_record
-from delaybridge.store.record import (
+from delaybridge.store.protocol.record import (
     BACKDATED,
     HEAD_SIZE,
     HEAD_VERSION,

@@ -14,13 +14,14 @@ from delaybridge.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from delaybridge.ledger.comparing.healing import Standing
+from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.ledger.work import IN_DOUBT
 from delaybridge.message import Answer, OnConflict
 from delaybridge.settings.durability import Durability, Keeping
-from delaybridge.store import keys, registry
-from delaybridge.store.command import plain
-from delaybridge.store.healing import Standing
-from delaybridge.store.recorder import recorder_of
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import plain
 from tests.rigs.scripted_redis import (
     BUCKET,
     BUCKETS,

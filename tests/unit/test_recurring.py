@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.client.recurring import definition_of, preview_of
 from delaybridge.errors import MessageError
+from delaybridge.recurring.client import definition_of, preview_of
 from delaybridge.recurring.cron import check_cron, check_zone, cron_times
 from delaybridge.recurring.definition import MISSED, Definition
 from delaybridge.recurring.plan import plan, ttl_ms
+from delaybridge.recurring.repair import mend_looks
+from delaybridge.recurring.stored import read_entry, spans_until, spans_with
 from delaybridge.recurring.template import check_template, filled
-from delaybridge.store.looks import mend_looks
-from delaybridge.store.recurring import read_entry, spans_until, spans_with
 
 LEAD_MS = 3000
 

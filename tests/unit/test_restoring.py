@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from delaybridge.ledger.rows import COLD, DEAD, EXPIRED, LedgerRow
+from delaybridge.ledger.comparing import agreement
+from delaybridge.ledger.comparing.agreement import Looked, WantedRows, restore_missing
+from delaybridge.ledger.comparing.healing import Presence, Standing
+from delaybridge.ledger.comparing.restoring import restore_all
+from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, LedgerRow
 from delaybridge.ledger.work import Work
-from delaybridge.store import agreement
-from delaybridge.store.agreement import Looked, WantedRows, restore_missing
-from delaybridge.store.healing import Presence, Standing
-from delaybridge.store.restoring import restore_all
-from delaybridge.store.verbs import Bucket
+from delaybridge.store.protocol.verbs import Bucket
 
 BUCKETS = [Bucket("ns", number, "birth") for number in range(3)]
 BUCKET = BUCKETS[1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.scan.retry import Circuit, CircuitState, RetryPolicy
+from delaybridge.scan.lanes.retry import Circuit, CircuitState, RetryPolicy
 
 NOW_MS = 1_750_000_000_000
 

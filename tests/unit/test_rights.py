@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.store import damage, rights
-from delaybridge.store.scripts import scripts
+from delaybridge.store.namespace import damage, rights
+from delaybridge.store.protocol.scripts import scripts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -38,7 +38,7 @@ def test_every_command_of_a_script_is_tried() -> None:
 
 
 def test_every_plain_command_is_tried() -> None:
-    texts = [path.read_text() for path in (ROOT / "delaybridge" / "store").glob("*.py")]
+    texts = [path.read_text() for path in (ROOT / "delaybridge").rglob("*.py")]
     plain = {name for text in texts for name in re.findall(r'\bplain\(\s*"(\w+)"', text)}
     looks = {verb for reads in damage.READS.values() for verb, *_ in reads}
     assert len(plain) > 5

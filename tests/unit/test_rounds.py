@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from delaybridge.worker.rounds import Rounds
+from delaybridge.ledger.reconciling.rounds import Rounds
 
 EVERY_S = 60.0
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError
-from delaybridge.store import rules
-from delaybridge.store.command import Steps
-from delaybridge.store.rules import Rule, Rules
+from delaybridge.store.namespace import rules
+from delaybridge.store.namespace.rules import Rule, Rules
+from delaybridge.store.protocol.command import Steps
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 PLACE = "rabbitmq:orders"

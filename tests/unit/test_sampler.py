@@ -8,10 +8,10 @@ import msgspec
 
 from delaybridge.errors import StoreDamaged, StoreError, StoreUnavailable
 from delaybridge.events import Published, Retried
-from delaybridge.metrics.counts import Counts
-from delaybridge.store.marks import Marks
-from delaybridge.store.verbs import Bucket
-from delaybridge.worker.sampler import Sampler
+from delaybridge.operate.metrics.counts import Counts
+from delaybridge.operate.metrics.sampler import Sampler
+from delaybridge.store.namespace.marks import Marks
+from delaybridge.store.protocol.verbs import Bucket
 
 SILENT = StoreUnavailable("redis: no answer")
 NO_MARKS = (0, 0, 0)

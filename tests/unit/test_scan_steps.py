@@ -11,17 +11,17 @@ from typing import Any
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions
-from delaybridge.scan.copy import Copy, Lot
-from delaybridge.scan.flow import FIRST
-from delaybridge.scan.lane import Broker
-from delaybridge.scan.lanes import Lanes
-from delaybridge.scan.limit import Limit
-from delaybridge.scan.retry import RetryPolicy
+from delaybridge.scan.lanes.flow import FIRST
+from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.lanes.limit import Limit
+from delaybridge.scan.lanes.retry import RetryPolicy
+from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.session import Session
-from delaybridge.scan.waiting import WaitingCopies
-from delaybridge.store.record import Tried
-from delaybridge.store.replies import Claim
+from delaybridge.scan.wheel.waiting import WaitingCopies
+from delaybridge.store.protocol.record import Tried
+from delaybridge.store.protocol.replies import Claim
 from tests.rigs.bucket_session import new_session
 
 NOW_MS = 1_800_000_000_000

@@ -9,11 +9,11 @@ import pytest
 
 from delaybridge import Client, Message
 from delaybridge.message import Answer
-from delaybridge.store import scheduling
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Each
-from delaybridge.store.scheduling import Patience, Receipt
-from delaybridge.store.verbs import Bucket, new_stamp
+from delaybridge.store.messages import scheduling
+from delaybridge.store.messages.scheduling import Patience, Receipt
+from delaybridge.store.protocol.command import Each
+from delaybridge.store.protocol.verbs import Bucket, new_stamp
 
 IDS = ["a", "x", "b", "y", "x"]
 CREATED, IN_FLIGHT = 1, 5

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from delaybridge.settings.redis_servers import Address, RedisServers
-from delaybridge.store import sentinels, servers
-from delaybridge.store.sentinels import Sentinels
+from delaybridge.store.redis import sentinels, servers
+from delaybridge.store.redis.sentinels import Sentinels
 
 URL = "redis+sentinel://s1,s2,s3/service"
 OLD, NEW = ("old", 1), ("new", 2)

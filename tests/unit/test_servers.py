@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from delaybridge.settings.redis_servers import Address, RedisServers
-from delaybridge.store.servers import Clustered
+from delaybridge.store.redis.servers import Clustered
 
 MASTERS = [("127.0.0.1", port) for port in (7001, 7002, 7003)]
 

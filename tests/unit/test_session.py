@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.scan.session import Session
-from delaybridge.store.replies import Fired
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.replies import Fired
 from tests.rigs.bucket_session import TURN, new_session
 
 # revocations

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delaybridge.scan.exits import ExitReport
-from delaybridge.scan.session import Session
-from delaybridge.store.command import RedisCommand
-from delaybridge.store.verbs import Item
+from delaybridge.scan.leases.exits import ExitReport
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import Item
 from tests.rigs.bucket_session import TURN, copy_of, new_session
 
 CALL_ITEMS = 1000

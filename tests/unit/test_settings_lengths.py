@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from delaybridge.cli.failure import Failure
-from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Output
 from delaybridge.errors import ConfigError
+from delaybridge.operate.cli.terminal.failure import Failure
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.output import Output
 from delaybridge.settings.names import BROKERS, KeyPath, fields_of
 from delaybridge.settings.settings import Settings
 from tests.rigs.hostile import HUGE_NUMBER

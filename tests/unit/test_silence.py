@@ -8,7 +8,7 @@ import time
 import pytest
 
 from delaybridge.errors import LedgerUnavailable, StoreUnavailable
-from delaybridge.worker.silence import Silence
+from delaybridge.ledger.reconciling.silence import Silence
 
 
 def test_it_ends_when_nothing_was_refused_since(caplog: pytest.LogCaptureFixture) -> None:

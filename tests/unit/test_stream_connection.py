@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
-from delaybridge.store.command import plain
-from delaybridge.store.connection import StreamConnection
-from delaybridge.store.store import AsyncStore
+from delaybridge.store.protocol.command import plain
+from delaybridge.store.redis.connection import StreamConnection
+from delaybridge.store.redis.store import AsyncStore
 
 
 class ClosedWriter:

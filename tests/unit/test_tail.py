@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from delaybridge import cli, events
-from delaybridge.cli.invocation import Invocation
-from delaybridge.cli.output import Output
-from delaybridge.cli.tail import Printer
+from delaybridge import events
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store.beats import Beat, Told, publish, read
+from delaybridge.operate import cli
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.output import Output
+from delaybridge.operate.cli.watching.tail import Printer
+from delaybridge.store.fleet.event_channel import Beat, Told, publish, read
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.service import Identity
@@ -33,7 +34,7 @@ def listeners() -> Listeners:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The monotonic clock of `tail`, in its first element."""
     clock = [1000.0]
-    monkeypatch.setattr("delaybridge.cli.tail.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("delaybridge.operate.cli.watching.tail.time.monotonic", lambda: clock[0])
     return clock
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from delaybridge.store.replies import Tallied
-from delaybridge.store.tally import OTHER, STATES, Tally, estimated, tallied
-from delaybridge.store.verbs import Bucket
+from delaybridge.operate.views.tally import OTHER, STATES, Tally, estimated, tallied
+from delaybridge.store.protocol.replies import Tallied
+from delaybridge.store.protocol.verbs import Bucket
 
 BUCKETS, TRIALS = 16, 400
 

@@ -31,11 +31,11 @@ from delaybridge.message import (
     planned,
     tenant_text,
 )
+from delaybridge.serve.api.operations.stream import Stream
+from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.serve.http.tokens import TokenFile
+from delaybridge.serve.server.event_fanout import Kept
 from delaybridge.settings.settings import Settings
-from delaybridge.web.hub import Kept
-from delaybridge.web.stream import Stream
-from delaybridge.web.tenancy import Tenancy
-from delaybridge.web.tokens import TokenFile
 from delaybridge.worker.reload import reread
 from tests.rigs import raw_messages
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaybridge.web.throttle import Failures, Pace
+from delaybridge.serve.http.throttle import Failures, Pace
 
 HERE = "192.0.2.1"
 

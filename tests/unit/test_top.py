@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from delaybridge.cli.output import rate_text
-from delaybridge.cli.top.controls import View, keys_of
-from delaybridge.cli.top.page import page
-from delaybridge.cli.top.picture import Picture, Watcher
 from delaybridge.errors import StoreDenied, StoreUnavailable
-from delaybridge.store.announcements import IngestInfo, SourceInfo, WorkerInfo
-from delaybridge.store.destinations import Place, Places
-from delaybridge.store.horizon import Cell, Horizon
-from delaybridge.store.rules import Rule
-from delaybridge.store.series import Lateness, Rates, Recent
-from delaybridge.store.stats import BucketStats, Stats
-from delaybridge.store.tally import Tally
-from delaybridge.store.troubles import Retrying, Trouble
+from delaybridge.operate.cli.terminal.output import rate_text
+from delaybridge.operate.top.controls import View, keys_of
+from delaybridge.operate.top.page import page
+from delaybridge.operate.top.picture import Picture, Watcher
+from delaybridge.operate.views.destinations import Place, Places
+from delaybridge.operate.views.horizon import Cell, Horizon
+from delaybridge.operate.views.series import Lateness, Rates, Recent
+from delaybridge.operate.views.stats import BucketStats, Stats
+from delaybridge.operate.views.tally import Tally
+from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo, WorkerInfo
+from delaybridge.store.namespace.rules import Rule
+from delaybridge.store.protocol.troubles import Retrying, Trouble
 from tests.rigs.golden import compare
 from tests.rigs.waiting import until
 

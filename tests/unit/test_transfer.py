@@ -10,13 +10,13 @@ import pytest
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits
+from delaybridge.operate.views.transfer import Contents, checked
+from delaybridge.recurring.stored import DEFINITIONS_LIMIT
 from delaybridge.settings.durability import MEMORY
 from delaybridge.store.calls import Calls
-from delaybridge.store.command import Steps
-from delaybridge.store.recurring import DEFINITIONS_LIMIT
-from delaybridge.store.rules import RULES_LIMIT
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.transfer import Contents, checked
+from delaybridge.store.namespace.rules import RULES_LIMIT
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.redis.store import AsyncStore
 
 
 class Opened(Calls):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.store.record import Failing
-from delaybridge.store.troubles import (
+from delaybridge.store.protocol.record import Failing
+from delaybridge.store.protocol.troubles import (
     SLOW,
     Retrying,
     Trouble,

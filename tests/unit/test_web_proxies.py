@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.http.proxies import Proxies
 from delaybridge.settings.settings import Settings
-from delaybridge.web.proxies import Proxies
 
 TRUSTED = ("127.0.0.1", "10.0.0.0/8", "fd00::/8")
 

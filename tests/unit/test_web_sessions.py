@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import StoreUnavailable
+from delaybridge.serve.http.sessions import Sessions
+from delaybridge.serve.http.tokens import TokenFile
 from delaybridge.settings.settings import Settings
-from delaybridge.web.sessions import Sessions
-from delaybridge.web.tokens import TokenFile
 
 FIRST, SECOND = "first-Zr7qK2mVx9TbWc4P", "second-Zr7qK2mVx9TbWc4P"
 HALF_A_DAY_S = 12 * 3600

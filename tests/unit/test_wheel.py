@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from delaybridge.scan import wheel as wheel_module
-from delaybridge.scan.wheel import Wheel
+from delaybridge.scan.wheel import wheel as wheel_module
+from delaybridge.scan.wheel.wheel import Wheel
 
 SECOND_MS = 1000
 YEAR_MS = 365 * 24 * 3600 * SECOND_MS

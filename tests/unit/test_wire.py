@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from delaybridge.store.store import AsyncStore
-from delaybridge.store.wire import AsyncWire, Wire
+from delaybridge.store.redis.store import AsyncStore
+from delaybridge.store.redis.wire import AsyncWire, Wire
 from tests.rigs.waiting import PATIENCE_S
 
 

@@ -10,7 +10,7 @@ from delaybridge.ingest.entries import Change, Schedule, instead
 from delaybridge.ingest.rabbitmq.channel import HeldMessage
 from delaybridge.ingest.storing import PATIENCE_S, Found, shard_key_of
 from delaybridge.message import Answer
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.protocol.verbs import new_stamp
 
 
 def ready(held: Sequence[HeldMessage]) -> tuple[list[HeldMessage], list[HeldMessage]]:

@@ -43,7 +43,7 @@ from delaybridge.ingest.storing import (
 )
 from delaybridge.message import MAX_PRIORITY, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
-from delaybridge.store.verbs import new_stamp
+from delaybridge.store.protocol.verbs import new_stamp
 
 _log = logging.getLogger("delaybridge")
 _BATCH = 2000

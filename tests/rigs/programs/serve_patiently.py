@@ -6,8 +6,8 @@ Usually it gives up sooner, before the clients of a site do. Each of its process
 import math
 import sys
 
-from delaybridge import cli
-from delaybridge.web import serving
+from delaybridge.operate import cli
+from delaybridge.serve.server import serving
 
 serving.answer_on.__kwdefaults__["redis_s"] = serving._PAGE_S = math.inf
 

@@ -1,0 +1,1 @@
+"""A bucket compared with its rows, and what is missing restored."""

@@ -1,0 +1,99 @@
+"""Promotion: messages of the cold tier, which are in the ledger alone, go into Redis in time.
+
+A row is restored as any other that Redis lacks, and then counts as one that is there. Until then it
+stays cold: whoever schedules, cancels or reschedules its id brings it, or ends it, himself, and the
+promoter finds it here, or gone. So promoters may work side by side, and begin again after a crash;
+each bucket has one anyway, the worker that holds it. No row is locked.
+
+Of several calls for an id only the first that is live is brought: the others may not have been
+answered yet. tests/protocol explores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delaybridge import failpoints
+from delaybridge.ledger.comparing.agreement import bring
+from delaybridge.ledger.comparing.healing import Presence, standing
+from delaybridge.ledger.sql.rows import COLD, LedgerRow, Name
+from delaybridge.ledger.work import Work
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.verbs import Bucket
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.sql.cold import ColdRecords
+
+_PAGE = 1000
+_THERE = (Presence.ABSENT, Presence.HERE)  # restored now, or before
+
+
+class Promoted(NamedTuple):
+    """How many messages were looked at, when that began, and until when they were due; epoch ms."""
+
+    messages: int
+    at_ms: int
+    until_ms: int
+
+
+def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerSteps[Promoted]:
+    """Bring a bucket's cold messages that are due within this time into Redis.
+
+    By the clock of the bucket's server; that of a worker may differ.
+    """
+    total, after, clock, first_ms = 0, (-1, -1), registry.store_time(bucket.key("lease")), 0
+    while True:
+        now_us, as_of = yield [clock, standing(bucket)]
+        until_ms = now_us // 1000 + window_ms
+        first_ms = first_ms or until_ms - window_ms
+        rows = yield Work(partial(_due, cold, bucket.number, until_ms, after))
+        yield from _bring(bucket, cold, as_of, rows)
+        total += len(rows)
+        if len(rows) < _PAGE:
+            return Promoted(total, first_ms, first_ms + window_ms)
+        after = rows[-1].due_ms, rows[-1].number
+
+
+def promote(
+    bucket: Bucket, cold: ColdRecords, names: Sequence[Name], *, tier: int = COLD
+) -> LedgerSteps[set[Name]]:
+    """Bring these messages of a bucket into Redis, those that are live and of this tier.
+
+    HOT: also those that Redis should have, but may lack. Answers with those that are there.
+    """
+    (as_of,) = yield [standing(bucket)]
+    rows = yield Work(partial(_first, cold, names))
+    return (yield from _bring(bucket, cold, as_of, [row for row in rows if row.tier >= tier]))
+
+
+def _bring(
+    bucket: Bucket, cold: ColdRecords, as_of: Any, rows: Sequence[LedgerRow]
+) -> LedgerSteps[set[Name]]:
+    names = [row.name[:2] for row in rows]
+    while (found := (yield from bring(bucket, as_of, rows))) is None:
+        (as_of,) = yield [standing(bucket)]
+        rows = yield Work(partial(_first, cold, names))
+    if failpoints.ARE_SET:
+        failpoints.reach("ledger.promoted")
+    # Another message may have the id, or it has just left: then the row stays as it is.
+    there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
+    if there:
+        yield Work(partial(_arrived, cold, there))
+    return {row.name[:2] for row in there}
+
+
+def _due(
+    cold: ColdRecords, bucket: int, until_ms: int, after: tuple[int, int], on: Any
+) -> list[LedgerRow]:
+    return cold.due(on, bucket, until_ms, after, _PAGE)
+
+
+def _first(cold: ColdRecords, names: Sequence[Name], on: Any) -> list[LedgerRow]:
+    return cold.first(on, names)
+
+
+def _arrived(cold: ColdRecords, rows: Sequence[LedgerRow], on: Any) -> None:
+    cold.arrived(on, rows)

@@ -1,0 +1,1 @@
+"""The worker's part: compares each bucket that it leases, and records what it did."""

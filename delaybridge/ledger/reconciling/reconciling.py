@@ -1,0 +1,401 @@
+"""Reconciling: a worker keeps the ledger and the buckets that it holds in agreement.
+
+- **Verify**: before the first claim of a session. Redis may have been wiped, or may have an older
+  past; then the bucket is compared with the ledger as a whole. Messages that were cancelled would
+  be published otherwise.
+- **Tell**: once a second, what left the buckets, for good: published or cancelled; and the history.
+- **Promote**: cold messages, which are in the ledger alone, go into Redis before they are due.
+- **Reconcile**: one bucket after another, each once in `ledger.reconcile_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from delaybridge import failpoints
+from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
+from delaybridge.ledger.comparing import healing
+from delaybridge.ledger.comparing.agreement import (
+    Compared,
+    Comparing,
+    Looked,
+    WantedRows,
+    compare,
+    restore_missing,
+)
+from delaybridge.ledger.comparing.healing import Sealed
+from delaybridge.ledger.reconciling.counting import keep_counted
+from delaybridge.ledger.reconciling.forgetting import forget
+from delaybridge.ledger.reconciling.happened import Happened
+from delaybridge.ledger.reconciling.leaving import write_left
+from delaybridge.ledger.reconciling.older_ledger import OlderLedger
+from delaybridge.ledger.reconciling.promoting import Promoting
+from delaybridge.ledger.reconciling.rounds import Rounds
+from delaybridge.ledger.reconciling.waiting import WaitingBuckets
+from delaybridge.ledger.recording.recorder import Recorder
+from delaybridge.ledger.work import Work
+from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.leases.exits import ExitReport
+from delaybridge.scan.leases.session import Session
+from delaybridge.settings.sections import LedgerSettings
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.marks import Marks
+from delaybridge.store.redis.store import AsyncStore
+from delaybridge.worker.eventlog import say
+
+_TELL_S = 1.0
+_AGAIN_S = 0.5  # after the ledger did not answer
+_OTHERS_TELL_S = 2.5  # within this time after that
+_PAGE = 5000  # entries of `gone` in one transaction
+_YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
+_VERIFIED_AT_ONCE = 4  # more would wait for a connection until their time is up
+
+
+class Drift(NamedTuple):
+    """What differed when a bucket was compared last."""
+
+    restored: int
+    compared: Compared
+
+
+class Reconciling:
+    """The ledger's side of one worker. marks: of held buckets, as read in the last second."""
+
+    def __init__(self, store: AsyncStore, recorder: Recorder, happened: Happened) -> None:
+        self._store, self._recorder, self._records = store, recorder, recorder.records
+        self._happened, self._worker = happened, happened.worker
+        self._cold = recorder.cold
+        self._ledger = recorder.ledger
+        self.marks: Callable[[], Mapping[int, Marks]] = dict
+        self.sessions: Callable[[], Iterable[Session]] = tuple
+        self._known: dict[Session, int] = {}  # the last generation that the ledger has
+        self._seen: dict[Session, Marks] = {}  # when it was told last
+        self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
+        self._again: set[Session] = set()  # of which all that left is to be told again
+        self._failing: set[Session] = set()  # whose `gone` cannot be read
+        self._exits: set[Session] = set()  # from which a message was published since a seal
+        self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
+        self._last: dict[Session, int] = {}  # of what happened, when it was sealed
+        self.drift: dict[int, Drift] = {}
+        self.doubt: set[int] = set()  # buckets that went back, and were not compared since
+        self._verifying: set[Session] = set()
+        self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
+        self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
+        self.silence = happened.silence
+        self.waiting = WaitingBuckets(self._ask, self.silence)
+        self._older = OlderLedger(store, recorder, happened.worker)
+
+    # before a session claims
+
+    async def verify(self, session: Session) -> bool:
+        """Return when the bucket agrees with the ledger, or the session is over.
+
+        False: Redis refuses the session. When all buckets that were looked at together are done, it
+        says what was restored.
+        """
+        began_s = time.monotonic()
+        if not self._verifying:
+            self._began_s, self._restored = began_s, 0
+        self._verifying.add(session)
+        try:
+            return await self._verify_until_done(session, began_s)
+        finally:
+            self._verifying.discard(session)
+            self.waiting.ends(session)
+            if self._restored and not self._verifying:
+                seconds = round(time.monotonic() - self._began_s, 1)
+                say(logging.WARNING, "ledger_rebuilt", restored=self._restored, seconds=seconds)
+
+    async def _verify_until_done(self, session: Session, began_s: float) -> bool:
+        self.waiting.ends(session)  # unless it is not known to be whole
+        while session.alive:
+            try:
+                if session in self.waiting:
+                    await self.waiting.ledger.share()
+                return await self._verify(session, began_s)
+            except (StoreError, ConfigError) as exc:
+                self.silence.begins(exc)
+            await asyncio.sleep(_AGAIN_S)
+        return True
+
+    async def _ask(self) -> None:
+        await self._ledger.run_async(Work(self._records.touch))
+
+    async def _verify(self, session: Session, began_s: float) -> bool:
+        sealed = await self._seal(session)
+        is_sure = session.bucket.number not in self.doubt and not session.was_mended
+        if sealed is None:
+            return False
+        if is_sure and sealed.is_healed_under(session.server):
+            self._happened.is_owner(session)
+            return True  # what left is told later: the ledger may not answer now
+        self.waiting.begins(session)
+        async with self._turns:
+            await self.waiting.ledger.share()  # it may have failed while this one had no turn
+            is_whole = is_sure and bool(sealed.healed)  # in doubt, twice is better than never
+            return await self._bring_together(session, began_s, is_whole=is_whole)
+
+    async def _bring_together(self, session: Session, began_s: float, *, is_whole: bool) -> bool:
+        """Compare a bucket with the ledger as a whole; whether it agrees with it now.
+
+        is_whole: the bucket has forgotten nothing, as far as is known.
+        """
+        await self._tell_what_it_forgot(session)
+        while is_whole and session.alive and not await self._older.may_restore(session):
+            await asyncio.sleep(_AGAIN_S)
+        # From now on nobody restores by what he read before.
+        begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
+        sealed = await self._store.run_one(begun)
+        if sealed is None or not await self._tell_sealed(session, sealed):
+            return False
+        bucket, how = session.bucket, Comparing(time.time_ns() // 1_000_000, session.owner)
+        compared = await self._store.complete(compare(bucket, self._records, how))
+        if compared is None:
+            return False
+        looked = await self._store.complete(restore_missing(bucket, self._records))
+        if not session.alive:  # nor is anything known of it any more
+            return False
+        known, name = sealed.generation, f"{session.server}:{session.token}"
+        done = healing.seal(bucket, session.owner, known=known, healed=name)
+        if await self._store.run_one(done) is None or not session.alive:
+            return False  # if Redis went back meanwhile, the bucket stays in doubt
+        self.doubt.discard(bucket.number)
+        self._happened.is_owner(session)
+        self._restored += looked.absent
+        self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
+        self._found(bucket.number, looked, compared, time.monotonic() - began_s)
+        return True
+
+    def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:
+        if looked.absent or compared.dropped or compared.without_row or compared.mended:
+            say(
+                logging.WARNING, "ledger_differs", bucket=bucket, restored=looked.absent,
+                dropped=compared.dropped, without_row=compared.without_row,
+                example=compared.example, mended=compared.mended, seconds=round(took_s, 3),
+            )  # fmt: skip
+
+    # what left
+
+    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
+        """The store has these exits; the ledger gets them with the next `tell`."""
+        if report.published:
+            self._exits.add(session)
+        self._happened.told(session, report, now_ms)
+
+    def left(self, session: Session, copies: Sequence[Copy], now_ms: int) -> None:
+        """The store has settled these before they are published."""
+        self._exits.add(session)
+        self._happened.left(session.bucket.number, copies, now_ms)
+
+    async def keep_told(self) -> None:
+        """Tell the ledger, once a second, what left and what happened. Never ends."""
+        while True:
+            await asyncio.sleep(_TELL_S)
+            try:
+                began_s = time.monotonic()
+                if self.silence.reason:
+                    await self.waiting.ledger.share()
+                await self._tell_all()
+                self.silence.ends(began_s)
+            except (StoreError, ConfigError) as exc:
+                self.silence.begins(exc)
+            self.waiting.tell()
+            self._forget_sessions()
+
+    async def _tell_all(self) -> None:
+        if await self._older.look() or self.silence.reason:
+            self._again |= {*self.sessions()}  # it may have lost what it was told last
+        left = [each for each in self._held() if self._may_have_left(each)]
+        for session in (each for each in left if each.alive):
+            await self._tell_of(session)
+        await self._tell_of_others()
+        await self._happened.tell_history(self._ledger, self._records)
+        if left:
+            await self._older.note_told()
+
+    async def _tell_of(self, session: Session) -> None:
+        """An error of Redis in one bucket holds up no other: it is told again, and said once."""
+        try:
+            await self._tell(session)
+        except StoreUnavailable:  # nor would others have an answer
+            raise
+        except StoreError as exc:
+            if session not in self._failing:
+                about = {"bucket": session.bucket.number, "reason": str(exc)[:200]}
+                say(logging.ERROR, "bucket_not_told", **about)
+                self._failing.add(session)
+        else:
+            self._failing.discard(session)
+
+    def _may_have_left(self, session: Session) -> bool:
+        marks = self.marks().get(session.bucket.number)
+        has_left = session in self._exits or self._left.get(session, 1) > 0
+        return has_left or marks != self._seen.get(session)
+
+    async def _tell(self, session: Session) -> None:
+        """Tell what left a bucket."""
+        sealed = await self._seal(session)
+        if sealed is not None:
+            await self._tell_sealed(session, sealed)
+
+    async def _seal(self, session: Session) -> Sealed | None:
+        """Seal what left so far; None: the session is over."""
+        marks = self.marks().get(session.bucket.number)
+        self._exits.discard(session)  # before: what leaves while it is asked may not be in it
+        self._left[session] = 1  # until those are told
+        self._last[session] = self._happened.last(session.bucket.number)
+        info = registry.info("server", session.bucket.key("lease"))
+        known = None if session in self._again else self._known.get(session)
+        seal = healing.seal(session.bucket, session.owner, known=known)
+        about, answer = await self._store.run([info, seal])
+        sealed: Sealed | None = answer
+        run = about.get("run_id", "")
+        if sealed is None or (session.server or run) != run:
+            return None  # another server may have an older past: what left is not in its `gone`
+        session.server = run
+        if marks is not None:
+            self._seen[session] = marks
+        return sealed
+
+    async def _tell_sealed(self, session: Session, sealed: Sealed) -> bool:
+        """Tell what left up to this seal; False: Redis has forgotten it, perhaps also what left."""
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.sealed")
+        number, first, is_again = session.bucket.number, 0, session in self._again
+        known = -1 if is_again else self._known.get(session, -1)
+        last = self._last.get(session, 0)
+        at_ms = self._happened.times(number)
+        # An earlier session, or a call without an answer, may have told it.
+        may_be_told = known < 0 or session in self._in_doubt
+        self._in_doubt.add(session)
+        while sealed.entries:
+            page = healing.left(session.bucket, known, sealed.generation, first, _PAGE)
+            found, stands = await self._store.run([page, healing.standing(session.bucket)])
+            if stands.generation != str(sealed.generation + 1):
+                return False
+            if found:
+                work = partial(write_left, self._records, self._worker, number, found, at_ms)
+                await self._ledger.run_async(Work(partial(work, may_be_told)))
+            first += len(found)
+            if len(found) < _PAGE:
+                break
+        if failpoints.ARE_SET:
+            failpoints.reach("ledger.told")
+        self._in_doubt.discard(session)
+        if is_again:
+            self._again.discard(session)
+        self._known[session], self._left[session] = sealed.generation, sealed.entries
+        self._happened.forget(number, last)
+        return True
+
+    async def _tell_what_it_forgot(self, session: Session) -> None:
+        """Tell what this worker delivered of a bucket, and Redis may not know any more.
+
+        If the ledger was silent, other workers may have to tell more, and have begun to.
+        """
+        number = session.bucket.number
+        self._happened.has_lost(number, await self._store_ms(session))
+        await self._happened.tell(self._ledger, self._records, number)
+        await self._happened.tell_history(self._ledger, self._records)  # what is dead stays so
+        others_s = self.silence.last_s + _OTHERS_TELL_S
+        await asyncio.sleep(max(0.0, others_s - time.monotonic()))
+
+    async def _tell_of_others(self) -> None:
+        """Tell what this worker delivered of buckets that it does not hold any more.
+
+        Redis may have forgotten it, and another worker rebuild them.
+        """
+        held = {each.bucket.number for each in self.sessions() if each.alive}
+        for bucket in self._happened.buckets:
+            if bucket not in held:
+                await self._happened.tell(self._ledger, self._records, bucket)
+
+    # from time to time
+
+    async def reconcile(self, every_s: float) -> None:
+        """Compare each held bucket with the ledger once in this time. Never ends."""
+        rounds = Rounds[Session](every_s)
+        while True:
+            held, began_s = self._held(), time.monotonic()
+            session, wait_s = rounds.next(held, began_s)
+            if session is None:
+                await asyncio.sleep(min(wait_s, _TELL_S))
+                continue
+            if await session.scanner.mending.is_sound(session):  # else the next one compares it
+                await self._reconcile(session)
+            rounds.looked(session, began_s, time.monotonic())
+
+    async def _reconcile(self, session: Session) -> None:
+        began_s, bucket = time.monotonic(), session.bucket
+        try:
+            if not await self._older.may_restore(session):
+                return
+            now_ms = await self._store_ms(session)
+            wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
+            looked = await self._store.complete(restore_missing(bucket, self._records, wanted))
+            before = self.drift.get(bucket.number)
+            how = Comparing(now_ms, differed=before.compared.differing if before else frozenset())
+            compared = await self._store.complete(compare(bucket, self._records, how))
+        except (StoreError, ConfigError) as exc:
+            self.silence.begins(exc)
+            return
+        if compared is not None:
+            self.drift[bucket.number] = Drift(looked.absent, compared)
+            self._found(bucket.number, looked, compared, time.monotonic() - began_s)
+
+    async def _store_ms(self, session: Session) -> int:
+        """The time of a bucket's server: rows have times by it, not by this host's clock."""
+        clock = registry.store_time(session.bucket.key("lease"))
+        return (await self._store.run_one(clock)) // 1000
+
+    def _held(self) -> list[Session]:
+        return [session for session in self.sessions() if session.alive and session.ready]
+
+    def tasks(self, settings: LedgerSettings) -> list[Coroutine[Any, Any, None]]:
+        """What runs as long as the worker does."""
+        kept_s, fails = settings.retention_s, self.silence.begins
+        promoting = Promoting(self._store, self._cold, self._held, self._older, fails)
+        return [
+            promoting.run(settings.hot_window_s),
+            keep_counted(self._ledger, self._cold, self._held, fails),
+            self.keep_told(),
+            self.reconcile(settings.reconcile_s),
+            forget(self._recorder, kept_s, lambda: self.sessions(), self._store_ms, self.silence),
+        ]
+
+    # how it stands
+
+    def announced(self) -> dict[str, Any]:
+        """For the worker's announcement: what differed, and why the ledger does not answer."""
+        total = Counter[str]()
+        for each in self.drift.values():
+            total["restored"] += each.restored
+            total["dropped"] += each.compared.dropped
+            total["without_row"] += each.compared.without_row
+            total["mended"] += each.compared.mended
+        happened = self._happened
+        lag = len(happened.steps) + len(happened.dead) + happened.messages
+        silent, waiting = self.silence.reason[:200], len(self.waiting)
+        return {"silent": silent, "lag": lag, "waiting": waiting, **total}
+
+    def _forget_sessions(self) -> None:
+        """Those that are over. A call that was under way may have noted one again since."""
+        for noted in (self._in_doubt, self._again, self._exits, self._failing):
+            noted -= {each for each in noted if not each.alive}
+        for kept in (self._known, self._seen, self._left, self._last):
+            for session in [each for each in kept if not each.alive]:
+                del kept[session]
+        held = {each.bucket.number for each in self.sessions() if each.alive}
+        for bucket in self.drift.keys() - held:  # what differs there, its next owner tells
+            del self.drift[bucket]
+
+
+def reconciling_of(store: AsyncStore, happened: Happened) -> Reconciling | None:
+    """The ledger's side of a worker; None: it has no ledger."""
+    return None if store.recorder is None else Reconciling(store, store.recorder, happened)

@@ -1,0 +1,1 @@
+"""Verbs with a ledger: each writes the row first, then Redis."""

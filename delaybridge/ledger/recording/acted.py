@@ -1,0 +1,152 @@
+"""What a call acted on, as Redis names it: so the rows of other calls for the id are left alone.
+
+The scripts name it if they are asked to. A call that removed or replaced a message, and is sent
+again since its reply was lost, is not told; but Redis keeps which calls it has undone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from delaybridge.errors import StoreError
+from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named
+from delaybridge.ledger.sql.rows import HOT, Name, RowName
+from delaybridge.ledger.work import Work
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, plain
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.sql.cold import ColdRecords
+
+_ASKED = {"cancel": 8, "reschedule": 11, "kick": 6, "discard": 3}  # places of arguments
+_POLICY, _ID = 1, 2
+_REPLACE, _REPLACE_NAMED = 2, 5  # policies
+_NAMED = "?"
+_CANCELLED = 6  # in `calls`
+
+
+class Acted(NamedTuple):
+    """A message. stamp: of the call that scheduled it; None: Redis did not say.
+
+    due_ms: of one that was moved.
+    """
+
+    stamp: int | None = None
+    due_ms: int | None = None
+
+
+class ActedOn:
+    """Which messages the commands of a recording acted on, by their places."""
+
+    def __init__(self, cold: ColdRecords) -> None:
+        self._cold = cold
+        self._acted: dict[int, Acted] = {}
+        self._replaced: dict[int, dict[RowName, int | None]] = {}  # the old messages' stamps
+        self._lost: set[int] = set()  # of those that lacked a name
+        self._undone: Mapping[Name, Sequence[int]] = {}
+
+    def take(self, place: int, acted: Acted) -> None:
+        """What a command by id acted on."""
+        self._acted[place] = acted
+        self._lost.discard(place)
+
+    def take_replaced(
+        self, place: int, names: Sequence[RowName], stamps: Sequence[int | None]
+    ) -> None:
+        """What the messages of a schedule have replaced; names: of those that replaced another."""
+        self._replaced[place] = dict(zip(names, stamps, strict=True))
+        self._lost.discard(place)
+
+    def lacks(self, place: int) -> bool:
+        """Whether a command that has undone calls did not name them all."""
+        replaced = self._replaced.get(place)
+        if replaced is not None:
+            return None in replaced.values()
+        return place in self._acted and self._acted[place].stamp is None
+
+    def find_undone(self, commands: Mapping[int, RedisCommand[Any]]) -> LedgerSteps[None]:
+        """Look for what these have undone, each of which lacks a name.
+
+        It is among the live rows of calls that Redis has undone: they were cancelled, discarded or
+        replaced, by whomever. Another call for the id, which may be under way, is not one of them.
+        """
+        asked = {name: each for i, each in commands.items() for name in self._unnamed(i, each)}
+        rows = yield Work(partial(self._cold.calls, names=[*asked], tier=HOT))
+        names = [(*name, stamp) for name, found in rows.items() for stamp, _ in found]
+        notes = (yield [_note(asked[name[:2]], name) for name in names]) if names else []
+        found = defaultdict[Name, list[int]](list)
+        for name, note in zip(names, notes, strict=True):
+            if isinstance(note, StoreError):
+                raise note
+            if float(note or 0) % 1 * 256 == _CANCELLED:
+                found[name[:2]].append(name[2])
+        self._undone, self._lost = found, {*commands}
+
+    def _unnamed(self, place: int, command: RedisCommand[Any]) -> list[Name]:
+        if (replaced := self._replaced.get(place)) is not None:
+            return [name[:2] for name, stamp in replaced.items() if stamp is None]
+        return [named(command, self._cold.records.namespace)]
+
+    def of(self, place: int, command: RedisCommand[Any]) -> list[Acted]:
+        """What a command by id acted on."""
+        if place not in self._lost:
+            return [self._acted[place]] if place in self._acted else []
+        name = named(command, self._cold.records.namespace)
+        return [Acted(stamp) for stamp in self._undone.get(name, ())]
+
+    def replaced(self, place: int) -> list[RowName]:
+        """The rows of the messages that those of a schedule have replaced."""
+        found: list[RowName] = []
+        for (bucket, id, _), stamp in self._replaced.get(place, {}).items():
+            stamps = self._undone.get((bucket, id), ()) if stamp is None else [stamp]
+            found += [(bucket, id, each) for each in stamps]
+        return found
+
+
+def naming(command: RedisCommand[Any]) -> RedisCommand[Any]:
+    """A command that is to name what it acts on."""
+    args: list[Any]
+    if place := _ASKED.get(command.name):
+        args = [*command.args]
+        args[place] = args[place] or _NAMED
+    elif command.name == "schedule" and int(command.args[_POLICY]) == _REPLACE:
+        args = [*command.args]
+        args[_POLICY] = _REPLACE_NAMED
+    else:
+        return command
+    return msgspec.structs.replace(command, args=args)
+
+
+def read_acted(reply: Any) -> tuple[int, Acted]:
+    """The answer to such a command by id, and what it acted on."""
+    answer, *found = reply if isinstance(reply, list) else [reply]
+    stamp, due_ms = (*found, None, None)[:2]
+    return answer, Acted(_stamp_in(stamp), due_ms)
+
+
+def read_replaced(reply: Any) -> tuple[Any, list[int | None]]:
+    """The answer to such a schedule as without a name, and the stamps of what it replaced."""
+    if reply and isinstance(reply[-1], list):
+        return reply[:-1], [_stamp_in(stamp) for stamp in reply[-1]]
+    return reply, []
+
+
+def _stamp_in(reply: bytes | None) -> int | None:
+    """The stamp that a script answers with; None: it has none to name."""
+    return int.from_bytes(reply, "big") if reply and len(reply) == STAMP_BYTES else None
+
+
+def _note(command: RedisCommand[Any], name: RowName) -> RedisCommand[Any]:
+    """What Redis keeps of a call for a message that a command is about."""
+    calls = next(key for key in command.keys if key.endswith(":calls"))
+    return plain("ZSCORE", calls, name[2].to_bytes(STAMP_BYTES, "big") + name[1].encode())
+
+
+def due_now(command: RedisCommand[Any]) -> RedisCommand[int | None]:
+    """When the message that a command moved is due now; None if it is not delayed any more."""
+    due = next(key for key in command.keys if key.endswith(":due"))
+    return plain("ZSCORE", due, str(command.args[_ID]), parse=lambda s: s and int(float(s)))

@@ -1,0 +1,104 @@
+"""What a command tells of its messages, for the ledger: read from its arguments.
+
+They are described in lua/, at the head of each script.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from delaybridge.errors import printable
+from delaybridge.ledger.sql.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name, noted
+from delaybridge.message import destination_text
+from delaybridge.store.protocol.command import RedisCommand
+
+STAMP_BYTES = 4
+_LOWEST = 255  # priority
+_MAYBE_DELIVERED = 3  # policy
+# Places of arguments.
+_NOW, _POLICY, _ID, _SOURCE, _COUNT, _FIRST_ID = 0, 1, 2, 6, 9, 10
+_SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
+_RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
+
+
+def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> list[LedgerRow]:
+    """The rows of a command that stores messages; those due later are cold.
+
+    Not those that were read from a source: only Redis knows which offsets it has had. Nor those of
+    which a copy may have been delivered.
+    """
+    args: Sequence[Any] = command.args
+    bucket, now_ms = bucket_in(command, namespace), int(args[_NOW])
+    rest = "", now_ms, now_ms
+    if command.name == "quarantine":
+        return [
+            LedgerRow(
+                bucket, id, _number(stamp), now_ms, _LOWEST, _destination(payload), payload,
+                DEAD, noted(reason), now_ms, now_ms,
+            )
+            for stamp, id, payload, reason in zip(*[iter(args[3:])] * 4, strict=True)
+        ]  # fmt: skip
+    stays_hot = args[_SOURCE] or int(args[_POLICY]) == _MAYBE_DELIVERED
+    count = int(args[_COUNT])
+    messages = zip(args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count], strict=True)
+    found: list[LedgerRow] = []
+    for score, many in _runs(args[_FIRST_ID + 2 * count :], now_ms):
+        first_ms, priority = math.floor(score), _LOWEST - round(score % 1 * 256)
+        tier = COLD if first_ms > hot_until_ms and not stays_hot else HOT
+        for id, entry in islice(messages, many):
+            payload = entry[STAMP_BYTES:]
+            found.append(
+                LedgerRow(
+                    bucket, id, _number(entry[:STAMP_BYTES]), first_ms, priority,
+                    _destination(payload), payload, DELAYED, *rest, tier,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _number(stamp: bytes) -> int:
+    return int.from_bytes(stamp, "big")
+
+
+def _destination(payload: bytes) -> str:
+    """A routing key that was refused may hold what a database does not take as text."""
+    return printable(destination_text(payload))
+
+
+def _runs(runs: Sequence[Any], now_ms: int) -> Iterator[tuple[float, int]]:
+    """Score and number of messages of each run."""
+    for text, many in zip(runs[::2], runs[1::2], strict=True):
+        yield float(text) + (now_ms if str(text).startswith("+") else 0), int(many)
+
+
+def named(command: RedisCommand[Any], namespace: str) -> Name:
+    """The message that a command by id names."""
+    return bucket_in(command, namespace), str(command.args[_ID])
+
+
+def is_of_source(command: RedisCommand[Any]) -> bool:
+    """Whether it was read from a source, or has a reach: Redis alone can decide."""
+    return _has(command, _SOURCE_AND_REACH)
+
+
+def is_of_redis(command: RedisCommand[Any]) -> bool:
+    """Whether it is about what Redis has alone: so, or by the receipt of a consumer."""
+    return is_of_source(command) or _has(command, _RECEIPT_OF)
+
+
+def _has(command: RedisCommand[Any], places: Mapping[str, Sequence[int]]) -> bool:
+    return any(command.args[place] for place in places.get(command.name, ()))
+
+
+def marks_of(command: RedisCommand[Any]) -> str:
+    """The key `marks` of a command's bucket; empty if it does not use it."""
+    return next((key for key in command.keys if key.endswith(":marks")), "")
+
+
+def bucket_in(command: RedisCommand[Any], namespace: str) -> int:
+    """The number of the bucket whose keys a command has."""
+    tag = command.keys[0][1 : command.keys[0].index("}")]
+    return int(tag.removeprefix(f"{namespace}:").partition(".")[0])

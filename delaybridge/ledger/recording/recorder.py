@@ -1,0 +1,157 @@
+"""The recorder: what a store does with commands that change messages, where there is a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from delaybridge.errors import ConfigError, shown
+from delaybridge.ledger import open_ledger
+from delaybridge.ledger.recording.absent import Absent
+from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads, reads_cold
+from delaybridge.ledger.recording.noting import Noting, is_noted
+from delaybridge.ledger.recording.recording import Recording, is_recorded, stores
+from delaybridge.ledger.work import Ledger, Work
+from delaybridge.settings.durability import Durability, Keeping, check_hot_window
+from delaybridge.settings.urls import check_ledger_url
+from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand
+
+if TYPE_CHECKING:
+    from delaybridge.ledger.sql.records import Records
+
+Asked = Work[Any] | Sequence[RedisCommand[Any]]
+Steps = LedgerSteps[None]
+"""Yields work for the ledger, whose error is thrown into it, and commands for Redis; is sent the
+result, or the answers, errors among them."""
+
+_BY_ID = ("cancel", "reschedule")
+
+
+class Recorder:
+    """Records the commands of one namespace."""
+
+    def __init__(self, ledger: Ledger, namespace: str, hot_window_ms: int) -> None:
+        """hot_window_ms: messages due later stay in the ledger alone; 0: none do."""
+        from delaybridge.ledger.sql.cold import ColdRecords  # imports SQLAlchemy
+        from delaybridge.ledger.sql.controls import ControlRecords
+        from delaybridge.ledger.sql.counts import ColdTotals
+        from delaybridge.ledger.sql.records import Records
+
+        self.ledger, self.hot_window_ms = ledger, hot_window_ms
+        self.records = Records(namespace)
+        self.cold, self.controls = ColdRecords(self.records), ControlRecords(namespace)
+        self.totals = ColdTotals(self.cold)
+        self._counts, self._birth = ColdCounts(), keys.birth(namespace)
+
+    def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
+        """Whether the ledger is to know of any of these commands, or has a part in its answer."""
+        of_messages = any(self._is_recorded(each) or reads_cold(each) for each in commands)
+        return of_messages or any(map(is_noted, commands))
+
+    def _is_recorded(self, command: RedisCommand[Any]) -> bool:
+        return self._creates(command) if command.is_plain else is_recorded(command)
+
+    def _creates(self, command: RedisCommand[Any]) -> bool:
+        """Whether it makes the namespace, unless there is one."""
+        args = command.args
+        return command.name == "SET" and args[0] == self._birth and args[-1] == "NX"
+
+    def record(
+        self, commands: Sequence[RedisCommand[Any]], node_of: Callable[[str], str]
+    ) -> Recorded:
+        """Run these commands, and have the ledger know of them.
+
+        node_of: the server of a key, as a store says it.
+        """
+        reads = ColdReads(self.cold, self.totals, self._counts, commands)
+        recording = Recording(self.cold, self.controls, self.hot_window_ms, reads.commands)
+        return Recorded(recording.answers, self._record(reads, recording, node_of))
+
+    def _record(
+        self, reads: ColdReads, recording: Recording, node_of: Callable[[str], str]
+    ) -> Steps:
+        yield from reads.look()
+        asked = reads.commands
+        places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
+        noting, absent = Noting(self.controls, asked), Absent(recording)
+        if places:
+            yield from recording.read_clocks([i for i in places if not asked[i].is_plain], node_of)
+            yield from recording.settle_namespaces([i for i in places if asked[i].is_plain])
+            yield from recording.add_rows([i for i in places if stores(asked[i])])
+            yield from absent.promote_first([i for i in places if asked[i].name in _BY_ID])
+        yield from recording.run(range(len(asked)))
+        yield from absent.take_answers(places)
+        yield from noting.record()
+        yield from reads.find(recording.answers)
+
+
+def recorder_of(
+    durability: Durability,
+    url: str | None,
+    namespace: str,
+    timeout_s: float,
+    hot_window_s: float,
+) -> Recorder | None:
+    """The recorder of a store; None: there is no ledger.
+
+    url, hot_window_s: as in the settings. ConfigError: there is no URL, or no driver for it, or the
+    window is out of range.
+    """
+    if durability.mode is not Keeping.LEDGER:
+        return None
+    try:
+        checked = check_ledger_url(str.__str__(url or ""))
+    except ValueError as exc:
+        raise ConfigError(f"ledger: {exc}") from None
+    if not checked:
+        raise ConfigError("durability: ledger needs the URL of a database: ledger.url")
+    try:
+        check_hot_window(hot_window_s)
+    except ValueError as exc:
+        raise ConfigError(f"hot_window_s: got {shown(hot_window_s)}; give {exc}") from None
+    ledger = open_ledger(checked, timeout_s=timeout_s)
+    return Recorder(ledger, namespace, round(hot_window_s * 1000))
+
+
+def records_of(recorder: Recorder | None) -> Records | None:
+    """The records of a store's namespace; None: it has no ledger."""
+    return None if recorder is None else recorder.records
+
+
+def ledger_of(recorder: Recorder | None) -> Ledger:
+    """The ledger of a store; ConfigError if it has none."""
+    if recorder is None:
+        raise ConfigError("ledger: not configured; set durability to ledger, and ledger.url")
+    return recorder.ledger
+
+
+class Recorded:
+    """Commands that are being recorded, step by step.
+
+    asked: what is to be done next; None: it is done. answers: of each command, errors among them.
+    """
+
+    def __init__(self, answers: list[Any], steps: Steps) -> None:
+        self.answers, self._steps = answers, steps
+        self.asked: Asked | None = next(steps, None)
+
+    def take(self, result: Any) -> None:
+        """The result of what was asked."""
+        self.asked = None
+        with suppress(StopIteration):
+            self.asked = self._steps.send(result)
+
+    def fail(self, error: Exception) -> None:
+        """The ledger could not do what was asked."""
+        self.asked = None
+        with suppress(StopIteration):
+            self.asked = self._steps.throw(error)
+
+    def result(self) -> list[Any]:
+        """The answers; raises the first error."""
+        for answer in self.answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return self.answers

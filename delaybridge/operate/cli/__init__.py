@@ -1,0 +1,167 @@
+"""The command line of delaybridge.
+
+`--help` must be quick: only click is imported here. A command's module is imported when the command
+is called, the clients of Redis and the brokers when they are used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from delaybridge import __version__
+from delaybridge.operate.cli.terminal.failure import INTERRUPTED, Exit, failure_of, show_origin
+from delaybridge.operate.cli.terminal.grammar import COMPLETE_VARIABLE, CONTEXT, Group, option
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.output import Output, drop_stdout, wants_color
+from delaybridge.operate.cli.terminal.stderr import never_fail
+
+# name -> (module under this room, what it does), in the order in which a user needs them
+COMMANDS = {
+    "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
+    "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
+    "dead": ("cli.messages.dead", "Messages that were given up: list, bring back, discard."),
+    "destination": (
+        "cli.rules.destination",
+        "Pause, limit, spread, purge what goes to a destination.",
+    ),
+    "definitions": ("cli.rules.definitions", "Export and import rules and recurring definitions."),
+    "recurring": (
+        "cli.rules.recurring",
+        "Messages sent again and again, by cron expression or interval.",
+    ),
+    "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
+    "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
+    "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
+    "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
+    "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
+    "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
+    "top": ("top", "Watch everything on one screen, with keys."),
+    "worker": ("cli.watching.fleet", "The running workers."),
+    "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
+    "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
+    "alarm": (
+        "cli.watching.alarm",
+        "Whether Redis came back with an older past, empty or without some keys.",
+    ),
+    "doctor": (
+        "cli.watching.doctor",
+        "Check Redis, brokers, clock and workers; say what to change.",
+    ),
+    "ledger": (
+        "cli.messages.ledger",
+        "The ledger's database: make its tables, or bring them up to date.",
+    ),
+    "restore": ("cli.messages.ledger", "Bring messages of the ledger back that Redis lacks."),
+    "purge": (
+        "cli.messages.ledger",
+        "Cancel all unfinished messages of a destination, by the ledger's record.",
+    ),
+    "outbox": (
+        "cli.processes.outbox",
+        "Messages of an application's own transactions: move them into Redis.",
+    ),
+    "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
+    "config": ("cli.processes.config", "Show and check the settings."),
+    "completion": (
+        "cli.terminal.completion",
+        "Print the script that makes a shell complete commands.",
+    ),
+    "demo": ("cli.processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
+}
+
+
+class Root(Group):
+    """The group of all commands, which it lists from `COMMANDS` without importing them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names, its module imported now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = getattr(import_module(f"delaybridge.operate.{COMMANDS[name][0]}"), name)
+        return name, command, rest
+
+
+_EXITS = "\n".join(f"{exit.value:5}  {exit.means}" for exit in Exit)
+
+
+@click.group(
+    cls=Root,
+    commands={name: click.Command(name, short_help=about) for name, (_, about) in COMMANDS.items()},
+    context_settings=CONTEXT,
+    subcommand_metavar="COMMAND ...",
+    epilog=f"\b\nExit codes:\n{_EXITS}",
+)
+@option("--redis URL", "Redis, as redis://127.0.0.1:6379/0.")
+@option("--namespace NS", "Which fleet: the prefix of every key.")
+@option(
+    "--broker [NAME=]URL",
+    "A broker, as amqp://HOST or kafka://HOST:9092; without NAME it is named after its kind. "
+    "Repeat for each broker.",
+    to="brokers",
+    multiple=True,
+)
+@option("--config FILE", "Settings; else $DELAYBRIDGE_CONFIG, else ./delaybridge.toml.")
+@option("--json", "One JSON object per line, errors too; may follow the command.", to="as_json")
+@option("--no-color", "Never colour the output; the same as NO_COLOR.")
+@option("-v --verbose", "Log more; show where an error came from.")
+@click.version_option(__version__, message="delaybridge %(version)s")
+@click.pass_context
+def root(ctx: click.Context, /, as_json: bool, no_color: bool, **given: Any) -> None:
+    """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
+
+    Durations are written 500ms, 15s, 15m, 1h30m, 7d or PT15M; times as 2030-01-31T09:00:00Z.
+    Every option below has an environment variable: DELAYBRIDGE_REDIS_URL,
+    DELAYBRIDGE_NAMESPACE, DELAYBRIDGE_BROKERS__RABBITMQ, DELAYBRIDGE_CONFIG.
+    """
+    ctx.obj = Invocation(Output(as_json, wants_color(refused=no_color)), **given)
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run one command line and return its exit code. Raises nothing and shows no traceback."""
+    never_fail()
+    for stream in (sys.stdout, sys.stderr):  # in a C locale print escapes rather than fail
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    given = sys.argv[1:] if args is None else args
+    code = _run(given)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as exc:
+        drop_stdout()  # the interpreter would try once more, and exit with 120
+        if code == Exit.DONE and not isinstance(exc, BrokenPipeError):
+            return failure_of(exc).show(as_json="--json" in given)
+    return code
+
+
+def _run(args: list[str]) -> int:
+    """The exit code of the command, or of the error that ended it, which is shown."""
+    as_json = "--json" in args
+    try:
+        if asked := os.environ.get(COMPLETE_VARIABLE):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(root, {}, "delaybridge", COMPLETE_VARIABLE, asked)
+        with root.make_context("delaybridge", list(args)) as ctx:
+            return root.invoke(ctx) or Exit.DONE
+    except click.exceptions.NoArgsIsHelpError as exc:
+        exc.show()
+        return Exit.REFUSED
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except BrokenPipeError:  # the reader of stdout needs no more
+        drop_stdout()
+        return Exit.DONE
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED.show(as_json=as_json)
+    except Exception as exc:
+        if "-v" in args or "--verbose" in args:
+            show_origin(exc)
+        return failure_of(exc).show(as_json=as_json)

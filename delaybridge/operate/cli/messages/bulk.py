@@ -1,0 +1,214 @@
+"""Applies one verb to many messages, named by id or matched by filters.
+
+Matches are counted and confirmed first. The verb then goes out in batches, and each message gets an
+answer. A reader that closes stdout misses answers but does not stop the work.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from delaybridge.client.spreading import Spreading
+from delaybridge.errors import StoreDamaged
+from delaybridge.operate.cli.messages.targets import Targets
+from delaybridge.operate.cli.terminal.failure import INTERRUPTED, Exit, Failure
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.progress import progress
+from delaybridge.worker.interrupts import interrupts
+
+if TYPE_CHECKING:
+    from delaybridge import Answer, Client, Selection
+    from delaybridge.store.messages.changes import Named
+
+_PASSES = 10
+BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
+# Answer -> the exit code and the words of its failure.
+_FAILURES = {
+    "unknown": (Exit.NOT_FOUND, ""),
+    "in_flight": (Exit.CONFLICT, ""),
+    "unreadable": (
+        Exit.CONFLICT,
+        "its record cannot be read; see: delaybridge dead show, and discard it",
+    ),
+    "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
+}
+_CONFIRMED = ("cancel", "discard")  # verbs that ask first, even if the messages are named by id
+Verb = Callable[..., "list[Answer]"]
+"""A method of `Client` for many messages, such as `Client.cancel_many`."""
+
+
+def perform(
+    call: Invocation,
+    targets: Targets,
+    word: str,
+    verb: Verb,
+    unknown: str = "no such message",
+    in_flight: str = "too late: it is handed to the broker",
+) -> int:
+    """Apply the verb and print the answer for every message; the exit code.
+
+    All ids are checked before anything is done. A dry run with ids prints what would be answered
+    now, and has the exit code of that. The failure of a single id is raised; unknown,
+    in_flight: its words.
+    """
+    from delaybridge.accept.accept import check_id
+
+    ids = [*dict.fromkeys(targets.ids)]
+    if ids and targets.dry_run:
+        verb = partial(verb, dry_run=True)
+        call.note("dry run: nothing is changed")
+    elif word in _CONFIRMED and len(ids) > 1:
+        call.confirm(f"{word} {len(ids)} messages", yes=targets.yes)
+    for id in ids:
+        check_id(id, call.settings.limits.as_limits())
+    with call.client(remedy="run the command again") as client:
+        sweep = Sweep(call, client, verb, targets.key, targets.over_ms)
+        if not ids:
+            return _sweep_matches(sweep, targets, word)
+        if len(ids) > 1:
+            sweep.counted = Counter({None: len(ids)})
+            return sweep.run([ids])
+        (answer,) = verb(client, ids, key=targets.key)
+        if answer.value in _FAILURES:
+            exit, what = _FAILURES[answer.value]
+            words = {"unknown": unknown, "in_flight": in_flight}
+            raise Failure(exit, answer.value, ids[0], words.get(answer.value, what))
+        _show(call, ids, [answer])
+        return Exit.DONE
+
+
+def _sweep_matches(sweep: Sweep, targets: Targets, word: str) -> int:
+    """Count the messages that match the filters, ask, and apply the verb; the exit code.
+
+    Counts only if the number is needed: to ask, to spread the messages, or for --dry-run.
+    """
+    selection, call = targets.selection, sweep.call
+    if targets.dry_run or targets.over_ms or not targets.yes:
+        states, damage = sweep.count(selection)
+        text = f"{states.total():,} messages"
+        if states:
+            text += f" ({', '.join(f'{n:,} {state}' for state, n in states.items())})"
+        if targets.dry_run:
+            data = {"matched": states.total(), **states}
+            call.output.result(data, text.replace("messages", "messages match", 1))
+            if damage is not None:
+                raise damage
+            return Exit.DONE
+        if states:
+            call.confirm(f"{word} {text}", yes=targets.yes, flag=targets.confirmed_by)
+    try:
+        return sweep.run(_pages(sweep, targets), quiet=call.output.is_watched)
+    finally:
+        sweep.show_summary()
+
+
+def _pages(sweep: Sweep, targets: Targets) -> Iterator[Sequence[Named]]:
+    """The pages of the matches; of a purge again, until a pass changes nothing.
+
+    Messages move while they are looked for, and none of a purged destination may stay.
+    """
+    for _ in range(_PASSES if targets.repeated else 1):
+        late, changed = sweep.answers["in_flight"], sweep.changed
+        yield from sweep.client.select(targets.selection)
+        sweep.answers -= Counter({"in_flight": late})  # each pass sees them again
+        if sweep.changed == changed:
+            return
+
+
+@dataclass
+class Sweep:
+    """One run of a verb over many messages. counted: by bucket, None if not counted."""
+
+    call: Invocation
+    client: Client
+    verb: Verb
+    key: bytes | None = None
+    over_ms: int = 0
+    counted: Counter[int | None] | None = None
+    answers: Counter[str] = field(default_factory=Counter)
+    damage: StoreDamaged | None = None
+    _spreading: Spreading | None = None
+
+    @property
+    def changed(self) -> int:
+        """How many messages the verb has changed."""
+        return sum(n for answer, n in self.answers.items() if answer not in _FAILURES)
+
+    def count(self, selection: Selection) -> tuple[Counter[str], StoreDamaged | None]:
+        """Messages by state; the error if some could not be read."""
+        self.counted, by_state = Counter(), Counter[str]()
+        try:
+            for page in self.client.select(selection):
+                self.counted.update(one.bucket for one in page)
+                by_state.update(one.state.value for one in page)
+        except StoreDamaged as exc:
+            return by_state, exc
+        return by_state, None
+
+    def run(self, pages: Iterable[Sequence[Named]], *, quiet: bool = False) -> int:
+        """Apply the verb to all pages; the exit code. An interruption undoes nothing.
+
+        StoreDamaged: the verb was applied to all messages that can be read.
+        """
+        total = None if self.counted is None else self.counted.total()
+        output = self.call.output
+        has_bar = not output.json and quiet == output.is_watched  # else answers would run into it
+        with interrupts(signal.SIGINT) as check:
+            try:
+                with progress(total, wanted=has_bar) as advance:
+                    for page in pages:
+                        for start in range(0, len(page), BATCH_MESSAGES):
+                            some = page[start : start + BATCH_MESSAGES]
+                            self._do(some, quiet)
+                            advance(len(some))
+                            check()
+            except KeyboardInterrupt:
+                return INTERRUPTED.show(as_json=output.json)
+        if self.damage is not None:
+            raise self.damage
+        return exit_code(self.answers)
+
+    def _do(self, some: Sequence[Named], quiet: bool) -> None:
+        try:
+            answers = self.verb(self.client, some, key=self.key, **self._spread(some))
+        except StoreDamaged as exc:  # in this bucket; the others come first
+            self.damage = self.damage or exc
+            return
+        self.answers.update(answer.value for answer in answers)
+        if not quiet:
+            _show(self.call, [one if isinstance(one, str) else one.id for one in some], answers)
+
+    def _spread(self, some: Sequence[Named]) -> dict[str, list[int]]:
+        """Spread the messages evenly over the span, in their order, bucket by bucket."""
+        if not self.over_ms or self.counted is None:
+            return {}
+        self._spreading = self._spreading or Spreading(self.over_ms, self.counted)
+        return {"spread_ms": self._spreading.later_ms(some)}
+
+    def show_summary(self) -> None:
+        """Print on stderr how often each answer was given."""
+        output, matched = self.call.output, self.answers.total()
+        if output.json:
+            output.error_line(json.dumps({"summary": {"matched": matched, **self.answers}}))
+        else:
+            counts = [f"{n:,} {word}" for word, n in self.answers.most_common()]
+            self.call.note(", ".join(counts) or "no message matches")
+
+
+def exit_code(answers: Counter[str]) -> int:
+    """0 if no message failed, 6 if some did; if all did, the code of the reason."""
+    codes = [_FAILURES[answer][0] for answer in answers if answer in _FAILURES]
+    if not codes:
+        return Exit.DONE
+    return max(codes) if len(codes) == len(answers) else Exit.PARTLY
+
+
+def _show(call: Invocation, ids: Sequence[str], answers: Sequence[Answer]) -> None:
+    rows = zip(ids, answers, strict=True)
+    call.output.results(({"id": id, "answer": a.value}, f"{id}  {a.value}") for id, a in rows)

@@ -1,0 +1,119 @@
+"""`delaybridge message`: list, show, cancel, reschedule, publish now."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+import delaybridge
+from delaybridge.operate.cli.messages.bulk import perform
+from delaybridge.operate.cli.messages.stored import show_message, show_page
+from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets, target_options
+from delaybridge.operate.cli.terminal import grammar
+from delaybridge.operate.cli.terminal.failure import refused
+from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.cli.terminal.invocation import Invocation
+
+_MOVABLE = ("delayed", "parked")  # those in flight may be handed over at any moment
+_NOT_PENDING = "no such message is pending"
+_COLUMNS = ("DUE", ">IN", "ID", "DESTINATION", ">TRY", ">BYTES", "HEADERS", "FIRST DUE", "REASON")
+_STATES = click.Choice([*PENDING_STATES, "dead"])
+_SPARE = ("DUE", "HEADERS", "FIRST DUE", ">BYTES", ">TRY")
+
+
+@click.group(cls=Group)
+def message() -> None:
+    """List, show, cancel and reschedule messages."""
+
+
+@message.command("ls")
+@grammar.destination_option
+@option("--state", "Only messages in this state.", type=_STATES, default="delayed")
+@grammar.reason_option
+@grammar.id_prefix_option
+@grammar.record_options
+@grammar.due_options
+@grammar.page_options
+@pass_call
+def ls(call: Invocation, state: str, **query: Any) -> int:
+    """List messages, the one due first on top.
+
+    With --reason, --id-prefix, --header or --attempts about 20,000 messages are looked at: a list
+    may then be short, or empty, and say how to continue.
+    """
+    query["state"] = delaybridge.State(state)
+    return show_page(call, query, _COLUMNS, _SPARE)
+
+
+@message.command("show")
+@click.argument("id")
+@grammar.body_option
+@grammar.key_option
+@pass_call
+def show(call: Invocation, **given: Any) -> None:
+    """Show one message, wherever it is."""
+    show_message(call, given, "no such message is pending or dead")
+
+
+@message.command("cancel")
+@target_options()
+@pass_call
+def cancel(call: Invocation, **given: Any) -> int:
+    """Cancel messages that are not yet handed to the broker.
+
+    Give ids or filters. Messages that match all filters are counted first, then cancelled once
+    you confirm (or with --yes). `cancelled`: it will never be delivered.
+    `cancelled_maybe_delivered`: nothing more is sent, but an earlier attempt, whose outcome is
+    unknown, may have arrived. `in_flight`: too late.
+    """
+    verb = delaybridge.Client.cancel_many
+    return perform(call, Targets(**given), "cancel", verb, _NOT_PENDING)
+
+
+@message.command("reschedule")
+@target_options(over=True)
+@grammar.in_option
+@grammar.at_option
+@grammar.by_option
+@pass_call
+def reschedule(
+    call: Invocation, delay: str | None, at: str | None, by_ms: int | None, **given: Any
+) -> int:
+    """Give messages another due time.
+
+    Give ids or filters. Messages that match all filters are counted first, then moved once you
+    confirm (or with --yes). With --by, each is due so much later or earlier than it was; filters
+    then leave out messages that a worker holds. `rescheduled`: it is not delivered before that
+    time. `rescheduled_maybe_delivered`: but an earlier attempt, whose outcome is unknown, may have
+    arrived.
+    """
+    times = [each for each in (delay, at, by_ms) if each is not None]
+    if len(times) != 1:
+        code = "time_ambiguous" if times else "time_required"
+        raise refused("--in", "give one of --in DURATION, --at TIME and --by OFFSET", code)
+    if by_ms is None:
+        verb = partial(delaybridge.Client.reschedule_many, delay=delay, at=at)
+        return perform(call, Targets(**given), "reschedule", verb, _NOT_PENDING)
+    if given["over"]:
+        raise refused(
+            "--over", "given together with --by, which keeps them as far apart as they are"
+        )
+    moving = Targets(**given, default_states=_MOVABLE)
+    return perform(
+        call, moving, "move", partial(delaybridge.Client.move_many, by_ms=by_ms), _NOT_PENDING
+    )
+
+
+@message.command("publish-now")
+@target_options(over=True)
+@pass_call
+def publish_now(call: Invocation, **given: Any) -> int:
+    """Make messages due now, or with --over from now on.
+
+    Give ids or filters. Messages that match all filters are counted first, then moved once you
+    confirm (or with --yes).
+    """
+    verb = partial(delaybridge.Client.reschedule_many, delay="0s")
+    return perform(call, Targets(**given), "publish", verb, _NOT_PENDING)

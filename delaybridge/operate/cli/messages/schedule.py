@@ -1,0 +1,207 @@
+"""`delaybridge schedule`: one message from the command line, or one per line of stdin."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import IO, Any
+
+import click
+
+import delaybridge
+from delaybridge.operate.cli.terminal import grammar
+from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.cli.terminal.grammar import Command, option, pass_call, text_or_bytes
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.views.described import moment
+from delaybridge.times import in_time
+
+# AMQP properties that are numbers; all others are text.
+_NUMBERS = ("delivery_mode", "priority", "timestamp", "partition")
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+@click.command("schedule", cls=Command)
+@click.argument("destination")
+@click.argument("body", required=False, metavar="[BODY | -]")
+@grammar.in_option
+@grammar.at_option
+@option("--id ID", "The message's id; generated if omitted.")
+@option("-k --key", "Kafka's record key; messages of one key keep their order.", type=grammar.KEY)
+@option("-H --header NAME=VALUE", "A header.", to="headers", multiple=True)
+@option(
+    "-P --property NAME=VALUE",
+    "An AMQP property, as content_type=text/plain; for Kafka partition=N.",
+    to="properties",
+    multiple=True,
+)
+@option(
+    "--priority N",
+    "0 to 255; the highest goes first among messages due in the same millisecond.",
+    type=int,
+    default=0,
+    show_default=False,
+)
+@option("--ttl DURATION", "How long after its due time it is still worth delivering.")
+@grammar.plan_options
+@option("--at-most-once", "May be lost in a crash; never duplicated.")
+@option(
+    "--tenant NAME",
+    "Whose message it is: stored as NAME/ID, delivered as ID.",
+    default="",
+    show_default=False,
+)
+@option(
+    "--on-conflict",
+    "What to do if the id is pending already.",
+    type=click.Choice(["fail", "keep", "replace"]),
+    default="fail",
+)
+@option("--lines", "Each line of stdin is the body of one message.")
+@option("--keep-going", "With --lines: skip refused lines, exit with 6.")
+@pass_call
+def schedule(
+    call: Invocation,
+    /,
+    body: str | None,
+    on_conflict: str,
+    lines: bool,
+    keep_going: bool,
+    **arguments: Any,
+) -> int | None:
+    """Accept a message now, to be delivered to DESTINATION later.
+
+    DESTINATION is rabbitmq:EXCHANGE/ROUTING.KEY, rabbitmq:/QUEUE or kafka:TOPIC; the part
+    before the colon is the name of a configured broker. BODY is the message; - reads it from stdin.
+
+    \b
+    delaybridge schedule kafka:orders.timeout --in 15m '{"order": 42}'
+    delaybridge schedule rabbitmq:orders/close --at 2030-01-31T09:00:00Z - < body
+    delaybridge schedule rabbitmq:/jobs --in 1h --lines < jobs.txt
+
+    Prints the message's id and when it is due, and warns if no worker runs. With --lines empty
+    lines are skipped, and on a terminal only a summary is printed.
+    """
+    _check_combination(body, lines, keep_going, arguments)
+    headers, properties = arguments["headers"], arguments["properties"]
+    arguments["retry"] = {field: arguments.pop(field) for field in grammar.PLAN}
+    arguments["headers"] = [(name, text_or_bytes(v)) for name, v in pairs_of(headers, "-H")]
+    arguments["properties"] = properties_of(properties)
+    if lines:
+        from delaybridge.operate.cli.messages.lines import schedule_lines
+
+        return schedule_lines(call, arguments, on_conflict, keep_going=keep_going)
+    content = stdin_body(call) if body == "-" else os.fsencode(body or "")
+    _schedule_one(call, content, arguments, on_conflict)
+    return None
+
+
+def _check_combination(
+    body: str | None, lines: bool, keep_going: bool, arguments: dict[str, Any]
+) -> None:
+    if arguments["delay"] is not None and arguments["at"] is not None:
+        raise refused("--in", "given together with --at; give one of them", "time_ambiguous")
+    if arguments["delay"] is None and arguments["at"] is None:
+        raise refused("--in", "missing; say when: --in 15m or --at TIME", "time_required")
+    if lines and body is not None:
+        raise refused("BODY", "given together with --lines, which reads bodies from stdin")
+    if lines and arguments["id"] is not None:
+        raise refused("--id", "given together with --lines: one id, many messages")
+    if not lines and keep_going:
+        raise refused("--keep-going", "only together with --lines")
+    if not lines and body is None:
+        raise refused("BODY", "missing; give it as an argument, or - to read it from stdin")
+
+
+def pairs_of(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
+    """NAME=VALUE, split."""
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise refused(flag, f"got {text[:80]!r}; write NAME=VALUE")
+        yield name, value
+
+
+def properties_of(texts: Sequence[str]) -> dict[str, Any]:
+    """AMQP properties by name."""
+    pairs = [*pairs_of(texts, "-P")]
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise refused("-P", f"{name} is given twice")
+    for name, value in pairs:
+        if name in _NUMBERS and not _WHOLE_NUMBER.fullmatch(value):
+            what = f"got {name}={value[:80]!r}; give a whole number"
+            raise refused("-P", what, "bad_property")
+    return {name: int(v) if name in _NUMBERS else text_or_bytes(v) for name, v in pairs}
+
+
+def stdin_bytes(call: Invocation, what: str) -> IO[bytes]:
+    """stdin as bytes, with a hint if it is a terminal. Failure if it is closed."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise refused("BODY", "stdin is closed; pipe the input into it")
+    if sys.stdin.isatty():
+        call.note(f"reading {what} from the terminal; Ctrl-D ends it")
+    return sys.stdin.buffer
+
+
+def stdin_body(call: Invocation) -> bytes:
+    """All of stdin. A body that is too long is refused without reading the rest."""
+    limit = call.settings.limits.body_bytes
+    body = stdin_bytes(call, "the body").read(limit + 1)
+    if len(body) > limit:
+        raise too_large("BODY", limit)
+    return body
+
+
+def too_large(field: str, limit: int) -> Failure:
+    """A body over the limit."""
+    what = f"longer than {limit} bytes, the limit (limits.body_bytes)"
+    return refused(field, what, "body_too_large")
+
+
+def _schedule_one(
+    call: Invocation, body: bytes, arguments: dict[str, Any], on_conflict: str
+) -> None:
+    from delaybridge.message import new_id
+
+    id = new_id() if arguments["id"] is None else arguments["id"]
+    message = delaybridge.Message(body=body, **{**arguments, "id": id})
+    repeat = f"it may be stored; repeat with --id {shlex.quote(id)}, and it is stored once"
+    with call.client(remedy=repeat) as client:
+        (receipt,) = client.schedule_many([message], on_conflict=on_conflict)
+        if receipt.answer.value == "conflict":
+            what = f"{id!r} is pending with other content, due {moment(receipt.due_ms)}"
+            remedy = "choose another id, or --on-conflict replace"
+            raise Failure(Exit.CONFLICT, "conflict", "--id", f"{what}; {remedy}")
+        if receipt.answer.value == "in_flight":
+            what = f"{id!r} is being delivered, and was not settled in time; nothing was stored"
+            raise Failure(Exit.CONFLICT, "in_flight", "--id", f"{what}: try again")
+        call.output.result(*described(receipt, call.now_ms(client)))
+        warn_without_workers(call, client)
+
+
+def warn_without_workers(call: Invocation, client: delaybridge.Client) -> None:
+    """Warn if no worker runs: the message is scheduled, but nothing will deliver it."""
+    with suppress(delaybridge.DelayBridgeError):  # the user may lack the right to read stats
+        if not client.stats().workers:
+            call.note("warning: no worker runs; start one: delaybridge scan")
+
+
+def described(receipt: delaybridge.Receipt, now_ms: int) -> tuple[dict[str, Any], str]:
+    """As data, and as a line: id, due time, bucket, and the answer unless it is `created`."""
+    wait_ms, due = receipt.due_ms - now_ms, moment(receipt.due_ms)
+    data = {
+        "id": receipt.id,
+        "answer": receipt.answer.value,
+        "due": due,
+        "due_ms": receipt.due_ms,
+        "bucket": receipt.bucket,
+    }
+    text = f"{receipt.id}  due {due}  {in_time(wait_ms)}  bucket {receipt.bucket}"
+    is_created = receipt.answer.value == "created"
+    return data, text if is_created else f"{text}  {receipt.answer.value}"

@@ -1,0 +1,1 @@
+"""Commands that start a process, or prepare one."""

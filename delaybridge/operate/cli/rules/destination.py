@@ -1,0 +1,343 @@
+"""`delaybridge destination`: what waits for each destination, and the rules that steer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import delaybridge
+from delaybridge.operate.cli.messages.bulk import perform
+from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets
+from delaybridge.operate.cli.terminal import grammar
+from delaybridge.operate.cli.terminal.failure import Exit, refused
+from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.output import Row, moment_and_wait
+from delaybridge.operate.views.described import (
+    error_of,
+    place_data,
+    retrying_text,
+    rule_data,
+    tally_text,
+)
+from delaybridge.times import in_time, roughly
+
+if TYPE_CHECKING:
+    from delaybridge.operate.views.destinations import Place, Places
+    from delaybridge.store.namespace.rules import Rule
+
+_COUNTS = ("delayed", "parked", "in_flight", "dead")
+_PLACE = click.argument("destination", metavar="D")
+_OFF = option("--off", "Remove this rule.")
+
+
+@click.group(cls=Group)
+def destination() -> None:
+    """Pause, limit, spread, purge what goes to a destination.
+
+    D is a whole destination (rabbitmq:orders/close), an exchange or topic (rabbitmq:orders,
+    kafka:orders), or a broker (rabbitmq). A rule holds for all messages of D, is kept in Redis,
+    and is obeyed by all workers within a second.
+    """
+
+
+@destination.command("ls")
+@pass_call
+def ls(call: Invocation) -> None:
+    """List destinations that have messages, a rule or trouble.
+
+    A row counts the messages of narrower rows, too. If more than 2000 messages are in one state,
+    the numbers are estimates, and begin with ~.
+    """
+    with call.client() as client:
+        found = client.destinations()
+
+    def row(place: Place) -> Row:
+        return _row(place, found.now_ms)
+
+    def data(place: Place) -> dict[str, Any]:
+        return place_data(place, found)
+
+    if not call.output.table(
+        found.places, row, spare=("RULE", ">DEAD", ">IN FLIGHT", "NEXT DUE"), data=data
+    ):
+        call.note("no messages, no rules")
+    _show_notes(call, found)
+
+
+@destination.command("show")
+@_PLACE
+@pass_call
+def show(call: Invocation, destination: str) -> int:
+    """Show one destination: what waits, each rule in force, and which place sets it.
+
+    Exit code 3: there is no message to it, and no rule for it.
+    """
+    with call.client() as client:
+        found = client.destinations(destination)
+        kinds = client.kinds
+    (place,) = found.places
+    if call.output.json:
+        call.output.result(place_data(place, found), "")
+    else:
+        call.output.fields(_facts(place, found.now_ms))
+    _show_notes(call, found)
+    _warn_of_broker(call, destination, kinds)
+    return Exit.NOT_FOUND if _warn_if_unused(call, found) else Exit.DONE
+
+
+@destination.command("pause")
+@_PLACE
+@pass_call
+def pause(call: Invocation, destination: str) -> None:
+    """Publish nothing to D: what falls due waits, in order, and costs no attempt.
+
+    Messages that were handed to the broker before are delivered. Those with a ttl may expire.
+    """
+    _steer(call, destination, lambda client: client.pause(destination))
+
+
+@destination.command("resume")
+@_PLACE
+@pass_call
+def resume(call: Invocation, destination: str) -> None:
+    """End the pause of D: what waited goes out, the earliest first.
+
+    It is no error if D is not paused.
+    """
+    was_paused = True
+
+    def change(client: delaybridge.Client) -> Rule:
+        nonlocal was_paused
+        was_paused = client.destinations(destination).places[0].rule.paused
+        return client.resume(destination)
+
+    _steer(call, destination, change)
+    if not was_paused:
+        call.note(f"{destination} itself was not paused")
+
+
+@destination.command("limit")
+@_PLACE
+@option("--rate N/s", "Messages a second, of all workers together; also N/m or N/h.")
+@_OFF
+@pass_call
+def limit(call: Invocation, destination: str, rate: str | None, off: bool) -> None:
+    """Publish at most so many messages a second to D. Limits of broader places hold as well."""
+    _check_off(off, "--rate", rate)
+    number = None if rate is None else _rate(rate)
+    _steer(call, destination, lambda client: client.limit(destination, number))
+
+
+@destination.command("spread")
+@_PLACE
+@click.argument("window", required=False)
+@_OFF
+@pass_call
+def spread(call: Invocation, destination: str, window: str | None, off: bool) -> None:
+    """Let messages due in one instant leave over WINDOW, as 10m; none of them early."""
+    _check_off(off, "WINDOW", window)
+    _steer(call, destination, lambda client: client.spread(destination, window))
+
+
+@destination.command("retry")
+@_PLACE
+@grammar.plan_options
+@grammar.further_plan_options
+@_OFF
+@pass_call
+def retry(call: Invocation, destination: str, off: bool, **plan: Any) -> None:
+    """Set what happens after failed publishes to D; options not given stay as they are.
+
+    The plan of a message comes before that of its destination, and both before the settings of
+    the workers. --dead-letter '' means the dead set, whatever else is set.
+    """
+    given = {field: value for field, value in plan.items() if value is not None}
+    _check_off(off, "--max-attempts", given or None, "give it, another option, or --off")
+    change = None if off else given
+    _steer(call, destination, lambda client: client.retry_plan(destination, change))
+
+
+@destination.command("purge")
+@_PLACE
+@option("--confirm D", "The destination once more: do not ask.")
+@option("--dry-run", "Only count its messages.")
+@pass_call
+def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool) -> int:
+    """Cancel all messages to D, also parked and paused ones, and delete its dead ones.
+
+    They are counted first. Messages already handed to the broker are too late: `in_flight`. None
+    of the others is delivered. A purge is not a pause: new messages are accepted meanwhile.
+    """
+    if confirm not in (None, destination):
+        what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
+        raise refused("--confirm", what, "confirm")
+    with call.client() as client:
+        _warn_of_broker(call, destination, client.kinds)
+        _warn_if_unused(call, client.destinations(destination))
+    targets = Targets(
+        place=destination,
+        default_states=(*PENDING_STATES, "dead"),
+        yes=confirm is not None,
+        dry_run=dry_run,
+        confirmed_by=f"--confirm {destination}",
+        repeated=True,
+    )
+    return perform(call, targets, "purge", delaybridge.Client.cancel_many)
+
+
+def _check_off(off: bool, flag: str, given: object, missing: str = "give it, or --off") -> None:
+    if off == (given is not None):
+        what = "given together with --off; give one of them" if off else f"missing; {missing}"
+        raise refused(flag, what)
+
+
+def _rate(text: str) -> float:
+    """`500/s`, `500`, `30/m` or `10/h`, in messages a second."""
+    number, slash, unit = text.partition("/")
+    seconds = {"s": 1, "m": 60, "h": 3600}.get(unit if slash else "s")
+    with suppress(ValueError):
+        if seconds is not None and number.isascii():
+            return float(number) / seconds
+    raise refused("--rate", f"got {text[:80]!r}; write 500/s, 30/m or 10/h", "bad_rate")
+
+
+def _steer(
+    call: Invocation, destination: str, change: Callable[[delaybridge.Client], Rule]
+) -> None:
+    """Change a rule, then show what holds for the destination now."""
+    with call.client(remedy="run the command again") as client:
+        rule = change(client)
+        found = None
+        with suppress(delaybridge.StoreError):  # the change was made: that is the result
+            found = client.destinations(destination)
+    if found is None:
+        data = {"destination": destination, "rule": rule_data(rule)}
+        call.output.result(data, f"{destination}  {_rule_text(rule) or 'no rule'}")
+        return
+    (place,) = found.places
+    numbers = _numbers(place)
+    text = f"{place.place}  {_state_text(place)}  "
+    text += f"{numbers['parked']} parked, {numbers['delayed']} delayed"
+    call.output.result(place_data(place, found), f"{text}  {_rule_text(rule)}".rstrip())
+    _show_notes(call, found)
+    _warn_if_unused(call, found)
+    if place.paused_by and not rule.paused:
+        call.note(f"still paused: delaybridge destination resume {place.paused_by[0]}")
+
+
+def _rule_text(rule: Rule) -> str:
+    """`rate=500/s retry.max_attempts=3`; a pause is shown as the state."""
+    fields = {n: value for n, value in rule_data(rule).items() if not n.startswith("paused")}
+    plan = fields.pop("retry", {})
+    fields |= {f"retry.{name}": value for name, value in plan.items()}
+    return " ".join(f"{n.removesuffix('_ms')}={_value(n, v)}" for n, v in fields.items())
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("_ms"):
+        return roughly(value)
+    if name == "dead_letter":
+        return value or "(the dead set)"
+    if name == "rate":
+        return _rate_text(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _rate_text(rate: float) -> str:
+    """`500/s`; seven digits, so that the highest rate is not 1e+06."""
+    return f"{rate:.7g}/s"
+
+
+def _numbers(place: Place) -> dict[str, str]:
+    """The counts, with ~ before estimates."""
+    return {name: tally_text(getattr(place, name)) for name in _COUNTS}
+
+
+def _state_text(place: Place) -> str:
+    """`paused`, `paused by rabbitmq`, `trouble`, `retrying 12`, `limited 500/s`, `ok`."""
+    if place.paused_by:
+        by = place.paused_by[0]
+        return "paused" if by == place.place else f"paused by {by}"
+    rate = place.in_force.get("rate")
+    limited = "" if rate is None else f"limited {_rate_text(rate[0])}"
+    if not place.trouble and place.retrying:
+        return f"retrying {sum(each.messages for each in place.retrying):,}"
+    return "trouble" if place.trouble else limited or "ok"
+
+
+def _row(place: Place, now_ms: int) -> Row:
+    numbers, due_ms = _numbers(place), place.next_due_ms
+    return {
+        "DESTINATION": place.place,
+        "STATE": _state_text(place),
+        ">DELAYED": numbers["delayed"],
+        ">PARKED": numbers["parked"],
+        ">IN FLIGHT": numbers["in_flight"],
+        ">DEAD": numbers["dead"],
+        "NEXT DUE": None if due_ms is None else in_time(due_ms - now_ms),
+        "RULE": _rule_text(place.rule) or None,
+    }
+
+
+def _facts(place: Place, now_ms: int) -> Iterator[tuple[str, object]]:
+    numbers, paused = _numbers(place), place.paused_by
+    yield "destination", place.place
+    yield "state", _state_text(place)
+    if paused:
+        yield "paused since", moment_and_wait(paused[1], now_ms) or "unknown"
+    yield "trouble", place.trouble
+    for each in place.retrying:
+        yield "retrying", retrying_text(each, now_ms)
+    for name in _COUNTS:
+        yield name.replace("_", " "), numbers[name]
+    yield "next due", moment_and_wait(place.next_due_ms, now_ms)
+    for name, (value, by) in place.in_force.items():
+        origin = "" if by == place.place else f"  (set for {by})"
+        yield name.removesuffix("_ms"), f"{_value(name, value)}{origin}"
+    if not place.levels:
+        yield "rules", "none: the settings of the workers hold"
+
+
+def _warn_if_unused(call: Invocation, found: Places) -> bool:
+    """Warn if nothing waits for a place, as after a typing error. Whether it has no rule either.
+
+    Of estimates and damaged buckets nothing is said: they may hide the messages.
+    """
+    (place,) = found.places
+    if (
+        found.damaged
+        or any(getattr(place, name).messages for name in _COUNTS)
+        or error_of(place)
+        or place.trouble
+    ):
+        return False
+    is_free = not rule_data(place.rule)
+    what = "no message and no rule" if is_free else "no message"
+    call.note(f"{place.place}: {what} there; see: delaybridge destination ls")
+    return is_free
+
+
+def _warn_of_broker(call: Invocation, destination: str, kinds: Mapping[str, str]) -> None:
+    broker = destination.partition(":")[0]
+    if broker not in kinds:
+        known = ", ".join(sorted(kinds)) or "none"
+        call.note(f"warning: no broker is named {broker!r} here; configured: {known}")
+
+
+def _show_notes(call: Invocation, found: Places) -> None:
+    if found.ignoring and any(place.levels for place in found.places):
+        names = ", ".join(found.ignoring[:5])
+        more = f" and {len(found.ignoring) - 5} more" if len(found.ignoring) > 5 else ""
+        call.note(f"warning: workers of an older version ignore these rules: {names}{more}")
+    if found.more and len(found.places) > 1:
+        call.note(f"{found.more:,} more destinations with fewer messages")
+    if error := max(map(error_of, found.places), default=0):
+        call.note(f"~: estimated from a sample; off by up to {error:,} (95 of 100 cases)")
+    for place, what in found.odd.items():
+        call.note(f"warning: ignored in the rule of {place}: {what}")
+    if found.damaged:
+        call.note("warning: not everything could be read; see: delaybridge doctor")

@@ -1,0 +1,1 @@
+"""Commands that show how the fleet is."""

@@ -1,0 +1,210 @@
+"""The fleet: `delaybridge worker ls` and `bucket ls`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from delaybridge.operate.cli.terminal.failure import Exit, Failure
+from delaybridge.operate.cli.terminal.grammar import DURATION, Group, option, pass_call
+from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.cli.terminal.output import Row
+from delaybridge.operate.doctor.sources import number_text, sources_of
+from delaybridge.operate.views.described import tally_text
+from delaybridge.times import format_duration, in_time, roughly
+
+if TYPE_CHECKING:
+    import delaybridge
+    from delaybridge import Stats
+    from delaybridge.operate.views.stats import BucketStats
+    from delaybridge.operate.views.waiting_on_purpose import Paused
+    from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.store.protocol.troubles import Retrying
+
+_LOOK_AGAIN_S = 0.2
+
+
+@click.group(cls=Group)
+def worker() -> None:
+    """The running workers."""
+
+
+@worker.command("ls")
+@pass_call
+def worker_ls(call: Invocation) -> int:
+    """List the workers and their buckets, and the ingest processes and their sources."""
+    found = _stats(call)
+    spare = (">PUBLISHED/S", "HOST", "VERSION", ">PID", "STARTED")
+    if not call.output.table(found.workers, lambda each: _worker_row(each, found), spare=spare):
+        call.note("no worker runs; start one: delaybridge scan")
+    if found.ingests:
+        call.note("")
+        show_sources(call, found)
+    return call.say_unseen(found.unseen)
+
+
+@worker.command("drain")
+@click.argument("name")
+@option(
+    "--timeout",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="How long to wait until its buckets are given back; 0s: only ask.",
+)
+@pass_call
+def worker_drain(call: Invocation, name: str, timeout: int) -> int:
+    """Have a worker give its buckets back and end, as SIGTERM does.
+
+    Other workers take its buckets at once. Whatever supervises the process may start it again: to
+    stop it for good, stop it there. Exit code 1: it still has buckets after the time-out.
+    """
+    with call.client() as client:
+        asked = client.run(lambda calls: calls.drain(name))
+        until_s = time.monotonic() + timeout / 1000
+        while not (left := _has_left(client, asked)) and time.monotonic() < until_s:
+            time.sleep(_LOOK_AGAIN_S)
+    if timeout and not left:
+        why = f"{name} was asked, and still works after {format_duration(timeout)}; ask again"
+        raise Failure(Exit.FAILED, "not_drained", None, why)
+    data = {"worker": name, "drained": left}
+    call.output.result(data, f"{'drained' if left else 'asked'} {name}")
+    return Exit.DONE
+
+
+def _has_left(client: delaybridge.Client, asked: WorkerInfo) -> bool:
+    """Whether this process holds nothing any more; another of its name may."""
+    found = client.stats()
+    of_its_name = [each.instance for each in found.workers if each.name == asked.name]
+    if of_its_name:
+        return asked.instance not in of_its_name
+    return all(bucket.owner != asked.name for bucket in found.buckets)
+
+
+@worker.command("reconnect")
+@click.argument("broker")
+@pass_call
+def worker_reconnect(call: Invocation, broker: str) -> None:
+    """Have all workers connect to a broker again, for example after its address has moved.
+
+    Nothing is lost: buckets stay where they are, and what the broker has not confirmed may still be
+    confirmed on the old connection.
+    """
+    with call.client() as client:
+        asked = client.run(lambda calls: calls.reconnect(broker))
+    call.output.result({"broker": broker, "workers": asked}, f"asked {', '.join(asked)}")
+
+
+@click.group(cls=Group)
+def bucket() -> None:
+    """The buckets and who owns them."""
+
+
+@bucket.command("ls")
+@pass_call
+def bucket_ls(call: Invocation) -> int:
+    """List the buckets: contents, owner, time left of its lease; on a Cluster its Redis server."""
+    found = _stats(call)
+    show_buckets(call, found)
+    return call.say_unseen(found.unseen)
+
+
+def _stats(call: Invocation) -> Stats:
+    with call.client() as client:
+        return client.stats()
+
+
+def retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
+    """Cells of a group of failing messages."""
+    return {
+        # Ends in + if only a sample of the messages was counted.
+        ">RETRYING": f"{each.messages:,}{'+' if found.retrying_sampled else ''}",
+        "DESTINATION": each.destination,
+        "REASON": each.reason,
+        "FAILING FOR": roughly(max(0, found.now_ms - each.since_ms)),
+        "EXAMPLE": each.example,
+    }
+
+
+def paused_row(each: Paused, now_ms: int) -> dict[str, str]:
+    """Cells of a paused place."""
+    return {
+        "PAUSED": each.place,
+        ">WAITING": tally_text(each.waiting),
+        "SINCE": "?" if each.since_ms is None else roughly(max(0, now_ms - each.since_ms)),
+    }
+
+
+def _rules_text(each: WorkerInfo, found: Stats) -> str | None:
+    if not found.rules.by_place or each.said.paused is None:
+        return "ignored" if found.rules.by_place else None
+    return f"obeyed, {len(each.said.paused)} paused" if each.said.paused else "obeyed"
+
+
+def _worker_row(each: WorkerInfo, found: Stats) -> Row:
+    started_ms = each.started_ms
+    return {
+        "NAME": each.name,
+        "HOST": each.host,
+        ">PID": "?" if each.pid is None else each.pid,
+        "VERSION": each.version,
+        ">BUCKETS": each.buckets,
+        "STARTED": "?" if started_ms is None else in_time(started_ms - found.now_ms),
+        "EXPIRES IN": roughly(each.expires_ms - found.now_ms),
+        "RULES": _rules_text(each, found),
+        ">PUBLISHED/S": number_text(each.pace.published_s),
+    }
+
+
+def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
+    """Cells of a bucket."""
+    if each.unseen:
+        unknown = (">DELAYED", ">IN FLIGHT", ">PARKED", ">DEAD", "NEXT DUE", "OVERDUE", "OWNER")
+        return {
+            ">BUCKET": each.bucket,
+            **dict.fromkeys((*unknown, "LEASE"), "?"),
+            "NODE": each.node,
+        }
+    return {
+        ">BUCKET": each.bucket,
+        ">DELAYED": each.delayed,
+        ">IN FLIGHT": each.in_flight,
+        ">PARKED": each.parked,
+        ">DEAD": each.dead,
+        "NEXT DUE": "-" if each.next_due_ms is None else in_time(each.next_due_ms - now_ms),
+        "OVERDUE": roughly(each.overdue_ms) if each.overdue_ms else "-",
+        "OWNER": each.owner or "none",
+        "LEASE": "-" if each.lease_ms is None else roughly(each.lease_ms),
+        "NODE": each.node,
+    }
+
+
+def show_buckets(call: Invocation, found: Stats) -> None:
+    """Print the buckets."""
+    spare = ("LEASE", ">PARKED", ">DEAD", ">IN FLIGHT")
+    call.output.table(found.buckets, lambda each: bucket_row(each, found.now_ms), spare=spare)
+
+
+def show_sources(call: Invocation, found: Stats) -> None:
+    """Print the sources of all ingest processes."""
+    call.output.table(
+        sources_of(found),
+        lambda pair: _source_row(*pair),
+        spare=(">TAKEN", "TARGET", ">RATE", "INGEST"),
+        data=lambda pair: {"ingest": pair[1].name, **pair[0]._asdict()},
+    )
+
+
+def _source_row(source: SourceInfo, process: IngestInfo) -> dict[str, str]:
+    return {
+        "INGEST": process.name,
+        "SOURCE": source.source,
+        "TARGET": source.target,
+        ">LAG": number_text(source.lag),
+        ">RATE": f"{number_text(source.rate)}/s",
+        ">TAKEN": number_text(source.total),
+        ">QUARANTINED": number_text(source.quarantined),
+        "STATE": source.condition,
+    }

@@ -1,0 +1,197 @@
+"""`delaybridge demo`: the whole bridge on one screen, one of its workers killed, and a verdict.
+
+With `--serve` the load has no end, and the console shows it (`showcase.py`).
+
+Runs a private Redis unless one is given, two `delaybridge scan` processes, and a consumer that
+imports only its client library. However the demo ends, no process and no queue or topic is left
+behind.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from delaybridge import __version__
+from delaybridge.client import Client
+from delaybridge.operate.demo.brokers import Target, target
+from delaybridge.operate.demo.observer import Failed, Observer
+from delaybridge.operate.demo.play import Plan, Play
+from delaybridge.operate.demo.result import POISON, RunResult
+from delaybridge.operate.demo.screen import Screen
+from delaybridge.operate.demo.servers import Process, environment, python
+from delaybridge.operate.demo.showcase import (
+    KINDS,
+    Showcase,
+    free_port,
+    open_in_browser,
+    until_serving,
+)
+from delaybridge.operate.demo.stores import DemoStore, place_at
+from delaybridge.worker.interrupts import interrupts
+
+__all__ = ["Plan", "run"]
+
+_WORKERS = ("w1", "w2")
+_LIBRARIES = {"kafka": "confluent_kafka", "rabbitmq": "pika"}
+# The workers' settings that differ from the defaults, as environment variables.
+_SETTINGS = {
+    "BUCKETS": 8,
+    "LEASE__TTL_MS": 1000,
+    "LEASE__RENEW_MS": 300,
+    "RETRY__MAX_ATTEMPTS": 3,
+    "RETRY__BASE_MS": 400,
+    "RETRY__MAX_MS": 1000,
+}
+
+
+def run(
+    plan: Plan,
+    broker: str | None,
+    redis: str | None = None,
+    *,
+    color: bool = False,
+    port: int | None = None,
+    serve: bool = False,
+    browser: bool = True,
+) -> int:
+    """Run the demo; 0 if the verdict is PASS, else 1.
+
+    broker: an amqp:// or kafka:// URL; None for a stand-in for Kafka. redis: the URL of a store;
+    None for a private one. color: whether to colour if stdout is a terminal. serve: keep a load up
+    until Ctrl-C, with the console on this port. browser: open it there. ConfigError, StoreError,
+    PublishUnavailable: the demo cannot start. Without `serve` Ctrl-C raises.
+    """
+    ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with interrupts(*ends) as check, ExitStack() as stack:
+        screen = stack.enter_context(Screen(color=color))
+        screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", style="bold")
+        try:
+            site = _site(stack, screen, broker, redis, [*KINDS] if serve else [])
+            faults = site.show(port, check, plan.kill, browser) if serve else site.play(plan, check)
+        except Failed as failure:
+            faults = [str(failure)]
+        screen.show_live()
+        if faults:
+            screen.line(f"FAIL: {'; '.join(faults)}", style="bold red")
+        else:
+            screen.line("PASS", style="bold green")
+        return 1 if faults else 0
+
+
+def _site(
+    stack: ExitStack, screen: Screen, broker: str | None, redis: str | None, parts: Sequence[str]
+) -> _Site:
+    """Open broker and store, and show them; they end with the stack."""
+    place = stack.enter_context(target(broker, parts))
+    stored = stack.enter_context(place_at(redis))
+    for line in f"store     {stored.about}".splitlines():
+        screen.line(line)
+    screen.line(f"broker    {place.about}")
+    kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
+    screen.line(f"          {kind} {', '.join(place.names)}{'' if place.is_stand_in else end}")
+    settings = environment(
+        **_SETTINGS,
+        NAMESPACE=stored.namespace,
+        REDIS_URL=stored.url,
+        REDIS__TIMEOUT_S=0.5,
+        **{f"BROKERS__{place.kind.upper()}": place.url},
+    )
+    return _Site(stack, screen, place, stored, settings)
+
+
+@dataclass
+class _Site:
+    """What both kinds of demo run on."""
+
+    stack: ExitStack
+    screen: Screen
+    place: Target
+    stored: DemoStore
+    settings: dict[str, str]
+
+    def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
+        """The run with a verdict; its faults."""
+
+        def start(name: str) -> Process:
+            return self.stack.enter_context(self._worker(name))
+
+        workers = [start(name) for name in _WORKERS]
+        consumer, client = self._consumer(plan.consumer), self._client()
+        _introduce(self.screen, plan, workers, consumer, _LIBRARIES[self.place.kind])
+        bin_ms = plan.seconds * 100
+        observer = Observer(self.screen, client, workers, consumer, start, bin_ms=bin_ms)
+        result = RunResult(Play(plan, observer, client, self.place).run(check))
+        self.screen.results(result, is_stand_in=self.place.is_stand_in)
+        return result.faults()
+
+    def show(
+        self, port: int | None, check: Callable[[], None], kill: bool, browser: bool
+    ) -> list[str]:
+        """The load without end; its faults."""
+        port = free_port(port)
+        # Longer than in the other demo, so that a takeover can be watched.
+        self.settings |= {
+            "DELAYBRIDGE_LEASE__TTL_MS": "3000",
+            "DELAYBRIDGE_LEASE__RENEW_MS": "1000",
+            "DELAYBRIDGE_REDIS__TIMEOUT_S": "1.8",
+        }
+        command = python("-m", "delaybridge", "--json", "serve", "--port", str(port))
+        serving = self.stack.enter_context(Process("serve", command, self.settings))
+        until_serving(serving)
+        consumer = self._consumer(Plan().consumer)
+        show = Showcase(self.screen, self._client(), self.place, self.stack, self._worker)
+        show.kills = kill
+        try:  # from the first line that invites to look, Ctrl-C is how it ends
+            self._invite(port, kill, browser)
+            show.run(consumer, serving, check)
+        except KeyboardInterrupt:
+            self.screen.show_live()
+        return show.verdict(consumer)
+
+    def _invite(self, port: int, kill: bool, browser: bool) -> None:
+        self.screen.line(f"console   http://127.0.0.1:{port}/", style="bold")
+        if browser:
+            open_in_browser(f"http://127.0.0.1:{port}/")
+        killed = "; a worker is killed every minute" if kill else ""
+        self.screen.line(f"plan      60 messages a second{killed};")
+        self.screen.line("          every 20 s one that cannot be delivered, for the page Dead")
+
+    def _worker(self, name: str) -> Process:
+        scan = python("-m", "delaybridge", "--json", "scan", "--name", name)
+        return Process(name, scan, self.settings)
+
+    def _consumer(self, program: Path) -> Process:
+        source = {"SOURCE": json.dumps(self.place.consume)}
+        process = Process("consumer", python(str(program)), environment() | source)
+        return self.stack.enter_context(process)
+
+    def _client(self) -> Client:
+        client = Client(
+            self.stored.url,
+            namespace=self.stored.namespace,
+            brokers={self.place.kind: self.place.url},
+            buckets=_SETTINGS["BUCKETS"],
+            timeout_s=20.0,
+        )
+        return self.stack.enter_context(client)
+
+
+def _introduce(
+    screen: Screen, plan: Plan, workers: list[Process], consumer: Process, library: str
+) -> None:
+    """Show the processes and the plan."""
+    pids = "  ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
+    lease_s = _SETTINGS["LEASE__TTL_MS"] // 1000
+    screen.line(f"workers   {pids}  {_SETTINGS['BUCKETS']} buckets, lease {lease_s} s")
+    screen.line(f"consumer  pid {consumer.pid}, imports only {library}, not delaybridge")
+    screen.line(
+        f"plan      {plan.messages:,} messages within {plan.seconds} s, "
+        f"one of them undeliverable ({POISON});"
+    )
+    kill = f"; at {plan.kill_at_s:g} s a worker is killed" if plan.kill else ""
+    screen.line(f"          {plan.cancelled} cancelled, {plan.rescheduled} rescheduled{kill}")

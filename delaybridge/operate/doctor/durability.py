@@ -1,0 +1,67 @@
+"""What `doctor` and `health` say of durability: what the Redis servers lack, and their disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from delaybridge.errors import StoreError
+from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.store.namespace.gate import Shortfall
+from delaybridge.store.protocol.command import Each, Steps, plain
+
+if TYPE_CHECKING:
+    from delaybridge.settings.settings import Settings
+    from delaybridge.store.redis.store import Store
+
+ABOUT = "durability"
+_LEAST_FREE = 0.1  # of the disk
+
+
+def durability(found: Sequence[Shortfall], settings: Settings) -> Iterator[Finding]:
+    """What Redis lacks of the durability that the settings ask for; else that it lacks nothing."""
+    servers: dict[Shortfall, list[str]] = {}
+    for each in found:
+        servers.setdefault(each._replace(server=""), []).append(each.server)
+    for each, named in servers.items():
+        level, what = WARN if each.is_mild else FAIL, each._replace(server=", ".join(named))
+        yield Finding(level, ABOUT, str(what), each.remedy)
+    if all(each.is_mild for each in found):
+        yield Finding(OK, ABOUT, settings.durability)
+
+
+def disk(store: Store, settings: Settings) -> Iterator[Finding]:
+    """Whether the disk of a Redis on this host is nearly full; elsewhere it cannot be seen."""
+    if not _is_here(settings.redis.url):
+        return
+    where = store.complete(_folder())
+    if where is None:
+        what = "CONFIG GET is refused: the disk of Redis was not checked"
+        yield Finding(WARN, "redis", what, "Allow +config|get, or watch it yourself")
+        return
+    try:
+        total, _, free = shutil.disk_usage(where)
+    except OSError:  # its folder is in a container, or not readable
+        return
+    if free < _LEAST_FREE * total:
+        what = f"the disk of Redis has {free / total:.0%} left"
+        yield Finding(WARN, "redis", what, "Make room: without it Redis refuses every write")
+
+
+def _folder() -> Steps[str | None]:
+    (reply,) = yield Each([plain("CONFIG GET", "dir")])
+    return None if isinstance(reply, StoreError) else reply[1].decode(errors="surrogateescape")
+
+
+def _is_here(url: str) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return True
+    host = parts.hostname or "localhost"
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""What is in the store, counted and described: for commands, pages and metrics."""

@@ -1,0 +1,263 @@
+"""Destinations as an operator sees and steers them: what waits for each, and its rule.
+
+A place is a broker (`rabbitmq`), an exchange or topic (`rabbitmq:orders`) or one whole destination
+(`rabbitmq:orders/close`). A place covers the narrower ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from delaybridge.accept.destination import parse_destination
+from delaybridge.backoff import RetryPlan
+from delaybridge.errors import MessageError, StoreError
+from delaybridge.message import Destination
+from delaybridge.operate.views.tally import (
+    MOST_DESTINATIONS,
+    UNREADABLE,
+    Tally,
+    tallied,
+    tally_of,
+)
+from delaybridge.store.fleet import announcements
+from delaybridge.store.messages.retrying import retrying_of
+from delaybridge.store.namespace import registry, rules
+from delaybridge.store.namespace.namespace import Namespace
+from delaybridge.store.namespace.rules import Change, Rule, Rules, label_of, place_of, places_of
+from delaybridge.store.protocol.command import Each, Steps, store_wide_error
+from delaybridge.store.protocol.replies import Tallied
+from delaybridge.store.protocol.troubles import SLOW, Retrying, Trouble
+
+PAUSED, TROUBLE, RETRYING, LIMITED, FLOWING = "paused", "trouble", "retrying", "limited", "ok"
+
+
+class Place(NamedTuple):
+    """What waits for one place, and how it is steered.
+
+    delayed, in_flight, parked, dead: its messages, also those of narrower places. next_due_ms: when
+    the first delayed one is due, in epoch milliseconds; of those read, if they are estimates.
+    levels: the rules in force, each with its place, from the broadest to its own. trouble: why
+    workers park its messages, or why it refuses them; None if neither, or only because of a rule.
+    retrying: messages to it, or to its exchange or topic, whose last publish failed.
+    """
+
+    place: str
+    delayed: Tally
+    in_flight: Tally
+    parked: Tally
+    dead: Tally
+    next_due_ms: int | None
+    levels: Sequence[tuple[str, Rule]]
+    trouble: str | None
+    retrying: Sequence[Retrying] = ()
+
+    @property
+    def rule(self) -> Rule:
+        """Its own rule, without those of broader places."""
+        return dict(self.levels).get(self.place, Rule())
+
+    @property
+    def paused_by(self) -> tuple[str, int | None] | None:
+        """The place whose rule pauses it, and since when; None: it is not paused."""
+        paused = (level for level in self.levels if level[1].paused)
+        return next(((place, rule.paused_ms) for place, rule in paused), None)
+
+    @property
+    def state(self) -> str:
+        """`paused`, `trouble`, `retrying`, `limited` or `ok`."""
+        if self.paused_by:
+            return PAUSED
+        if self.trouble:
+            return TROUBLE
+        if self.retrying:
+            return RETRYING
+        return LIMITED if "rate" in self.in_force else FLOWING
+
+    @property
+    def in_force(self) -> dict[str, tuple[Any, str]]:
+        """Each setting in force but the pause: its value, and the place whose rule sets it.
+
+        Of all rates the lowest; of other fields, and of each field of the retry plan
+        (`retry.max_attempts`), the value at the narrowest place.
+        """
+        found: dict[str, tuple[Any, str]] = {}
+        for place, rule in self.levels:
+            lowest = found.get("rate", (math.inf,))[0]
+            if rule.rate is not None and rule.rate < lowest:
+                found["rate"] = rule.rate, place
+            for field in ("spread_ms", "dead_letter"):
+                if (value := getattr(rule, field)) is not None:
+                    found[field] = value, place
+            for field in RetryPlan.__struct_fields__:
+                if (value := getattr(rule.retry, field, None)) is not None:
+                    found[f"retry.{field}"] = value, place
+        return found
+
+
+class Places(NamedTuple):
+    """Every place that has messages, a rule, or trouble at a worker.
+
+    now_ms: Redis' clock. more: how many others have messages, and fewer of them. odd: place -> what
+    of its rule is ignored, and why. ignoring: the workers of a version that knows no rules.
+    damaged: whether a bucket could not be counted: see doctor.
+    """
+
+    now_ms: int
+    places: list[Place]
+    more: int
+    odd: Mapping[str, str]
+    ignoring: list[str]
+    damaged: bool = False
+
+
+class Controls(Namespace):
+    """The calls that show and steer destinations."""
+
+    def destinations(self, only: str | None = None) -> Steps[Places]:
+        """All places, or one. Counts as `counts_by_destination`; a damaged bucket counts as empty.
+
+        Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
+        MessageError: `only` is no place.
+        """
+        only = None if only is None else place_of(only, self.kinds)
+        buckets = yield from self.open()
+        by_state = yield from tallied(buckets)
+        fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
+        replies = yield Each([*fleet, self.clock()])
+        everything = [reply for part in (*by_state, replies) for reply in part]
+        if (error := store_wide_error(everything)) is not None:
+            raise error
+        info, expiries, stored, now_us = replies
+        retrying, _ = yield from retrying_of(buckets)
+        living = announcements.workers([info, expiries], now_us // 1000)
+        known = announcements.obeyed(stored, living)
+        counts = PlaceCounts(self.kinds, by_state)
+        listed = counts.largest()
+        troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+        troubled = (each.destination.removesuffix(":") for each in troubles)
+        failing = (each.destination for each in retrying)
+        names = [only] if only else sorted({*listed, *known.by_place, *troubled, *failing})
+        return Places(
+            now_us // 1000,
+            [self._place(name, counts, known, troubles, retrying) for name in names],
+            len(counts.labels) - len(listed),
+            known.odd,
+            [each.name for each in living if not each.obeys_rules],
+            damaged=any(isinstance(reply, StoreError) for reply in everything),
+        )
+
+    def _place(
+        self,
+        place: str,
+        counts: PlaceCounts,
+        known: Rules,
+        troubles: Sequence[Trouble],
+        retrying: Sequence[Retrying],
+    ) -> Place:
+        delayed, in_flight, parked, dead = counts.of(place)
+        if not parked.messages:  # announced while the last ones went out, as after a pause
+            troubles = [each for each in troubles if each.reason != SLOW]
+        why = (_why(each, place) for each in troubles if touches(each, place, self.kinds))
+        return Place(
+            place, delayed, in_flight, parked, dead,
+            next_due_ms=counts.next_due_ms.get(place),
+            levels=known.levels(*places_of(place, self.kinds)),
+            trouble=next(why, None),
+            retrying=[each for each in retrying if overlaps(each.destination, place, self.kinds)],
+        )  # fmt: skip
+
+    def steer(self, place: str, change: Change) -> Steps[Rule]:
+        """Change the rule of a place that names a broker of this client, or has a rule already.
+
+        MessageError if it is none, or the change is wrong.
+        """
+        place = place_of(place, self.kinds)
+        if place.partition(":")[0] not in self.kinds:
+            (stored,) = yield [rules.read(self.namespace)]
+            if place.encode() not in stored:
+                parse_destination(f"{place}:" if ":" not in place else place, self.kinds)  # raises
+        return (yield from rules.change(self.namespace, place, change))
+
+    def pause(self, place: str) -> Steps[Rule]:
+        """Pause a place; if it is paused already, it stays so since then.
+
+        With a ledger that is a change, too: the ledger may have a later one that ends the pause.
+        """
+        place = place_of(place, self.kinds)
+        stored, now_us = yield [rules.read(self.namespace), self.clock()]
+        rule = rules.understood(stored).by_place.get(place, Rule())
+        since_ms = rule.paused_ms if rule.paused else now_us // 1000
+        change = {"paused": True, "paused_ms": since_ms}
+        return (yield from self.steer(place, change))
+
+    def resume(self, place: str) -> Steps[Rule]:
+        """End the pause of a place."""
+        return (yield from self.steer(place, {"paused": None, "paused_ms": None}))
+
+
+class PlaceCounts:
+    """The messages of each place. by_state: the tallies of all buckets, as `tallied` has them."""
+
+    def __init__(
+        self, kinds: Mapping[str, str], by_state: Sequence[Sequence[Tallied | StoreError]]
+    ) -> None:
+        self.next_due_ms: dict[str, int] = {}
+        self.labels = Counter[str]()  # messages of each exchange, topic or queue
+        self._by_state = [
+            [self._by_place(one, kinds) for one in tallies if not isinstance(one, StoreError)]
+            for tallies in by_state
+        ]
+        for one in self._by_state[0]:  # of delayed messages
+            for place, score in one.firsts.items():
+                first_ms = self.next_due_ms.get(place, int(score))
+                self.next_due_ms[place] = min(first_ms, int(score))
+
+    def of(self, place: str) -> list[Tally]:
+        """In each state."""
+        return [tally_of(place, strata) for strata in self._by_state]
+
+    def largest(self) -> list[str]:
+        """The labels with the most messages."""
+        return [label for label, _ in self.labels.most_common(MOST_DESTINATIONS)]
+
+    def _by_place(self, one: Tallied, kinds: Mapping[str, str]) -> Tallied:
+        """The same by place: each message counts for every place that covers it."""
+        counts, firsts = Counter[str](), dict[str, float]()
+        for destination, messages in one.counts.items():
+            covering = places_of(destination or UNREADABLE, kinds)
+            self.labels[label_of(covering)] += messages
+            for place in covering:
+                counts[place] += messages
+                score = one.firsts[destination]
+                firsts[place] = min(firsts.get(place, score), score)
+        return one._replace(counts=counts, firsts=firsts)
+
+
+def within(place: str, kinds: Mapping[str, str]) -> Destination | None:
+    """The destination that a place is, or any of its broker; None if that is unknown."""
+    broker = place.partition(":")[0]
+    if broker not in kinds:
+        return None
+    with suppress(MessageError):
+        return parse_destination(place, kinds)
+    return Destination(broker, kinds[broker], "")
+
+
+def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:
+    """Whether a trouble, and not a rule, stops messages of a place or of a part of it."""
+    where = trouble.destination.removesuffix(":")
+    return not trouble.is_by_rule and overlaps(where, place, kinds)
+
+
+def overlaps(a: str, b: str, kinds: Mapping[str, str]) -> bool:
+    """Whether one place covers the other."""
+    return a in places_of(b, kinds) or b in places_of(a, kinds)
+
+
+def _why(trouble: Trouble, place: str) -> str:
+    where = trouble.destination.removesuffix(":")
+    return f"{'' if where == place else f'{where}: '}{trouble.reason} ({trouble.worker})"

@@ -1,0 +1,289 @@
+"""Stats: the counts of a namespace and its buckets, and the state of its fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from delaybridge.errors import StoreError
+from delaybridge.message import State
+from delaybridge.operate.views.waiting_on_purpose import (
+    WAITING,
+    Paused,
+    late_from_ms,
+    paused_places,
+    unheld,
+)
+from delaybridge.recurring import stored
+from delaybridge.store.fleet import announcements
+from delaybridge.store.fleet.announcements import IngestInfo, LedgerDrift, WorkerInfo
+from delaybridge.store.messages.retrying import retrying_of
+from delaybridge.store.namespace import damage, history_alarm, orphans, registry, repairs, rules
+from delaybridge.store.namespace.damage import Damage
+from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.namespace.namespace import Namespace
+from delaybridge.store.namespace.orphans import Orphans
+from delaybridge.store.namespace.rules import NO_RULES, Rules
+from delaybridge.store.namespace.silent_buckets import Unseen, by_node, why_unseen
+from delaybridge.store.protocol import replies
+from delaybridge.store.protocol.command import (
+    RedisCommand,
+    Steps,
+    grouped,
+    plain,
+    store_wide_error,
+)
+from delaybridge.store.protocol.troubles import Retrying, Trouble
+from delaybridge.store.protocol.verbs import Bucket
+
+_SIZES = 6  # replies to `orphans.listing`
+_SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
+
+
+class BucketStats(NamedTuple):
+    """One bucket: its number and the number of its messages in each state.
+
+    next_due_ms: the earliest due time in epoch milliseconds, None if nothing is delayed.
+    overdue_ms: how late the oldest waiting message is, 0 if none is late; without those that a
+    pause or a rate of their destination holds back. owner: the worker that
+    holds the lease, None if it is free; lease_ms: the milliseconds until the lease expires.
+    damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
+    messages deleted because there were too many or they were too old. node: the Redis server that
+    has it, on a Cluster. unseen: why nothing is known of the bucket now; all counts are 0 then.
+    orphans: messages that were found in no set of the bucket, until an operator clears the alarm.
+    unlisted: messages that are in no set now, so they count as nothing, and as overdue neither.
+    """
+
+    bucket: int
+    delayed: int
+    in_flight: int
+    parked: int
+    dead: int
+    next_due_ms: int | None
+    overdue_ms: int
+    owner: str | None
+    lease_ms: int | None
+    damage: tuple[Damage, ...] = ()
+    dead_dropped: int = 0
+    node: str = ""
+    unseen: str = ""
+    orphans: Orphans = Orphans()
+    unlisted: int = 0
+
+
+class Stats(NamedTuple):
+    """The namespace: the number of its messages in each state, its buckets and its processes.
+
+    now_ms: the time of the count, in epoch milliseconds of Redis' clock. next_due_ms, overdue_ms,
+    dead_dropped: as in `BucketStats`, for all buckets. workers, ingests: the living processes.
+    retrying: messages whose last publish failed, about a thousand of each bucket;
+    retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
+    of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
+    read. paused: the places that operators have paused. recurring_late_ms: for how long no worker
+    has made recurring messages that it should have looked at; 0 if it is less than ten seconds.
+    redis: how its servers work together, empty for one alone. What is on a server of a Cluster that
+    does not answer is missing from all counts: `unseen`.
+    setbacks: Redis came back with an older past, or empty, and nobody has cleared it.
+    """
+
+    now_ms: int
+    delayed: int
+    in_flight: int
+    parked: int
+    dead: int
+    next_due_ms: int | None
+    overdue_ms: int
+    buckets: list[BucketStats]
+    workers: list[WorkerInfo]
+    ingests: Sequence[IngestInfo] = ()
+    retrying: Sequence[Retrying] = ()
+    retrying_sampled: bool = False
+    troubles: Sequence[Trouble] = ()
+    damage: tuple[Damage, ...] = ()
+    dead_dropped: int = 0
+    rules: Rules = NO_RULES
+    odd_rules: Sequence[Damage] = ()
+    paused: Sequence[Paused] = ()
+    recurring_late_ms: int = 0
+    setbacks: Sequence[Setback] = ()
+    redis: str = ""
+
+    @property
+    def unseen(self) -> list[Unseen]:
+        """The servers that do not answer, with their buckets."""
+        return by_node((each.bucket, each.node, each.unseen) for each in self.buckets)
+
+    @property
+    def mended(self) -> dict[int, Orphans]:
+        """Bucket -> what its owners found when its keys contradicted one another, if they did."""
+        return {each.bucket: each.orphans for each in self.buckets if each.orphans.at_ms}
+
+    @property
+    def held_back(self) -> dict[int, Orphans]:
+        """The same of the buckets with orphans that wait for the operator."""
+        return {each.bucket: each.orphans for each in self.buckets if each.orphans.waiting}
+
+    @property
+    def orphans(self) -> Orphans:
+        """The same of all buckets."""
+        return repairs.summed(self.mended | self.held_back)
+
+    @property
+    def ledger(self) -> LedgerDrift | None:
+        """How far ledger and Redis differed when they were compared last; None: there is none."""
+        return announcements.drift_of(self.workers)
+
+    @property
+    def ignoring(self) -> list[str]:
+        """The workers of a version that knows no rules of destinations."""
+        return [each.name for each in self.workers if not each.obeys_rules]
+
+    @property
+    def all_damage(self) -> list[Damage]:
+        """Damage to the namespace's own keys, then to those of its buckets."""
+        return [*self.damage, *(one for bucket in self.buckets for one in bucket.damage)]
+
+
+class Counting(Namespace):
+    """The call that counts."""
+
+    def stats(self) -> Steps[Stats]:
+        """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail.
+
+        Buckets on a server of a Cluster that does not answer are `unseen`; without the server of
+        the namespace's own keys nothing can be counted: StoreUnavailable.
+        """
+        buckets = yield from self.open()
+        parts = [
+            part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))
+        ]
+        parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
+        parts.append(damage.look_at_lists(self.namespace))
+        look = stored.first_look(self.namespace)
+        parts.append([look, *_kept(self.namespace), self.clock()])
+        found = yield from grouped(parts)
+        *of_buckets, workers, ingests, lists, (look_ms, rules_kept, went_back, now_us) = found
+        if error := store_wide_error([*workers, *ingests, *lists, look_ms, rules_kept, now_us]):
+            raise error
+        now_ms = now_us // 1000
+        pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
+        counts = yield from confirmed(buckets, [self._counts_of(*each, now_ms) for each in pairs])
+        seen = [bucket for bucket, count in zip(buckets, counts, strict=True) if not count.unseen]
+        retrying, is_sampled = yield from retrying_of(seen)
+        living = announcements.workers(workers, now_ms, [count.owner for count in counts])
+        troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+        known = announcements.obeyed(rules_kept, living)
+        counts = yield from unheld(buckets, counts, known, self.kinds, now_ms, troubles)
+        return Stats(
+            **_overall(counts),
+            now_ms=now_ms,
+            buckets=counts,
+            workers=living,
+            ingests=announcements.ingests(ingests, now_ms),
+            retrying=retrying,
+            retrying_sampled=is_sampled,
+            troubles=troubles,
+            damage=(*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
+            setbacks=history_alarm.kept(went_back),
+            recurring_late_ms=stored.late_look_ms(look_ms, now_ms),
+            redis=self.placement.about(),
+            **(yield from self._steered(known, rules_kept, seen)),
+        )
+
+    def _counts_of(
+        self, bucket: Bucket, counted: list[Any], looked: list[Any], now_ms: int
+    ) -> BucketStats:
+        node = self.placement.node_of(bucket.key("due"))
+        why = why_unseen(node, store_wide_error([*counted, *looked]))
+        found = () if why else damage.found(bucket, looked)
+        return bucket_stats(bucket, counted, found, now_ms)._replace(node=node, unseen=why)
+
+    def _steered(
+        self,
+        known: Rules,
+        rules_kept: Mapping[bytes, bytes] | StoreError,
+        seen: Sequence[Bucket],
+    ) -> Steps[dict[str, Any]]:
+        paused = yield from paused_places(seen, known, self.kinds)
+        odd = rules.damage(self.namespace, rules_kept)
+        return {"rules": known, "odd_rules": odd, "paused": paused}
+
+
+def _kept(namespace: str) -> list[RedisCommand[Any]]:
+    """What operators and workers have left there."""
+    return [rules.read(namespace), history_alarm.read(namespace)]
+
+
+def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:
+    """The counts of the namespace."""
+    sums: dict[str, Any] = {field: sum(getattr(c, field) for c in counts) for field in _SUMMED}
+    dues_ms = (count.next_due_ms for count in counts if count.next_due_ms is not None)
+    overdue_ms = max(count.overdue_ms for count in counts)
+    return sums | {"next_due_ms": min(dues_ms, default=None), "overdue_ms": overdue_ms}
+
+
+def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps[list[BucketStats]]:
+    """The same counts; a message is `unlisted` only if a second look finds it so, too."""
+    doubtful = [each.bucket for each in counts if each.unlisted]
+    if not doubtful:
+        return [*counts]
+    looked = yield from grouped([orphans.listing(buckets[number]) for number in doubtful])
+    found = [*counts]
+    for number, sizes in zip(doubtful, looked, strict=True):
+        again = orphans.unlisted([None if isinstance(n, StoreError) else n for n in sizes])
+        found[number] = counts[number]._replace(unlisted=min(counts[number].unlisted, again))
+    return found
+
+
+def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[RedisCommand[Any]]:
+    """The commands whose replies `bucket_stats` reads, in this order.
+
+    waiting: messages of these states are overdue if they are late.
+    """
+    due = bucket.key("due")
+    others: list[RedisCommand[Any]] = [
+        plain("ZRANGE", due, 0, 0, "WITHSCORES", parse=replies.read_first_score),
+        bucket.holder(),
+        plain("PTTL", bucket.key("lease"), parse=int),
+        plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
+    ]
+    firsts = (bucket.page(state, limit=1) for state in waiting)
+    return [*orphans.listing(bucket), *others, *firsts, *orphans.commands(bucket)]
+
+
+def bucket_stats(
+    bucket: Bucket, replies: list[Any], found: Iterable[Damage], now_ms: int
+) -> BucketStats:
+    """The counts in the replies to `count_commands`. found: the bucket's damage."""
+    # A damaged key is not counted, but listed as damage.
+    *replies, totals, waiting = replies
+    counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
+    delayed, in_flight, parked, dead, *_ = sizes = counts[:_SIZES]
+    head, holder, left_ms, dropped, *firsts = counts[_SIZES:]
+    rows = (row for page in firsts if page for row in page[0])
+    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
+    return BucketStats(
+        bucket=bucket.number,
+        delayed=delayed or 0,
+        in_flight=in_flight or 0,
+        parked=parked or 0,
+        dead=dead or 0,
+        next_due_ms=None if head is None else int(head),
+        overdue_ms=max(0, now_ms - min(late_ms, default=now_ms)),
+        owner=holder,
+        lease_ms=left_ms if holder is not None else None,
+        damage=tuple(found),
+        dead_dropped=dropped or 0,
+        orphans=orphans.orphans_of(totals, waiting),
+        unlisted=orphans.unlisted(sizes),
+    )
+
+
+def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> Iterable[Damage]:
+    """Damage that workers reported and that `damage.look` does not show."""
+    shown = {str(count.bucket) for count in counts if count.damage}
+    for worker in living:
+        for bucket, text in worker.damaged.items():
+            if bucket not in shown and text:
+                what, _, remedy = text.partition("; mend it: ")
+                yield Damage(f"bucket {bucket}", f"waits: {what}", remedy or "see the worker's log")

@@ -1,5 +1,0 @@
-"""HTTP: each message is a POST to a configured host, signed; the answer's status is the outcome."""
-
-from delaybridge.publish.http.publisher import HttpPublisher as publisher
-
-__all__ = ["publisher"]

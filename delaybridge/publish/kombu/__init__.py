@@ -1,5 +1,0 @@
-"""Publishes through any of kombu's transports, one message at a time on a thread."""
-
-from delaybridge.publish.kombu.publisher import KombuPublisher as publisher
-
-__all__ = ["publisher"]

@@ -1,0 +1,1 @@
+"""Publishers beside RabbitMQ and Kafka. The engine finds them by their entry points."""

@@ -1,0 +1,257 @@
+"""What a client does about recurring messages: `client.recurring`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from delaybridge.errors import MessageError, shown
+from delaybridge.message import Answer
+from delaybridge.recurring.cron import check_cron, check_zone
+from delaybridge.recurring.definition import Definition, Scalar, check_every
+from delaybridge.recurring.definitions import Backfilled, Recurring
+from delaybridge.store.calls import Calls
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.redis.store import AsyncStore, Store
+from delaybridge.times import At, Delay, at_ms, delay_ms
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_RUNS = 1000
+
+
+class Preview(NamedTuple):
+    """words: when it runs. times: the next runs, in its time zone."""
+
+    words: str
+    times: list[datetime]
+
+
+class RecurringMessages:
+    """Recurring messages of a `Client`.
+
+    A definition says what is sent, where, and when. Workers make a message of each run, one run
+    ahead, with the id `NAME@DUE`, as `report@2026-11-23T09:00:00Z`.
+    """
+
+    def __init__(self, calls: Calls, store: Store) -> None:
+        self._calls, self._store = calls, store
+
+    def add(self, name: str, destination: str, body: bytes | str | None, **fields: Any) -> Answer:
+        """Add a definition.
+
+        Args:
+            name: 1 to 100 letters, digits, `.`, `_`, `-`.
+            destination: as for `Client.schedule`.
+            body: as for `Client.schedule`. In text, bytes and headers, `${due}`, `${due_ms}` and
+                `${name}` stand for the run's due time and the name; write `$${` for `${`.
+            cron: 5 fields, as `*/15 9-17 * * MON-FRI`, or 6 with seconds in front; or `every`:
+                `"30s"`, a timedelta or seconds, at least one second.
+            tz: the time zone of `cron`, as `Europe/Berlin`; by default UTC.
+            start, end: no run is due before or after; an aware datetime or RFC 3339 text. `every`
+                counts from `start`, else from midnight 1970 in UTC.
+            missed: which runs are made that became due while no worker ran: `one` (the default),
+                `skip` or `all`.
+            headers, properties, key, priority, ttl, at_most_once, retry: as for `Client.schedule`;
+                values of headers are text, numbers or booleans, and the key is text.
+            paused: add it paused.
+            replace: replace another definition of this name; its runs that are not due are
+                cancelled.
+
+        Returns:
+            `created`, `duplicate` (it is there already) or `replaced`.
+
+        Raises:
+            MessageError: an argument is wrong, or there are 10,000 definitions.
+            MessageConflict: a MessageError: the name has another definition.
+            ConfigError: `cron` needs `pip install "delaybridge[recurring]"`.
+        """
+        replace = fields.pop("replace", False)
+        definition = definition_of(name, destination, body, **fields)
+        return self._store.complete(self._calls.add_recurring(definition, replace=replace))
+
+    def list(self) -> list[Recurring]:
+        """Every definition by name, with its state, next and last run."""
+        return self._store.complete(self._calls.all_recurring())
+
+    def get(self, name: str) -> Recurring | None:
+        """One definition; None if there is none of this name."""
+        return self._store.complete(self._calls.recurring(name))
+
+    def pause(self, name: str) -> bool:
+        """Make no further run, and cancel those that are not due; False: no such definition."""
+        found = self._store.complete(self._calls.pause_recurring(name, paused=True))
+        return found is not None
+
+    def resume(self, name: str) -> bool:
+        """Go on with the first run from now on; False: no such definition."""
+        found = self._store.complete(self._calls.pause_recurring(name, paused=False))
+        return found is not None
+
+    def remove(self, name: str) -> bool:
+        """Remove a definition, and cancel its runs that are not due; False: there is none."""
+        return self._store.complete(self._calls.remove_recurring(name)) is not None
+
+    def run(self, name: str) -> Receipt | None:
+        """Schedule one more run, due now; the plan stays as it is. None: no such definition."""
+        return self._store.complete(self._calls.run_recurring(name))
+
+    def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
+        """Make the runs from `start` until before `end` (now) that were not made.
+
+        They are due at once, in order, without a ttl. The same call again makes nothing twice.
+
+        Raises:
+            MessageError: the span is in the future, or has more than 10,000 runs.
+        """
+        return self._store.complete(_backfill(self._calls, name, start, end))
+
+    def preview(
+        self, cron: str | None = None, *, every: Delay = None, tz: str = "UTC", count: int = 5
+    ) -> Preview:
+        """When a definition with these times would run next. No I/O."""
+        return preview_of(cron, every, tz, count)
+
+
+class AsyncRecurringMessages:
+    """Recurring messages of an `AsyncClient`: the same methods as `RecurringMessages`."""
+
+    def __init__(self, calls: Calls, store: AsyncStore) -> None:
+        self._calls, self._store = calls, store
+
+    async def add(
+        self, name: str, destination: str, body: bytes | str | None, **fields: Any
+    ) -> Answer:
+        """Add a definition: `created`, `duplicate` or `replaced`."""
+        replace = fields.pop("replace", False)
+        definition = definition_of(name, destination, body, **fields)
+        return await self._store.complete(self._calls.add_recurring(definition, replace=replace))
+
+    async def list(self) -> list[Recurring]:
+        """Every definition by name, with its state, next and last run."""
+        return await self._store.complete(self._calls.all_recurring())
+
+    async def get(self, name: str) -> Recurring | None:
+        """One definition; None if there is none of this name."""
+        return await self._store.complete(self._calls.recurring(name))
+
+    async def pause(self, name: str) -> bool:
+        """Make no further run, and cancel those that are not due; False: no such definition."""
+        found = await self._store.complete(self._calls.pause_recurring(name, paused=True))
+        return found is not None
+
+    async def resume(self, name: str) -> bool:
+        """Go on with the first run from now on; False: no such definition."""
+        found = await self._store.complete(self._calls.pause_recurring(name, paused=False))
+        return found is not None
+
+    async def remove(self, name: str) -> bool:
+        """Remove a definition, and cancel its runs that are not due; False: there is none."""
+        return await self._store.complete(self._calls.remove_recurring(name)) is not None
+
+    async def run(self, name: str) -> Receipt | None:
+        """Schedule one more run, due now; the plan stays as it is. None: no such definition."""
+        return await self._store.complete(self._calls.run_recurring(name))
+
+    async def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
+        """Make the runs from `start` until before `end` (now) that were not made."""
+        return await self._store.complete(_backfill(self._calls, name, start, end))
+
+    def preview(
+        self, cron: str | None = None, *, every: Delay = None, tz: str = "UTC", count: int = 5
+    ) -> Preview:
+        """When a definition with these times would run next. No I/O."""
+        return preview_of(cron, every, tz, count)
+
+
+def definition_of(
+    name: str,
+    destination: str,
+    body: bytes | str | None,
+    *,
+    every: Delay = None,
+    start: At = None,
+    end: At = None,
+    headers: Mapping[str, Scalar] | list[tuple[str, Scalar]] = (),  # type: ignore[assignment]
+    properties: Mapping[str, Scalar] | None = None,
+    ttl: Delay = None,
+    retry: Mapping[str, Any] | None = None,
+    **same: Any,
+) -> Definition:
+    """A definition of a caller's arguments, not checked yet. MessageError: one cannot be read.
+
+    same: arguments that have the same names and values in a definition.
+    """
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    text, data = _content(body)
+    return Definition(
+        name=name,
+        destination=destination,
+        body=text,
+        body_base64=data,
+        every_ms=None if every is None else delay_ms(every, field="every"),
+        start_ms=None if start is None else at_ms(start, field="start"),
+        end_ms=None if end is None else at_ms(end, field="end"),
+        headers=tuple((each, _header(each, value)) for each, value in pairs),
+        properties=dict(properties or {}),
+        ttl_ms=None if ttl is None else delay_ms(ttl, field="ttl"),
+        retry=None if retry is None else dict(retry),
+        **same,
+    )
+
+
+def preview_of(cron: str | None, every: Delay, tz: str, count: int) -> Preview:
+    """The words and the next runs of these times."""
+    now_ms = time.time_ns() // 1_000_000
+    if not isinstance(count, int) or not 1 <= count <= _MOST_RUNS:
+        raise MessageError("bad_limit", "count", f"got {shown(count)}; give 1 to {_MOST_RUNS}")
+    if (cron is None) == (every is None):
+        raise MessageError("time_required", "cron", "give either cron or every")
+    if cron is not None:
+        cron = check_cron(cron, now_ms)
+    definition = definition_of("preview", "", "", cron=cron, every=every, tz=check_zone(tz))
+    check_every(definition.every_ms)
+    return preview_of_definition(definition, count, now_ms)
+
+
+def preview_of_definition(definition: Definition, count: int, now_ms: int) -> Preview:
+    """The words and the next runs of a definition."""
+    zone = ZoneInfo(definition.tz)
+    found = islice(definition.times(now_ms), count)
+    times = [(_EPOCH + timedelta(milliseconds=due_ms)).astimezone(zone) for due_ms in found]
+    return Preview(definition.explained(), times)
+
+
+def _backfill(calls: Calls, name: str, start: At, end: At) -> Steps[Backfilled | None]:
+    if start is None:
+        raise MessageError("time_required", "start", "missing; say where to begin")
+    to_ms = None if end is None else at_ms(end, field="end")
+    return calls.backfill_recurring(name, at_ms(start, field="start"), to_ms)
+
+
+def _content(body: object) -> tuple[str | None, bytes | None]:
+    """The body as text if it is UTF-8, else as bytes."""
+    if body is None or isinstance(body, str):
+        return body, None
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise MessageError("bad_body", "body", f"got {type(body).__name__}; give bytes or text")
+    try:
+        return bytes(body).decode(), None
+    except UnicodeDecodeError:
+        return None, bytes(body)
+
+
+def _header(name: object, value: object) -> Scalar:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise MessageError("bad_header", f"headers.{name}", "not UTF-8; give text") from None
+    if not isinstance(value, str | int | float | None):
+        what = f"got {type(value).__name__}; give text, a number or a boolean"
+        raise MessageError("bad_header", f"headers.{name}", what)
+    return value

@@ -1,0 +1,40 @@
+"""Watch: finds a scanner that hangs: the same overdue message is next to be fired for too long."""
+
+from __future__ import annotations
+
+from delaybridge.events import Emit, Stuck
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.leases.bucket_calls import Asking
+from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.wheel.waiting import WaitingCopies
+
+
+class Watch:
+    """Compares the first ripe copy with the one seen before."""
+
+    def __init__(self, waiting: WaitingCopies, lanes: Lanes, asking: Asking, emit: Emit) -> None:
+        self._waiting, self._lanes, self._asking, self._emit = waiting, lanes, asking, emit
+        self._first: Copy | None = None
+        self._since_ms = 0
+
+    def look(self, now_ms: int, limit_ms: int) -> RuntimeError | None:
+        """An error if the same copy has been first for `limit_ms`, else None.
+
+        A copy is not stuck while it waits for room in its lane, or while the store is silent.
+        """
+        ripe = self._waiting.ripe
+        first, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._asking.silent_at_ms)
+        if first is None or first is not self._first:
+            self._first, self._since_ms = first, now_ms
+        elif now_ms - since_ms > limit_ms:
+            if self._lanes.waits_for_room(first, since_ms):
+                self._since_ms = now_ms
+                return None
+            self._emit(Stuck(overdue_ms=now_ms - int(first.score)))
+            return RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms")
+        return None
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set."""
+        self._since_ms += step_ms
+        self._asking.silent_at_ms += step_ms

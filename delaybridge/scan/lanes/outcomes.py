@@ -1,0 +1,184 @@
+"""Outcomes: a publish that ended gives its copy an exit: settle, retry, bury or park."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from delaybridge import failpoints
+from delaybridge.errors import DecodeError
+from delaybridge.events import (
+    Buried,
+    CircuitClosed,
+    CircuitOpened,
+    DeadLettered,
+    Dropped,
+    Emit,
+    Published,
+    PublishFailed,
+    Retried,
+)
+from delaybridge.histogram import spread
+from delaybridge.message import PULL, Destination
+from delaybridge.publish import Fault, Outcome, Verdict
+from delaybridge.scan.lanes.dead_letters import Letter
+from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.parking import Parking
+from delaybridge.scan.lanes.retry import CircuitState
+from delaybridge.scan.leases.copy import Copy, Lot
+
+ERROR_CHARS = 200  # of an error that is kept with a message, or announced
+_REASON_CHARS = 500  # of the reason kept with a dead message
+
+
+class Outcomes:
+    """Gives an exit to each copy whose publish ended."""
+
+    def __init__(
+        self,
+        parking: Parking,
+        emit: Emit,
+        *,
+        route: Callable[[str, int], tuple[Destination, Lane]],
+        send: Callable[[Letter], None],
+    ) -> None:
+        """send: publishes a letter."""
+        self._parking, self._emit = parking, emit
+        self._route, self._send = route, send
+
+    def confirmed(
+        self, lane: Lane, copies: Sequence[Copy], now_ms: int, took_ms: Sequence[int]
+    ) -> None:
+        """The broker has taken responsibility for the copies: settle them.
+
+        took_ms: of each batch that is answered by now.
+        """
+        lane.refusing = None
+        if failpoints.ARE_SET:
+            failpoints.reach("settle.before")
+        settled: dict[Lot, list[Copy]] = {}
+        for copy in copies:
+            if copy.record.at_most_once:
+                copy.session.ended(1)  # settled before it was published
+            elif lane.kind == PULL:
+                copy.session.exits.offer(copy.item, copy.record.destination)
+            else:
+                settled.setdefault(copy.lot, []).append(copy)
+        for lot, own in settled.items():
+            lot.session.exits.settle(lot.claim, own, lane.label)
+        late_ms = [now_ms - copy.late_from_ms for copy in copies]
+        self._emit(
+            Published(
+                destination=lane.label,
+                messages=len(copies),
+                late_ms=max(late_ms),
+                late_sum_ms=sum(late_ms),
+                lateness=spread(late_ms),
+                confirm_ms=took_ms,
+            )
+        )
+        if lane.circuit.is_open:
+            self._close(lane)
+
+    def failed(self, lane: Lane, copies: Sequence[Copy], outcome: Outcome, now_ms: int) -> None:
+        """Park the copies that were certainly not delivered, count an attempt for the others."""
+        if outcome.fault is Fault.DESTINATION:
+            lane.probes = 0
+            self._parking.troubled[lane] = None
+            if lane.circuit.fail(now_ms, outcome.reason):
+                self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
+        elif (
+            outcome.answered
+            and lane.circuit.state is CircuitState.PROBING
+            and not lane.flow.in_flight  # no other probe, which may still fail
+        ):
+            self._close(lane)
+        label, reason = lane.label, outcome.reason
+        if outcome.fault is not Fault.BROKER:
+            lane.failed(now_ms, reason[:ERROR_CHARS])
+        self._emit(PublishFailed(destination=label, messages=len(copies), reason=reason))
+        maybe = outcome.verdict is Verdict.UNKNOWN
+        for copy in copies:
+            if isinstance(copy, Letter):
+                reason = f"{copy.reason}; dead_letter: {outcome.reason}"
+                self.bury(copy, reason, counted=True, maybe=copy.maybe or maybe)
+            elif copy.record.at_most_once:
+                copy.session.ended(1)
+                self._emit(Dropped(destination=lane.label, messages=1, reason=outcome.reason))
+            elif maybe or outcome.fault is Fault.MESSAGE:
+                self.attempt_failed(
+                    copy, outcome.reason, now_ms, maybe=maybe, least_ms=outcome.wait_ms
+                )
+            else:
+                lane.refusals += 1
+                self._parking.park(copy)
+
+    def _close(self, lane: Lane) -> None:
+        lane.circuit.succeed()
+        self._emit(CircuitClosed(destination=lane.label))
+
+    def attempt_failed(
+        self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False, least_ms: int = 0
+    ) -> None:
+        """Count a failed attempt: back off, for `least_ms` at least, or give up.
+
+        maybe: the message may have been delivered.
+        """
+        policy = copy.lane.terms.policy.with_plan(copy.record.retry)
+        delay_ms = policy.delay_ms(copy.tried.failures + 1, random.random)
+        if delay_ms is None:
+            if not self._dead_letter(copy, reason, now_ms, maybe=maybe):
+                self.bury(copy, reason, counted=True, maybe=maybe)
+        else:
+            error = f"{copy.lane.label}\n{reason[:ERROR_CHARS]}"
+            delay_ms = max(delay_ms, least_ms)
+            copy.session.exits.retry(copy.item, delay_ms, maybe=maybe, error=error)
+            self._emit(Retried(destination=copy.lane.label, messages=1, reason=reason))
+
+    def is_used_up(self, copy: Copy) -> bool:
+        """Whether no attempt is left, because workers died while they published it."""
+        failures = copy.tried.failures
+        return failures > 0 and (
+            failures >= copy.lane.terms.policy.with_plan(copy.record.retry).max_attempts
+        )
+
+    def used_up(self, copy: Copy) -> str:
+        """Why no attempt is left."""
+        if copy.lane.kind == PULL:
+            return f"used_up: no consumer finished it in {copy.tried.failures} attempts"
+        return "used_up: workers ended while they published it"
+
+    def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
+        """Give up: the message goes to the dead set. counted: an attempt failed just now."""
+        copy.session.exits.bury(copy.item, reason[:_REASON_CHARS], counted=counted, maybe=maybe)
+        self._emit(Buried(destination=copy.lane.label, messages=1, reason=reason))
+
+    def _dead_letter(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool) -> bool:
+        """Publish it to its dead-letter destination; False if it has none, or that is paused.
+
+        The store keeps it in flight until that ends: settled, or buried after all.
+        """
+        own = copy.record.retry
+        to = copy.lane.terms.dead_letter if own is None or not own.dead_letter else own.dead_letter
+        if to is None or to == copy.record.destination:
+            return False
+        destination, lane = self._route(to, now_ms)
+        if lane.publisher is None or not copy.record.suits(lane.kind) or lane.terms.paused:
+            return False  # its broker was removed since, or replaced by one of another kind
+        if lane.kind == PULL:
+            return False  # set by hand: its record names another destination
+        try:
+            letter = Letter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)
+        except DecodeError:  # its header table is damaged: none can be added
+            return False
+        self._send(letter)
+        self._emit(DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
+        return True
+
+
+def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
+    """Lane -> its copies, in their order."""
+    lanes: dict[Lane, list[Copy]] = {}
+    for copy in copies:
+        lanes.setdefault(copy.lane, []).append(copy)
+    return lanes.items()

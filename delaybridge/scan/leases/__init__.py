@@ -1,0 +1,1 @@
+"""A bucket's lease, and the session from acquire to release."""

@@ -1,0 +1,122 @@
+"""Asks the store: many buckets in one pipeline, sent again until there is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from delaybridge.errors import StoreError
+from delaybridge.events import Emit, Event
+from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.redis.store import AsyncStore, insist
+
+T = TypeVar("T")
+LastHere = Callable[[dict[Session, Any]], Session | None]
+
+
+def last_of(sessions: dict[Session, Any]) -> Session | None:
+    """The last of them, if there is any."""
+    return next(reversed(sessions), None)
+
+
+class Asking:
+    """Sends the commands of sessions. silent_at_ms: when the store last did not answer.
+
+    checks_server: of each answer that carries the store's time, look which server gave it: one that
+    was started again may have an older past, and nothing that it allows may be published.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        clock: StoreClock,
+        emit: Emit,
+        lost: Callable[[Session, str], None],
+        damaged: Callable[[Session, StoreError], None],
+        clock_stepped: Callable[[int], None],
+        last_here: LastHere,
+    ) -> None:
+        """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
+
+        clock_stepped: called with the number of ms by which the store's clock was set. last_here:
+        the last of these sessions whose bucket is on the Redis node whose clock this is.
+        """
+        self._store, self._clock, self._emit = store, clock, emit
+        self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
+        self._last_here = last_here
+        self.silent_at_ms = 0
+        self.checks_server = False
+
+    async def ask(
+        self, asked: Mapping[Session, Sequence[RedisCommand[Any]]], *, reads_clock: bool = False
+    ) -> dict[Session, list[Any]]:
+        """Ask until the store answers; returns the answers of the sessions that still hold a lease.
+
+        Sessions whose lease is lost or whose bucket is damaged are reported, and left out. Every
+        answer also renewed a lease. reads_clock: the last answer of each session carries the
+        store's time; the clock follows it before the caller acts on the answers.
+        """
+        sent_s = self._clock.monotonic()
+        for session in asked:
+            session.calls += 1
+        try:
+            flat = [command for commands in asked.values() for command in commands]
+            if reads_clock and self.checks_server:
+                flat.append(registry.info("server", next(iter(asked)).bucket.key("lease")))
+            answers = iter(await insist(self._store, self._silent, flat))
+        finally:
+            for session in asked:
+                session.calls -= 1
+                session.moved.set()
+        ours: dict[Session, list[Any]] = {}
+        for session, commands in asked.items():
+            mine = [next(answers) for _ in commands]
+            if self._is_held(session, commands, mine):
+                session.touched_s = max(session.touched_s, sent_s)
+                ours[session] = mine
+        if reads_clock:
+            self._read_clock(ours, sent_s)
+        if reads_clock and self.checks_server:
+            self._check_server(ours, next(answers))
+        return ours
+
+    def _check_server(self, answers: dict[Session, list[Any]], info: Any) -> None:
+        """End the sessions whose lease another server gave."""
+        run_id = "" if isinstance(info, StoreError) else info.get("run_id", "")
+        for session in [each for each in answers if each.server != run_id]:
+            self._lost(session, "another server answers")
+            del answers[session]
+
+    def _read_clock(self, answers: dict[Session, list[Any]], sent_s: float) -> None:
+        session = self._last_here(answers)
+        if session is not None:
+            now_us = answers[session][-1].now_us
+            if step_ms := self._clock.glance(now_us, sent_s, self._clock.monotonic()):
+                self._clock_stepped(step_ms)
+
+    async def ask_one(self, command: RedisCommand[T]) -> T | StoreError:
+        """Ask something that concerns no session, until the store answers."""
+        (answer,) = await insist(self._store, self._silent, [command])
+        return answer  # type: ignore[no-any-return]
+
+    def _is_held(
+        self, session: Session, commands: Sequence[RedisCommand[Any]], answers: Sequence[Any]
+    ) -> bool:
+        """Whether the session still holds its lease; reports it if not."""
+        error = next((answer for answer in answers if isinstance(answer, StoreError)), None)
+        if error is not None:
+            self._damaged(session, error)
+        elif None in answers:
+            self._lost(session, f"{commands[answers.index(None)].name} refused")
+        return session.alive
+
+    def set_aside(self, session: Session, what: str) -> None:
+        """A session found its bucket damaged, though the store refused nothing."""
+        self._damaged(session, StoreError(what))
+
+    def _silent(self, event: Event) -> None:
+        self.silent_at_ms = self._clock.now_ms()
+        self._emit(event)

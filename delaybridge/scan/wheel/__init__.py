@@ -1,0 +1,1 @@
+"""From the claim to the publish: copies wait for their millisecond."""

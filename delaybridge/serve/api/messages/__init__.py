@@ -1,0 +1,1 @@
+"""Endpoints for messages: one, many, a selection, topics."""

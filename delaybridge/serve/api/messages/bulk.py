@@ -1,0 +1,282 @@
+"""Bulk verbs: cancel, reschedule, publish now, kick and discard, by ids or by a filter, as jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from delaybridge.client.spreading import Spreading
+from delaybridge.errors import MessageError
+from delaybridge.message import Answer, State
+from delaybridge.serve.api.messages import jobs
+from delaybridge.serve.api.messages.jobs import Named, Verb
+from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.store.fleet.jobs import RUNNING, Job
+from delaybridge.store.messages.selection import PENDING, Selection
+from delaybridge.times import delay_ms
+
+_MOST_IDS = 1000
+_MOVABLE = (State.PARKED, State.DELAYED)  # the others have no due time that can change
+
+
+class Filter(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that fit every field given. destination: also an exchange or a broker.
+
+    reason: the first word of why it is dead or failed last. state: delayed, in_flight or parked;
+    all three if it is not given. due_from_ms, due_to_ms: included. header: `name=value`, or `name`.
+    attempts: at least so many failed.
+    """
+
+    destination: str | None = None
+    state: State | None = None
+    id_prefix: str = ""
+    reason: str | None = None
+    due_from_ms: int | None = None
+    due_to_ms: int | None = None
+    header: str | None = None
+    attempts: int = 0
+
+
+class Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Either ids, at most 1000, or a filter; an empty filter is every message.
+
+    dry_run: change nothing; count the messages that match, or say what would become of each id.
+    """
+
+    ids: list[str] | None = None
+    filter: Filter | None = None
+    dry_run: bool = False
+
+
+class BulkDue(Bulk, kw_only=True):
+    """The same, and the new due time: one of the four. by: so much later, as `+10m`, or `-1h`."""
+
+    delay: str | None = None
+    due: str | None = None
+    due_ms: int | None = None
+    by: str | None = None
+
+
+class BulkOver(Bulk, kw_only=True):
+    """The same. over: spread them evenly over this span, in their order, as 10m."""
+
+    over: str | None = None
+
+
+class Matched(msgspec.Struct):
+    """A dry run. matched: how many messages match now, or how many ids were given.
+
+    states: those that match, by state. items: what the verb would answer now, for each id.
+    """
+
+    matched: int
+    states: dict[str, int] = {}
+    items: list[ChangedMessage] = []
+
+
+class JobList(msgspec.Struct):
+    """The jobs of the last day, the latest first."""
+
+    items: list[Job]
+
+
+async def cancel(call: Call) -> Reply:
+    """Cancel many messages."""
+    return await _bulk(call, "cancel", PENDING, call.patient.cancel_many)
+
+
+async def reschedule(call: Call) -> Reply:
+    """Give many messages the same new due time; with `by`, move each by the same span."""
+    wanted: BulkDue = call.body
+    if wanted.by is not None:
+        by_ms = NewDue(
+            delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms, by=wanted.by
+        ).by_ms()  # fmt: skip
+        return await _bulk(call, "move", _MOVABLE, partial(call.patient.move_many, by_ms=by_ms))
+    due = Due(delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms)
+    verb = partial(call.patient.reschedule_many, delay=due.delay, at=due.at())
+    return await _bulk(call, "reschedule", PENDING, verb)
+
+
+async def publish(call: Call) -> Reply:
+    """Make many messages due now, or spread over a span."""
+    verb = partial(call.patient.reschedule_many, delay=0)
+    return await _bulk(call, "publish", PENDING, verb)
+
+
+async def kick(call: Call) -> Reply:
+    """Take many messages out of the dead set, due now or spread over a span."""
+    return await _bulk(call, "kick", (State.DEAD,), call.patient.kick_many)
+
+
+async def discard(call: Call) -> Reply:
+    """Delete many messages from the dead set for good."""
+    return await _bulk(call, "discard", (State.DEAD,), call.patient.discard_many)
+
+
+async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> Reply:
+    wanted: Bulk = call.body
+    if (wanted.ids is None) == (wanted.filter is None):
+        raise MessageError("bad_selection", "ids", "give either ids or filter")
+    over_ms = _over_ms(wanted)
+    if wanted.ids is not None:
+        ids = _ids(wanted)
+        if wanted.dry_run:
+            return Reply(Matched(len(ids), items=await _foreseen(ids, verb)))
+        counted = Counter[int | None]({None: len(ids)})
+        pages = _one_page(ids)
+    else:
+        if call.may is not Scope.ADMIN:
+            raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
+        selection = _selection(wanted.filter or Filter(), states)
+        counted = Counter()
+        if wanted.dry_run or over_ms:
+            by_state = await _count(call, selection, counted)
+        if wanted.dry_run:
+            return Reply(Matched(by_state.total(), by_state))
+        pages = call.patient.select(selection)
+    do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
+    return Reply(await jobs.start(call, word, pages, do), 202)
+
+
+def _over_ms(wanted: Bulk) -> int:
+    if isinstance(wanted, BulkOver) and wanted.over is not None:
+        return delay_ms(wanted.over, field="over")
+    return 0
+
+
+def _ids(wanted: Bulk) -> list[str]:
+    ids = [*dict.fromkeys(wanted.ids or ())]
+    if not 0 < len(ids) <= _MOST_IDS:
+        raise MessageError("bad_selection", "ids", f"got {len(ids)}; give 1 to {_MOST_IDS}")
+    return ids
+
+
+async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
+    """What the verb would answer now for each id; in batches, as a job applies it."""
+    found: list[ChangedMessage] = []
+    for at in range(0, len(ids), jobs.BATCH_MESSAGES):
+        some = ids[at : at + jobs.BATCH_MESSAGES]
+        answers = await verb(some, dry_run=True)
+        found += [ChangedMessage(id, one.value) for id, one in zip(some, answers, strict=True)]
+    return found
+
+
+def _selection(wanted: Filter, states: tuple[State, ...]) -> Selection:
+    if wanted.state is not None and wanted.state not in states:
+        what = f"got {wanted.state}; this verb takes {', '.join(states)}"
+        raise MessageError("bad_state", "filter.state", what)
+    return Selection(
+        states=states if wanted.state is None else (wanted.state,),
+        place=wanted.destination,
+        reason=wanted.reason,
+        id_prefix=wanted.id_prefix,
+        due_from_ms=wanted.due_from_ms,
+        due_to_ms=wanted.due_to_ms,
+        header=wanted.header,
+        attempts=wanted.attempts,
+    )
+
+
+async def _count(call: Call, selection: Selection, counted: Counter[int | None]) -> Counter[str]:
+    """The messages by state; in `counted` by bucket."""
+    by_state = Counter[str]()
+    async for page in call.patient.select(selection):
+        counted.update(one.bucket for one in page)
+        by_state.update(one.state.value for one in page)
+    return by_state
+
+
+async def _one_page(ids: Sequence[str]) -> AsyncIterator[Sequence[Named]]:
+    yield ids
+
+
+def _spread(verb: Any, spreading: Spreading) -> Verb:
+    async def spread(some: Sequence[Named]) -> list[Answer]:
+        found: list[Answer] = await verb(some, spread_ms=spreading.later_ms(some))
+        return found
+
+    return spread
+
+
+async def all_jobs(call: Call) -> Reply:
+    """The bulk verbs of the last day."""
+    return Reply(JobList(await jobs.all_jobs(call)))
+
+
+async def show_job(call: Call) -> Reply:
+    """How far a bulk verb is."""
+    return Reply(await _job(call))
+
+
+async def stop_job(call: Call) -> Reply:
+    """Stop a bulk verb; what it did stays done."""
+    job = await _job(call)
+    if job.state == RUNNING and not await jobs.stop(call.site, job.id):
+        raise Problem(409, "elsewhere", "another process runs it; ask that one, or wait")
+    return Reply(await _job(call))
+
+
+async def _job(call: Call) -> Job:
+    id = call.path["id"]
+    found = next((job for job in await jobs.all_jobs(call) if job.id == id), None)
+    if found is None:
+        raise Problem(404, "unknown", f"no job {id[:80]!r}; they are kept for a day", "$.id")
+    return found
+
+
+_STARTED = {202: Job, 200: Matched}
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/v1/messages:cancel", scope=Scope.WRITE, handler=cancel,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Cancel many messages", body=Bulk, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/messages:reschedule", scope=Scope.WRITE, handler=reschedule,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Reschedule many messages", body=BulkDue, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/messages:publish", scope=Scope.WRITE, handler=publish,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Publish many messages now", body=BulkOver, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/dead:kick", scope=Scope.WRITE, handler=kick,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Bring many dead messages back", body=BulkOver, answers=_STARTED,
+    ),
+    Endpoint(
+        method="POST", path="/v1/dead:discard", scope=Scope.ADMIN, handler=discard,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Discard many dead messages", body=Bulk, answers=_STARTED,
+    ),
+    Endpoint(
+        method="GET", path="/v1/jobs", scope=Scope.READ, handler=all_jobs,
+        is_for_tenants=True,
+        summary="List bulk verbs", answers={200: JobList},
+    ),
+    Endpoint(
+        method="GET", path="/v1/jobs/{id}", scope=Scope.READ, handler=show_job,
+        is_for_tenants=True,
+        summary="Show a bulk verb", answers={200: Job, 404: None},
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/jobs/{id}", scope=Scope.WRITE, handler=stop_job,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Stop a bulk verb", answers={200: Job, 404: None, 409: None},
+    ),
+)  # fmt: skip

@@ -1,0 +1,130 @@
+"""The dead set: messages that were given up, and those that ingest refused."""
+
+from __future__ import annotations
+
+import msgspec
+
+from delaybridge.message import Answer, State
+from delaybridge.operate.views.burials import Burials, DeadGroup
+from delaybridge.serve.api.messages.messages import OfKey, listed
+from delaybridge.serve.api.messages.paging import PageQuery
+from delaybridge.serve.api.messages.shapes import (
+    ChangedMessage,
+    MessagePage,
+    StoredMessage,
+    may_live,
+    shape_of,
+)
+from delaybridge.serve.api.operations.audit import note_reading
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.store.protocol.stored import Stored
+
+_MOST = 5000
+
+
+class DeadSummary(msgspec.Struct):
+    """The largest group first. looked: how many messages were counted; more: there are others."""
+
+    items: list[DeadGroup]
+    looked: int
+    more: bool
+
+
+async def pages(call: Call) -> Reply:
+    """A page of dead messages by time of burial, with the reasons."""
+    return await listed(call, State.DEAD)
+
+
+async def summary(call: Call) -> Reply:
+    """The dead messages by reason and destination. Of many, the oldest 5,000 are counted."""
+    return Reply(await summarized(call))
+
+
+async def summarized(call: Call) -> DeadSummary:
+    """The groups."""
+    burials, looked, cursor = Burials(), 0, None
+    while looked < _MOST:
+        page = await call.site.client.dead(limit=1000, cursor=cursor)
+        burials.add(page.items)
+        looked, cursor = looked + len(page.items), page.cursor
+        if cursor is None:
+            break
+    return DeadSummary(burials.groups(), looked, cursor is not None)
+
+
+async def show(call: Call) -> Reply:
+    """A dead message with its body; also one that ingest quarantined under this id.
+
+    A token that may only read gets the size of the body.
+    """
+    id = call.path["id"]
+    found: list[Stored] = []
+    if (stored := await call.client.get(id, key=call.query.key)) is not None:
+        found.append(stored)
+    found += await call.client.quarantined(id)
+    for one in found:
+        if one.state is State.DEAD:
+            if one.body is not None:
+                await note_reading(call, id)
+            return Reply(shape_of(one, with_body=call.may_read_bodies))
+    raise _not_dead(id)
+
+
+async def kick(call: Call) -> Reply:
+    """Take a message out of the dead set, due now; its attempts start again."""
+    id = call.path["id"]
+    return _done(id, await call.client.kick(id, key=call.query.key))
+
+
+async def discard(call: Call) -> Reply:
+    """Delete a message from the dead set for good."""
+    id = call.path["id"]
+    return _done(id, await call.client.discard(id, key=call.query.key))
+
+
+def _done(id: str, answer: Answer) -> Reply:
+    if answer is Answer.UNKNOWN:
+        raise _not_dead(id)
+    if answer is Answer.IN_FLIGHT:
+        raise may_live(id)
+    if answer is Answer.UNREADABLE:
+        what = "its record cannot be read; look at it, then discard it"
+        raise Problem(409, answer.value, what, "$.id")
+    return Reply(ChangedMessage(id, answer.value))
+
+
+def _not_dead(id: str) -> Problem:
+    return Problem(404, "unknown", f"no message {id[:80]!r} is in the dead set", "$.id")
+
+
+_ONE = "/v1/dead/{id}"
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/dead:summary", scope=Scope.READ, handler=summary,
+        summary="Count dead messages by reason", answers={200: DeadSummary},
+    ),
+    Endpoint(
+        method="GET", path="/v1/dead", scope=Scope.READ, handler=pages,
+        is_for_tenants=True,
+        summary="List dead messages", query=PageQuery, answers={200: MessagePage},
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}:kick", scope=Scope.WRITE, handler=kick,
+        is_for_tenants=True,
+        summary="Bring a dead message back", query=OfKey,
+        answers={200: ChangedMessage, 404: None, 409: None},
+    ),
+    Endpoint(
+        method="GET", path=_ONE, scope=Scope.READ, handler=show,
+        is_for_tenants=True,
+        summary="Show a dead message", query=OfKey, answers={200: StoredMessage, 404: None},
+    ),
+    Endpoint(
+        method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=discard,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Discard a dead message", query=OfKey,
+        answers={200: ChangedMessage, 404: None, 409: None},
+    ),
+)  # fmt: skip

@@ -1,0 +1,181 @@
+"""Messages one by one: schedule, show, reschedule, cancel, publish now; and in pages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from delaybridge.client.requests import Requests
+from delaybridge.message import Answer, State
+from delaybridge.serve.api.messages.csv_pages import csv_reply
+from delaybridge.serve.api.messages.idempotency import HEADER, schedule_once
+from delaybridge.serve.api.messages.ledger import shown
+from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
+from delaybridge.serve.api.messages.shapes import (
+    ChangedMessage,
+    MessagePage,
+    NewDue,
+    NewMessage,
+    ScheduledMessage,
+    StoredMessage,
+    scheduled,
+    shape_of,
+    too_late,
+)
+from delaybridge.serve.api.operations.audit import note_reading
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.raw import is_raw, raw_message
+from delaybridge.serve.http.tenancy import TenantClient
+
+
+class OfKey(msgspec.Struct, forbid_unknown_fields=True):
+    """key: the message's own, if it has one; it saves a search through all buckets."""
+
+    key: str | None = None
+
+
+async def schedule(call: Call) -> Reply:
+    """Schedule one message. 201 if it is new, 200 if it was there already or replaces another.
+
+    With a header `delaybridge-destination`, or if it is a CloudEvent, the body is the message's,
+    whatever its type, and the other fields are headers: `delaybridge-delay`, `delaybridge-id`.
+    With an `Idempotency-Key` the same request gets the first answer again, for 24 hours.
+    """
+    message, policy = (
+        await raw_message(call)
+        if isinstance(call.body, bytes)
+        else (call.body.message(), call.body.on_conflict)
+    )
+    if HEADER in call.headers:
+        return await schedule_once(call, message, policy)
+    receipt = await call.client.schedule_message(message, on_conflict=policy)
+    return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
+
+
+async def get(call: Call) -> Reply:
+    """One message with its body and state; 404 once it is delivered or cancelled.
+
+    With a ledger also its `life`, and then a message that has ended is found, too: with the state
+    `published` or `cancelled`. A token that may only read gets the size of the body.
+    """
+    id = call.path["id"]
+    made = await shown(call, id, await call.client.get(id, key=call.query.key))
+    if made is None:
+        raise _unknown(id)
+    if made.body_bytes is not None:
+        await note_reading(call, id)
+    return Reply(made)
+
+
+async def pages(call: Call) -> Reply:
+    """A page of messages in order of due time, without their bodies."""
+    return await listed(call, call.query.state)
+
+
+async def in_flight(call: Call) -> Reply:
+    """A page of the messages that workers hold."""
+    return await listed(call, State.IN_FLIGHT)
+
+
+async def listed(call: Call, state: State) -> Reply:
+    """A page of the messages in a state. Those on a Redis server that is silent are `unseen`."""
+    found = await found_page(call, call.query, state)
+    if call.query.format == "csv":
+        return csv_reply(found)
+    return Reply(found)
+
+
+async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
+    """What fits a query, in its order. MessageError."""
+    asked = None, query.span_ms(), query.most(), query.after(state)
+    fitting, client = query.conditions(), call.client
+    if isinstance(client, TenantClient):
+        page = await client.page(state, asked, fitting)
+    else:
+        page = await client.run(
+            lambda calls: Requests(calls).page(state, *asked, partial=True, conditions=fitting)
+        )
+    items = [shape_of(each, with_body=False) for each in page.items]
+    unseen = sorted(number for each in page.unseen for number in each.buckets)
+    return MessagePage(items, query.following(page.cursor, state), unseen)
+
+
+async def reschedule(call: Call) -> Reply:
+    """Give a message another due time; with `by`, so much later or earlier than it was."""
+    due: NewDue = call.body
+    id, key, client = call.path["id"], call.query.key, call.client
+    if due.by is None:
+        answer = await client.reschedule(id, delay=due.delay, at=due.at(), key=key)
+        return Reply(changed(id, answer))
+    return Reply(changed(id, (await client.move_many([id], by_ms=due.by_ms(), key=key))[0]))
+
+
+async def cancel(call: Call) -> Reply:
+    """Cancel a message: after `cancelled` it is not delivered."""
+    id = call.path["id"]
+    return Reply(changed(id, await call.client.cancel(id, key=call.query.key)))
+
+
+async def publish(call: Call) -> Reply:
+    """Make a message due now; a worker publishes it at once."""
+    id = call.path["id"]
+    answer = await call.client.reschedule(id, delay=0, key=call.query.key)
+    return Reply(changed(id, answer), 202)
+
+
+def changed(id: str, answer: Answer) -> ChangedMessage:
+    """The answer to a change; Problem if nothing was changed."""
+    if answer is Answer.UNKNOWN:
+        raise _unknown(id)
+    if answer is Answer.DEAD:
+        raise Problem(409, "dead", f"{id[:80]!r} is in the dead set: kick or discard it", "$.id")
+    if answer is Answer.IN_FLIGHT:
+        raise too_late(id, answer)
+    return ChangedMessage(id, answer.value)
+
+
+def _unknown(id: str) -> Problem:
+    what = f"no message {id[:80]!r} is pending: it was delivered or cancelled, or never scheduled"
+    return Problem(404, "unknown", what, "$.id")
+
+
+_BY_ID = {200: ChangedMessage, 404: None, 409: None}
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path="/v1/messages", scope=Scope.WRITE, handler=schedule,
+        is_for_tenants=True,
+        summary="Schedule a message", body=NewMessage,
+        answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None}, is_raw=is_raw,
+    ),
+    Endpoint(
+        method="GET", path="/v1/messages", scope=Scope.READ, handler=pages,
+        is_for_tenants=True,
+        summary="List messages by due time", query=PageOfState, answers={200: MessagePage},
+    ),
+    Endpoint(
+        method="GET", path="/v1/in-flight", scope=Scope.READ, handler=in_flight,
+        is_for_tenants=True,
+        summary="List messages that workers hold", query=PageQuery, answers={200: MessagePage},
+    ),
+    Endpoint(
+        method="POST", path="/v1/messages/{id}:publish", scope=Scope.WRITE, handler=publish,
+        is_for_tenants=True,
+        summary="Publish a message now", query=OfKey,
+        answers={202: ChangedMessage, 404: None, 409: None},
+    ),
+    Endpoint(
+        method="GET", path="/v1/messages/{id}", scope=Scope.READ, handler=get,
+        is_for_tenants=True,
+        summary="Show a message", query=OfKey, answers={200: StoredMessage, 404: None},
+    ),
+    Endpoint(
+        method="PATCH", path="/v1/messages/{id}", scope=Scope.WRITE, handler=reschedule,
+        is_for_tenants=True,
+        summary="Reschedule a message", body=NewDue, query=OfKey, answers=_BY_ID,
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/messages/{id}", scope=Scope.WRITE, handler=cancel,
+        is_for_tenants=True,
+        summary="Cancel a message", query=OfKey, answers=_BY_ID,
+    ),
+)  # fmt: skip

@@ -1,0 +1,222 @@
+"""Pull topics: consumers without a broker receive, finish, extend and release messages."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.accept.destination import parse_destination
+from delaybridge.client.pulling import MOST_RECEIVED, check_receiving
+from delaybridge.errors import MessageError
+from delaybridge.message import PULL, Answer
+from delaybridge.serve.api.messages.shapes import as_text
+from delaybridge.serve.http.disconnect import Ending
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.store.messages.pulling import ReceivedMessage
+from delaybridge.times import delay_ms, format_time
+
+_MOST_WAIT_MS = 60_000
+_encode = msgspec.json.encode
+
+
+class Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """max: 1 to 1000 messages. wait: for the first one, up to 60s. ttr: the time to finish them."""
+
+    max: int = 1
+    wait: str = "0s"
+    ttr: str = "30s"
+
+
+class TopicMessage(msgspec.Struct):
+    """receipt: for finish, extend and release. attempt: 1 for the first delivery.
+
+    until: when it is due again unless it is finished. The body is text, or else `body_base64`.
+    """
+
+    id: str
+    receipt: str
+    body: str | None
+    body_base64: str | None
+    headers: list[tuple[str, str | None]]
+    key: str | None
+    key_base64: str | None
+    attempt: int
+    due: str
+    due_ms: int
+    until: str
+    until_ms: int
+
+
+class TopicMessages(msgspec.Struct):
+    """The earliest first; none if there was none in time."""
+
+    items: list[TopicMessage]
+
+
+class Given(msgspec.Struct, forbid_unknown_fields=True):
+    """A message as it was received."""
+
+    id: str
+    receipt: str
+
+
+class Finished(msgspec.Struct, forbid_unknown_fields=True):
+    """1 to 1000 received messages."""
+
+    items: list[Given]
+
+
+class Extended(Finished):
+    """ttr: their new time to run, from now."""
+
+    ttr: str = "30s"
+
+
+class Released(Finished):
+    """delay: after which they are due again."""
+
+    delay: str = "0s"
+
+
+class GivenResult(msgspec.Struct):
+    """result: finished, extended, released; or unknown: it is not yours any more."""
+
+    id: str
+    result: str
+
+
+class GivenResults(msgspec.Struct):
+    """The result of each, in the same order."""
+
+    items: list[GivenResult]
+
+
+class Poll:
+    """One `receive`: an ASGI application that answers once there are messages, or in time."""
+
+    def __init__(self, call: Call, wait_ms: int) -> None:
+        self._call, self._wait_s = call, wait_ms / 1000
+        wanted: Wanted = call.body
+        self._topic, self._asked = call.path["topic"], wanted
+        self._awaited = Tenancy(call.tenant).topic(self._topic)
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Answer. A client that is gone takes nothing."""
+        ending: Ending = scope["extensions"]["connection"]["ending"]
+        places = self._call.site.places
+        with places.place(self._call) if self._wait_s else nullcontext():
+            found = await self._found(ending)
+        if found and ending.has_ended:
+            await self._call.client.release(found)
+            return
+        text = _encode(TopicMessages([_shape(one) for one in found]))
+        headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+
+    async def _found(self, ending: Ending) -> list[ReceivedMessage]:
+        hub, loop = self._call.site.ready, asyncio.get_running_loop()
+        ends_s = loop.time() + self._wait_s
+        await hub.start()
+        found: list[ReceivedMessage] = []
+        while not (hub.is_closed or ending.has_ended):
+            waiter = hub.enter(self._awaited, ending)  # before the look: nothing is missed
+            timer = loop.call_at(ends_s, ending.wake)
+            try:
+                found = await self._look()
+                if found or loop.time() >= ends_s:
+                    break
+                await waiter
+            finally:
+                timer.cancel()
+                is_over = hub.is_closed or ending.has_ended
+                hub.leave(self._awaited, waiter, wakes=bool(found) or is_over)
+        return found
+
+    async def _look(self) -> list[ReceivedMessage]:
+        asked = self._asked
+        return await self._call.client.receive(self._topic, limit=asked.max, ttr=asked.ttr)
+
+
+async def receive(call: Call) -> Poll | Reply:
+    """Take due messages of a topic; with `wait`, once there are some.
+
+    What is not finished within its ttr is due again. If the answer is lost, so are its messages
+    until then.
+    """
+    wanted: Wanted = call.body
+    check_receiving(call.path["topic"], wanted.max, wanted.ttr)
+    wait_ms = delay_ms(wanted.wait, field="wait")
+    if wait_ms > _MOST_WAIT_MS:
+        raise MessageError("bad_time", "wait", f"got {wait_ms} ms; give at most 60s")
+    return Poll(call, wait_ms)
+
+
+async def finish(call: Call) -> Reply:
+    """Say that received messages are done: they do not come again."""
+    return _results(call, await call.client.finish(_pairs(call)))
+
+
+async def extend(call: Call) -> Reply:
+    """Have received messages for longer."""
+    return _results(call, await call.client.extend(_pairs(call), ttr=call.body.ttr))
+
+
+async def release(call: Call) -> Reply:
+    """Give received messages back."""
+    return _results(call, await call.client.release(_pairs(call), delay=call.body.delay))
+
+
+def _pairs(call: Call) -> list[tuple[str, str]]:
+    parse_destination(f"{PULL}:{call.path['topic']}", {})
+    items = call.body.items
+    if not 1 <= len(items) <= MOST_RECEIVED:
+        what = f"{len(items)} items; give 1 to {MOST_RECEIVED}"
+        raise Problem(422, "bad_items", what, "$.items")
+    return [(one.id, one.receipt) for one in items]
+
+
+def _results(call: Call, answers: list[Answer]) -> Reply:
+    both = zip(call.body.items, answers, strict=True)
+    return Reply(GivenResults([GivenResult(one.id, answer.value) for one, answer in both]))
+
+
+def _shape(one: ReceivedMessage) -> TopicMessage:
+    body, body_base64 = as_text(one.body)
+    key, key_base64 = as_text(one.key)
+    headers = [(name, as_text(value)[0]) for name, value in one.headers]
+    return TopicMessage(
+        one.id, one.receipt, body, body_base64, headers, key, key_base64, one.attempt,
+        format_time(one.due_ms), one.due_ms, format_time(one.until_ms), one.until_ms,
+    )  # fmt: skip
+
+
+_PATH = "/v1/topics/{topic}"
+ENDPOINTS = (
+    Endpoint(
+        method="POST", path=f"{_PATH}:receive", scope=Scope.WRITE, handler=receive,
+        is_for_tenants=True,
+        summary="Receive messages of a topic", body=Wanted, answers={200: TopicMessages},
+    ),
+    Endpoint(
+        method="POST", path=f"{_PATH}:finish", scope=Scope.WRITE, handler=finish,
+        is_for_tenants=True,
+        summary="Finish received messages", body=Finished, answers={200: GivenResults},
+    ),
+    Endpoint(
+        method="POST", path=f"{_PATH}:extend", scope=Scope.WRITE, handler=extend,
+        is_for_tenants=True,
+        summary="Extend received messages", body=Extended, answers={200: GivenResults},
+    ),
+    Endpoint(
+        method="POST", path=f"{_PATH}:release", scope=Scope.WRITE, handler=release,
+        is_for_tenants=True,
+        summary="Release received messages", body=Released, answers={200: GivenResults},
+    ),
+)  # fmt: skip

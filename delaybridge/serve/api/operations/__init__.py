@@ -1,0 +1,1 @@
+"""Endpoints for whoever runs the bridge."""

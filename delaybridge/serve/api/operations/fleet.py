@@ -1,0 +1,127 @@
+"""The fleet: workers, ingest processes and buckets; and the alarm."""
+
+from __future__ import annotations
+
+import msgspec
+
+from delaybridge.operate.views.described import plain
+from delaybridge.operate.views.stats import BucketStats
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.typed import object_of
+from delaybridge.store.fleet.announcements import IngestInfo, WorkerInfo
+from delaybridge.store.namespace import alarms
+from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.namespace.orphans import Orphans
+
+
+class Workers(msgspec.Struct):
+    """The living processes."""
+
+    items: list[object_of(WorkerInfo)]  # type: ignore[valid-type]
+    ingests: list[object_of(IngestInfo)]  # type: ignore[valid-type]
+
+
+class Buckets(msgspec.Struct):
+    """All buckets, in order of their numbers. unseen: numbers of those whose server is silent."""
+
+    items: list[object_of(BucketStats)]  # type: ignore[valid-type]
+    unseen: list[int]
+
+
+class AskedWorker(msgspec.Struct):
+    """The worker that was asked. It leaves the list of workers once it drains."""
+
+    worker: str
+
+
+class AskedWorkers(msgspec.Struct):
+    """broker: whose connections are replaced. workers: those that were asked."""
+
+    broker: str
+    workers: list[str]
+
+
+class AlarmAnswer(msgspec.Struct):
+    """alarm: what happened, in words; null if nothing did. mended: by bucket."""
+
+    alarm: str | None
+    setbacks: list[object_of(Setback)]  # type: ignore[valid-type]
+    mended: dict[str, object_of(Orphans)]  # type: ignore[valid-type]
+
+
+class Cleared(msgspec.Struct):
+    """Whether there was an alarm."""
+
+    cleared: bool
+
+
+async def workers(call: Call) -> Reply:
+    """The running workers and ingest processes."""
+    found = await call.site.client.stats()
+    return Reply({"items": plain(found.workers), "ingests": plain(found.ingests)})
+
+
+async def drain(call: Call) -> Reply:
+    """Ask a worker to give its buckets back and to end, as SIGTERM does.
+
+    Others take its buckets at once. Whatever supervises it may start it again.
+    """
+    name = call.path["worker"]
+    await call.site.client.run(lambda calls: calls.drain(name))
+    return Reply(AskedWorker(name), 202)
+
+
+async def reconnect(call: Call) -> Reply:
+    """Ask all workers to replace their connections to a broker; nothing is lost."""
+    name = call.path["broker"]
+    asked = await call.site.client.run(lambda calls: calls.reconnect(name))
+    return Reply(AskedWorkers(name, asked), 202)
+
+
+async def buckets(call: Call) -> Reply:
+    """The buckets, their content and owners."""
+    found = await call.site.client.stats()
+    unseen = [number for each in found.unseen for number in each.buckets]
+    return Reply({"items": plain(found.buckets), "unseen": sorted(unseen)})
+
+
+async def alarm(call: Call) -> Reply:
+    """Whether Redis came back with an older past, empty or without some keys."""
+    found = await call.site.client.run(lambda calls: alarms.read(calls.namespace))
+    return Reply(found.data)
+
+
+async def clear_alarm(call: Call) -> Reply:
+    """Go on with what Redis has now: workers of a wiped namespace start again."""
+    return Reply(Cleared(await call.site.client.run(lambda calls: alarms.clear(calls.namespace))))
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/workers", scope=Scope.READ, handler=workers,
+        summary="List workers and ingest processes", answers={200: Workers},
+    ),
+    Endpoint(
+        method="POST", path="/v1/workers/{worker}:drain", scope=Scope.ADMIN, handler=drain,
+        is_audited=True,
+        summary="Drain a worker", answers={202: AskedWorker, 404: None, 409: None},
+    ),
+    Endpoint(
+        method="POST", path="/v1/brokers/{broker}:reconnect", scope=Scope.ADMIN, handler=reconnect,
+        is_audited=True,
+        summary="Reconnect to a broker", answers={202: AskedWorkers, 404: None},
+    ),
+    Endpoint(
+        method="GET", path="/v1/buckets", scope=Scope.READ, handler=buckets,
+        summary="List buckets and their owners", answers={200: Buckets},
+    ),
+    Endpoint(
+        method="GET", path="/v1/alarm", scope=Scope.READ, handler=alarm,
+        summary="Show whether Redis lost something", answers={200: AlarmAnswer},
+    ),
+    Endpoint(
+        method="DELETE", path="/v1/alarm", scope=Scope.ADMIN, handler=clear_alarm,
+        is_audited=True,
+        summary="Clear the alarm", answers={200: Cleared},
+    ),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""Health: whether this process answers, and whether messages go out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from delaybridge.errors import DelayBridgeError, printable
+from delaybridge.operate.views.described import unowned
+from delaybridge.operate.views.stats import Stats
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.server.shared import Site
+from delaybridge.serve.server.traffic import IS_EXPOSABLE
+from delaybridge.settings.urls import redact_text
+from delaybridge.store.namespace.history_alarm import told
+
+_READY_S = 2.0
+_LEASES = 2  # a bucket may be unowned for so many before messages count as stuck
+_CHARS, _NAMED = 300, 20
+
+
+class HealthAnswer(msgspec.Struct, omit_defaults=True):
+    """status: ok or failing. reasons: why not; only for those with a token, if there are tokens."""
+
+    status: str
+    reasons: list[str] = []
+
+
+async def live(call: Call) -> Reply:
+    """This process answers. Redis and the brokers do not count: a restart does not mend them."""
+    return Reply(HealthAnswer("ok"))
+
+
+async def ready(call: Call) -> Reply:
+    """Messages are accepted and go out; with the reasons why not. Asked at most once a second."""
+    site = call.site
+    reasons = ["draining: it was told to stop"] if site.is_draining else []
+    reasons += await site.readiness.answer(partial(_reasons, site))
+    status = 503 if reasons else 200
+    word = "failing" if reasons else "ok"
+    if not call.who or call.tenant:  # anybody may ask, and learns no more than that
+        return Reply(HealthAnswer(word), status)
+    shown = [printable(redact_text(reason))[:_CHARS] for reason in reasons[:_NAMED]]
+    return Reply(HealthAnswer(word, shown), status)
+
+
+async def metrics(call: Call) -> Reply:
+    """What this process answered, for Prometheus. With several processes, of the one that is asked.
+
+    What the namespace holds is at the port of `delaybridge scan`.
+    """
+    if not IS_EXPOSABLE:
+        what = 'install it where the server runs: pip install "delaybridge[metrics]"'
+        raise Problem(501, "no_metrics", f"prometheus-client is missing; {what}")
+    text, media = call.site.traffic.text()
+    return Reply(text, 200, {"Content-Type": media})
+
+
+async def _reasons(site: Site) -> list[str]:
+    """Why messages are not accepted, or do not go out. It costs a few commands for each bucket."""
+    try:
+        async with asyncio.timeout(_READY_S):
+            return [*_obstacles(await site.client.stats(), site)]
+    except TimeoutError:
+        return [f"redis: no answer within {_READY_S:g} s"]
+    except DelayBridgeError as exc:
+        return [str(exc)]
+
+
+def _obstacles(found: Stats, site: Site) -> Iterator[str]:
+    """Why messages do not go out."""
+    alone = unowned(found.buckets)
+    now_s = time.monotonic()
+    site.alone_since_s = {each: site.alone_since_s.get(each, now_s) for each in alone}
+    longest_s = max((now_s - since_s for since_s in site.alone_since_s.values()), default=0.0)
+    if longest_s > _LEASES * site.settings.lease.ttl_ms / 1000:
+        yield f"{len(alone)} buckets have had no worker for up to {longest_s:.0f} s"
+    brokers = [item for each in found.workers for item in (each.said.brokers or {}).items()]
+    if brokers and all(reason is not None for _, reason in brokers):
+        yield from (f"broker {name}: {reason}" for name, reason in dict(brokers).items())
+    if found.unseen:
+        yield f"{len(found.unseen)} Redis servers do not answer"
+    if found.setbacks:
+        yield told(found.setbacks)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/health/live", scope=Scope.OPEN, handler=live,
+        summary="Whether this process answers", answers={200: HealthAnswer},
+    ),
+    Endpoint(
+        method="GET", path="/health/ready", scope=Scope.OPEN, handler=ready,
+        summary="Whether messages go out", answers={200: HealthAnswer, 503: HealthAnswer},
+    ),
+    Endpoint(
+        method="GET", path="/metrics", scope=Scope.READ, handler=metrics,
+        summary="Show what this process answered", answers={200: None, 501: None},
+    ),
+)  # fmt: skip

@@ -1,0 +1,146 @@
+"""The description of the API in OpenAPI 3.1, made of the endpoints and their types."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from delaybridge import __version__
+from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.serve.http.problems import MEDIA, ProblemAnswer
+
+_encode = msgspec.json.encode
+_REF = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"{([a-z_]+)}")
+_ABOUT = """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
+
+Every error is `application/problem+json` (RFC 9457): `code` is a word for programs, `at` the place
+in the request. In a path write `/` as `%2F`, and a colon before a verb's name as `%3A`."""
+
+
+def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The document, as JSON, of a server whose paths have nothing before them."""
+    listed = list(endpoints)
+    types = [kind for endpoint in listed for kind in _types(endpoint)]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schema_of = dict(zip(map(id, types), schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in listed:
+        operation = _operation(endpoint, schema_of, components)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "delaybridge", "version": __version__, "description": _ABOUT},
+        "servers": _servers("/"),
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def with_base(document: bytes, base: str) -> bytes:
+    """The encoded document, of a server whose paths begin with this."""
+    return document.replace(_encode(_servers("/")), _encode(_servers(base or "/")), 1)
+
+
+def _servers(url: str) -> list[dict[str, str]]:
+    return [{"url": url}]
+
+
+def about(endpoint: Endpoint) -> str:
+    """What an endpoint does, in full: the docstring of its handler."""
+    return inspect.getdoc(endpoint.handler) or endpoint.summary
+
+
+def media_of(kind: Any) -> str:
+    """The content type of a request body."""
+    return "application/octet-stream" if kind is bytes else "application/json"
+
+
+def _types(endpoint: Endpoint) -> Iterator[Any]:
+    yield ProblemAnswer
+    for kind in (endpoint.body, endpoint.query, *endpoint.answers.values()):
+        if kind is not None:
+            yield kind
+
+
+def _operation(
+    endpoint: Endpoint, schema_of: Mapping[int, Any], components: Mapping[str, Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "description": about(endpoint),
+        "operationId": endpoint.summary.lower().replace(" ", "_"),
+        "tags": [_tag(endpoint)],
+        "responses": dict(_responses(endpoint, schema_of)),
+        "security": [] if endpoint.scope is Scope.OPEN else [{"token": []}],
+        "x-scope": endpoint.scope.value,
+    }
+    if parameters := [*_in_path(endpoint), *_in_query(endpoint, schema_of, components)]:
+        found["parameters"] = parameters
+    if endpoint.body is not None:
+        content = {media_of(endpoint.body): {"schema": schema_of[id(endpoint.body)]}}
+        found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def _tag(endpoint: Endpoint) -> str:
+    """The noun of the path: `messages` of `/v1/messages/{id}`."""
+    words = [word.partition(":")[0] for word in endpoint.path.split("/") if word != "v1"]
+    return words[1]
+
+
+def _responses(
+    endpoint: Endpoint, schema_of: Mapping[int, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    problem = {MEDIA: {"schema": _REF_OF_PROBLEM}}
+    for status, kind in sorted(endpoint.answers.items()):
+        response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        if kind is not None:
+            response["content"] = {"application/json": {"schema": schema_of[id(kind)]}}
+            if "format" in getattr(endpoint.query, "__struct_fields__", ()):
+                response["content"]["text/csv"] = {"schema": {"type": "string"}}
+        elif status >= HTTPStatus.BAD_REQUEST:
+            response["content"] = problem
+        yield str(status), response
+    yield "default", {"description": "A refusal, or a fault", "content": problem}
+
+
+_REF_OF_PROBLEM = {"$ref": _REF.format(name=ProblemAnswer.__name__)}
+
+
+def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+    for name in _PARAMETER.findall(endpoint.path):
+        schema = {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _in_query(
+    endpoint: Endpoint, schema_of: Mapping[int, Any], components: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    if endpoint.query is None:
+        return
+    struct = components[schema_of[id(endpoint.query)]["$ref"].rpartition("/")[2]]
+    for name, schema in struct["properties"].items():
+        yield {
+            "name": name,
+            "in": "query",
+            "required": name in struct.get("required", ()),
+            "schema": _without_null(schema),
+        }
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query has no null: the parameter is missing."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if not kinds:
+        return schema
+    kept = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
+    return kept | kinds[0] if len(kinds) == 1 else kept | {"anyOf": kinds}

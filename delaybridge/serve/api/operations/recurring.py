@@ -1,0 +1,254 @@
+"""Recurring messages: definitions, and what may be done with them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from delaybridge.errors import MessageConflict, MessageError
+from delaybridge.message import Answer
+from delaybridge.operate.views.described import plain
+from delaybridge.recurring.client import preview_of
+from delaybridge.recurring.definitions import Backfilled, Recurring
+from delaybridge.serve.api.messages.shapes import ScheduledMessage, scheduled
+from delaybridge.serve.api.operations.audit import note_reading
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.typed import object_of
+
+
+class DefinitionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is sent, where and when: `cron` (with `tz`) or `every`. See docs/recurring.md."""
+
+    destination: str
+    body: str | None = None
+    body_base64: bytes | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    every: str | None = None
+    start: str | None = None
+    end: str | None = None
+    missed: Literal["skip", "one", "all"] = "one"
+    paused: bool = False
+    headers: dict[str, str | int | float | bool | None] = {}
+    properties: dict[str, str | int | float | bool | None] = {}
+    key: str | None = None
+    priority: int = 0
+    ttl: str | None = None
+    at_most_once: bool = False
+    retry: dict[str, Any] | None = None
+
+
+class NewDefinition(DefinitionFields, kw_only=True):
+    """A definition and its name."""
+
+    name: str
+
+
+class DefinitionState(msgspec.Struct):
+    """A definition, and how far it is. definition: its fields; empty if they cannot be read."""
+
+    name: str
+    definition: dict[str, Any]
+    state: str
+    next_ms: int | None
+    last_ms: int | None
+    missed: int
+    error: str
+
+
+class DefinitionList(msgspec.Struct):
+    """All of them, by name."""
+
+    items: list[DefinitionState]
+
+
+class DefinitionAnswer(msgspec.Struct):
+    """result: created, duplicate, replaced, paused, resumed or removed."""
+
+    name: str
+    result: str
+
+
+class Span(msgspec.Struct, forbid_unknown_fields=True):
+    """From when until when (now) runs are made; RFC 3339."""
+
+    start: str
+    end: str | None = None
+
+
+class PreviewQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Either cron, with tz, or every. n: how many runs."""
+
+    cron: str | None = None
+    every: str | None = None
+    tz: str = "UTC"
+    n: int = 5
+
+
+class PreviewRuns(msgspec.Struct):
+    """When it runs, in words, and the next runs in its time zone."""
+
+    words: str
+    runs: list[str]
+
+
+async def definitions(call: Call) -> Reply:
+    """Every definition with its state, next and last run."""
+    found = await call.client.recurring.list()
+    if found:
+        await note_reading(call, "all recurring definitions")
+    return Reply({"items": [_shape(call, each) for each in found]})
+
+
+async def show(call: Call) -> Reply:
+    """One definition."""
+    found = await call.client.recurring.get(call.path["name"])
+    if found is None:
+        raise _unknown(call.path["name"])
+    await note_reading(call, f"the recurring definition {found.name}")
+    return Reply(_shape(call, found))
+
+
+async def add(call: Call) -> Reply:
+    """Add a definition; another of this name is a conflict."""
+    return await _add(call, call.body.name, replace=False)
+
+
+async def put(call: Call) -> Reply:
+    """Add a definition, or replace the one of this name."""
+    return await _add(call, call.path["name"], replace=True)
+
+
+async def _add(call: Call, name: str, *, replace: bool) -> Reply:
+    fields = {n: getattr(call.body, n) for n in DefinitionFields.__struct_fields__}
+    destination, text, data = (fields.pop(n) for n in ("destination", "body", "body_base64"))
+    if text is not None and data is not None:
+        raise MessageError("body_ambiguous", "body", "give one of body and body_base64")
+    body = data if text is None else text
+    try:
+        answer = await call.client.recurring.add(name, destination, body, replace=replace, **fields)
+    except MessageConflict as exc:
+        raise Problem(409, exc.code, exc.detail, "$.name") from None
+    return Reply(DefinitionAnswer(name, answer.value), 201 if answer is Answer.CREATED else 200)
+
+
+async def remove(call: Call) -> Reply:
+    """Remove a definition, and cancel its runs that are not due."""
+    return _done(call, await call.client.recurring.remove(call.path["name"]), "removed")
+
+
+async def pause(call: Call) -> Reply:
+    """Make no further run, and cancel those that are not due."""
+    return _done(call, await call.client.recurring.pause(call.path["name"]), "paused")
+
+
+async def resume(call: Call) -> Reply:
+    """Go on with the first run from now on."""
+    return _done(call, await call.client.recurring.resume(call.path["name"]), "resumed")
+
+
+async def run(call: Call) -> Reply:
+    """Send it once now, besides its plan."""
+    receipt = await call.client.recurring.run(call.path["name"])
+    if receipt is None:
+        raise _unknown(call.path["name"])
+    return Reply(scheduled(receipt), 202)
+
+
+async def backfill(call: Call) -> Reply:
+    """Make the runs of a span in the past that were not made."""
+    span: Span = call.body
+    found = await call.client.recurring.backfill(call.path["name"], span.start, span.end)
+    if found is None:
+        raise _unknown(call.path["name"])
+    return Reply(plain(found))
+
+
+async def preview(call: Call) -> Reply:
+    """When a definition with these times would run next."""
+    query: PreviewQuery = call.query
+    found = preview_of(query.cron, query.every, query.tz, query.n)
+    return Reply(PreviewRuns(found.words, [each.isoformat() for each in found.times]))
+
+
+def _shape(call: Call, one: Recurring) -> dict[str, Any]:
+    fields = {} if one.definition is None else msgspec.to_builtins(one.definition)
+    if not call.may_read_bodies:
+        fields = {name: value for name, value in fields.items() if not name.startswith("body")}
+    return {**one._asdict(), "definition": fields}
+
+
+def _done(call: Call, is_known: bool, word: str) -> Reply:
+    name = call.path["name"]
+    if not is_known:
+        raise _unknown(name)
+    return Reply(DefinitionAnswer(name, word))
+
+
+def _unknown(name: str) -> Problem:
+    return Problem(404, "unknown", f"no definition is named {name[:80]!r}", "$.name")
+
+
+_ONE = "/v1/recurring/{name}"
+_MADE = {201: DefinitionAnswer, 200: DefinitionAnswer}
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/v1/recurring", scope=Scope.READ, handler=definitions,
+        is_for_tenants=True,
+        summary="List recurring definitions", answers={200: DefinitionList},
+    ),
+    Endpoint(
+        method="POST", path="/v1/recurring", scope=Scope.WRITE, handler=add,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Add a recurring definition", body=NewDefinition, answers=_MADE | {409: None},
+    ),
+    Endpoint(
+        method="GET", path="/v1/recurring:preview", scope=Scope.READ, handler=preview,
+        is_for_tenants=True,
+        summary="Preview the runs of a cron expression", query=PreviewQuery,
+        answers={200: PreviewRuns},
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}:pause", scope=Scope.WRITE, handler=pause,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Pause a definition", answers={200: DefinitionAnswer, 404: None},
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}:resume", scope=Scope.WRITE, handler=resume,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Resume a definition", answers={200: DefinitionAnswer, 404: None},
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}:run", scope=Scope.WRITE, handler=run,
+        is_for_tenants=True,
+        summary="Run a definition now", answers={202: ScheduledMessage, 404: None},
+    ),
+    Endpoint(
+        method="POST", path=f"{_ONE}:backfill", scope=Scope.WRITE, handler=backfill,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Make missed runs", body=Span, answers={200: object_of(Backfilled), 404: None},
+    ),
+    Endpoint(
+        method="GET", path=_ONE, scope=Scope.READ, handler=show,
+        is_for_tenants=True,
+        summary="Show a recurring definition", answers={200: DefinitionState, 404: None},
+    ),
+    Endpoint(
+        method="PUT", path=_ONE, scope=Scope.WRITE, handler=put,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Add or replace a definition", body=DefinitionFields, answers=_MADE,
+    ),
+    Endpoint(
+        method="DELETE", path=_ONE, scope=Scope.WRITE, handler=remove,
+        is_audited=True,
+        is_for_tenants=True,
+        summary="Remove a definition", answers={200: DefinitionAnswer, 404: None},
+    ),
+)  # fmt: skip

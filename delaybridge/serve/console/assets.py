@@ -1,0 +1,54 @@
+"""Styles and scripts: files of the package, kept by browsers for as long as they are the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+
+_MEDIA = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+@cache
+def _contents() -> Mapping[str, bytes]:
+    """The files that are served, by their names."""
+    every = (files("delaybridge.serve.console") / "static").iterdir()
+    return {one.name: one.read_bytes() for one in every if one.name.rpartition(".")[2] in _MEDIA}
+
+
+@cache
+def asset(name: str) -> str:
+    """The path of a file below the base; a new version has another one."""
+    return f"static/{hashlib.sha256(_contents()[name]).hexdigest()[:12]}/{name}"
+
+
+async def serve_asset(call: Call) -> Reply:
+    """A style, a script or a picture of the console."""
+    name = call.path["name"]
+    content = _contents().get(name)
+    if content is None:
+        raise Problem(404, "unknown", "there is no such file")
+    # A page of another version asks for its own file; this one must not be kept in its place.
+    is_own = asset(name) == f"static/{call.path['hash']}/{name}"
+    headers = {
+        "Content-Type": _MEDIA[name.rpartition(".")[2]],
+        "Cache-Control": "public, max-age=31536000, immutable" if is_own else "no-store",
+        "Content-Security-Policy": "default-src 'none'",
+    }
+    return Reply(content, 200, headers)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/static/{hash}/{name}", scope=Scope.OPEN, handler=serve_asset,
+        summary="A file of the console",
+    ),
+)  # fmt: skip

@@ -1,0 +1,111 @@
+"""A page of the console: what it is made of, and how it is sent."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from delaybridge.serve.console.rendering import SAFE_HEADERS, render
+from delaybridge.serve.console.snapshot import Look, page_of
+from delaybridge.serve.console.translations import language_of
+from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.sessions import cookies
+
+Data = Callable[[Call], Awaitable[dict[str, Any] | Reply]]
+"""Finds out what a template shows: its variables. `api` among them: the request behind the page.
+Or an answer of its own: it leads elsewhere."""
+_THEMES = ("light", "dark")
+_TEMPLATE_OF_CODE = {
+    "store_unavailable": "away", "ledger_unavailable": "away", "unknown_message": "absent",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolePage:
+    """One page. path: may have parameters. name: of its template, and of its entry in the
+    navigation. title: in English. query: a struct with its state, which is in the URL.
+
+    scope: what a token must allow to see it. is_blind: shown also while Redis does not answer, so
+    without what the frame shows of it. is_safe: changes nothing, whatever its scope.
+    """
+
+    path: str
+    name: str
+    title: str
+    data: Data
+    query: Any = None
+    scope: Scope = Scope.READ
+    is_blind: bool = False
+    is_safe: bool = False
+
+    def endpoint(self) -> Endpoint:
+        """The endpoint that answers with this page."""
+
+        async def handler(call: Call) -> Reply:
+            look = Look() if self.is_blind else await call.site.looks.look()
+            patient = replace(call.site, client=call.site.patient)
+            data = await self.data(call._replace(site=patient))
+            if isinstance(data, Reply):
+                return data
+            return shown(call, f"{self.name}.html", {"page": self, "look": look, **data})
+
+        handler.__doc__ = f"{self.title}: a page of the console."
+        return Endpoint(
+            method="GET", path=self.path, scope=self.scope, handler=handler,
+            summary=f"{self.title}, as a page", query=self.query,
+            refusal=partial(refusal, page=self),
+            is_safe=self.is_safe,
+        )  # fmt: skip
+
+
+def shown(call: Call, template: str, data: Mapping[str, Any], status: int = 200) -> Reply:
+    """A page of HTML."""
+    chosen = cookies(call.headers)
+    theme = chosen.get("delaybridge-theme", "")
+    language = language_of(call.headers, chosen.get("delaybridge-language", ""))
+    serve = call.site.settings.serve
+    frame = {
+        "call": call,
+        "base": call.base,
+        "theme": theme if theme in _THEMES else "auto",
+        "language": language,
+        "namespace": call.site.settings.namespace,
+        "may_write": call.may in (Scope.WRITE, Scope.ADMIN) and not serve.read_only,
+        "may_administer": call.may is Scope.ADMIN and not serve.read_only,
+        "may_see_settings": call.may is Scope.ADMIN,
+        "has_session": bool(serve.token_file) and bool(call.who),
+        "page_of": page_of,
+        "curl": curl(call, str(data.get("api", "/v1/stats"))),
+    }
+    text = render(template, language, {**frame, **data})
+    headers = {**SAFE_HEADERS, "Content-Type": "text/html; charset=utf-8"}
+    return Reply(text.encode(), status, headers)
+
+
+def curl(call: Call, path: str) -> str:
+    """The command that asks the API for the same."""
+    asked = f"http://{call.headers.get('host', '127.0.0.1:8645')}{call.base}{path}"
+    token = '-H "Authorization: Bearer $TOKEN" ' if call.site.settings.serve.token_file else ""
+    return f"curl -sS {token}{shlex.quote(asked)}"
+
+
+def refusal(call: Call, problem: Problem, page: ConsolePage | None = None) -> Reply:
+    """A problem as a page: to the login, if that is what lacks. page: the one that has it."""
+    if problem.status == 401:
+        return Reply(None, 303, {"Location": f"{call.base}/login?next={_quoted(call)}"})
+    name = _TEMPLATE_OF_CODE.get(problem.code, "problem")
+    if name == "away":
+        page = None  # it has nothing but what it says
+    data = {"problem": problem, "look": Look(), "page": page}
+    reply = shown(call, f"{name}.html", data, problem.status)
+    return reply._replace(headers={**reply.headers, **problem.headers})
+
+
+def _quoted(call: Call) -> str:
+    """The page that was asked for, as a value in a query."""
+    return quote(call.asked.removeprefix(call.base), safe="")

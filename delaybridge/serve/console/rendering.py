@@ -1,0 +1,113 @@
+"""Rendering: templates, and how they write numbers and times. Everything is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from delaybridge import __version__
+from delaybridge.errors import printable
+from delaybridge.operate.views.described import size_text
+from delaybridge.serve.console.assets import asset
+from delaybridge.serve.console.translations import LANGUAGES, said, words
+from delaybridge.times import format_time, roughly
+
+SAFE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def render(template: str, language: str, data: Mapping[str, Any]) -> str:
+    """A template with its data."""
+    return _environment(language).get_template(template).render(data)
+
+
+@cache
+def _environment(language: str) -> Environment:
+    made = Environment(
+        loader=PackageLoader("delaybridge.serve.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    known = words(language)
+    made.globals.update(
+        _=partial(said, language), asset=asset, version=__version__, languages=LANGUAGES, link=link
+    )
+    made.filters.update(
+        number=number, rate=rate, duration=roughly, moment=format_time, short=short,
+        ago=partial(ago, language), bytes=size, printable=printable, segment=segment,
+        has_words=lambda text: text in known,
+    )  # fmt: skip
+    return made
+
+
+def number(value: float | None) -> str:
+    """`1,234,567`; a dash for what is unknown."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def short(at_ms: int) -> str:
+    """`11-23 22:09:00`, in UTC."""
+    return format_time(at_ms)[5:19].replace("T", " ")
+
+
+def rate(value: float | None) -> str:
+    """A number per second: `1,902`, `0.2`."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 9.95 or not value else f"{value:.1f}"
+
+
+def size(count: int | None) -> str:
+    """`213 B`, `1.4 KB`, `2.0 MB`; a dash for what is unknown."""
+    return "–" if count is None else size_text(count)
+
+
+def spark(values: Sequence[float], points: int = 60) -> str:
+    """The points of a polyline 120 wide and 20 high, from zero to the highest; the last at its end.
+
+    points: how many fill the width.
+    """
+    most = max([1, *values])
+    step, first = 120 / (points - 1), points - len(values)
+    at = ((first + i, 19 - value * 18 / most) for i, value in enumerate(values))
+    return " ".join(f"{number * step:.0f},{height:.1f}" for number, height in at)
+
+
+def ago(language: str, at_ms: int | None, now_ms: int, *, is_next: bool = False) -> Markup:
+    """A time that pages keep counting: `in 15m`, with the time itself on hover.
+
+    is_next: it is the next of several. Once it has passed, the page says `now`, not `2s ago`: it
+    does not know the one after.
+    """
+    if at_ms is None:
+        return Markup("–")
+    wait_ms = at_ms - now_ms
+    template = "in {0}" if wait_ms >= 0 else "now" if is_next else "{0} ago"
+    at, text = format_time(at_ms), said(language, template).format(roughly(abs(wait_ms)))
+    kind = Markup(" data-next") if is_next else ""
+    return Markup('<time datetime="{}" title="{}" data-at="{}"{}>{}</time>').format(
+        at, at, at_ms, kind, text
+    )
+
+
+def segment(text: str) -> str:
+    """A text as one segment of a path."""
+    return quote(text, safe="").replace("~", "%7E")
+
+
+def link(path: str, /, **query: object) -> str:
+    """A path with those parameters that are set."""
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    return f"{path}?{urlencode(given)}" if given else path

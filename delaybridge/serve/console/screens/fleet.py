@@ -1,0 +1,75 @@
+"""Workers and Buckets: who runs, what they say is wrong, and who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.http.endpoint import Call
+from delaybridge.store.fleet.announcements import WorkerInfo
+
+
+class Wrong(NamedTuple):
+    """What a worker says is wrong. kind: a word for it; of: what it is about; why: in its words."""
+
+    kind: str
+    of: str
+    why: str
+
+
+def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
+    """All that it says, the worst first."""
+    for bucket, why in worker.damaged.items():
+        yield Wrong("damaged bucket", bucket, why or "")
+    for part, why in worker.failing.items():
+        yield Wrong("cannot report", part, why or "")
+    for broker, why in (worker.said.brokers or {}).items():
+        if why:
+            yield Wrong("broker unavailable", broker, why)
+    for place, why in worker.said.parked.items():
+        yield Wrong("parked", place, why or "")
+    for place, why in worker.said.refused.items():
+        yield Wrong("refused", place, why or "")
+    for place in worker.said.paused or ():
+        yield Wrong("paused", place, "")
+    if worker.ledger is not None and worker.ledger.silent:
+        yield Wrong("ledger silent", "", worker.ledger.silent)
+    if not worker.obeys_rules:
+        yield Wrong("knows no rules of destinations", worker.version, "")
+
+
+async def workers(call: Call) -> dict[str, Any]:
+    """The living processes, and the workers that vanished."""
+    stats = (await call.site.looks.look()).stats
+    assert stats is not None
+    return {
+        "api": "/v1/workers",
+        "workers": [(each, list(wrongs(each))) for each in stats.workers],
+        "ingests": stats.ingests,
+        "line": call.site.looks.sparks.line,
+        "gone": call.site.looks.gone(),
+        "has_ledger": stats.ledger is not None,
+    }
+
+
+async def buckets(call: Call) -> dict[str, Any]:
+    """Every bucket, and how even they are."""
+    stats = (await call.site.looks.look()).stats
+    assert stats is not None
+    sizes = [each.delayed + each.in_flight + each.parked for each in stats.buckets]
+    mean = sum(sizes) / len(sizes)
+    return {
+        "api": "/v1/buckets",
+        "buckets": list(zip(stats.buckets, sizes, strict=True)),
+        "skew": f"{max(sizes) / mean:.2f}" if mean else "–",
+        "largest": max(sizes),
+        "mean": mean,
+        "has_nodes": any(each.node for each in stats.buckets),
+    }
+
+
+PAGES = (
+    ConsolePage(path="/workers", name="workers", title="Workers", data=workers),
+    ConsolePage(path="/buckets", name="buckets", title="Buckets", data=buckets),
+)

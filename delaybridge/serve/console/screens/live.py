@@ -1,0 +1,67 @@
+"""The stream of ticks: once a second, the numbers that every open page shows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as Connection
+
+from delaybridge.serve.api.operations.stream import STREAM_HEADERS
+from delaybridge.serve.console.translations import language_of
+from delaybridge.serve.http.disconnect import Ending
+from delaybridge.serve.http.endpoint import Call, Endpoint, Scope
+from delaybridge.serve.http.sessions import cookies
+
+_EVERY_S = 1.0
+
+
+class LiveQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """language: of the page, `en` or `zh`; without it, as the browser has chosen or asks.
+
+    In a browser with pages of two languages, those of each share a stream.
+    """
+
+    language: str = ""
+
+
+class TickStream:
+    """One open page: an ASGI application that sends ticks until one of both ends it, or its session
+    does."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        chosen = call.query.language or cookies(call.headers).get("delaybridge-language", "")
+        self._language = language_of(call.headers, chosen)
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Send a tick every second."""
+        site = self._call.site
+        with site.places.place(self._call):
+            ending: Ending = scope["extensions"]["connection"]["ending"]
+            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            while not (site.is_draining or ending.has_ended) and await self._is_known():
+                text = await site.looks.tick(self._language)
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+                ending.waiter = asyncio.get_running_loop().create_future()
+                if not ending.has_ended:
+                    await asyncio.wait([ending.waiter], timeout=_EVERY_S)
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _is_known(self) -> bool:
+        site = self._call.site
+        return await site.access.knows(site.client, self._call.headers)
+
+
+async def live(call: Call) -> TickStream:
+    """The numbers of the frame once a second, as server-sent events."""
+    return TickStream(call)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET", path="/live", scope=Scope.READ, handler=live,
+        summary="Follow the numbers of the console", query=LiveQuery,
+    ),
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""Messages: find any of them by what is known, and act on those ticked or on all that match."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from delaybridge.errors import MessageError
+from delaybridge.message import State
+from delaybridge.serve.api.messages.ledger import shown
+from delaybridge.serve.api.messages.messages import found_page
+from delaybridge.serve.api.messages.paging import PageOfState
+from delaybridge.serve.console.lists import SIZES, lines, message_path, pager, point_ms
+from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.rendering import link
+from delaybridge.serve.http.endpoint import Call, Reply
+from delaybridge.times import format_time
+
+_PATH = "/messages"
+_AT_ONCE = 25  # rows; the browser reads further ones when it has painted these
+# What of the query is no filter.
+_VIEW = {"q", "cursor", "back", "limit", "state", "format"}
+
+
+class MessagesQuery(PageOfState, kw_only=True):
+    """The filters of the API. due_from, due_to: also relative to now, as `10m` or `-1h`.
+
+    q: an id or a destination to look for. back: the cursors of the pages before.
+    """
+
+    q: str = ""
+    back: str = ""
+    limit: int = 50
+
+
+async def messages(call: Call) -> dict[str, Any] | Reply:
+    """A page of messages; or, for what was searched, the way to it."""
+    query: MessagesQuery = call.query
+    if query.q.strip():
+        return await _found(call, query.q.strip())
+    look = await call.site.looks.look()
+    assert look.stats is not None
+    typed = {"due_from": query.due_from or "", "due_to": query.due_to or ""}
+    _settle(query, look.stats.now_ms)
+    page = await found_page(call, query, query.state)
+    filters = {name: value for name, value in _given(query).items() if name not in _VIEW}
+    kept = {"state": query.state if query.state is not State.DELAYED else None, **filters}
+    sized = {**kept, "limit": query.limit}
+    api = link("/v1/messages", state=query.state, **filters, limit=query.limit)
+    return {
+        "api": api,
+        "export": link("/v1/messages:export", state=query.state, **filters),
+        "query": query,
+        "typed": {name: typed[name] or _written(getattr(query, f"{name}_ms")) for name in typed},
+        "filters": filters,
+        "kept": kept,
+        "bulk": {"state": query.state, **filters},
+        "commands": commands(query, filters),
+        "lines": lines(page.items),
+        # A refresh finds all rows there, and keeps them.
+        "at_once": None if "hx-request" in call.headers else _AT_ONCE,
+        "unseen_buckets": page.unseen,
+        "pager": pager(_PATH, sized, query.cursor, query.back, page.next_cursor),
+        "sizes": SIZES,
+        "now_ms": look.stats.now_ms,
+        "counts": {state: getattr(look.stats, state) for state in State},
+        "horizon": link("/v1/horizon", destination=query.destination),
+    }
+
+
+async def _found(call: Call, text: str) -> Reply:
+    """To the message of this id; else to the messages of this destination, or with such ids."""
+    client = call.site.client
+    try:
+        item = await shown(call, text, await client.get(text))
+    except MessageError:  # it cannot be an id
+        item = None
+    if item is not None:
+        return _to(call, message_path(item))
+    if text.partition(":")[0] in {*dict(client.kinds), "pull", "rabbitmq", "kafka"}:
+        return _to(call, link(_PATH, destination=text))
+    return _to(call, link(_PATH, id_prefix=text))
+
+
+def _to(call: Call, path: str) -> Reply:
+    return Reply(None, 303, {"Location": f"{call.base}{path}", "Cache-Control": "no-store"})
+
+
+def _settle(query: MessagesQuery, now_ms: int) -> None:
+    """Times as they were typed become moments: the next page must not move with the clock."""
+    for name in ("due_from", "due_to"):
+        if (text := getattr(query, name)) is not None:
+            setattr(query, f"{name}_ms", point_ms(text.strip(), now_ms, name))
+            setattr(query, name, None)
+
+
+def _given(query: MessagesQuery) -> dict[str, Any]:
+    """The parameters that are set."""
+    found = {name: getattr(query, name) for name in query.__struct_fields__}
+    return {name: value for name, value in found.items() if value not in (None, "", 0)}
+
+
+def _written(at_ms: int | None) -> str:
+    return "" if at_ms is None else format_time(at_ms)
+
+
+_OPTIONS = {
+    "destination": "--destination", "id_prefix": "--id-prefix", "reason": "--reason",
+    "due_from_ms": "--due-from", "due_to_ms": "--due-to",
+}  # fmt: skip
+_LISTED = {"destination", "due_from_ms", "due_to_ms"}
+
+
+def commands(query: MessagesQuery, filters: dict[str, Any]) -> list[str]:
+    """The commands that list and change what matches; those that know all filters."""
+    words = ["--state", query.state.value]
+    for name, value in filters.items():
+        if name in _OPTIONS:
+            text = format_time(value) if name.endswith("_ms") else str(value)
+            words += [_OPTIONS[name], text]
+    rest = shlex.join(words)
+    found = [f"delaybridge message ls {rest}"] if filters.keys() <= _LISTED else []
+    if not filters or not filters.keys() <= _OPTIONS.keys():
+        return found  # a command for everything is too easily run
+    if query.state is State.DEAD:
+        rest = shlex.join(words[2:])
+        return [*found, f"delaybridge dead kick {rest}".strip()]
+    return [
+        *found,
+        f"delaybridge message cancel {rest}",
+        f"delaybridge message reschedule --in 10m {rest}",
+        f"delaybridge message publish-now {rest}",
+    ]
+
+
+PAGES = (
+    ConsolePage(path=_PATH, name="messages", title="Messages", data=messages, query=MessagesQuery),
+)

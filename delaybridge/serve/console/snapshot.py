@@ -1,0 +1,294 @@
+"""A look at the whole namespace: what the frame of every page shows, and what is streamed to them.
+
+However many pages are open, one process looks once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from delaybridge.client.async_client import AsyncClient
+from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
+from delaybridge.operate.views.alerts import ABOUT_ONE, Alert, alerts
+from delaybridge.operate.views.described import plain, unowned
+from delaybridge.operate.views.horizon import Horizon
+from delaybridge.operate.views.series import Point, Recent, Series
+from delaybridge.operate.views.stats import Stats
+from delaybridge.serve.console.rendering import segment
+from delaybridge.serve.console.sparks import Sparks
+from delaybridge.serve.console.translations import said
+from delaybridge.serve.http.disconnect import end_all
+from delaybridge.settings.urls import redact_text
+from delaybridge.store.calls import Calls
+from delaybridge.store.fleet.announcements import WorkerInfo
+from delaybridge.store.namespace.fullness import Fullness, fullest
+from delaybridge.store.protocol.command import Steps, together
+
+_FRESH_S = 0.9
+_PATIENCE_S = 0.5  # a page waits so long for a look, if there is an older one
+KEPT_S = 15.0  # so long an older one stands in for one that takes longer, or fails
+_OLD_S = 3.0  # and then pages say so
+_SLOW = StoreUnavailable("redis: it has not answered yet")
+_SPAN_MS = 60_000
+_STEPS_S = (1, 2, 3, 5, 10, 15, 30, 60)  # bars of the coming minute
+_COUNTS = 4096  # of all buckets in a look: about 5 ms of Redis' time
+_POINTS = 5  # seconds that a tick repeats, for one that came late
+_ALERTS = 8
+_LATE_MS = 1000
+_GONE_MS = 600_000  # for how long a worker that vanished is remembered
+_GONE = 100
+_STORED_S = 2.0
+
+
+class Look(NamedTuple):
+    """What was seen last. gone: workers that vanished in the last minute. error: why this is not as
+    it is now, or why nothing was seen; then the rest is None. age_s: how long ago it was seen."""
+
+    stats: Stats | None = None
+    recent: Recent | None = None
+    series: Series | None = None
+    minute: Horizon | None = None
+    memory: Fullness | None = None
+    gone: Sequence[str] = ()
+    error: str = ""
+    age_s: float = 0.0
+    took_ms: float = 0.0
+
+    @property
+    def is_old(self) -> bool:
+        """Whether pages have to say so."""
+        return self.age_s > _OLD_S
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """What is wrong, the worst first."""
+        if self.stats is None:
+            return []
+        return alerts(self.stats, memory=self.memory, gone=self.gone)
+
+    def tick(self, language: str) -> dict[str, Any]:
+        """The numbers that change, and the alerts, for the open pages of this language."""
+        s = self.stats
+        if s is None or self.is_old:
+            return {"error": self.error, "age_s": round(self.age_s)}
+        alone = len(unowned(s.buckets))
+        rate = self.recent.rates[0] if self.recent else None
+        return {
+            "now_ms": s.now_ms,
+            "delayed": s.delayed,
+            "in_flight": s.in_flight,
+            "parked": s.parked,
+            "dead": s.dead,
+            "overdue_ms": s.overdue_ms,
+            "next_due_ms": s.next_due_ms,
+            "due_1m": self.minute.messages if self.minute else None,
+            "minute": _bars(self.minute) if self.minute else None,
+            "published": rate.per_s.get("published", 0.0) if rate and rate.covered_s else 0.0,
+            "scheduled": rate.per_s.get("scheduled", 0.0) if rate and rate.covered_s else 0.0,
+            "workers": len(s.workers),
+            "owned": len(s.buckets) - alone,
+            "buckets": len(s.buckets),
+            "owners": [each.owner for each in s.buckets],
+            "sizes": [each.delayed + each.in_flight + each.parked for each in s.buckets],
+            "late": [each.bucket for each in s.buckets if each.overdue_ms > _LATE_MS],
+            "points": plain(_latest(self.series)) if self.series else [],
+            "alerts": [self._said(each, language) for each in self.alerts[:_ALERTS]],
+            "took_ms": round(self.took_ms, 1),
+        }
+
+    def _said(self, alert: Alert, language: str) -> dict[str, str]:
+        text = printable(said(language, alert.template, **alert.values))
+        return {"level": alert.level, "text": text, "path": page_of(alert, self.stats)}
+
+
+class Gone(NamedTuple):
+    """A worker that was seen, and is not there any more. seen_ms: when it was seen last."""
+
+    worker: WorkerInfo
+    seen_ms: int
+
+
+class Looks:
+    """The looks of one process: shared by all who ask within a second. Close it at the end.
+
+    It remembers for ten minutes which workers it saw. sparks: of the fleet; store_sparks: of Redis.
+    """
+
+    def __init__(self, client: AsyncClient) -> None:
+        """client: it may wait for Redis longer than those of programs: people rather wait than see
+        an error."""
+        self.client = client
+        self._last, self._at_s = Look(), -1e9
+        self._began_s = self._changed_s = -1e9  # the last look; the last change by a page
+        self._under_way: asyncio.Task[Look] | None = None
+        self._running: set[asyncio.Task[Look]] = set()
+        self._old: Look | None = None
+        self._error: Exception = _SLOW  # of the last look, if it failed
+        self._seen: dict[str, Gone] = {}
+        self.sparks, self.store_sparks = Sparks(), Sparks(_STORED_S)
+        self._ticks: dict[str, tuple[Look, bytes]] = {}  # the latest, by language
+
+    async def look(self) -> Look:
+        """How it is now, at most a second ago; or as it was a few seconds ago, if Redis is slow.
+
+        DelayBridgeError: Redis does not answer.
+        """
+        age_s = time.monotonic() - self._at_s
+        if age_s <= _FRESH_S and self._began_s >= self._changed_s:
+            return self._last
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self._again())
+            self._running.add(self._under_way)
+            self._under_way.add_done_callback(self._ended)
+        under_way, is_kept = self._under_way, age_s <= KEPT_S
+        # After a change, wait longer rather than show the state before it.
+        patience_s = _PATIENCE_S if self._began_s >= self._changed_s else _OLD_S
+        # One that gives up does not end it for the others.
+        await asyncio.wait([under_way], timeout=patience_s if is_kept else None)
+        error = under_way.exception() if under_way.done() else self._error
+        if error is None:
+            return under_way.result()
+        if is_kept and isinstance(error, DelayBridgeError):
+            return self._aged(_told(error))
+        raise error
+
+    def _aged(self, error: str) -> Look:
+        """The last look with its age and the error; the same for all callers of a second."""
+        age_s = time.monotonic() - self._at_s
+        old = self._old
+        if old is None or old.error != error or not 0 <= age_s - old.age_s < _FRESH_S:
+            self._old = old = self._last._replace(error=error, age_s=age_s)
+        return old
+
+    async def tick(self, language: str) -> bytes:
+        """The same as a server-sent event; also that Redis does not answer.
+
+        Made once for all pages of a language.
+        """
+        try:
+            look = await self.look()
+        except DelayBridgeError as exc:
+            look = Look(error=_told(exc))
+        known, text = self._ticks.get(language, (None, b""))
+        if look is not known:
+            text = b"event: tick\ndata: %s\n\n" % msgspec.json.encode(look.tick(language))
+            self._ticks[language] = look, text
+        return text
+
+    def renew(self) -> None:
+        """A page changed something: the next look that is shown begins after this, unless Redis
+        takes longer than three seconds."""
+        self._changed_s, self._under_way = time.monotonic(), None
+
+    def _ended(self, task: asyncio.Task[Look]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # if all callers gave up, asyncio would log it as never retrieved
+
+    async def close(self) -> None:
+        """End a look that is under way, and close the client."""
+        await end_all(self._running)
+        await self.client.close()
+
+    def gone(self) -> list[Gone]:
+        """The workers that vanished lately, the latest first. Others may have vanished unseen."""
+        living = {each.name for each in self._last.stats.workers} if self._last.stats else set()
+        lost = [one for name, one in self._seen.items() if name not in living]
+        return sorted(lost, key=lambda one: -one.seen_ms)[:_GONE]
+
+    def _note(self, stats: Stats) -> None:
+        for worker in stats.workers:
+            self._seen[worker.name] = Gone(worker, stats.now_ms)
+        for name in [n for n, one in self._seen.items() if one.seen_ms < stats.now_ms - _GONE_MS]:
+            del self._seen[name]
+        values: dict[str, float | None] = {
+            f"published {w.name}": w.pace.published_s or 0.0 for w in stats.workers
+        }
+        for broker in {name for w in stats.workers for name in w.pace.unconfirmed}:
+            unconfirmed, confirm_ms = confirms(stats, broker)
+            values |= {f"unconfirmed {broker}": unconfirmed, f"confirm {broker}": confirm_ms}
+        self.sparks.note(values)
+
+    async def _again(self) -> Look:
+        began_s = time.monotonic()
+        try:
+            found = await self.client.run(_look)
+        except DelayBridgeError as exc:
+            self._error = exc
+            raise
+        self._error = _SLOW
+        now_s = time.monotonic()
+        found = found._replace(took_ms=(now_s - began_s) * 1e3)
+        if began_s >= self._began_s:  # else another one began later, and ended before
+            self._at_s, self._began_s, self._last = now_s, began_s, found
+            if found.stats is not None:
+                self._note(found.stats)
+                lately_ms = found.stats.now_ms - _SPAN_MS
+                gone = [one.worker.name for one in self.gone() if one.seen_ms > lately_ms]
+                self._last = found = found._replace(gone=gone[:_ALERTS])
+        return found
+
+
+def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
+    """Messages that a broker has not answered, of all workers; within how many ms 99 % are
+    confirmed, at the slowest of them. None: unknown."""
+    paces = [each.pace for each in stats.workers]
+    took_ms = [pace.confirm_ms[broker] for pace in paces if broker in pace.confirm_ms]
+    return sum(pace.unconfirmed.get(broker, 0) for pace in paces), max(took_ms, default=None)
+
+
+def page_of(alert: Alert, stats: Stats | None) -> str:
+    """The path of the page that shows what an alert is about."""
+    if alert.about == ABOUT_ONE:
+        place = str(alert.values.get("destination") or alert.values["place"])
+        return f"/destinations/{segment(place.removesuffix(':'))}"
+    if alert.about == "late" and stats is not None:
+        return where_late(stats)
+    return f"/{alert.about}"
+
+
+def where_late(stats: Stats) -> str:
+    """The path of the page with the messages that are late; parked ones may be the only ones."""
+    if stats.next_due_ms is not None and stats.next_due_ms < stats.now_ms:
+        return "/messages"
+    return "/messages?state=parked" if stats.parked else "/in-flight"
+
+
+def _told(error: DelayBridgeError) -> str:
+    return printable(redact_text(str(error)))[:500]
+
+
+def _look(calls: Calls) -> Steps[Look]:
+    """Everything at once: the parts travel together. What fails beside the counts is left out."""
+    buckets = yield from calls.open()
+    step_s = next(each for each in _STEPS_S if 60 // each * len(buckets) <= _COUNTS or each == 60)
+    parts: list[Steps[Any]] = [
+        calls.stats(),
+        calls.recent(),
+        calls.series("1s"),
+        calls.horizon(_SPAN_MS, 1000 * step_s, None),
+        fullest(calls.placement),
+    ]
+    stats, *others = yield from together(parts)
+    if isinstance(stats, Exception):
+        raise stats
+    seen: list[Any] = [None if isinstance(each, Exception) else each for each in others]
+    return Look(stats, *seen)
+
+
+def _latest(series: Series) -> Sequence[Point]:
+    return [point for point in series.points[-_POINTS:] if point is not None]
+
+
+def _bars(minute: Horizon) -> list[int]:
+    """The messages of each part of the coming minute; all parts are equally long."""
+    longest_ms = max(cell.to_ms - cell.from_ms for cell in minute.cells)
+    counts = [0] * (_SPAN_MS // longest_ms)
+    for number, cell in enumerate(minute.cells):
+        counts[min(number, len(counts) - 1)] += cell.messages
+    return counts

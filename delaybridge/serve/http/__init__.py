@@ -1,0 +1,1 @@
+"""HTTP without a word about messages: requests, access, problems, tenants."""

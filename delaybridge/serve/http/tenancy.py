@@ -1,0 +1,267 @@
+"""A tenant's part of a client: its own messages, named as it gave them.
+
+What is not here does not exist for a token of a tenant. Ids go in with the tenant in front and come
+out without, so that handlers need not know of tenants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from delaybridge.accept.accept import check_id, of_tenant
+from delaybridge.client.async_client import AsyncClient
+from delaybridge.client.pulling import Items, named
+from delaybridge.client.requests import Named, Requests
+from delaybridge.errors import MessageConflict
+from delaybridge.ledger.recording.life_of_id import RecordedLife
+from delaybridge.message import (
+    PULL,
+    Answer,
+    Message,
+    OnConflict,
+    State,
+    id_as_given,
+    id_in_store,
+)
+from delaybridge.operate.views.listing import Cursor, Page
+from delaybridge.recurring.client import AsyncRecurringMessages
+from delaybridge.recurring.definition import check_name
+from delaybridge.recurring.definitions import Backfilled, Recurring
+from delaybridge.store.messages.pulling import ReceivedMessage
+from delaybridge.store.messages.record_filters import Conditions
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.selection import Selected, Selection
+from delaybridge.store.protocol.stored import Stored
+from delaybridge.times import At
+
+
+class Tenancy:
+    """Names of one tenant, as the store has them and as it gave them."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.prefix = id_in_store("", tenant)
+
+    def in_store(self, id: str) -> str:
+        """The id in the store; MessageError `bad_id`."""
+        return check_id(id, None, self.tenant)
+
+    def topic(self, topic: str) -> str:
+        """The pull topic in the store."""
+        return of_tenant(f"{PULL}:{topic}", self.tenant).removeprefix(f"{PULL}:")
+
+    def given(self, id: str) -> str:
+        """The id as it was given."""
+        return id_as_given(id, self.tenant)
+
+    def text(self, text: str) -> str:
+        """A sentence or JSON in which ids and destinations are quoted, without the tenant."""
+        for before in ('"', "'", f"{PULL}:") if self.tenant else ():
+            text = text.replace(before + self.prefix, before)
+        return text
+
+    def receipt(self, made: Receipt) -> Receipt:
+        """A receipt as its tenant sees it."""
+        return Receipt(made.answer, self.given(made.id), made.due_ms, made.bucket)
+
+    def shown(self, one: Stored) -> Stored:
+        """A message as its tenant sees it."""
+        if not self.tenant:
+            return one
+        return replace(
+            one,
+            id=self.given(one.id),
+            tenant="",
+            destination=self.text(one.destination),
+            reason=one.reason and self.text(one.reason),
+            last_error=one.last_error and self.text(one.last_error),
+        )
+
+    def life(self, life: RecordedLife) -> RecordedLife:
+        """What the ledger knows, as its tenant sees it."""
+        for call in life.calls:
+            call.destination, call.error = self.text(call.destination), self.text(call.error)
+        for step in life.transitions:
+            step.error = self.text(step.error)
+        return life
+
+    def following(self, cursor: Cursor | None) -> Cursor | None:
+        """The cursor of a page, which may be another's message: then the place of its own next.
+
+        All its ids begin alike, so among those of one score they are side by side.
+        """
+        if cursor is None or cursor[1].startswith(self.prefix):
+            return cursor
+        score, id = cursor
+        return (score, self.prefix) if id < self.prefix else (math.nextafter(score, math.inf), "")
+
+
+class TenantClient(Tenancy):
+    """The calls of `AsyncClient` that a tenant's tokens may make."""
+
+    def __init__(self, client: AsyncClient, tenant: str) -> None:
+        super().__init__(tenant)
+        self._client = client
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Name -> kind of each broker that messages may name."""
+        return self._client.kinds
+
+    @property
+    def recurring(self) -> TenantRecurring:
+        """Its definitions."""
+        return TenantRecurring(self._client.recurring, self.tenant)
+
+    async def schedule(
+        self,
+        destination: str,
+        body: bytes | str | None,
+        *,
+        on_conflict: str = OnConflict.FAIL,
+        **fields: Any,
+    ) -> Receipt:
+        message = Message(destination, body, **fields)
+        return await self.schedule_message(message, on_conflict=on_conflict)
+
+    async def schedule_message(
+        self, message: Message, *, on_conflict: str = OnConflict.FAIL
+    ) -> Receipt:
+        own = msgspec.structs.replace(message, tenant=self.tenant)
+        try:
+            made = await self._client.schedule_message(own, on_conflict=on_conflict)
+        except MessageConflict as exc:
+            raise MessageConflict(exc.code, exc.field, self.text(exc.detail)) from None
+        return self.receipt(made)
+
+    async def get(self, id: str, **of: Any) -> Stored | None:
+        found = await self._client.get(self.in_store(id), **of)
+        return found and self.shown(found)
+
+    async def quarantined(self, id: str) -> list[Stored]:
+        return [self.shown(one) for one in await self._client.quarantined(self.in_store(id))]
+
+    async def page(self, state: State, asked: Any, conditions: Conditions) -> Page:
+        """A page as `Requests.page` gives it; asked: its other arguments."""
+        own = replace(
+            conditions,
+            id_prefix=self.prefix + conditions.id_prefix,
+            place=conditions.place and of_tenant(conditions.place, self.tenant),
+        )
+        page = await self._client.run(
+            lambda calls: Requests(calls).page(state, *asked, partial=True, conditions=own)
+        )
+        items = [self.shown(one) for one in page.items]
+        return page._replace(items=items, cursor=self.following(page.cursor))
+
+    async def cancel(self, id: str, **of: Any) -> Answer:
+        return await self._client.cancel(self.in_store(id), **of)
+
+    async def reschedule(self, id: str, **to: Any) -> Answer:
+        return await self._client.reschedule(self.in_store(id), **to)
+
+    async def kick(self, id: str, **of: Any) -> Answer:
+        return await self._client.kick(self.in_store(id), **of)
+
+    async def discard(self, id: str, **of: Any) -> Answer:
+        return await self._client.discard(self.in_store(id), **of)
+
+    async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
+        """As `AsyncClient.select`; what it finds is named as in the store, for the verbs below."""
+        place = selection.place and of_tenant(selection.place, self.tenant)
+        prefix = self.prefix + selection.id_prefix
+        async for page in self._client.select(replace(selection, id_prefix=prefix, place=place)):
+            yield page
+
+    async def cancel_many(self, messages: Iterable[Named], **of: Any) -> list[Answer]:
+        return await self._client.cancel_many(self._named(messages), **of)
+
+    async def reschedule_many(self, messages: Iterable[Named], **to: Any) -> list[Answer]:
+        return await self._client.reschedule_many(self._named(messages), **to)
+
+    async def move_many(self, messages: Iterable[Named], **by: Any) -> list[Answer]:
+        return await self._client.move_many(self._named(messages), **by)
+
+    async def kick_many(self, messages: Iterable[Named], **to: Any) -> list[Answer]:
+        return await self._client.kick_many(self._named(messages), **to)
+
+    async def discard_many(self, messages: Iterable[Named], **of: Any) -> list[Answer]:
+        return await self._client.discard_many(self._named(messages), **of)
+
+    def _named(self, messages: Iterable[Named]) -> list[Named]:
+        return [self.in_store(one) if isinstance(one, str) else one for one in messages]
+
+    async def receive(self, topic: str, **asked: Any) -> list[ReceivedMessage]:
+        found = await self._client.receive(self.topic(topic), **asked)
+        return [msgspec.structs.replace(one, id=self.given(one.id)) for one in found]
+
+    async def finish(self, items: Items) -> list[Answer]:
+        return await self._client.finish(self._received(items))
+
+    async def extend(self, items: Items, **to: Any) -> list[Answer]:
+        return await self._client.extend(self._received(items), **to)
+
+    async def release(self, items: Items, **to: Any) -> list[Answer]:
+        return await self._client.release(self._received(items), **to)
+
+    def _received(self, items: Items) -> list[tuple[str, str]]:
+        return [(self.prefix + id, receipt) for id, receipt in named(items)]
+
+
+class TenantRecurring(Tenancy):
+    """The definitions of a tenant, as `AsyncRecurringMessages` has them."""
+
+    def __init__(self, all_of_them: AsyncRecurringMessages, tenant: str) -> None:
+        super().__init__(tenant)
+        self._all = all_of_them
+
+    async def add(
+        self, name: str, destination: str, body: bytes | str | None, **fields: Any
+    ) -> Answer:
+        try:
+            return await self._all.add(
+                self._stored(name), destination, body, tenant=self.tenant, **fields
+            )
+        except MessageConflict as exc:
+            raise MessageConflict(exc.code, exc.field, self.text(exc.detail)) from None
+
+    async def list(self) -> Sequence[Recurring]:
+        found = await self._all.list()
+        return [self._shown(one) for one in found if one.name.startswith(self.prefix)]
+
+    async def get(self, name: str) -> Recurring | None:
+        found = await self._all.get(self._stored(name))
+        return found and self._shown(found)
+
+    async def pause(self, name: str) -> bool:
+        return await self._all.pause(self._stored(name))
+
+    async def resume(self, name: str) -> bool:
+        return await self._all.resume(self._stored(name))
+
+    async def remove(self, name: str) -> bool:
+        return await self._all.remove(self._stored(name))
+
+    async def run(self, name: str) -> Receipt | None:
+        made = await self._all.run(self._stored(name))
+        return made and self.receipt(made)
+
+    async def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
+        return await self._all.backfill(self._stored(name), start, end)
+
+    def _stored(self, name: str) -> str:
+        return self.prefix + check_name(name)
+
+    def _shown(self, one: Recurring) -> Recurring:
+        definition = one.definition and msgspec.structs.replace(
+            one.definition,
+            name=one.definition.given_name,
+            destination=self.text(one.definition.destination),
+        )
+        name, error = self.given(one.name), self.text(one.error)
+        return one._replace(name=name, definition=definition, error=error)

@@ -1,0 +1,1 @@
+"""The process: its socket, what its requests share, and the table of endpoints."""

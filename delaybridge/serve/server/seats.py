@@ -1,0 +1,52 @@
+"""Answers that take long: streams, polls that wait, downloads. Each keeps its connection busy.
+
+They get half of the connections, so that others always find room, and a token half of those.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from delaybridge.serve.http.problems import Problem
+
+if TYPE_CHECKING:
+    from delaybridge.serve.http.endpoint import Call
+
+_LATER = {"Retry-After": "3"}
+_REMEDY = "try again, or raise serve.connections"
+
+
+class Seats:
+    """Those that are under way in this process. A tenant's tokens count as one."""
+
+    def __init__(self, connections: int) -> None:
+        self._most = max(1, connections // 2)
+        self._most_of_one = max(1, connections // 4)
+        self._of_one = Counter[str | bytes]()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._of_one.total()
+
+    @contextmanager
+    def place(self, call: Call) -> Iterator[None]:
+        """A place for one answer; Problem 429 or 503 if there is none."""
+        who = call.tenant or call.digest  # empty: there are no tokens, so nobody has a share
+        if self.count >= self._most:
+            what = f"{self._most} streams, polls and downloads are open; {_REMEDY}"
+            raise Problem(503, "too_many_clients", what, headers=_LATER)
+        if who and self._of_one[who] >= self._most_of_one:
+            whose = f"of tenant {call.tenant}" if call.tenant else "of this token"
+            what = f"{self._most_of_one} streams, polls and downloads {whose} are open; {_REMEDY}"
+            raise Problem(429, "too_many_clients", what, headers=_LATER)
+        self._of_one[who] += 1
+        try:
+            yield
+        finally:
+            self._of_one[who] -= 1
+            if not self._of_one[who]:
+                del self._of_one[who]

@@ -1,0 +1,87 @@
+"""What all requests to one process share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from delaybridge.client.async_client import AsyncClient
+from delaybridge.serve.api.operations.doctor import Doctor
+from delaybridge.serve.console.snapshot import Looks
+from delaybridge.serve.http.access import Access
+from delaybridge.serve.http.disconnect import end_all
+from delaybridge.serve.http.json_text import DENSE
+from delaybridge.serve.server.event_fanout import EventHub
+from delaybridge.serve.server.ready import ReadyHub
+from delaybridge.serve.server.seats import Seats
+from delaybridge.serve.server.shared_answer import Shared
+from delaybridge.serve.server.traffic import Traffic
+from delaybridge.settings.settings import Settings
+
+_ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
+_DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
+
+
+@dataclass(slots=True)
+class Site:
+    """The client, and the settings it was made with. events: of the fleet, as they happen.
+    ready: wakes consumers of topics. places: for answers that take long. access: who may do what.
+    looks: for the console. doctor: checks what the deployment needs.
+
+    is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
+    the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
+    answered, by id. readiness: why messages do not go out, if they do not.
+    """
+
+    settings: Settings
+    client: AsyncClient
+    events: EventHub
+    ready: ReadyHub
+    places: Seats
+    access: Access
+    looks: Looks
+    doctor: Doctor
+    is_draining: bool = False
+    alone_since_s: dict[int, float] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    readiness: Shared[list[str]] = field(default_factory=Shared)
+
+    @property
+    def patient(self) -> AsyncClient:
+        """A client that waits longer for Redis: for people, and for jobs, which nobody repeats."""
+        return self.looks.client
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest text of a message."""
+        limits = self.settings.limits
+        # JSON writes a byte as up to six characters.
+        return 6 * (limits.body_bytes + limits.headers_bytes) + _ENVELOPE_BYTES
+
+    @property
+    def most_dense(self) -> int:
+        """The most bytes of such a text beside long strings: a body that is JSON, and the rest.
+
+        No less than any text may have: that of a list of receipts does not depend on bodies.
+        """
+        limits = self.settings.limits
+        return max(limits.body_bytes + 128 * limits.headers + _DENSE_BYTES, DENSE)
+
+    def base(self, scope: Scope) -> str:
+        """What stands before each path, as the client sees it; without the last slash."""
+        return f"{scope.get('root_path', '')}{self.settings.serve.base_path.rstrip('/')}"
+
+    async def drain(self) -> None:
+        """It was told to stop: end what only waits."""
+        self.is_draining = True
+        await self.events.close()
+        await self.ready.close()
+
+    async def close(self) -> None:
+        """End all tasks."""
+        await end_all(self.tasks.values())
+        await self.readiness.close()
+        await self.looks.close()

@@ -1,0 +1,1 @@
+"""What workers tell one another, and who asked for what."""

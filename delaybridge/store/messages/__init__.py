@@ -1,0 +1,1 @@
+"""The calls for messages: schedule, change, select, pull."""

@@ -1,0 +1,1 @@
+"""What a namespace is: buckets, rules, rights, limits, alarms."""

@@ -1,0 +1,217 @@
+"""Orphans: records that are in none of a bucket's sets, since a key has vanished or came back old.
+
+The bucket's owner counts what each key says (`count`). If they contradict one another, it walks
+through the bucket before it claims (`mend`), page by page. What was mended is told in `marks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from delaybridge.errors import StoreError
+from delaybridge.store.protocol import replies
+from delaybridge.store.protocol.command import Arg, RedisCommand, plain
+from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.record import ORPHANED
+from delaybridge.store.protocol.verbs import Bucket
+
+WALKED = ("messages", "due", "parked", "dead", "dead_reason")
+"""The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""
+PAGE = 200  # entries at most; records of 1 KB take about two milliseconds of Redis
+_FEW = 10  # entries of the first page of a key: their size is not known yet
+_PAGE_BYTES = 2**20
+TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
+          "orphans_other")  # fmt: skip
+"""Fields of a bucket's marks: what was mended, for people."""
+
+
+class KeySizes(NamedTuple):
+    """How many entries each key has. bare: entries of `dead` without a record.
+
+    suspect: 1 if they did not add up, or a look found a contradiction, and no walk was made since.
+    """
+
+    messages: int = 0
+    due: int = 0
+    mirror: int = 0
+    parked: int = 0
+    dead: int = 0
+    reasons: int = 0
+    bare: int = 0
+    suspect: int = 0
+
+    @property
+    def listed(self) -> int:
+        """The messages that the sets list."""
+        return self.due + self.mirror + self.parked + self.dead - self.bare
+
+    @property
+    def difference(self) -> tuple[int, int, int]:
+        """Records in no set, reasons of no dead message, suspect; all 0: nothing is wrong."""
+        return self.messages - self.listed, self.reasons - self.dead, self.suspect
+
+    def pages(self, limit: int = PAGE) -> int:
+        """How many pages a walk has, about. limit: entries of a page."""
+        walked = (self.messages, self.due, self.parked, self.dead, self.reasons)
+        return sum(1 + size // limit for size in walked)
+
+    def __str__(self) -> str:
+        told = f"{self.messages} records, {self.listed} in the sets"
+        if self.reasons != self.dead:
+            told += f"; {self.dead} dead, {self.reasons} reasons"
+        return told
+
+
+SOUND = KeySizes().difference
+
+
+class WalkPlace(NamedTuple):
+    """Where a walk is. of: one of WALKED. limit: entries of the next page, about."""
+
+    of: str
+    cursor: bytes = b"0"
+    limit: int = _FEW
+
+    def after(self, page: WalkedPage) -> WalkPlace | None:
+        """The place of the next page; None after the last. page: the last one.
+
+        Its size is judged, not its time, which also tells of others that use Redis.
+        """
+        if page.cursor != b"0":
+            fitting = self.limit * _PAGE_BYTES // max(1, page.size)
+            return WalkPlace(self.of, page.cursor, max(1, min(fitting, 2 * self.limit, PAGE)))
+        following = WALKED[WALKED.index(self.of) + 1 :]
+        return WalkPlace(following[0]) if following else None
+
+
+FIRST = WalkPlace(WALKED[0])
+
+
+class Mended(NamedTuple):
+    """What became of what was found. due, dead, parked: orphans that were put there.
+
+    bare: entries without a record, now dead as `payload_missing`. other: entries in a second set or
+    with another score, reasons without a message, dead messages without a reason.
+    """
+
+    due: int = 0
+    dead: int = 0
+    parked: int = 0
+    bare: int = 0
+    other: int = 0
+
+    def plus(self, more: Mended) -> Mended:
+        """Both together."""
+        return Mended(*(a + b for a, b in zip(self, more, strict=True)))
+
+
+class WalkedPage(NamedTuple):
+    """The answer to `mend`. found: contradictions; overdue: orphans overdue by over an hour.
+
+    size: bytes that were read. unoffered: destinations of pull topics with a parked message that is
+    not in `ready`, and the lowest score of these.
+    """
+
+    cursor: bytes
+    found: int
+    overdue: int
+    mended: Mended
+    size: int
+    unoffered: tuple[tuple[str, float], ...] = ()
+
+
+class Orphans(NamedTuple):
+    """What was mended in a bucket so far, as in `Mended`. at_ms: when last, 0 if never.
+
+    waiting: parked orphans that wait for an operator now.
+    """
+
+    at_ms: int = 0
+    due: int = 0
+    dead: int = 0
+    parked: int = 0
+    bare: int = 0
+    other: int = 0
+    waiting: int = 0
+
+
+def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[KeySizes | None]:
+    """Count what each key of the bucket says. owner: token and ttl of the lease."""
+    return RedisCommand("count", _keys(bucket, "count"), owner, _read_counts)
+
+
+def mend(
+    bucket: Bucket,
+    owner: tuple[str, int],
+    place: WalkPlace,
+    how: str = "look",
+    *,
+    now_ms: int | None = None,
+) -> RedisCommand[WalkedPage | None]:
+    """Look at a page of the bucket. how: `look`, `mend`, or `hold`: park what is long overdue.
+
+    Nothing is mended once the session has claimed something: the lease then counts as lost.
+    """
+    now: Arg = "" if now_ms is None else now_ms
+    args = (*owner, now, *place, how)
+    return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
+
+
+def listing(bucket: Bucket) -> list[RedisCommand[int]]:
+    """How many messages each set lists, and what else `unlisted` reads."""
+    return [
+        *bucket.sizes(),
+        plain("HLEN", bucket.key("messages"), parse=int),
+        plain("HGET", bucket.key("marks"), "bare", parse=replies.read_count),
+    ]
+
+
+def unlisted(sizes: Sequence[int | None]) -> int:
+    """How many messages are in no set, by the replies to `listing`; 0 if a key is damaged.
+
+    Other calls may come between two of these commands: who finds some looks once more.
+    """
+    if any(size is None for size in sizes):
+        return 0
+    *listed, records, bare = map(int, sizes)  # type: ignore[arg-type]
+    return max(0, records - sum(listed) + bare)
+
+
+def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
+    """The commands whose replies `orphans_of` reads."""
+    totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)
+    return [totals, waiting(bucket)]
+
+
+def waiting(bucket: Bucket) -> RedisCommand[int]:
+    """How many parked orphans wait for an operator."""
+    return plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
+
+
+def orphans_of(totals: Sequence[int] | StoreError, waiting: int | StoreError) -> Orphans:
+    """What the replies to `commands` tell; of a damaged key nothing."""
+    known = Orphans() if isinstance(totals, StoreError) else Orphans(*totals)
+    return known if isinstance(waiting, StoreError) else known._replace(waiting=waiting)
+
+
+def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
+    return tuple(map(bucket.key, SCRIPT_KEYS[script]))
+
+
+def _read_counts(reply: Sequence[int] | None) -> KeySizes | None:
+    return None if reply is None else KeySizes(*reply)
+
+
+def _read_page(reply: Sequence[Any] | None) -> WalkedPage | None:
+    if reply is None:
+        return None
+    cursor, found, overdue, *mended, size = reply[: 4 + len(Mended._fields)]
+    pull = reply[4 + len(mended) :]
+    names = (text.decode(errors="replace") for text in pull[::2])
+    unoffered = zip(names, map(float, pull[1::2]), strict=True)
+    return WalkedPage(cursor, found, overdue, Mended(*mended), size, tuple(unoffered))
+
+
+def _read_totals(reply: Sequence[bytes | None]) -> list[int]:
+    return [replies.read_count(each) for each in reply]

@@ -1,0 +1,140 @@
+"""Commands for a whole namespace, without I/O: its record, its fleet; and Redis' clock and INFO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from delaybridge.store.namespace import rule_fields
+from delaybridge.store.protocol import keys, replies
+from delaybridge.store.protocol.command import Arg, RedisCommand, as_received, plain
+from delaybridge.store.protocol.replies import Fleet
+
+UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
+
+
+def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
+    """Write the namespace's record if there is none, and read it: (bucket count, birth id)."""
+    written = plain("SET", keys.birth(namespace), f"{buckets}:{id}", "NX", parse=bool)
+    return [written, read_birth(namespace)]
+
+
+def read_birth(namespace: str) -> RedisCommand[tuple[int, str] | None]:
+    """The namespace's record, None if there is none."""
+    name = keys.birth(namespace)
+    return plain("GET", name, parse=lambda reply: replies.read_birth(name, reply))
+
+
+def announce(
+    namespace: str,
+    name: str,
+    instance: str,
+    ttl_ms: int,
+    info: bytes = b"",
+    *,
+    ingests: bool = False,
+    now_ms: int | None = None,
+    clock_ms: int | None = None,
+) -> RedisCommand[Fleet]:
+    """Announce this worker (or ingest process) for `ttl_ms`; with ttl_ms=0, withdraw it.
+
+    clock_ms: the caller's own steady clock, as far as it takes it for the store's.
+    """
+    times = ["" if each is None else each for each in (now_ms, clock_ms)]
+    args = (times[0], name, instance, ttl_ms, info, keys.wake(namespace), times[1])
+    return RedisCommand("announce", _members(namespace, ingests), args, replies.read_fleet)
+
+
+def fleet(namespace: str, *, ingests: bool = False) -> list[RedisCommand[Any]]:
+    """The announcements of workers (or ingest processes), and when each expires."""
+    members, info = _members(namespace, ingests)
+    return [
+        plain("HGETALL", info, parse=replies.read_mapping),
+        plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=as_received),
+    ]
+
+
+def _members(namespace: str, ingests: bool) -> tuple[str, str]:
+    if ingests:
+        return keys.ingests(namespace), keys.ingest_info(namespace)
+    return keys.workers(namespace), keys.worker_info(namespace)
+
+
+def set_rule(
+    namespace: str,
+    place: str,
+    before: bytes,
+    after: bytes,
+    *,
+    fields: Iterable[str] = (),
+    limit: int,
+) -> RedisCommand[int]:
+    """Set the rule of a place if it is still `before`; empty: there is none, remove it.
+
+    fields: those that are set, or removed, perhaps to what they are already (`rule_fields`).
+    Answers 1 if it is set, 0 if another call was faster, -1 if there are `limit` rules already.
+    """
+    here = rule_fields.parts(after)
+    kept, gone = (
+        " ".join(each for each in sorted(fields) if (each in here) is is_here)
+        for is_here in (True, False)
+    )
+    args = (place, before, after, limit, keys.wake(namespace), kept, gone, UNRECORDED)
+    names = keys.destinations, keys.controls, keys.unrecorded
+    return RedisCommand("set_rule", tuple(of(namespace) for of in names), args, written)
+
+
+def written(reply: Sequence[int]) -> int:
+    """The answer to `set_rule` or `define`, without the time of the change."""
+    return int(reply[0])
+
+
+def allow(
+    namespace: str,
+    wanted: Iterable[tuple[int, Sequence[tuple[str, float]]]],
+    *,
+    now_ms: int | None = None,
+) -> RedisCommand[list[tuple[int, int]]]:
+    """Ask for messages of destinations: how many, and the (place, messages/s) each must keep to.
+
+    Answers for each how many are granted, and in how many ms one more can be. What is granted in
+    any time, to all callers together, is at most rate x (time + 0.2 s) + 1. Sent again after a lost
+    reply, it may grant less.
+    """
+    args: list[Arg] = ["" if now_ms is None else now_ms]
+    for want, places in wanted:
+        for number, (place, rate) in enumerate(places):
+            args += ("" if number else want, place, repr(rate))
+    return RedisCommand("allow", (keys.allowances(namespace),), args, replies.read_allowed)
+
+
+def record(
+    namespace: str,
+    worker: str,
+    instance: str,
+    number: int,
+    sample: bytes,
+    *,
+    now_ms: int | None = None,
+) -> RedisCommand[bool]:
+    """Add what a worker counted since its last sample to the series; False: it had been added.
+
+    number: of the sample; it grows from 1; 0 adds nothing. sample: MessagePack, as
+    `lua/record.lua` describes it.
+    """
+    args = ("" if now_ms is None else now_ms, worker, instance, number, sample)
+    return RedisCommand("record", (keys.series(namespace),), args, bool)
+
+
+def store_time(near: str = "") -> RedisCommand[int]:
+    """Redis' clock in microseconds since the epoch. near: a key; the clock of its server."""
+    return plain("TIME", parse=_read_time, near=near)
+
+
+def _read_time(reply: Sequence[bytes]) -> int:
+    return int(reply[0]) * 1_000_000 + int(reply[1])
+
+
+def info(section: str, near: str = "") -> RedisCommand[dict[str, str]]:
+    """One section of INFO, of the server that has the key `near`."""
+    return plain("INFO", section, parse=replies.read_info, near=near)

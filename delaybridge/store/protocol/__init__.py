@@ -1,0 +1,1 @@
+"""The protocol of buckets, without I/O: keys, commands, replies."""

@@ -1,0 +1,320 @@
+"""A wire to one Redis server: calls over connections that are kept for the next call.
+
+A wire opens at most as many connections as its pool allows (`max_connections` in the URL, 100 by
+default); further calls wait for a free one. When a server says that it is the wrong one, all
+connections to it are closed: the next call looks its address up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator
+from math import inf
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+import redis
+
+from delaybridge.store.redis.connection import (
+    Errors,
+    SocketConnection,
+    StreamConnection,
+    lost_if_closed,
+)
+
+
+class _Connection(Protocol):
+    generation: int
+    errors: Errors
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Connection)
+
+
+class _Connections(Generic[C]):
+    """The connections of a wire. under_way: those that a call uses, and since when (monotonic s).
+
+    A connection that is being opened is under way, too. failed_s: when a call last got no answer.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[C] = []
+        self._closed = False
+        self.generation = 0  # connections of an earlier one are closed when their call ends
+        self._abandoned = 0  # connections of an earlier generation must not be used any more
+        self.under_way: dict[Any, float] = {}
+        self.failed_s = -inf
+
+    def take(self) -> C | None:
+        """An idle one that the server has not closed, as far as is known, or None."""
+        while True:
+            try:
+                connection = self._idle.pop()  # in one step: threads take at once
+            except IndexError:
+                return None
+            if connection.is_open:
+                return connection
+            connection.close()
+
+    def give(self, connection: C) -> None:
+        """Keep it for the next call, unless it is no longer to be used."""
+        if connection.errors.wrong_server and connection.generation == self.generation:
+            self.close_idle()
+        if self._closed or connection.generation != self.generation:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def begin(self, connection: C) -> None:
+        """A call uses it from now on. redis.ConnectionError if it leads to an abandoned server.
+
+        That server may take writes and lose them: it was replaced while the connection was opened.
+        """
+        self.under_way[connection] = time.monotonic()  # before the look: `abandon` finds it, too
+        if connection.generation < self._abandoned:
+            del self.under_way[connection]
+            connection.close()
+            raise redis.ConnectionError("the server was replaced")
+
+    def drop(self, connection: C, error: BaseException) -> None:
+        """Close a connection whose call failed."""
+        connection.close()  # its replies may still come, and belong to no other call
+        self.failed(error)
+        if isinstance(error, redis.TimeoutError):
+            self.close_idle()  # the others probably take the same broken path
+
+    def failed(self, error: BaseException) -> None:
+        """A call got no answer."""
+        if isinstance(error, redis.RedisError | OSError):
+            self.failed_s = time.monotonic()
+
+    def close_idle(self) -> None:
+        """Close all that were opened so far; those under way when their call ends."""
+        self.generation += 1
+        while (connection := self.take()) is not None:
+            connection.close()
+
+    def abandon(self) -> None:
+        """Close all now, from any thread: calls under way fail."""
+        self.generation += 1
+        self._abandoned = self.generation
+        for connection in [*self._idle, *self.under_way]:
+            if isinstance(connection, StreamConnection | SocketConnection):
+                connection.abort()
+
+    def keep_none(self) -> None:
+        """From now on close each connection when its call ends."""
+        self._closed = True
+
+    def close(self) -> None:
+        """As `close_idle`, and keep none from now on."""
+        self.keep_none()
+        self.close_idle()
+
+
+class _Wire(Generic[C]):
+    """Calls over connections that are kept for the next call. A forked process opens its own."""
+
+    def __init__(self, pool: Any, timeout_s: float) -> None:
+        """pool: redis-py's. timeout_s: the longest wait for an answer or a free connection."""
+        # The pool serves as a recipe only: it counts every connection it makes, and never down.
+        self.pool, self._timeout_s = pool, timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._connections: _Connections[C] = _Connections()
+        self._free = self._slots(self.pool.max_connections)
+        self._pid = os.getpid()  # last: another thread of a forked process may look at it meanwhile
+
+    def _slots(self, count: int) -> Any:
+        """One for each connection that may be in use."""
+        raise NotImplementedError
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How redis-py's pool makes a connection to where the wire leads now."""
+        return {**self.pool.connection_kwargs, "connection_class": self.pool.connection_class}
+
+    @property
+    def generation(self) -> int:
+        """Grows when all connections so far are closed."""
+        return self._connections.generation
+
+    def waiting_s(self) -> float:
+        """For how long the oldest call under way has been waiting."""
+        since_s = min(list(self._connections.under_way.values()), default=None)
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def is_silent(self, lately_s: float, slow_s: float) -> bool:
+        """Whether a call failed that lately, or has been waiting that long."""
+        return time.monotonic() - self._connections.failed_s < lately_s or self.waiting_s() > slow_s
+
+    def move_to(self, host: str, port: int) -> None:
+        """From now on connect to this server; calls under way fail. From any thread."""
+        self.pool.connection_kwargs |= {"host": host, "port": port}
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close every connection; calls under way fail. From any thread."""
+        self._connections.abandon()
+
+    def retire(self) -> None:
+        """As `abandon`, and keep none from now on: a call may still have been on its way here."""
+        self._connections.keep_none()
+        self.abandon()
+
+    def _unopened(self) -> Any:
+        """A connection of redis-py that is not open yet."""
+        return self.pool.connection_class(**self.pool.connection_kwargs)
+
+    def _none_free(self) -> Exception:
+        what = "make fewer calls at once, or add ?max_connections=N to the URL"
+        return redis.TimeoutError(f"no connection became free within {self._timeout_s:g} s; {what}")
+
+
+AnyWire = _Wire[Any]
+
+
+class AsyncWire(_Wire[StreamConnection]):
+    """Calls on an event loop."""
+
+    def _slots(self, count: int) -> asyncio.Semaphore:
+        return asyncio.Semaphore(count)
+
+    async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
+        """The replies in order; an error that Redis answered is its reply, and not raised.
+
+        Redis begins with the first requests while the last are being packed, and other tasks run.
+        wait_s: the longest wait for an answer, if not the wire's own.
+
+        Raises redis.ConnectionError, redis.TimeoutError or OSError if no answer came: the commands
+        may have run. NotNow: refused during the handshake, so nothing was sent.
+        """
+        if self._pid != os.getpid():  # forked: the parent goes on using its connections
+            self._begin()
+        await self._enter()
+        connections, free = self._connections, self._free
+        try:
+            connection = connections.take() or await self._connect(connections)
+            connections.begin(connection)
+            try:
+                replies = await connection.call(requests, wait_s)
+            except BaseException as exc:
+                connections.drop(connection, exc)
+                raise
+            finally:
+                del connections.under_way[connection]
+            connections.give(connection)
+            return replies
+        finally:
+            free.release()
+
+    async def _enter(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()  # at once, without the cost of a time-out
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise self._none_free() from None
+
+    async def _connect(self, connections: _Connections[StreamConnection]) -> StreamConnection:
+        connection, generation = self._unopened(), connections.generation
+        connections.under_way[connection] = time.monotonic()
+        try:
+            with lost_if_closed():
+                await connection.connect()
+        except BaseException as exc:
+            connections.failed(exc)
+            await connection.disconnect(nowait=True)
+            if isinstance(exc, redis.ResponseError):
+                raise Errors(connection).of_handshake(exc) from exc
+            raise
+        finally:
+            del connections.under_way[connection]
+        return StreamConnection(connection, self._timeout_s, generation)
+
+    async def close(self) -> None:
+        """Close idle connections now, and those in use when their calls end."""
+        self._connections.close()
+        await self.pool.disconnect()
+        await asyncio.sleep(0)  # asyncio closes a socket in its next turn
+
+
+class Wire(_Wire[SocketConnection]):
+    """Calls from ordinary code; thread-safe."""
+
+    def _slots(self, count: int) -> SimpleQueue[None]:
+        slots: SimpleQueue[None] = SimpleQueue()  # as a semaphore, at a tenth of its cost
+        for _ in range(count):
+            slots.put(None)
+        return slots
+
+    def call(self, requests: Iterable[bytes]) -> list[Any]:
+        """As `AsyncWire.call`."""
+        return list(self.replies(requests))
+
+    def replies(self, requests: Iterable[bytes], wait_s: float | None = None) -> Iterator[Any]:
+        """Send, and return the replies, each when it comes. To be read to their end, or closed.
+
+        Redis begins with the first while the last is being packed, and works on the last while the
+        reply to the first is being read. Raises as `AsyncWire.call`.
+        """
+        exchange = self._exchange(requests, wait_s)
+        next(exchange)
+        return exchange
+
+    def _exchange(self, requests: Iterable[bytes], wait_s: float | None) -> Iterator[Any]:
+        """None once everything is sent, then the replies."""
+        if self._pid != os.getpid():  # as in AsyncWire
+            self._begin()
+        connections, free = self._connections, self._free
+        try:
+            free.get(timeout=self._timeout_s)
+        except Empty:
+            raise self._none_free() from None
+        try:
+            connection = connections.take() or self._connect(connections)
+            connections.begin(connection)
+            try:
+                count = connection.send(requests, wait_s)
+                yield None
+                yield from connection.read(count)
+            except BaseException as exc:
+                connections.drop(connection, exc)
+                raise
+            finally:
+                del connections.under_way[connection]
+            connections.give(connection)
+        finally:
+            free.put(None)
+
+    def _connect(self, connections: _Connections[SocketConnection]) -> SocketConnection:
+        connection, generation = self._unopened(), connections.generation
+        connections.under_way[connection] = time.monotonic()
+        try:
+            connection.connect()
+        except BaseException as exc:
+            connections.failed(exc)
+            connection.disconnect()
+            if isinstance(exc, redis.ResponseError):
+                raise Errors(connection).of_handshake(exc) from exc
+            raise
+        finally:
+            del connections.under_way[connection]
+        return SocketConnection(connection, self._timeout_s, generation)
+
+    def close(self) -> None:
+        """As `AsyncWire.close`."""
+        self._connections.close()
+        self.pool.disconnect()
