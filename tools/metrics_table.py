@@ -1,4 +1,4 @@
-"""The tables of docs/metrics.md: `python docs/metrics_table.py`. A test compares them."""
+"""The tables of docs/metrics.md: `python -m tools.metrics_table`. A test compares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cli.md, made of every --help: `python docs/reference.py > docs/cli.md`."""
+"""docs/cli.md, made of every --help: `python -m tools.reference > docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH = 88
 _HEAD = """\
 # The command line
 
-Generated from `--help`: `python docs/reference.py > docs/cli.md`. A test compares them.
+Generated from `--help`: `python -m tools.reference > docs/cli.md`. A test compares them.
 
 | exit code | means |
 |---|---|

@@ -1,4 +1,4 @@
-"""Every setting as a file: `python docs/sample.py > config/delaybridge.toml`."""
+"""Every setting as a file: `python -m tools.sample > config/delaybridge.toml`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Captures the screen of `delaybridge top` under load, and puts it into docs/top.md.
 
-    python docs/screen.py
+    python -m tools.screen
 
 Needs tmux. Two workers publish to `memory` while messages are scheduled.
 """
@@ -17,7 +17,7 @@ from bench.rig import BODY, Bench, open_bench, open_redis
 from delaybridge import Message
 from tests.rigs.tmux import Tmux
 
-PAGE = Path(__file__).with_name("top.md")
+PAGE = Path(__file__).parents[1] / "docs" / "top.md"
 SECONDS, PER_SECOND = 75, 400
 # Spans of a delay in seconds, with how often they are drawn.
 DELAYS = {(5, 60): 3, (30, 45): 2, (60, 7200): 5}

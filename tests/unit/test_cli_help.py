@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from delaybridge.operate import cli
 from tests.rigs.command_line import Run
+from tools.reference import reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -55,8 +55,7 @@ def test_the_list_of_commands_repeats_each_command_s_own_help() -> None:
 
 
 def test_docs_are_the_help() -> None:
-    reference = runpy.run_path(str(DOCS / "reference.py"))["reference"]
-    assert (DOCS / "cli.md").read_text() == reference(), "python docs/reference.py > docs/cli.md"
+    assert (DOCS / "cli.md").read_text() == reference(), "python -m tools.reference > docs/cli.md"
 
 
 def every_command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import runpy
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from delaybridge.settings.names import variable
 from delaybridge.settings.settings import Settings, descriptions
 from delaybridge.settings.sources import CONFIG_VARIABLE, MAX_FILE_BYTES
 from tests.rigs.settings_file import BROKERS, CANARY, LISTS, load
+from tools.sample import sample
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -30,7 +30,6 @@ def test_the_sample_file_holds_the_defaults() -> None:
 
 
 def test_the_sample_file_is_generated_from_the_descriptions() -> None:
-    sample = runpy.run_path(str(ROOT / "docs/sample.py"))["sample"]
     assert SAMPLE.read_text() == sample()
 
 

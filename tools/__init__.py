@@ -1,0 +1,1 @@
+"""Programs that write pages or parts of pages: `python -m tools.reference`."""
