@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import click
 
 from delaybridge.operate.cli import root
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.grammar import HELP_NAMES
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.grammar import HELP_NAMES
 
 _WIDTH = 88
 _HEAD = """\

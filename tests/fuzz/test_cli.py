@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delaybridge.operate import cli
-from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.terminal.failure import Exit
 
 calm = settings(deadline=None, suppress_health_check=[*HealthCheck])
 ENDLESS = {"scan", "ingest", "serve", "demo", "tail"}

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.terminal.failure import Exit
 from tests.rigs.api_process import ApiProcess
 from tests.rigs.command_line import Run
 from tests.rigs.sessions import token_file_in

@@ -15,7 +15,7 @@ import pytest
 from delaybridge.ingest.rabbitmq import intake, management, watch
 from delaybridge.ingest.rabbitmq.topology import binding_arguments
 from delaybridge.operate import cli
-from delaybridge.operate.cli.terminal.logs import TextFormatter
+from delaybridge.operate.terminal.logs import TextFormatter
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source

@@ -218,7 +218,7 @@ MUTANTS = [
         "tests/integration/test_dry_runs.py",
     ),
     Mutant(
-        "cli: a wrong word for not durable", "delaybridge/operate/cli/terminal/failure.py",
+        "cli: a wrong word for not durable", "delaybridge/operate/terminal/failure.py",
         '    errors.NotDurable: ("not_durable", Exit.UNREACHABLE),\n', "",
         "a caller is told to try again what may be stored",
         "tests/unit/test_cli_endings.py",

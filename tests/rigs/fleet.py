@@ -15,7 +15,7 @@ from typing import IO
 
 from delaybridge import Client, Message
 from delaybridge.message import new_id
-from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.terminal.failure import Exit
 from tests.rigs import recorder
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.operate.cli.terminal.failure import Exit
+from delaybridge.operate.terminal.failure import Exit
 from tests.rigs.command_line import Result, Run
 
 SECRET = "S3CR3T-CANARY"  # the password in pages; no command prints it

@@ -14,9 +14,9 @@ from delaybridge.errors import (
 )
 from delaybridge.message import Answer, State
 from delaybridge.operate.cli.messages import bulk
-from delaybridge.operate.cli.terminal import output
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal import output
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.store.messages.selection import Selected, Selection
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import StoreError
-from delaybridge.operate.cli.terminal.invocation import Invocation
 from delaybridge.operate.cli.watching import health
 from delaybridge.operate.doctor import findings, servers, sources
 from delaybridge.operate.doctor.checks import problems
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.stats import BucketStats, Stats, confirmed
 from delaybridge.settings.settings import Settings
 from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo

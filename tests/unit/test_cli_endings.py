@@ -21,8 +21,8 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
-from delaybridge.operate.cli.terminal.failure import failure_of
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import failure_of
+from delaybridge.operate.terminal.invocation import Invocation
 from tests.rigs.command_line import Run, spawn
 from tests.rigs.waiting import DEADLINE_S
 

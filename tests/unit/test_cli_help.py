@@ -42,7 +42,7 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 def test_help_of_the_whole_imports_no_command() -> None:
     _, used = imported_by("c.main(['--help'])")
     assert not [name for name in used if name.startswith("delaybridge.operate.cli.messages.")]
-    assert "delaybridge.operate.cli.terminal.output" in used
+    assert "delaybridge.operate.terminal.output" in used
 
 
 def test_the_list_of_commands_repeats_each_command_s_own_help() -> None:

@@ -15,9 +15,9 @@ import pytest
 from delaybridge.message import Message
 from delaybridge.operate import cli
 from delaybridge.operate.cli.messages import lines
-from delaybridge.operate.cli.terminal import output
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal import output
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.worker.interrupts import interrupts
 from tests.rigs.waiting import DEADLINE_S
 

@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Any
 
-from delaybridge.operate.cli.terminal.logs import (
+from delaybridge.operate.terminal.logs import (
     FIELD_CHARS,
     LINE_CHARS,
     JsonFormatter,

@@ -13,11 +13,11 @@ from delaybridge.errors import StoreError
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.message import State
 from delaybridge.operate.cli.messages import stored as stored_page
-from delaybridge.operate.cli.terminal import layout, output
-from delaybridge.operate.cli.terminal.failure import Failure, failure_of
-from delaybridge.operate.cli.terminal.grammar import cursor_of
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.logs import shown
+from delaybridge.operate.terminal import layout, output, streams
+from delaybridge.operate.terminal.failure import Failure, failure_of
+from delaybridge.operate.terminal.grammar import cursor_of
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.logs import shown
 from delaybridge.settings.routes import Route
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import in_time
@@ -116,7 +116,7 @@ def test_colour(
         monkeypatch.setenv(name, value)
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: tty)
-    assert output.wants_color(refused=refused, stream=stream) is colored
+    assert streams.wants_color(refused=refused, stream=stream) is colored
 
 
 def test_a_verdict_is_coloured_and_its_text_escaped(capsys: pytest.CaptureFixture[str]) -> None:

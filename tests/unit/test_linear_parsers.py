@@ -20,8 +20,8 @@ from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.amqp.table import decode_table
 from delaybridge.message import Limits, Message
 from delaybridge.operate.cli.messages.lines import read_lines
-from delaybridge.operate.cli.terminal import layout, logs
-from delaybridge.operate.cli.terminal.grammar import cursor_of
+from delaybridge.operate.terminal import layout, logs
+from delaybridge.operate.terminal.grammar import cursor_of
 from delaybridge.publishers.http.outcomes import wait_ms
 from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.template import check_template

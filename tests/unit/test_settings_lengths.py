@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import ConfigError
-from delaybridge.operate.cli.terminal.failure import Failure
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Output
+from delaybridge.operate.terminal.failure import Failure
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Output
 from delaybridge.settings.names import BROKERS, KeyPath, fields_of
 from delaybridge.settings.settings import Settings
 from tests.rigs.hostile import HUGE_NUMBER

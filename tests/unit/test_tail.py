@@ -10,9 +10,9 @@ import pytest
 from delaybridge import events
 from delaybridge.errors import StoreUnavailable
 from delaybridge.operate import cli
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Output
 from delaybridge.operate.cli.watching.tail import Printer
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Output
 from delaybridge.store.fleet.event_channel import Beat, Told, publish, read
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.listeners import Listeners

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge.errors import StoreDenied, StoreUnavailable
-from delaybridge.operate.cli.terminal.output import rate_text
+from delaybridge.operate.terminal.output import rate_text
 from delaybridge.operate.top.controls import View, keys_of
 from delaybridge.operate.top.page import page
 from delaybridge.operate.top.picture import Picture, Watcher

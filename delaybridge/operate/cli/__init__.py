@@ -14,11 +14,11 @@ from typing import Any
 import click
 
 from delaybridge import __version__
-from delaybridge.operate.cli.terminal.failure import INTERRUPTED, Exit, failure_of, show_origin
-from delaybridge.operate.cli.terminal.grammar import COMPLETE_VARIABLE, CONTEXT, Group, option
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Output, drop_stdout, wants_color
-from delaybridge.operate.cli.terminal.stderr import never_fail
+from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, failure_of, show_origin
+from delaybridge.operate.terminal.grammar import COMPLETE_VARIABLE, CONTEXT, Group, option
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Output
+from delaybridge.operate.terminal.streams import drop_stdout, never_fail, wants_color
 
 # name -> (module under this room, what it does), in the order in which a user needs them
 COMMANDS = {
@@ -68,7 +68,7 @@ COMMANDS = {
     "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
     "config": ("cli.processes.config", "Show and check the settings."),
     "completion": (
-        "cli.terminal.completion",
+        "cli.completion",
         "Print the script that makes a shell complete commands.",
     ),
     "demo": ("cli.processes.demo", "Watch it work: two workers, one of them killed, a verdict."),

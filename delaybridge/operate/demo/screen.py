@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from delaybridge.errors import printable
-from delaybridge.operate.cli.terminal.layout import wrapped
 from delaybridge.operate.demo.result import RunResult
+from delaybridge.operate.terminal.layout import wrapped
 
 _WIDTH = 80
 _LABEL_CELLS, _CLOCK_CELLS = 10, 8

@@ -7,9 +7,9 @@ import sys
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import Exit, refused
-from delaybridge.operate.cli.terminal.grammar import DURATION, Command, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import Exit, refused
+from delaybridge.operate.terminal.grammar import DURATION, Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 _LEAST_MS = 200
 _TICK_S = 1.0  # how long Redis has been away is shown by the second

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from delaybridge.errors import printable
-from delaybridge.operate.cli.terminal.layout import table
-from delaybridge.operate.cli.terminal.output import rate_text
-from delaybridge.operate.cli.watching.fleet import bucket_row
+from delaybridge.operate.terminal.layout import table
+from delaybridge.operate.terminal.output import rate_text
+from delaybridge.operate.terminal.rows import bucket_row
 from delaybridge.operate.top.controls import DESTINATIONS, View
 from delaybridge.operate.top.picture import Picture
 from delaybridge.operate.views.described import tally_text

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from delaybridge.errors import printable
-from delaybridge.operate.cli.terminal.layout import shortened
-from delaybridge.operate.cli.terminal.output import is_utf
+from delaybridge.operate.terminal.layout import shortened
+from delaybridge.operate.terminal.streams import is_utf
 from delaybridge.operate.top.controls import HELP, TABS, View
 from delaybridge.operate.top.lists import listed
 from delaybridge.operate.top.picture import Picture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from delaybridge.errors import printable
-from delaybridge.operate.cli.terminal.output import rate_text
+from delaybridge.operate.terminal.output import rate_text
 from delaybridge.operate.views.described import window_text
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from delaybridge.client.spreading import Spreading
 from delaybridge.errors import StoreDamaged
 from delaybridge.operate.cli.messages.targets import Targets
-from delaybridge.operate.cli.terminal.failure import INTERRUPTED, Exit, Failure
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.progress import progress
+from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, Failure
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.progress import progress
 from delaybridge.worker.interrupts import interrupts
 
 if TYPE_CHECKING:

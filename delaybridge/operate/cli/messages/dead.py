@@ -11,10 +11,10 @@ import delaybridge
 from delaybridge.operate.cli.messages.bulk import perform
 from delaybridge.operate.cli.messages.stored import page_of, show_message, show_page
 from delaybridge.operate.cli.messages.targets import Targets, target_options
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.described import moment
 
 _NOT_DEAD = "not in the dead set"

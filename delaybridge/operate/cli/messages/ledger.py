@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
-from delaybridge.operate.cli.terminal.grammar import Command, Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.progress import progress
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.grammar import Command, Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.progress import progress
 from delaybridge.settings.durability import Keeping
 
 if TYPE_CHECKING:

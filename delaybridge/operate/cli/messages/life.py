@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import delaybridge
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Output
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Output
 from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from delaybridge.operate.cli.messages.schedule import (
     too_large,
     warn_without_workers,
 )
-from delaybridge.operate.cli.terminal.failure import INTERRUPTED, Exit
-from delaybridge.operate.cli.terminal.invocation import Invocation, never_sent
-from delaybridge.operate.cli.terminal.progress import progress, size_of
+from delaybridge.operate.terminal.failure import INTERRUPTED, Exit
+from delaybridge.operate.terminal.invocation import Invocation, never_sent
+from delaybridge.operate.terminal.progress import progress, size_of
 from delaybridge.worker.interrupts import interrupts
 
 BATCH_MESSAGES = 500

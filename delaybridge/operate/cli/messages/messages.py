@@ -11,10 +11,10 @@ import delaybridge
 from delaybridge.operate.cli.messages.bulk import perform
 from delaybridge.operate.cli.messages.stored import show_message, show_page
 from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets, target_options
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import refused
-from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import refused
+from delaybridge.operate.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 _MOVABLE = ("delayed", "parked")  # those in flight may be handed over at any moment
 _NOT_PENDING = "no such message is pending"

@@ -14,10 +14,10 @@ from typing import IO, Any
 import click
 
 import delaybridge
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
-from delaybridge.operate.cli.terminal.grammar import Command, option, pass_call, text_or_bytes
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.grammar import Command, option, pass_call, text_or_bytes
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.described import moment
 from delaybridge.times import in_time
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import delaybridge
 from delaybridge.operate.cli.messages.life import described_life, life_of, show_life
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
-from delaybridge.operate.cli.terminal.grammar import PAGE_LIMIT
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Row, moment_and_wait
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.grammar import PAGE_LIMIT
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Row, moment_and_wait
 from delaybridge.operate.views.described import moment, plain
 from delaybridge.times import in_time
 

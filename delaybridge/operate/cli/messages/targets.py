@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import refused
-from delaybridge.operate.cli.terminal.grammar import Decorator, option, options
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import refused
+from delaybridge.operate.terminal.grammar import Decorator, option, options
 
 if TYPE_CHECKING:
     from delaybridge import Selection

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from delaybridge.operate.cli.processes.serve import has_web
-from delaybridge.operate.cli.terminal.failure import refused
-from delaybridge.operate.cli.terminal.grammar import Command, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import refused
+from delaybridge.operate.terminal.grammar import Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 _MESSAGES_DEFAULT, _SECONDS_DEFAULT = 300, 10
 _PORT = click.IntRange(0, 65_535)

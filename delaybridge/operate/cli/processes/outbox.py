@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from delaybridge import __version__
-from delaybridge.operate.cli.terminal.failure import Exit, Failure
-from delaybridge.operate.cli.terminal.grammar import PAGE_LIMIT, Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import Exit, Failure
+from delaybridge.operate.terminal.grammar import PAGE_LIMIT, Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(call: Invocation) -> None:
     One works at a time; others that you start take over when it ends. On SIGTERM or Ctrl-C it ends
     after the batch under way.
     """
-    from delaybridge.operate.cli.terminal.logs import configure
+    from delaybridge.operate.terminal.logs import configure
     from delaybridge.outbox.outbox_process import run_outbox
 
     settings = call.settings

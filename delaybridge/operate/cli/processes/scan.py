@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaybridge import __version__
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, failure_of, refused
-from delaybridge.operate.cli.terminal.grammar import (
+from delaybridge.operate.terminal.failure import Exit, Failure, failure_of, refused
+from delaybridge.operate.terminal.grammar import (
     NAME,
     Command,
     Group,
@@ -21,7 +21,7 @@ from delaybridge.operate.cli.terminal.grammar import (
     options,
     pass_call,
 )
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.invocation import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.ingest.rabbitmq.conversion import Converted
@@ -154,7 +154,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     """Replace delay exchanges of an earlier form."""
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
     from delaybridge.ingest.converter import convert
-    from delaybridge.operate.cli.terminal.logs import configure
+    from delaybridge.operate.terminal.logs import configure
     from delaybridge.settings.routes import parse_routes
     from delaybridge.settings.urls import kinds_of
 
@@ -250,7 +250,7 @@ def _started(
 
     Failure if Redis is unreachable, or if another process has this name.
     """
-    from delaybridge.operate.cli.terminal.logs import configure
+    from delaybridge.operate.terminal.logs import configure
     from delaybridge.scan.leases.fleet import NameTaken
 
     for line in _banner(call, settings, role, name, routes):

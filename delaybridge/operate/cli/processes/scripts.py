@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from delaybridge.operate.cli.terminal.grammar import Group, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.grammar import Group, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 
 @click.group(cls=Group)

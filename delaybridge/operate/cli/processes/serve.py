@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import refused
-from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import refused
+from delaybridge.operate.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 _NEEDED = ("starlette", "uvicorn", "httptools", "jinja2")
 _SCOPES = ("read", "write", "admin")
@@ -58,7 +58,7 @@ def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
     if not has_web():
         raise refused("serve", 'it needs: pip install "delaybridge[web]"', "config")
     settings = call.load({"serve": {**given, "read_only": read_only or None}})
-    from delaybridge.operate.cli.terminal.logs import configure
+    from delaybridge.operate.terminal.logs import configure
     from delaybridge.serve.server.serving import serve as run
 
     for caution in settings.cautions():

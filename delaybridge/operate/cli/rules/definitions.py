@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaybridge.operate.cli.messages.schedule import stdin_bytes
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
-from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.operate.views.transfer import Difference

@@ -11,11 +11,11 @@ import click
 import delaybridge
 from delaybridge.operate.cli.messages.bulk import perform
 from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import Exit, refused
-from delaybridge.operate.cli.terminal.grammar import Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Row, moment_and_wait
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import Exit, refused
+from delaybridge.operate.terminal.grammar import Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Row, moment_and_wait
 from delaybridge.operate.views.described import (
     error_of,
     place_data,

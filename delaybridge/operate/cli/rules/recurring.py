@@ -18,11 +18,11 @@ from delaybridge.operate.cli.messages.schedule import (
     stdin_body,
 )
 from delaybridge.operate.cli.messages.schedule import warn_without_workers as warn
-from delaybridge.operate.cli.terminal import grammar
-from delaybridge.operate.cli.terminal.failure import Exit, Failure
-from delaybridge.operate.cli.terminal.grammar import Group, option, options, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Row, moment_and_wait
+from delaybridge.operate.terminal import grammar
+from delaybridge.operate.terminal.failure import Exit, Failure
+from delaybridge.operate.terminal.grammar import Group, option, options, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Row, moment_and_wait
 from delaybridge.operate.views.described import moment
 from delaybridge.times import format_duration, in_time
 

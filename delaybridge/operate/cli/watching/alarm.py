@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.grammar import Group, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
 from delaybridge.operate.doctor.finding import FAIL, OK
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.grammar import Group, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.store.namespace import alarms
 
 

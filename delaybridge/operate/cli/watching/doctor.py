@@ -6,11 +6,11 @@ import logging
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.grammar import Command, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
 from delaybridge.operate.doctor.finding import FAIL
 from delaybridge.operate.doctor.findings import findings
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.grammar import Command, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 
 
 @click.command("doctor", cls=Command)
@@ -22,7 +22,7 @@ def doctor(call: Invocation) -> int:
     """
     settings = call.settings
     if call.verbose:
-        from delaybridge.operate.cli.terminal.logs import configure
+        from delaybridge.operate.terminal.logs import configure
 
         configure(as_json=call.output.json, verbose=True)
     else:

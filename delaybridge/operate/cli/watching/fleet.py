@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import Exit, Failure
-from delaybridge.operate.cli.terminal.grammar import DURATION, Group, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import Row
 from delaybridge.operate.doctor.sources import number_text, sources_of
-from delaybridge.operate.views.described import tally_text
+from delaybridge.operate.terminal.failure import Exit, Failure
+from delaybridge.operate.terminal.grammar import DURATION, Group, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import Row
+from delaybridge.operate.terminal.rows import bucket_row
 from delaybridge.times import format_duration, in_time, roughly
 
 if TYPE_CHECKING:
     import delaybridge
     from delaybridge import Stats
-    from delaybridge.operate.views.stats import BucketStats
-    from delaybridge.operate.views.waiting_on_purpose import Paused
     from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo, WorkerInfo
-    from delaybridge.store.protocol.troubles import Retrying
 
 _LOOK_AGAIN_S = 0.2
 
@@ -116,27 +113,6 @@ def _stats(call: Invocation) -> Stats:
         return client.stats()
 
 
-def retrying_row(each: Retrying, found: Stats) -> dict[str, str]:
-    """Cells of a group of failing messages."""
-    return {
-        # Ends in + if only a sample of the messages was counted.
-        ">RETRYING": f"{each.messages:,}{'+' if found.retrying_sampled else ''}",
-        "DESTINATION": each.destination,
-        "REASON": each.reason,
-        "FAILING FOR": roughly(max(0, found.now_ms - each.since_ms)),
-        "EXAMPLE": each.example,
-    }
-
-
-def paused_row(each: Paused, now_ms: int) -> dict[str, str]:
-    """Cells of a paused place."""
-    return {
-        "PAUSED": each.place,
-        ">WAITING": tally_text(each.waiting),
-        "SINCE": "?" if each.since_ms is None else roughly(max(0, now_ms - each.since_ms)),
-    }
-
-
 def _rules_text(each: WorkerInfo, found: Stats) -> str | None:
     if not found.rules.by_place or each.said.paused is None:
         return "ignored" if found.rules.by_place else None
@@ -155,29 +131,6 @@ def _worker_row(each: WorkerInfo, found: Stats) -> Row:
         "EXPIRES IN": roughly(each.expires_ms - found.now_ms),
         "RULES": _rules_text(each, found),
         ">PUBLISHED/S": number_text(each.pace.published_s),
-    }
-
-
-def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
-    """Cells of a bucket."""
-    if each.unseen:
-        unknown = (">DELAYED", ">IN FLIGHT", ">PARKED", ">DEAD", "NEXT DUE", "OVERDUE", "OWNER")
-        return {
-            ">BUCKET": each.bucket,
-            **dict.fromkeys((*unknown, "LEASE"), "?"),
-            "NODE": each.node,
-        }
-    return {
-        ">BUCKET": each.bucket,
-        ">DELAYED": each.delayed,
-        ">IN FLIGHT": each.in_flight,
-        ">PARKED": each.parked,
-        ">DEAD": each.dead,
-        "NEXT DUE": "-" if each.next_due_ms is None else in_time(each.next_due_ms - now_ms),
-        "OVERDUE": roughly(each.overdue_ms) if each.overdue_ms else "-",
-        "OWNER": each.owner or "none",
-        "LEASE": "-" if each.lease_ms is None else roughly(each.lease_ms),
-        "NODE": each.node,
     }
 
 

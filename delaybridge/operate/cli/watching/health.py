@@ -9,9 +9,6 @@ from itertools import islice
 import click
 
 import delaybridge
-from delaybridge.operate.cli.terminal.failure import Exit
-from delaybridge.operate.cli.terminal.grammar import DURATION, Command, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
 from delaybridge.operate.doctor.checks import (
     RULES,
     STORE,
@@ -22,6 +19,9 @@ from delaybridge.operate.doctor.checks import (
 )
 from delaybridge.operate.doctor.durability import durability
 from delaybridge.operate.doctor.finding import FAIL, OK, Finding
+from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.grammar import DURATION, Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.alerts import failing_text, paused_text
 from delaybridge.operate.views.described import unowned
 from delaybridge.store.namespace import gate

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.operate.cli.terminal.grammar import Command, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import is_utf, moment_and_wait
+from delaybridge.operate.terminal.grammar import Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import moment_and_wait
+from delaybridge.operate.terminal.streams import is_utf
 from delaybridge.operate.views.described import moment, plain, retrying_text
 
 if TYPE_CHECKING:

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import Exit, failure_of
-from delaybridge.operate.cli.terminal.grammar import DURATION, Command, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import rate_text, stdout_is_closed
-from delaybridge.operate.cli.watching.fleet import (
-    paused_row,
-    retrying_row,
-    show_buckets,
-    show_sources,
-)
+from delaybridge.operate.cli.watching.fleet import show_buckets, show_sources
 from delaybridge.operate.doctor.checks import definitions_of
+from delaybridge.operate.terminal.failure import Exit, failure_of
+from delaybridge.operate.terminal.grammar import DURATION, Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.output import rate_text
+from delaybridge.operate.terminal.rows import paused_row, retrying_row
+from delaybridge.operate.terminal.streams import stdout_is_closed
 from delaybridge.operate.views.described import (
     moment,
     stats_data,

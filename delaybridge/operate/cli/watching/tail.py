@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
-from delaybridge.operate.cli.terminal.grammar import Command, option, pass_call
-from delaybridge.operate.cli.terminal.invocation import Invocation
-from delaybridge.operate.cli.terminal.output import drop_stdout, stdout_is_closed
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.grammar import Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.terminal.streams import drop_stdout, stdout_is_closed
 from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Printer:
             self._output.result({**data, "event": event, "fields": fields}, "")
             return
         from delaybridge.errors import printable
-        from delaybridge.operate.cli.terminal.layout import shortened
+        from delaybridge.operate.terminal.layout import shortened
         from delaybridge.worker.eventlog import text_of
 
         width = self._output.width

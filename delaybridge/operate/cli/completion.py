@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from delaybridge.operate.cli.terminal.grammar import COMPLETE_VARIABLE, Command
+from delaybridge.operate.terminal.grammar import COMPLETE_VARIABLE, Command
 
 _SHELLS = ["bash", "zsh", "fish"]
 

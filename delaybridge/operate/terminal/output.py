@@ -6,18 +6,17 @@ Text from messages, brokers and servers is escaped before it reaches the termina
 from __future__ import annotations
 
 import json
-import os
-import select
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from delaybridge.errors import printable
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN
+from delaybridge.operate.terminal.streams import drop_stdout
 from delaybridge.operate.views.described import moment, plain
 
 T = TypeVar("T")
@@ -52,7 +51,7 @@ class Output:
             return
         word, text = self.paint(level.ljust(_LEVEL_WIDTH), fg=_LEVEL_COLORS[level]), printable(text)
         if self.width is not None:
-            from delaybridge.operate.cli.terminal.layout import wrapped
+            from delaybridge.operate.terminal.layout import wrapped
 
             text = wrapped(text, self.width, " " * (_LEVEL_WIDTH + 2))
         click.echo(f"{word}  {text}", color=self.color)
@@ -85,7 +84,7 @@ class Output:
             for item in listed:
                 click.echo(json.dumps(plain(data(item) if data else item)))
         elif listed:
-            from delaybridge.operate.cli.terminal.layout import table
+            from delaybridge.operate.terminal.layout import table
 
             rows = [{title: _cell(value) for title, value in row(item).items()} for item in listed]
             head, *lines = table(rows, spare, self.width)
@@ -121,37 +120,6 @@ def _cell(value: str | int | None) -> str:
 def escaped(text: str) -> str:
     """`text` safe for a terminal, line by line."""
     return "\n".join(printable(line) for line in text.split("\n"))
-
-
-def drop_stdout() -> None:
-    """Discard later output, also that flushed at exit: the reader has closed stdout."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        sys.stdout = None
-
-
-def stdout_is_closed() -> bool:
-    """Whether nobody reads stdout any more; a write would tell, but there may be nothing to say."""
-    try:
-        watch = select.poll()
-        watch.register(sys.stdout.fileno(), 0)
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def is_utf() -> bool:
-    """Whether stdout can show bars and an ellipsis."""
-    return "utf" in str(getattr(sys.stdout, "encoding", "")).lower()
-
-
-def wants_color(*, refused: bool, stream: IO[str] | None = None) -> bool:
-    """Whether to colour: only on a terminal that can, unless `refused` or NO_COLOR."""
-    stream = sys.stdout if stream is None else stream
-    if refused or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
-        return False
-    return stream is not None and stream.isatty()
 
 
 def rate_text(per_s: float) -> str:

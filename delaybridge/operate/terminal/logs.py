@@ -6,7 +6,7 @@ import json
 import logging
 
 from delaybridge.errors import printable
-from delaybridge.operate.cli.terminal.stderr import never_fail
+from delaybridge.operate.terminal.streams import never_fail
 from delaybridge.settings.urls import redact_text
 from delaybridge.times import format_time
 

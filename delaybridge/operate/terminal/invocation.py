@@ -16,8 +16,8 @@ import click
 
 import delaybridge
 from delaybridge.errors import refused_certificate
-from delaybridge.operate.cli.terminal.failure import Exit, Failure, refused
-from delaybridge.operate.cli.terminal.output import Output
+from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.output import Output
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from delaybridge.operate.cli.terminal.output import is_utf
+from delaybridge.operate.terminal.streams import is_utf
 
 _GAP = "  "
 _RIGHT = ">"

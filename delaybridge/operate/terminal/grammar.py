@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from delaybridge.errors import printable
-from delaybridge.operate.cli.terminal.failure import refused
-from delaybridge.operate.cli.terminal.invocation import Invocation
+from delaybridge.operate.terminal.failure import refused
+from delaybridge.operate.terminal.invocation import Invocation
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
