@@ -33,7 +33,7 @@ from delaybridge.message import (
     State,
 )
 from delaybridge.operate.views.listing import Cursor, Page
-from delaybridge.operate.views.stats import Stats
+from delaybridge.operate.views.stats import Stats, read_stats
 from delaybridge.recurring.client import AsyncRecurringMessages
 from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
@@ -342,7 +342,7 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
 
     async def stats(self) -> Stats:
         """Counts by state and bucket, the workers, and the failures with their reasons."""
-        return await self._store.complete(self._requests.calls.stats())
+        return await self._store.complete(read_stats(self._requests.calls))
 
     async def close(self) -> None:
         """Wait for the answers to all calls, then close the connections."""

@@ -29,7 +29,7 @@ from delaybridge.message import (
     State,
 )
 from delaybridge.operate.views.listing import Cursor, Page
-from delaybridge.operate.views.stats import Stats
+from delaybridge.operate.views.stats import Stats, read_stats
 from delaybridge.recurring.client import RecurringMessages
 from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
@@ -346,7 +346,7 @@ class Client(Many, Overview, Steers, Pulls):
 
     def stats(self) -> Stats:
         """Counts by state and bucket, the workers, and the failures with their reasons."""
-        return self._store.complete(self._requests.calls.stats())
+        return self._store.complete(read_stats(self._requests.calls))
 
     def close(self) -> None:
         """Close the connections; one in use, after its call. Calls under way have their answers."""

@@ -6,9 +6,9 @@ from typing import Literal
 
 from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
-from delaybridge.operate.views.horizon import Horizon, check_cells
-from delaybridge.operate.views.series import STEPS, Recent, Series
-from delaybridge.operate.views.tally import DestinationCounts
+from delaybridge.operate.views.horizon import Horizon, check_cells, read_horizon
+from delaybridge.operate.views.series import STEPS, Recent, Series, read_rates, read_series
+from delaybridge.operate.views.tally import DestinationCounts, count_by_destination
 from delaybridge.store.protocol.command import Steps
 from delaybridge.times import YEAR_3000_MS, Delay, delay_ms, format_duration
 
@@ -49,7 +49,7 @@ class Overview(OfClient):
 
     def rates(self) -> Recent:
         """Messages per second, and lateness, of the last second, minute and quarter of an hour."""
-        return self._store.complete(self._requests.calls.recent())
+        return self._store.complete(read_rates(self._requests.calls))
 
     def horizon(
         self,
@@ -89,7 +89,7 @@ class AsyncOverview(OfAsyncClient):
 
     async def rates(self) -> Recent:
         """Messages per second and lateness of the last 1 s, 1 min, 15 min; as `Client.rates`."""
-        return await self._store.complete(self._requests.calls.recent())
+        return await self._store.complete(read_rates(self._requests.calls))
 
     async def horizon(
         self,
@@ -108,13 +108,13 @@ class AsyncOverview(OfAsyncClient):
 def _counts(requests: Requests, by: str) -> Steps[list[DestinationCounts]]:
     if by != "destination":
         raise MessageError("bad_count", "by", f"got {shown(by)}; write destination")
-    return requests.calls.counts_by_destination()
+    return count_by_destination(requests.calls)
 
 
 def _series(requests: Requests, step: str) -> Steps[Series]:
     if step not in STEPS:
         raise MessageError("bad_time", "step", f"got {shown(step)}; write {' or '.join(STEPS)}")
-    return requests.calls.series(step)
+    return read_series(requests.calls, step)
 
 
 def _horizon(
@@ -130,7 +130,7 @@ def _horizon(
         raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
     if from_ms is not None and not 0 <= from_ms <= YEAR_3000_MS:
         raise MessageError("bad_time", "from_ms", f"got {shown(from_ms)}; give epoch ms")
-    return requests.calls.horizon(span_ms, step_ms, destination, from_ms)
+    return read_horizon(requests.calls, span_ms, step_ms, destination, from_ms)
 
 
 def _length_ms(value: Delay, field: str) -> int:

@@ -21,7 +21,7 @@ from delaybridge.errors import (
     shown,
 )
 from delaybridge.message import Answer, Message, OnConflict, State
-from delaybridge.operate.views.listing import Cursor, Page
+from delaybridge.operate.views.listing import Cursor, Page, read_page
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.record_filters import ANY, Conditions
 from delaybridge.store.messages.scheduling import Receipt
@@ -135,7 +135,7 @@ class Requests:
             raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
         limit = max(1, min(limit, _MAX_PAGE_MESSAGES))
         asked = State(state), destination, span_ms, limit, cursor
-        return self.calls.page(*asked, partial, conditions)
+        return read_page(self.calls, *asked, partial, conditions)
 
     def cancel_many(
         self, messages: Iterable[Named], key: Key, dry: bool = False

@@ -19,7 +19,7 @@ from delaybridge.backoff import RetryPlan
 from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer, MessagePlan, Retry, State
-from delaybridge.operate.views.destinations import Places, within
+from delaybridge.operate.views.destinations import Places, list_destinations, within
 from delaybridge.store.messages.selection import PENDING, Selected, Selection
 from delaybridge.store.namespace.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
 from delaybridge.store.protocol.command import Steps
@@ -54,7 +54,7 @@ class Steers(OfClient):
         Args:
             destination: only this one, whether or not it has messages.
         """
-        return self._store.complete(self._requests.calls.destinations(destination))
+        return self._store.complete(list_destinations(self._requests.calls, destination))
 
     def pause(self, destination: str) -> Rule:
         """Publish nothing to a destination: what falls due waits, in order.
@@ -135,7 +135,7 @@ class AsyncSteers(OfAsyncClient):
 
     async def destinations(self, destination: str | None = None) -> Places:
         """What waits for each destination, and its rules; as `Client.destinations`."""
-        return await self._store.complete(self._requests.calls.destinations(destination))
+        return await self._store.complete(list_destinations(self._requests.calls, destination))
 
     async def pause(self, destination: str) -> Rule:
         """Publish nothing to a destination: what falls due waits; as `Client.pause`."""

@@ -19,7 +19,7 @@ from delaybridge.scan.leases.fleet import Membership
 from delaybridge.scan.leases.lease import LeaseOwner
 from delaybridge.settings.urls import kinds_of
 from delaybridge.store.calls import Calls
-from delaybridge.store.fleet import remote
+from delaybridge.store.fleet.announcements import DRAIN, RECONNECT
 from delaybridge.store.namespace.rules import Rules
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import AsyncStore
@@ -244,12 +244,12 @@ class ScanRun:
                 self._asked(*text.partition(" ")[::2])
 
     def _asked(self, verb: str, of: str) -> None:
-        """Obey `store/fleet/remote.py`; anything else is of another version."""
+        """Obey an operator (see `DRAIN`); anything else is of another version."""
         worker = self._worker
-        if verb == remote.DRAIN and of == worker.identity.instance and not worker.stopping.is_set():
+        if verb == DRAIN and of == worker.identity.instance and not worker.stopping.is_set():
             say(logging.INFO, "draining", hint="an operator asked for it")
             worker.stopping.set()
-        elif verb == remote.RECONNECT and of in self._brokers.configured:
+        elif verb == RECONNECT and of in self._brokers.configured:
             say(logging.INFO, "reconnecting", broker=of, hint="an operator asked for it")
             self.change_brokers({of})
 

@@ -19,6 +19,8 @@ from delaybridge.ledger.comparing.promotion import promote_due
 from delaybridge.ledger.recording import cold_reads
 from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.message import Answer, State
+from delaybridge.operate.views.horizon import read_horizon
+from delaybridge.operate.views.tally import count_by_destination
 from delaybridge.store.messages.selection import Selection, Walk
 from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.crew import Arrived, Crew, note_arrivals
@@ -124,13 +126,15 @@ def selected(client: Client, selection: Selection) -> list[str]:
 def counted(client: Client) -> object:
     stats = client.stats()
     by_bucket = [(each.bucket, each.delayed, each.next_due_ms) for each in stats.buckets]
-    by_place = client.run(lambda calls: calls.counts_by_destination())
+    by_place = client.run(count_by_destination)
     return stats.delayed, stats.next_due_ms, by_bucket, by_place
 
 
 def outlook(client: Client, destination: str | None, from_ms: int) -> object:
     """The horizon from an instant on: with the time of the call its cells would begin."""
-    found = client.run(lambda calls: calls.horizon(SPAN_S * 1000, 600_000, destination, from_ms))
+    found = client.run(
+        lambda calls: read_horizon(calls, SPAN_S * 1000, 600_000, destination, from_ms)
+    )
     return found.cells, found.messages, found.overdue, found.later
 
 
@@ -243,7 +247,7 @@ def test_many_are_estimated_by_a_sample_of_both(client: Client, promoted: float)
     (few, error) = min(found.values())
     assert error > 0
     assert abs(few - minority) < 3 * error
-    ahead = client.run(lambda calls: calls.horizon(4 * 3_600_000, 4 * 3_600_000, TO[1]))
+    ahead = client.run(lambda calls: read_horizon(calls, 4 * 3_600_000, 4 * 3_600_000, TO[1]))
     cell = ahead.cells[-1] if len(ahead.cells) == 1 else max(ahead.cells, key=lambda c: c.messages)
     assert sum(each.messages for each in ahead.cells) == pytest.approx(minority, abs=3 * cell.error)
 

@@ -10,6 +10,7 @@ import pytest
 
 from delaybridge import Client, Horizon, Message, MessageError
 from delaybridge.operate import cli
+from delaybridge.operate.views.horizon import read_horizon
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import Bucket, Item
@@ -106,7 +107,7 @@ def test_many_messages_of_a_destination_are_estimated_within_the_error(client: C
     exact = client.horizon("1h", "10m")
     # From the same instant, so that the cells are the same.
     asked = 3_600_000, 600_000, "kafka:3", exact.now_ms
-    found = client.run(lambda calls: calls.horizon(*asked))
+    found = client.run(lambda calls: read_horizon(calls, *asked))
     assert found.is_estimated and found.next_due_ms is None
     for cell, whole in zip(found.cells, exact.cells, strict=True):
         assert cell.error <= max(0.2 * whole.messages, 10)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.store.fleet import audit
+from delaybridge.operate.views import audit
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import Store
 from tests.rigs.api import api, ended_job

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.store.messages import idempotency
+from delaybridge.serve.stored import idempotency
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.api import api

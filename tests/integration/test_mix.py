@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.operate.views.destinations_by_due import Mix, MixPart
-from delaybridge.operate.views.horizon import Cell, Horizon
+from delaybridge.operate.views.destinations_by_due import Mix, MixPart, read_destinations_due
+from delaybridge.operate.views.horizon import Cell, Horizon, read_horizon
 
 START_MS, SPAN_MS, STEP_MS = 2_051_222_400_000, 3_600_000, 60_000
 A, B, C = NAMES = ["memory:a", "memory:b", "memory:c"]
@@ -31,8 +31,10 @@ def schedule(client: Client, dues: list[tuple[str, int]]) -> None:
 
 
 def looked(client: Client) -> tuple[Horizon, Mix]:
-    ahead = client.run(lambda calls: calls.horizon(SPAN_MS, STEP_MS, None, START_MS))
-    return ahead, client.run(lambda calls: calls.due_for(START_MS, START_MS + SPAN_MS))
+    ahead = client.run(lambda calls: read_horizon(calls, SPAN_MS, STEP_MS, None, START_MS))
+    return ahead, client.run(
+        lambda calls: read_destinations_due(calls, START_MS, START_MS + SPAN_MS)
+    )
 
 
 def test_few_messages_are_counted_in_each_cell(client: Client) -> None:

@@ -15,6 +15,7 @@ import redis
 
 from delaybridge.errors import MessageError
 from delaybridge.operate.views.alerts import alerts
+from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.store.fleet.announcements import WorkerInfo, WorkerPace
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
@@ -72,7 +73,7 @@ async def test_a_drained_worker_ends_under_load_without_a_gap_or_a_duplicate(
     await until_async(lambda: len(arrived.at_ms) > 50, "under load")
 
     async def ask() -> None:
-        assert (await crew.client.run(lambda calls: calls.drain("a"))).name == "a"
+        assert (await crew.client.run(lambda calls: ask_to_drain(calls, "a"))).name == "a"
 
     await obeyed(ask, leaving.done, "it ends")
     await leaving
@@ -101,13 +102,13 @@ async def test_nobody_is_asked_who_is_unknown_or_too_old(crew: Crew) -> None:
     await announce(crew, "old")
     for name, code in (("old", "worker_too_old"), ("w", "unknown_worker"), ("", "unknown_worker")):
         with pytest.raises(MessageError) as refused:
-            await crew.client.run(lambda calls, name=name: calls.drain(name))  # type: ignore[misc]
+            await crew.client.run(lambda calls, name=name: ask_to_drain(calls, name))  # type: ignore[misc]
         assert refused.value.code == code
     with pytest.raises(MessageError) as refused:
-        await crew.client.run(lambda calls: calls.reconnect("memory"))
+        await crew.client.run(lambda calls: ask_to_reconnect(calls, "memory"))
     assert refused.value.code == "unknown_broker"
     await announce(crew, "new", instance="0a1b")
-    assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["new"]
+    assert await crew.client.run(lambda calls: ask_to_reconnect(calls, "memory")) == ["new"]
 
 
 async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
@@ -119,7 +120,7 @@ async def test_a_reconnect_under_load_keeps_the_leases_and_loses_nothing(
     ids = await crew.schedule(400, seconds=1.5)
 
     async def ask() -> None:
-        assert await crew.client.run(lambda calls: calls.reconnect("memory")) == ["w"]
+        assert await crew.client.run(lambda calls: ask_to_reconnect(calls, "memory")) == ["w"]
 
     asked = 0
     for now in range(2, 5):

@@ -13,6 +13,7 @@ from delaybridge import Client
 from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
 from delaybridge.operate import cli
+from delaybridge.operate.views.facts import read_facts
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry, rights
 from delaybridge.store.protocol import keys, verbs
@@ -217,9 +218,9 @@ async def test_what_an_operator_may_not_ask_of_redis_is_left_out_with_the_reason
     with Client(guarded.url("operator"), namespace=NS) as client:
         client.schedule("pull:x", b"S3CR3T-CANARY", delay=3600, id="a", key="b")
         guarded.redis.config_set("slowlog-log-slower-than", 10_000)
-        least = client.run(lambda calls: calls.facts())
+        least = client.run(read_facts)
         guarded.change("operator", *optional.split())
-        more = client.run(lambda calls: calls.facts())
+        more = client.run(read_facts)
     assert least.size_bytes is None and "memory" in least.missing.lower()
     (server,) = least.servers
     assert server.slow is None and "slowlog" in server.slow_missing.lower()

@@ -75,7 +75,7 @@ MUTANTS = [
         "server_and_no_other",
     ),
     Mutant(
-        "web: one audit for all", "delaybridge/store/fleet/audit.py",
+        "web: one audit for all", "delaybridge/operate/views/audit.py",
         "keys.audit(namespace) if of_admin else keys.audit_others(namespace)",
         "keys.audit(namespace)",
         "requests with a write token push an administrator's act out",
@@ -83,7 +83,7 @@ MUTANTS = [
         "administrator_out",
     ),
     Mutant(
-        "web: a record of the same moment", "delaybridge/store/fleet/audit.py",
+        "web: a record of the same moment", "delaybridge/operate/views/audit.py",
         "(of_admin, before.of_admin) == (False, True)", "False",
         "a page of the audit lacks what somebody else did at the same time",
         "tests/integration/test_http_audit.py::test_both_streams_are_one_list_whose_pages_lack_"

@@ -56,7 +56,7 @@ MUTANTS = [
         "tests/integration/test_scheduled_again.py",
     ),
     Mutant(
-        "once: a request does not wait", "delaybridge/store/messages/idempotency.py",
+        "once: a request does not wait", "delaybridge/serve/stored/idempotency.py",
         "if answer is not Answer.IN_FLIGHT or not (pause_s := patience.pause_s()):", "if True:",
         "a request with a key is refused, though its id is free a moment later",
         "tests/integration/test_scheduled_again.py -k http",

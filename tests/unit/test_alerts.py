@@ -12,6 +12,7 @@ import pytest
 from delaybridge.errors import StoreDenied
 from delaybridge.operate.views.alerts import ERROR, SEVERE, WARNING, alerts
 from delaybridge.operate.views.destinations import Place, Places
+from delaybridge.operate.views.fullness import Fullness, fullest
 from delaybridge.operate.views.stats import BucketStats, Stats
 from delaybridge.operate.views.tally import Tally
 from delaybridge.operate.views.waiting_on_purpose import Paused
@@ -19,7 +20,6 @@ from delaybridge.serve.console.pages import PAGES
 from delaybridge.serve.console.snapshot import Look, Looks
 from delaybridge.store.fleet.announcements import LedgerDrift, WorkerInfo, WorkerPace
 from delaybridge.store.namespace.damage import Damage
-from delaybridge.store.namespace.fullness import Fullness, fullest
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.namespace.placement import ONE_SERVER

@@ -23,8 +23,8 @@ from delaybridge.serve.api.messages.shapes import NewMessage
 from delaybridge.serve.http.json_text import as_type
 from delaybridge.serve.http.reading import query_of, segment
 from delaybridge.serve.server.table import ENDPOINTS
+from delaybridge.serve.stored.jobs import Job
 from delaybridge.store.fleet import event_channel
-from delaybridge.store.fleet.jobs import Job
 
 COUNT = 50
 BODIES = {each.body for each in ENDPOINTS if each.body not in (None, bytes)}

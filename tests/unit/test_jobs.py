@@ -13,8 +13,8 @@ import pytest
 from delaybridge.errors import StoreUnavailable
 from delaybridge.serve.api.messages import jobs
 from delaybridge.serve.dialects import mykit
+from delaybridge.serve.stored import jobs as stored
 from delaybridge.settings.durability import check_durability
-from delaybridge.store.fleet import jobs as stored
 
 
 class Redis:

@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.operate.views.destinations import list_destinations
+from delaybridge.operate.views.horizon import read_horizon
+from delaybridge.operate.views.series import read_rates
+from delaybridge.operate.views.stats import read_stats
 from delaybridge.store.protocol.command import Steps, together
 
 if TYPE_CHECKING:
@@ -46,10 +50,10 @@ def look(calls: Calls, before: Picture, *, counting: bool) -> Steps[Picture]:
     Raises StoreUnavailable or StoreDenied.
     """
     parts: list[Steps[Any]] = [
-        calls.stats(),
-        calls.horizon(_SPAN_MS, _STEP_MS, None),
-        calls.recent(),
-        *([calls.destinations()] if counting else []),
+        read_stats(calls),
+        read_horizon(calls, _SPAN_MS, _STEP_MS, None),
+        read_rates(calls),
+        *([list_destinations(calls)] if counting else []),
     ]
     stats, horizon, recent, *places = yield from together(parts)
     if isinstance(stats, Exception):

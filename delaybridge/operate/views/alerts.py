@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from delaybridge.operate.views.described import size_text, tally_text, unowned
 from delaybridge.operate.views.destinations import Places
+from delaybridge.operate.views.fullness import Fullness
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.waiting_on_purpose import Paused
 from delaybridge.store.namespace import history_alarm, repairs
-from delaybridge.store.namespace.fullness import Fullness
 from delaybridge.store.namespace.translatable import Sentence
 from delaybridge.store.protocol.troubles import Retrying, Trouble
 from delaybridge.times import roughly

@@ -16,6 +16,7 @@ from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import Destination
+from delaybridge.operate.views.retrying import retrying_of
 from delaybridge.operate.views.tally import (
     MOST_DESTINATIONS,
     UNREADABLE,
@@ -24,10 +25,9 @@ from delaybridge.operate.views.tally import (
     tally_of,
 )
 from delaybridge.store.fleet import announcements
-from delaybridge.store.messages.retrying import retrying_of
 from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.rules import Change, Rule, Rules, label_of, place_of, places_of
+from delaybridge.store.namespace.rules import Rule, Rules, label_of, place_of, places_of
 from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.replies import Tallied
 from delaybridge.store.protocol.troubles import SLOW, Retrying, Trouble
@@ -114,89 +114,59 @@ class Places(NamedTuple):
     damaged: bool = False
 
 
-class Controls(Namespace):
-    """The calls that show and steer destinations."""
+def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places]:
+    """All places, or one. Counts as `count_by_destination`; a damaged bucket counts as empty.
 
-    def destinations(self, only: str | None = None) -> Steps[Places]:
-        """All places, or one. Counts as `counts_by_destination`; a damaged bucket counts as empty.
+    Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
+    MessageError: `only` is no place.
+    """
+    only = None if only is None else place_of(only, calls.kinds)
+    buckets = yield from calls.open()
+    by_state = yield from tallied(buckets)
+    fleet = [*registry.fleet(calls.namespace), rules.read(calls.namespace)]
+    replies = yield Each([*fleet, calls.clock()])
+    everything = [reply for part in (*by_state, replies) for reply in part]
+    if (error := store_wide_error(everything)) is not None:
+        raise error
+    info, expiries, stored, now_us = replies
+    retrying, _ = yield from retrying_of(buckets)
+    living = announcements.workers([info, expiries], now_us // 1000)
+    known = announcements.obeyed(stored, living)
+    counts = PlaceCounts(calls.kinds, by_state)
+    listed = counts.largest()
+    troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+    troubled = (each.destination.removesuffix(":") for each in troubles)
+    failing = (each.destination for each in retrying)
+    names = [only] if only else sorted({*listed, *known.by_place, *troubled, *failing})
+    return Places(
+        now_us // 1000,
+        [_place(calls, name, counts, known, troubles, retrying) for name in names],
+        len(counts.labels) - len(listed),
+        known.odd,
+        [each.name for each in living if not each.obeys_rules],
+        damaged=any(isinstance(reply, StoreError) for reply in everything),
+    )
 
-        Lists the 200 exchanges and topics with the most messages, and whatever has a rule.
-        MessageError: `only` is no place.
-        """
-        only = None if only is None else place_of(only, self.kinds)
-        buckets = yield from self.open()
-        by_state = yield from tallied(buckets)
-        fleet = [*registry.fleet(self.namespace), rules.read(self.namespace)]
-        replies = yield Each([*fleet, self.clock()])
-        everything = [reply for part in (*by_state, replies) for reply in part]
-        if (error := store_wide_error(everything)) is not None:
-            raise error
-        info, expiries, stored, now_us = replies
-        retrying, _ = yield from retrying_of(buckets)
-        living = announcements.workers([info, expiries], now_us // 1000)
-        known = announcements.obeyed(stored, living)
-        counts = PlaceCounts(self.kinds, by_state)
-        listed = counts.largest()
-        troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
-        troubled = (each.destination.removesuffix(":") for each in troubles)
-        failing = (each.destination for each in retrying)
-        names = [only] if only else sorted({*listed, *known.by_place, *troubled, *failing})
-        return Places(
-            now_us // 1000,
-            [self._place(name, counts, known, troubles, retrying) for name in names],
-            len(counts.labels) - len(listed),
-            known.odd,
-            [each.name for each in living if not each.obeys_rules],
-            damaged=any(isinstance(reply, StoreError) for reply in everything),
-        )
 
-    def _place(
-        self,
-        place: str,
-        counts: PlaceCounts,
-        known: Rules,
-        troubles: Sequence[Trouble],
-        retrying: Sequence[Retrying],
-    ) -> Place:
-        delayed, in_flight, parked, dead = counts.of(place)
-        if not parked.messages:  # announced while the last ones went out, as after a pause
-            troubles = [each for each in troubles if each.reason != SLOW]
-        why = (_why(each, place) for each in troubles if touches(each, place, self.kinds))
-        return Place(
-            place, delayed, in_flight, parked, dead,
-            next_due_ms=counts.next_due_ms.get(place),
-            levels=known.levels(*places_of(place, self.kinds)),
-            trouble=next(why, None),
-            retrying=[each for each in retrying if overlaps(each.destination, place, self.kinds)],
-        )  # fmt: skip
-
-    def steer(self, place: str, change: Change) -> Steps[Rule]:
-        """Change the rule of a place that names a broker of this client, or has a rule already.
-
-        MessageError if it is none, or the change is wrong.
-        """
-        place = place_of(place, self.kinds)
-        if place.partition(":")[0] not in self.kinds:
-            (stored,) = yield [rules.read(self.namespace)]
-            if place.encode() not in stored:
-                parse_destination(f"{place}:" if ":" not in place else place, self.kinds)  # raises
-        return (yield from rules.change(self.namespace, place, change))
-
-    def pause(self, place: str) -> Steps[Rule]:
-        """Pause a place; if it is paused already, it stays so since then.
-
-        With a ledger that is a change, too: the ledger may have a later one that ends the pause.
-        """
-        place = place_of(place, self.kinds)
-        stored, now_us = yield [rules.read(self.namespace), self.clock()]
-        rule = rules.understood(stored).by_place.get(place, Rule())
-        since_ms = rule.paused_ms if rule.paused else now_us // 1000
-        change = {"paused": True, "paused_ms": since_ms}
-        return (yield from self.steer(place, change))
-
-    def resume(self, place: str) -> Steps[Rule]:
-        """End the pause of a place."""
-        return (yield from self.steer(place, {"paused": None, "paused_ms": None}))
+def _place(
+    calls: Namespace,
+    place: str,
+    counts: PlaceCounts,
+    known: Rules,
+    troubles: Sequence[Trouble],
+    retrying: Sequence[Retrying],
+) -> Place:
+    delayed, in_flight, parked, dead = counts.of(place)
+    if not parked.messages:  # announced while the last ones went out, as after a pause
+        troubles = [each for each in troubles if each.reason != SLOW]
+    why = (_why(each, place) for each in troubles if touches(each, place, calls.kinds))
+    return Place(
+        place, delayed, in_flight, parked, dead,
+        next_due_ms=counts.next_due_ms.get(place),
+        levels=known.levels(*places_of(place, calls.kinds)),
+        trouble=next(why, None),
+        retrying=[each for each in retrying if overlaps(each.destination, place, calls.kinds)],
+    )  # fmt: skip
 
 
 class PlaceCounts:

@@ -65,38 +65,34 @@ class Mix(NamedTuple):
         return _shared(cell.messages, [*shares, max(0.0, 1.0 - sum(shares))])[:-1]
 
 
-class Mixing(Namespace):
-    """The call that tells what a span is due for."""
+def read_destinations_due(calls: Namespace, from_ms: int, to_ms: int) -> Steps[Mix]:
+    """Which exchanges and topics the delayed messages of a span are bound for. One round trip.
 
-    def due_for(self, from_ms: int, to_ms: int) -> Steps[Mix]:
-        """Which exchanges and topics the delayed messages of a span are bound for. One round trip.
+    to_ms: not included. Few messages are counted. Of many, the first ones of each eighth of the
+    span are read in each bucket, and the rest is estimated.
+    """
+    buckets = yield from calls.open()
+    most = max(_LEAST_READ, _READ // (_PARTS * len(buckets)))
+    ends = [from_ms + (to_ms - from_ms) * n // _PARTS for n in range(_PARTS + 1)]
+    spans = [span for span in pairwise(ends) if span[0] < span[1]]
+    replies = yield from grouped([_asked(b, *span, most) for span in spans for b in buckets])
+    for reply in replies:
+        if (error := next((e for e in reply if isinstance(e, StoreError)), None)) is not None:
+            raise error
+    size, strata, parts = len(buckets), list[Tallied](), list[MixPart]()
+    for number, span in enumerate(spans):
+        own = replies[number * size : (number + 1) * size]
+        labelled = [(count, _labelled(calls, found)) for count, found in own]
+        tallied = [_tallied(*each) for each in labelled]
+        strata += tallied
+        parts.append(_part(span, tallied, [one for _, some in labelled for one in some]))
+    by_number = sorted(estimated(strata), key=lambda each: (-each[1].messages, each[0]))
+    return Mix(by_number, parts)
 
-        to_ms: not included. Few messages are counted. Of many, the first ones of each eighth of the
-        span are read in each bucket, and the rest is estimated.
-        """
-        buckets = yield from self.open()
-        most = max(_LEAST_READ, _READ // (_PARTS * len(buckets)))
-        ends = [from_ms + (to_ms - from_ms) * n // _PARTS for n in range(_PARTS + 1)]
-        spans = [span for span in pairwise(ends) if span[0] < span[1]]
-        replies = yield from grouped([_asked(b, *span, most) for span in spans for b in buckets])
-        for reply in replies:
-            if (error := next((e for e in reply if isinstance(e, StoreError)), None)) is not None:
-                raise error
-        size, strata, parts = len(buckets), list[Tallied](), list[MixPart]()
-        for number, span in enumerate(spans):
-            own = replies[number * size : (number + 1) * size]
-            labelled = [(count, self._labelled(found)) for count, found in own]
-            tallied = [_tallied(*each) for each in labelled]
-            strata += tallied
-            parts.append(_part(span, tallied, [one for _, some in labelled for one in some]))
-        by_number = sorted(estimated(strata), key=lambda each: (-each[1].messages, each[0]))
-        return Mix(by_number, parts)
 
-    def _labelled(self, found: BoundSlice) -> list[tuple[float, str]]:
-        """The score and the destination of each message, as it is counted."""
-        return [
-            (score, label_of(places_of(to or "?", self.kinds))) for score, _, to in found.messages
-        ]
+def _labelled(calls: Namespace, found: BoundSlice) -> list[tuple[float, str]]:
+    """The score and the destination of each message, as it is counted."""
+    return [(score, label_of(places_of(to or "?", calls.kinds))) for score, _, to in found.messages]
 
 
 def _asked(bucket: Bucket, low: int, high: int, most: int) -> list[RedisCommand[Any]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
 from delaybridge.operate.views.destinations import overlaps
-from delaybridge.store.messages.retrying import retrying_of
+from delaybridge.operate.views.retrying import retrying_of
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import places_of
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, grouped, plain
@@ -75,96 +75,100 @@ class Horizon(NamedTuple):
         return found if found.messages else None
 
 
-class Outlook(Namespace):
-    """The call that looks ahead."""
+def read_horizon(
+    calls: Namespace,
+    span_ms: int,
+    step_ms: int,
+    destination: str | None,
+    from_ms: int | None = None,
+) -> Steps[Horizon]:
+    """The cells of the coming `span_ms`. Takes four round trips, five if messages fail.
 
-    def horizon(
-        self, span_ms: int, step_ms: int, destination: str | None, from_ms: int | None = None
-    ) -> Steps[Horizon]:
-        """The cells of the coming `span_ms`. Takes four round trips, five if messages fail.
+    from_ms: where they begin instead of now; `overdue` and `later` are then before and after.
 
-        from_ms: where they begin instead of now; `overdue` and `later` are then before and after.
+    destination: also a broker or an exchange (`rabbitmq:orders`); then the numbers are
+    estimated from a sample, unless few messages are pending. MessageError: too many cells.
+    """
+    buckets = yield from calls.open()
+    check_cells(span_ms, step_ms, len(buckets))
+    now_ms = yield from calls.now_ms()
+    starts = list(_starts(now_ms if from_ms is None else from_ms, span_ms, step_ms))
+    found = (yield from _counted(calls, buckets, starts))._replace(now_ms=now_ms)
+    retrying, _ = yield from retrying_of(buckets)
+    found = found._replace(retrying=_of(calls, retrying, destination))
+    if destination is not None:
+        return (yield from _estimated(calls, found, destination))
+    if found.fullest is None:
+        return found
+    parts, size = list(_parts(found.fullest)), len(buckets)
+    counts = yield [count_due(b, *part) for part in parts for b in buckets]
+    sums = (sum(counts[at : at + size]) for at in range(0, len(counts), size))
+    cells = map(Cell, *zip(*parts, strict=True), sums)
+    return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
 
-        destination: also a broker or an exchange (`rabbitmq:orders`); then the numbers are
-        estimated from a sample, unless few messages are pending. MessageError: too many cells.
-        """
-        buckets = yield from self.open()
-        check_cells(span_ms, step_ms, len(buckets))
-        now_ms = yield from self.now_ms()
-        starts = list(_starts(now_ms if from_ms is None else from_ms, span_ms, step_ms))
-        found = (yield from self._counted(buckets, starts))._replace(now_ms=now_ms)
-        retrying, _ = yield from retrying_of(buckets)
-        found = found._replace(retrying=self._of(retrying, destination))
-        if destination is not None:
-            return (yield from self._estimated(found, destination))
-        if found.fullest is None:
-            return found
-        parts, size = list(_parts(found.fullest)), len(buckets)
-        counts = yield [count_due(b, *part) for part in parts for b in buckets]
-        sums = (sum(counts[at : at + size]) for at in range(0, len(counts), size))
-        cells = map(Cell, *zip(*parts, strict=True), sums)
-        return found._replace(busiest=max(cells, key=lambda cell: cell.messages))
 
-    def _of(self, retrying: Sequence[Retrying], place: str | None) -> Sequence[Retrying]:
-        """Those of a place, or of its exchange or topic."""
-        if place is None:
-            return retrying
-        return [each for each in retrying if overlaps(each.destination, place, self.kinds)]
+def _of(calls: Namespace, retrying: Sequence[Retrying], place: str | None) -> Sequence[Retrying]:
+    """Those of a place, or of its exchange or topic."""
+    if place is None:
+        return retrying
+    return [each for each in retrying if overlaps(each.destination, place, calls.kinds)]
 
-    def _counted(self, buckets: Sequence[Bucket], starts: list[int]) -> Steps[Horizon]:
-        looks = yield from grouped([_look(bucket, starts) for bucket in buckets])
-        failures = [next((e for e in look if isinstance(e, StoreError)), None) for look in looks]
-        yield from self.check(buckets, failures)
-        firsts, overdue, *within, later, in_flight, parked = zip(*looks, strict=True)
-        cells = map(Cell, starts, starts[1:], map(sum, within))
-        return Horizon(
-            now_ms=starts[0],
-            cells=list(cells),
-            messages=sum(map(sum, within)),
-            overdue=sum(overdue),
-            later=sum(later),
-            next_due_ms=min((int(score) for score in firsts if score is not None), default=None),
-            busiest=None,
-            in_flight=sum(in_flight),
-            parked=sum(parked),
+
+def _counted(calls: Namespace, buckets: Sequence[Bucket], starts: list[int]) -> Steps[Horizon]:
+    looks = yield from grouped([_look(bucket, starts) for bucket in buckets])
+    failures = [next((e for e in look if isinstance(e, StoreError)), None) for look in looks]
+    yield from calls.check(buckets, failures)
+    firsts, overdue, *within, later, in_flight, parked = zip(*looks, strict=True)
+    cells = map(Cell, starts, starts[1:], map(sum, within))
+    return Horizon(
+        now_ms=starts[0],
+        cells=list(cells),
+        messages=sum(map(sum, within)),
+        overdue=sum(overdue),
+        later=sum(later),
+        next_due_ms=min((int(score) for score in firsts if score is not None), default=None),
+        busiest=None,
+        in_flight=sum(in_flight),
+        parked=sum(parked),
+    )
+
+
+def _estimated(calls: Namespace, counted: Horizon, destination: str) -> Steps[Horizon]:
+    """The share of a destination in each of the counts."""
+    buckets = calls.buckets
+    most = max(_LEAST_SAMPLED, _SAMPLED // len(buckets))
+    samples = yield Each(bucket.sample(most) for bucket in buckets)
+    yield from calls.check(buckets, samples)
+    cells = counted.cells
+    starts = [*(cell.from_ms for cell in cells), cells[-1].to_ms]
+    shares = [_Share() for _ in range(len(starts) + 1)]
+    firsts: list[float] = []
+    for stands_for, beginning, score in _sampled(samples):
+        fits = destination in places_of(destination_text(beginning), calls.kinds)
+        shares[bisect_right(starts, int(score))].add(stands_for, fits)
+        if fits and score >= starts[0]:
+            firsts.append(score)
+    is_whole = all(len(each.records) == each.messages for each in samples)
+    overall = sum(shares, _Share())
+    overdue, *within, later = (
+        share.of(count, overall, is_whole=is_whole)
+        for share, count in zip(
+            shares,
+            [counted.overdue, *(cell.messages for cell in cells), counted.later],
+            strict=True,
         )
-
-    def _estimated(self, counted: Horizon, destination: str) -> Steps[Horizon]:
-        """The share of a destination in each of the counts."""
-        buckets = self._buckets
-        most = max(_LEAST_SAMPLED, _SAMPLED // len(buckets))
-        samples = yield Each(bucket.sample(most) for bucket in buckets)
-        yield from self.check(buckets, samples)
-        cells = counted.cells
-        starts = [*(cell.from_ms for cell in cells), cells[-1].to_ms]
-        shares = [_Share() for _ in range(len(starts) + 1)]
-        firsts: list[float] = []
-        for stands_for, beginning, score in _sampled(samples):
-            fits = destination in places_of(destination_text(beginning), self.kinds)
-            shares[bisect_right(starts, int(score))].add(stands_for, fits)
-            if fits and score >= starts[0]:
-                firsts.append(score)
-        is_whole = all(len(each.records) == each.messages for each in samples)
-        overall = sum(shares, _Share())
-        overdue, *within, later = (
-            share.of(count, overall, is_whole=is_whole)
-            for share, count in zip(
-                shares,
-                [counted.overdue, *(cell.messages for cell in cells), counted.later],
-                strict=True,
-            )
-        )
-        estimated = [
-            cell._replace(messages=messages, error=error)
-            for cell, (messages, error) in zip(cells, within, strict=True)
-        ]
-        return counted._replace(
-            cells=estimated,
-            messages=sum(cell.messages for cell in estimated),
-            overdue=overdue[0],
-            later=later[0],
-            next_due_ms=int(min(firsts)) if is_whole and firsts else None,
-        )
+    )
+    estimated = [
+        cell._replace(messages=messages, error=error)
+        for cell, (messages, error) in zip(cells, within, strict=True)
+    ]
+    return counted._replace(
+        cells=estimated,
+        messages=sum(cell.messages for cell in estimated),
+        overdue=overdue[0],
+        later=later[0],
+        next_due_ms=int(min(firsts)) if is_whole and firsts else None,
+    )
 
 
 @dataclass(slots=True)

@@ -114,67 +114,66 @@ class _Slot(msgspec.Struct, array_like=True, frozen=True):
     destinations: dict[str, dict[str, int]]
 
 
-class History(Namespace):
-    """The calls that tell what was."""
+def read_series(calls: Namespace, step: str) -> Steps[Series]:
+    """The points of one ring; step: one of STEPS. One round trip."""
+    yield from calls.open()
+    ring, seconds = _STEPS[step]
+    now_ms, (slots,), told, *others = yield from _look(calls, [ring], len(calls.buckets))
+    under_way = now_ms // 1000 // seconds
+    states = _told(told, now_ms // 1000)
+    points: list[Point | None] = []
+    for period in range(under_way, under_way - _SLOTS[ring], -1):  # back from the states of now
+        slot = slots.get(period)
+        points.append(slot and _point(slot, seconds, states))
+        states = slot and states and _before(states, slot) or states
+    return Series(now_ms, seconds * 1000, points[:0:-1], *others)
 
-    def series(self, step: str) -> Steps[Series]:
-        """The points of one ring; step: one of STEPS. One round trip."""
-        yield from self.open()
-        ring, seconds = _STEPS[step]
-        now_ms, (slots,), told, *others = yield from self._look([ring], len(self.buckets))
-        under_way = now_ms // 1000 // seconds
-        states = _told(told, now_ms // 1000)
-        points: list[Point | None] = []
-        for period in range(under_way, under_way - _SLOTS[ring], -1):  # back from the states of now
-            slot = slots.get(period)
-            points.append(slot and _point(slot, seconds, states))
-            states = slot and states and _before(states, slot) or states
-        return Series(now_ms, seconds * 1000, points[:0:-1], *others)
 
-    def recent(self) -> Steps[Recent]:
-        """The rates of the last second, minute and quarter of an hour. One round trip."""
-        yield from self.open()
-        now_ms, (seconds, minutes), _, *others = yield from self._look(["s", "m"])
-        now_s = now_ms // 1000
-        minute = now_s // 60
-        rates = [
-            _rates(1, _between(seconds, now_s - 1, now_s), now_s),
-            _rates(60, _between(seconds, now_s - 60, now_s), now_s),
-            # 14 whole minutes, and the one under way.
-            _rates(900, _between(minutes, minute - 14, minute + 1), now_s),
+def read_rates(calls: Namespace) -> Steps[Recent]:
+    """The rates of the last second, minute and quarter of an hour. One round trip."""
+    yield from calls.open()
+    now_ms, (seconds, minutes), _, *others = yield from _look(calls, ["s", "m"])
+    now_s = now_ms // 1000
+    minute = now_s // 60
+    rates = [
+        _rates(1, _between(seconds, now_s - 1, now_s), now_s),
+        _rates(60, _between(seconds, now_s - 60, now_s), now_s),
+        # 14 whole minutes, and the one under way.
+        _rates(900, _between(minutes, minute - 14, minute + 1), now_s),
+    ]
+    return Recent(now_ms, rates, *others)
+
+
+def _look(calls: Namespace, asked: Sequence[str], buckets: int = 0) -> Steps[Any]:
+    """Redis' clock, the slots of each ring by period, what was told of as many buckets, silent
+    workers, why all is missing."""
+    rings = [f"{ring}{n}" for ring in asked for n in range(_SLOTS[ring])]
+    # In one command: between two a sample could come.
+    fields = ["workers", *rings, *(f"b{n}" for n in range(buckets))]
+    found, now_us, info, expiries = yield Each(
+        [
+            plain("HMGET", keys.series(calls.namespace), *fields),
+            calls.clock(),
+            *registry.fleet(calls.namespace),
         ]
-        return Recent(now_ms, rates, *others)
-
-    def _look(self, asked: Sequence[str], buckets: int = 0) -> Steps[Any]:
-        """Redis' clock, the slots of each ring by period, what was told of as many buckets, silent
-        workers, why all is missing."""
-        rings = [f"{ring}{n}" for ring in asked for n in range(_SLOTS[ring])]
-        # In one command: between two a sample could come.
-        fields = ["workers", *rings, *(f"b{n}" for n in range(buckets))]
-        found, now_us, info, expiries = yield Each(
-            [
-                plain("HMGET", keys.series(self.namespace), *fields),
-                self.clock(),
-                *registry.fleet(self.namespace),
-            ]
-        )
-        if (error := store_wide_error([found, now_us])) is not None:
-            raise error
-        if isinstance(found, StoreError):
-            return now_us // 1000, [{} for _ in asked], [], {}, str(found)
-        texts = iter(found)
-        workers = next(texts)
-        now_ms = now_us // 1000
-        living = announcements.workers([info, expiries], now_ms)
-        reporting = set(_reporting(workers, now_ms // 1000))
-        silent = {
-            each.name: str(each.failing.get(_PART) or "")
-            for each in living
-            if each.name not in reporting
-        }
-        missing = "" if workers else "no worker has reported yet"
-        slots = [_by_period([*islice(texts, _SLOTS[ring])]) for ring in asked]
-        return now_ms, slots, [*texts], silent, missing
+    )
+    if (error := store_wide_error([found, now_us])) is not None:
+        raise error
+    if isinstance(found, StoreError):
+        return now_us // 1000, [{} for _ in asked], [], {}, str(found)
+    texts = iter(found)
+    workers = next(texts)
+    now_ms = now_us // 1000
+    living = announcements.workers([info, expiries], now_ms)
+    reporting = set(_reporting(workers, now_ms // 1000))
+    silent = {
+        each.name: str(each.failing.get(_PART) or "")
+        for each in living
+        if each.name not in reporting
+    }
+    missing = "" if workers else "no worker has reported yet"
+    slots = [_by_period([*islice(texts, _SLOTS[ring])]) for ring in asked]
+    return now_ms, slots, [*texts], silent, missing
 
 
 def percentile(counts: Mapping[int, int], share: float, max_ms: int) -> float:

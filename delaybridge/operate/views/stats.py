@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
+from delaybridge.operate.views.retrying import retrying_of
 from delaybridge.operate.views.waiting_on_purpose import (
     WAITING,
     Paused,
@@ -17,7 +18,6 @@ from delaybridge.operate.views.waiting_on_purpose import (
 from delaybridge.recurring import stored
 from delaybridge.store.fleet import announcements
 from delaybridge.store.fleet.announcements import IngestInfo, LedgerDrift, WorkerInfo
-from delaybridge.store.messages.retrying import retrying_of
 from delaybridge.store.namespace import damage, history_alarm, orphans, registry, repairs, rules
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
@@ -144,69 +144,66 @@ class Stats(NamedTuple):
         return [*self.damage, *(one for bucket in self.buckets for one in bucket.damage)]
 
 
-class Counting(Namespace):
-    """The call that counts."""
+def read_stats(calls: Namespace) -> Steps[Stats]:
+    """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail.
 
-    def stats(self) -> Steps[Stats]:
-        """Counts of every bucket, and the fleet. Takes two round trips, three if messages fail.
+    Buckets on a server of a Cluster that does not answer are `unseen`; without the server of
+    the namespace's own keys nothing can be counted: StoreUnavailable.
+    """
+    buckets = yield from calls.open()
+    parts = [part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))]
+    parts += (registry.fleet(calls.namespace, ingests=ingests) for ingests in (False, True))
+    parts.append(damage.look_at_lists(calls.namespace))
+    look = stored.first_look(calls.namespace)
+    parts.append([look, *_kept(calls.namespace), calls.clock()])
+    found = yield from grouped(parts)
+    *of_buckets, workers, ingests, lists, (look_ms, rules_kept, went_back, now_us) = found
+    if error := store_wide_error([*workers, *ingests, *lists, look_ms, rules_kept, now_us]):
+        raise error
+    now_ms = now_us // 1000
+    pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
+    counts = yield from confirmed(buckets, [_counts_of(calls, *each, now_ms) for each in pairs])
+    seen = [bucket for bucket, count in zip(buckets, counts, strict=True) if not count.unseen]
+    retrying, is_sampled = yield from retrying_of(seen)
+    living = announcements.workers(workers, now_ms, [count.owner for count in counts])
+    troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
+    known = announcements.obeyed(rules_kept, living)
+    counts = yield from unheld(buckets, counts, known, calls.kinds, now_ms, troubles)
+    return Stats(
+        **_overall(counts),
+        now_ms=now_ms,
+        buckets=counts,
+        workers=living,
+        ingests=announcements.ingests(ingests, now_ms),
+        retrying=retrying,
+        retrying_sampled=is_sampled,
+        troubles=troubles,
+        damage=(*damage.found_in_lists(calls.namespace, lists), *_reported(living, counts)),
+        setbacks=history_alarm.kept(went_back),
+        recurring_late_ms=stored.late_look_ms(look_ms, now_ms),
+        redis=calls.placement.about(),
+        **(yield from _steered(calls, known, rules_kept, seen)),
+    )
 
-        Buckets on a server of a Cluster that does not answer are `unseen`; without the server of
-        the namespace's own keys nothing can be counted: StoreUnavailable.
-        """
-        buckets = yield from self.open()
-        parts = [
-            part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))
-        ]
-        parts += (registry.fleet(self.namespace, ingests=ingests) for ingests in (False, True))
-        parts.append(damage.look_at_lists(self.namespace))
-        look = stored.first_look(self.namespace)
-        parts.append([look, *_kept(self.namespace), self.clock()])
-        found = yield from grouped(parts)
-        *of_buckets, workers, ingests, lists, (look_ms, rules_kept, went_back, now_us) = found
-        if error := store_wide_error([*workers, *ingests, *lists, look_ms, rules_kept, now_us]):
-            raise error
-        now_ms = now_us // 1000
-        pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
-        counts = yield from confirmed(buckets, [self._counts_of(*each, now_ms) for each in pairs])
-        seen = [bucket for bucket, count in zip(buckets, counts, strict=True) if not count.unseen]
-        retrying, is_sampled = yield from retrying_of(seen)
-        living = announcements.workers(workers, now_ms, [count.owner for count in counts])
-        troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
-        known = announcements.obeyed(rules_kept, living)
-        counts = yield from unheld(buckets, counts, known, self.kinds, now_ms, troubles)
-        return Stats(
-            **_overall(counts),
-            now_ms=now_ms,
-            buckets=counts,
-            workers=living,
-            ingests=announcements.ingests(ingests, now_ms),
-            retrying=retrying,
-            retrying_sampled=is_sampled,
-            troubles=troubles,
-            damage=(*damage.found_in_lists(self.namespace, lists), *_reported(living, counts)),
-            setbacks=history_alarm.kept(went_back),
-            recurring_late_ms=stored.late_look_ms(look_ms, now_ms),
-            redis=self.placement.about(),
-            **(yield from self._steered(known, rules_kept, seen)),
-        )
 
-    def _counts_of(
-        self, bucket: Bucket, counted: list[Any], looked: list[Any], now_ms: int
-    ) -> BucketStats:
-        node = self.placement.node_of(bucket.key("due"))
-        why = why_unseen(node, store_wide_error([*counted, *looked]))
-        found = () if why else damage.found(bucket, looked)
-        return bucket_stats(bucket, counted, found, now_ms)._replace(node=node, unseen=why)
+def _counts_of(
+    calls: Namespace, bucket: Bucket, counted: list[Any], looked: list[Any], now_ms: int
+) -> BucketStats:
+    node = calls.placement.node_of(bucket.key("due"))
+    why = why_unseen(node, store_wide_error([*counted, *looked]))
+    found = () if why else damage.found(bucket, looked)
+    return bucket_stats(bucket, counted, found, now_ms)._replace(node=node, unseen=why)
 
-    def _steered(
-        self,
-        known: Rules,
-        rules_kept: Mapping[bytes, bytes] | StoreError,
-        seen: Sequence[Bucket],
-    ) -> Steps[dict[str, Any]]:
-        paused = yield from paused_places(seen, known, self.kinds)
-        odd = rules.damage(self.namespace, rules_kept)
-        return {"rules": known, "odd_rules": odd, "paused": paused}
+
+def _steered(
+    calls: Namespace,
+    known: Rules,
+    rules_kept: Mapping[bytes, bytes] | StoreError,
+    seen: Sequence[Bucket],
+) -> Steps[dict[str, Any]]:
+    paused = yield from paused_places(seen, known, calls.kinds)
+    odd = rules.damage(calls.namespace, rules_kept)
+    return {"rules": known, "odd_rules": odd, "paused": paused}
 
 
 def _kept(namespace: str) -> list[RedisCommand[Any]]:

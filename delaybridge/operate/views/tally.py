@@ -60,20 +60,17 @@ class DestinationCounts(NamedTuple):
         return sum(tally.messages for tally in self[1:])
 
 
-class Tallying(Namespace):
-    """The call that counts by destination."""
+def count_by_destination(calls: Namespace) -> Steps[list[DestinationCounts]]:
+    """The destinations that have messages, the one with the most first.
 
-    def counts_by_destination(self) -> Steps[list[DestinationCounts]]:
-        """The destinations that have messages, the one with the most first.
-
-        Of each state up to 2000 messages are read (64 of each bucket, if there are many buckets):
-        if there are more, a destination that has very few may be missing.
-        """
-        buckets = yield from self.open()
-        by_state = yield from tallied(buckets)
-        for replies in by_state:
-            yield from self.check(buckets, replies)
-        return by_destination(by_state, self.kinds)
+    Of each state up to 2000 messages are read (64 of each bucket, if there are many buckets):
+    if there are more, a destination that has very few may be missing.
+    """
+    buckets = yield from calls.open()
+    by_state = yield from tallied(buckets)
+    for replies in by_state:
+        yield from calls.check(buckets, replies)
+    return by_destination(by_state, calls.kinds)
 
 
 def tallied(buckets: Sequence[Bucket]) -> Steps[list[list[Any]]]:

@@ -16,9 +16,10 @@ from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
 from delaybridge.operate.views.alerts import ABOUT_ONE, Alert, alerts
 from delaybridge.operate.views.described import plain, unowned
-from delaybridge.operate.views.horizon import Horizon
-from delaybridge.operate.views.series import Point, Recent, Series
-from delaybridge.operate.views.stats import Stats
+from delaybridge.operate.views.fullness import Fullness, fullest
+from delaybridge.operate.views.horizon import Horizon, read_horizon
+from delaybridge.operate.views.series import Point, Recent, Series, read_rates, read_series
+from delaybridge.operate.views.stats import Stats, read_stats
 from delaybridge.serve.console.rendering import segment
 from delaybridge.serve.console.sparks import Sparks
 from delaybridge.serve.console.translations import said
@@ -26,7 +27,6 @@ from delaybridge.serve.http.disconnect import end_all
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.calls import Calls
 from delaybridge.store.fleet.announcements import WorkerInfo
-from delaybridge.store.namespace.fullness import Fullness, fullest
 from delaybridge.store.protocol.command import Steps, together
 
 _FRESH_S = 0.9
@@ -268,10 +268,10 @@ def _look(calls: Calls) -> Steps[Look]:
     buckets = yield from calls.open()
     step_s = next(each for each in _STEPS_S if 60 // each * len(buckets) <= _COUNTS or each == 60)
     parts: list[Steps[Any]] = [
-        calls.stats(),
-        calls.recent(),
-        calls.series("1s"),
-        calls.horizon(_SPAN_MS, 1000 * step_s, None),
+        read_stats(calls),
+        read_rates(calls),
+        read_series(calls, "1s"),
+        read_horizon(calls, _SPAN_MS, 1000 * step_s, None),
         fullest(calls.placement),
     ]
     stats, *others = yield from together(parts)

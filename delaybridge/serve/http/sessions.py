@@ -21,9 +21,9 @@ from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.tokens import Token, TokenFile
+from delaybridge.serve.stored import sessions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
-from delaybridge.store.fleet import sessions
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import Steps
 

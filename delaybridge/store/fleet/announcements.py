@@ -16,6 +16,7 @@ from delaybridge.store.namespace.rules import Rule, Rules
 from delaybridge.store.protocol.troubles import WorkerTroubles
 
 UNKNOWN = "?"
+DRAIN, RECONNECT = "drain", "reconnect"  # what workers are asked for, where they are woken
 _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53

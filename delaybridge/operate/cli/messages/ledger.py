@@ -131,7 +131,7 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
 
 
 def _audit(call: Invocation, client: delaybridge.Client, record: dict[str, str]) -> str:
-    from delaybridge.store.fleet import audit
+    from delaybridge.operate.views import audit
 
     said = {"who": "command line", **record}
 

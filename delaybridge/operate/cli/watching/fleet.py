@@ -58,8 +58,10 @@ def worker_drain(call: Invocation, name: str, timeout: int) -> int:
     Other workers take its buckets at once. Whatever supervises the process may start it again: to
     stop it for good, stop it there. Exit code 1: it still has buckets after the time-out.
     """
+    from delaybridge.operate.views.remote_control import ask_to_drain
+
     with call.client() as client:
-        asked = client.run(lambda calls: calls.drain(name))
+        asked = client.run(lambda calls: ask_to_drain(calls, name))
         until_s = time.monotonic() + timeout / 1000
         while not (left := _has_left(client, asked)) and time.monotonic() < until_s:
             time.sleep(_LOOK_AGAIN_S)
@@ -89,8 +91,10 @@ def worker_reconnect(call: Invocation, broker: str) -> None:
     Nothing is lost: buckets stay where they are, and what the broker has not confirmed may still be
     confirmed on the old connection.
     """
+    from delaybridge.operate.views.remote_control import ask_to_reconnect
+
     with call.client() as client:
-        asked = client.run(lambda calls: calls.reconnect(broker))
+        asked = client.run(lambda calls: ask_to_reconnect(calls, broker))
     call.output.result({"broker": broker, "workers": asked}, f"asked {', '.join(asked)}")
 
 

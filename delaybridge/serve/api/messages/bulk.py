@@ -17,7 +17,7 @@ from delaybridge.serve.api.messages.jobs import Named, Verb
 from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
 from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.store.fleet.jobs import RUNNING, Job
+from delaybridge.serve.stored.jobs import RUNNING, Job
 from delaybridge.store.messages.selection import PENDING, Selection
 from delaybridge.times import delay_ms
 

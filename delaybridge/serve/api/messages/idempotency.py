@@ -15,8 +15,8 @@ from delaybridge.serve.api.messages.shapes import scheduled
 from delaybridge.serve.http.endpoint import Call, Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.serve.stored.idempotency import Asked, Once, once
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.idempotency import Asked, Once, once
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.command import Steps
 

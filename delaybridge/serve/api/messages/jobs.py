@@ -16,9 +16,9 @@ from delaybridge.message import Answer, new_id
 from delaybridge.serve.api.operations.audit import note
 from delaybridge.serve.http.endpoint import Call
 from delaybridge.serve.server.shared import Site
+from delaybridge.serve.stored import jobs
+from delaybridge.serve.stored.jobs import RUNNING, Job
 from delaybridge.store.calls import Calls
-from delaybridge.store.fleet import jobs
-from delaybridge.store.fleet.jobs import RUNNING, Job
 from delaybridge.store.messages.selection import Selected
 from delaybridge.store.protocol.command import Steps
 

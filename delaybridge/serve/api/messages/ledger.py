@@ -19,8 +19,8 @@ from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.tenancy import Tenancy
 from delaybridge.serve.server.shared import Site
+from delaybridge.serve.stored.jobs import Job
 from delaybridge.settings.durability import Keeping
-from delaybridge.store.fleet.jobs import Job
 from delaybridge.store.protocol.stored import Stored
 
 if TYPE_CHECKING:

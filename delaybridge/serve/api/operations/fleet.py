@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from delaybridge.operate.views.described import plain
+from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.operate.views.stats import BucketStats
 from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.serve.http.typed import object_of
@@ -67,14 +68,14 @@ async def drain(call: Call) -> Reply:
     Others take its buckets at once. Whatever supervises it may start it again.
     """
     name = call.path["worker"]
-    await call.site.client.run(lambda calls: calls.drain(name))
+    await call.site.client.run(lambda calls: ask_to_drain(calls, name))
     return Reply(AskedWorker(name), 202)
 
 
 async def reconnect(call: Call) -> Reply:
     """Ask all workers to replace their connections to a broker; nothing is lost."""
     name = call.path["broker"]
-    asked = await call.site.client.run(lambda calls: calls.reconnect(name))
+    asked = await call.site.client.run(lambda calls: ask_to_reconnect(calls, name))
     return Reply(AskedWorkers(name, asked), 202)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from delaybridge.errors import MessageError, StoreError, StoreUnavailable
 from delaybridge.operate.views.described import moment, plain, stats_data
+from delaybridge.operate.views.destinations_by_due import read_destinations_due
 from delaybridge.operate.views.horizon import Horizon
 from delaybridge.operate.views.series import Series
 from delaybridge.recurring.definitions import Recurring
@@ -131,7 +132,9 @@ async def due_for(call: Call) -> Reply:
     query: SpanQuery = call.query
     if not 0 <= query.from_ms < query.to_ms <= YEAR_3000_MS:
         raise MessageError("bad_time", "to_ms", "give a from_ms and a later to_ms, in epoch ms")
-    found = await call.site.client.run(lambda calls: calls.due_for(query.from_ms, query.to_ms))
+    found = await call.site.client.run(
+        lambda calls: read_destinations_due(calls, query.from_ms, query.to_ms)
+    )
     items = [DueFor(destination, *tally) for destination, tally in found.destinations]
     return Reply(DueForList(items, sum(each.messages for each in items)))
 

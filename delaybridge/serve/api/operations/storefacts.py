@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from delaybridge.operate.views.described import plain
+from delaybridge.operate.views.facts import StoreFacts, read_facts
 from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
 from delaybridge.serve.http.typed import object_of
-from delaybridge.store.namespace.facts import StoreFacts
 
 
 async def facts_of(call: Call) -> StoreFacts:
     """The facts, with one look at Redis."""
-    return await call.site.client.run(lambda calls: calls.facts())
+    return await call.site.client.run(read_facts)
 
 
 async def store(call: Call) -> Reply:

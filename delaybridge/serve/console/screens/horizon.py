@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from delaybridge.errors import MessageError
-from delaybridge.operate.views.horizon import Cell
+from delaybridge.operate.views.destinations_by_due import read_destinations_due
+from delaybridge.operate.views.horizon import Cell, read_horizon
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
 from delaybridge.serve.http.endpoint import Call
@@ -97,9 +98,9 @@ def _seen(calls: Calls, query: HorizonPageQuery, shown: Zoom) -> Steps[Any]:
     length_ms = shown.to_ms - shown.from_ms
     from_ms = None if shown.is_now else shown.from_ms
     parts: list[Steps[Any]] = [
-        calls.horizon(length_ms, shown.step_ms, query.destination or None, from_ms),
-        calls.due_for(shown.from_ms, shown.to_ms),
-        calls.horizon(_DAYS * _D, _D, None),
+        read_horizon(calls, length_ms, shown.step_ms, query.destination or None, from_ms),
+        read_destinations_due(calls, shown.from_ms, shown.to_ms),
+        read_horizon(calls, _DAYS * _D, _D, None),
     ]
     found = yield from together(parts)
     for each in found:

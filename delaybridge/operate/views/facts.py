@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
-from delaybridge.store.namespace import registry
-from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.placement import at
-from delaybridge.store.namespace.slowness import (
+from delaybridge.operate.views.slowness import (
     SECTIONS,
     ScriptTimes,
     SlowCall,
@@ -17,6 +14,9 @@ from delaybridge.store.namespace.slowness import (
     slow_calls,
     slow_log,
 )
+from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.namespace import Namespace
+from delaybridge.store.namespace.placement import at
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.protocol.verbs import Bucket
 
@@ -56,30 +56,27 @@ class StoreFacts(NamedTuple):
     missing: str
 
 
-class Inspection(Namespace):
-    """The call that looks at Redis itself."""
-
-    def facts(self) -> Steps[StoreFacts]:
-        """Facts for a page; three round trips. What the Redis user may not ask is left out."""
-        buckets = yield from self.open()
-        nodes = list(self.placement.nodes()) or [""]
-        sections = (*_SECTIONS, *SECTIONS)
-        infos = yield Each(registry.info(s, at(node)) for node in nodes for s in sections)
-        if len(nodes) == 1 and (error := store_wide_error(infos)) is not None:
-            raise error
-        found = yield Each(_counts(buckets))
-        asked = yield Each([*map(slow_log, nodes), *_sizes(buckets)])
-        size_bytes, missing = _size(asked[len(nodes) :])
-        each, count = len(sections), len(buckets)
-        return StoreFacts(
-            [
-                _with_slow(_server(n, infos[i * each : (i + 1) * each]), asked[i], self.namespace)
-                for i, n in enumerate(nodes)
-            ],
-            {name: _sum(found[i * count :][:count]) for i, name in enumerate(_KEYS)},
-            size_bytes,
-            missing,
-        )
+def read_facts(calls: Namespace) -> Steps[StoreFacts]:
+    """Facts for a page; three round trips. What the Redis user may not ask is left out."""
+    buckets = yield from calls.open()
+    nodes = list(calls.placement.nodes()) or [""]
+    sections = (*_SECTIONS, *SECTIONS)
+    infos = yield Each(registry.info(s, at(node)) for node in nodes for s in sections)
+    if len(nodes) == 1 and (error := store_wide_error(infos)) is not None:
+        raise error
+    found = yield Each(_counts(buckets))
+    asked = yield Each([*map(slow_log, nodes), *_sizes(buckets)])
+    size_bytes, missing = _size(asked[len(nodes) :])
+    each, count = len(sections), len(buckets)
+    return StoreFacts(
+        [
+            _with_slow(_server(n, infos[i * each : (i + 1) * each]), asked[i], calls.namespace)
+            for i, n in enumerate(nodes)
+        ],
+        {name: _sum(found[i * count :][:count]) for i, name in enumerate(_KEYS)},
+        size_bytes,
+        missing,
+    )
 
 
 def _counts(buckets: Sequence[Bucket]) -> list[RedisCommand[Any]]:

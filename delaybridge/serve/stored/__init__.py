@@ -1,0 +1,1 @@
+"""The store side of HTTP: its records beside the messages in Redis."""
