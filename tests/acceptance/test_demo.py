@@ -21,9 +21,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from delaybridge.errors import ConfigError, PublishUnavailable
-from delaybridge.operate.demo import brokers, servers
+from delaybridge.operate.demo import brokers, stores
 from delaybridge.operate.demo.result import POISON
-from delaybridge.operate.demo.servers import private_redis
+from delaybridge.operate.demo.stores import private_redis
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.command import plain
 from delaybridge.store.redis.store import Store
@@ -316,12 +316,12 @@ def test_without_a_redis_the_error_names_the_package_to_install(
 def test_a_redis_on_path_is_taken_if_none_is_bundled_and_refused_if_it_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binary, _ = servers.find_binary()
+    binary, _ = stores.find_binary()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "redis-server").symlink_to(binary)
     with private_redis() as (_, about):
         assert about.endswith("(found on PATH)")
-    monkeypatch.setattr(servers, "OLDEST_REDIS", (99, 0))
+    monkeypatch.setattr(stores, "OLDEST_REDIS", (99, 0))
     with pytest.raises(ConfigError, match="is too old;"), private_redis():
         pass

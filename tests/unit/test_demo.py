@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from delaybridge.message import Answer
-from delaybridge.operate.demo.observer import Observer
+from delaybridge.operate.demo.processes import Process, begun_again
 from delaybridge.operate.demo.result import (
     POISON,
     Received,
@@ -18,9 +15,9 @@ from delaybridge.operate.demo.result import (
     Scheduled,
     Story,
     Takeover,
+    duration,
 )
-from delaybridge.operate.demo.screen import Screen, duration, histogram
-from delaybridge.operate.demo.servers import Process, begun_again
+from delaybridge.operate.demo.screen import Screen
 
 # the result
 
@@ -122,27 +119,18 @@ def test_durations_have_three_digits_at_most() -> None:
     assert shown == ["0.0 ms", "9.9 ms", "12 ms", "998 ms", "1.2 s"]
 
 
-def test_a_long_line_is_continued_below_its_label() -> None:
-    stream = io.StringIO()
+def test_a_long_line_is_continued_below_its_label(capsys: pytest.CaptureFixture[str]) -> None:
     about = "store     redis-server 7.0.15 from PATH  redis://127.0.0.1:46273/0  nothing on disk"
-    screen = Screen(Console(file=stream, width=200))
+    screen = Screen()
     screen.line(about + " at all")
-    lines = stream.getvalue().splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines == [about[:-5].rstrip(), " " * 10 + "disk at all"]
-    screen.event("00:01", "worker w1: " + "word " * 30)
-    assert max(map(len, stream.getvalue().splitlines())) <= 80
+    screen.event("worker w1: " + "word " * 30)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_above_the_table_a_pipe_gets_an_empty_line_and_the_histogram() -> None:
-    stream = io.StringIO()
-    nobody: Any = None
-    Observer(Screen(Console(file=stream)), nobody, [], nobody, nobody, bin_ms=1000).titles()
-    empty, bars, titles = stream.getvalue().splitlines()
-    assert (empty, bars.partition("  ")[0]) == ("", " due in")
-    assert titles.strip().startswith("time")
-
-
-def test_the_histogram_fits_and_counts_every_message() -> None:
-    bars = histogram({-5: 1, 10: 2, 1500: 6, 9000: 4}, 1000, "utf-8")
-    assert bars == " due in  0-1s ██ 3  1-2s ████ 6  2-3s  0  3-4s  0  later 4"
-    assert histogram({10: 2}, 1000, "ascii").startswith(" due in  0-1s #### 2  ")
+def test_what_is_still_to_arrive_is_neither_cancelled_nor_dead() -> None:
+    story = _story()
+    assert [message.id for message in story.missing()] == ["a"]
+    story.scheduled["a"].cancelled = Answer.CANCELLED
+    assert story.missing() == []

@@ -12,18 +12,17 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from delaybridge import __version__
 from delaybridge.client import Client
 from delaybridge.operate.demo.brokers import Target, target
-from delaybridge.operate.demo.observer import Failed, Observer
 from delaybridge.operate.demo.play import Plan, Play
+from delaybridge.operate.demo.processes import Failed, Process, environment, python
 from delaybridge.operate.demo.result import POISON, RunResult
 from delaybridge.operate.demo.screen import Screen
-from delaybridge.operate.demo.servers import Process, environment, python
 from delaybridge.operate.demo.showcase import (
     KINDS,
     Showcase,
@@ -68,18 +67,17 @@ def run(
     """
     ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with interrupts(*ends) as check, ExitStack() as stack:
-        screen = stack.enter_context(Screen(color=color))
-        screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", style="bold")
+        screen = Screen(color=color)
+        screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", bold=True)
         try:
             site = _site(stack, screen, broker, redis, [*KINDS] if serve else [])
             faults = site.show(port, check, plan.kill, browser) if serve else site.play(plan, check)
         except Failed as failure:
             faults = [str(failure)]
-        screen.show_live()
         if faults:
-            screen.line(f"FAIL: {'; '.join(faults)}", style="bold red")
+            screen.line(f"FAIL: {'; '.join(faults)}", bold=True, fg="red")
         else:
-            screen.line("PASS", style="bold green")
+            screen.line("PASS", bold=True, fg="green")
         return 1 if faults else 0
 
 
@@ -117,16 +115,16 @@ class _Site:
     def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
         """The run with a verdict; its faults."""
 
-        def start(name: str) -> Process:
-            return self.stack.enter_context(self._worker(name))
-
-        workers = [start(name) for name in _WORKERS]
+        workers = [self._worker(name) for name in _WORKERS]
         consumer, client = self._consumer(plan.consumer), self._client()
         _introduce(self.screen, plan, workers, consumer, _LIBRARIES[self.place.kind])
-        bin_ms = plan.seconds * 100
-        observer = Observer(self.screen, client, workers, consumer, start, bin_ms=bin_ms)
-        result = RunResult(Play(plan, observer, client, self.place).run(check))
-        self.screen.results(result, is_stand_in=self.place.is_stand_in)
+        play = Play(plan, self.screen, client, self.place, workers, consumer, self._worker)
+        result = RunResult(play.run(check))
+        self.screen.line()
+        for line in result.lines():
+            self.screen.line(line)
+        if self.place.is_stand_in:
+            self.screen.line("(of librdkafka's mock, a stand-in; with a real broker: --broker URL)")
         return result.faults()
 
     def show(
@@ -144,17 +142,15 @@ class _Site:
         serving = self.stack.enter_context(Process("serve", command, self.settings))
         until_serving(serving)
         consumer = self._consumer(Plan().consumer)
-        show = Showcase(self.screen, self._client(), self.place, self.stack, self._worker)
+        show = Showcase(self.screen, self._client(), self.place, self._worker)
         show.kills = kill
-        try:  # from the first line that invites to look, Ctrl-C is how it ends
+        with suppress(KeyboardInterrupt):  # from the first invitation on, Ctrl-C is how it ends
             self._invite(port, kill, browser)
             show.run(consumer, serving, check)
-        except KeyboardInterrupt:
-            self.screen.show_live()
         return show.verdict(consumer)
 
     def _invite(self, port: int, kill: bool, browser: bool) -> None:
-        self.screen.line(f"console   http://127.0.0.1:{port}/", style="bold")
+        self.screen.line(f"console   http://127.0.0.1:{port}/", bold=True)
         if browser:
             open_in_browser(f"http://127.0.0.1:{port}/")
         killed = "; a worker is killed every minute" if kill else ""
@@ -163,7 +159,7 @@ class _Site:
 
     def _worker(self, name: str) -> Process:
         scan = python("-m", "delaybridge", "--json", "scan", "--name", name)
-        return Process(name, scan, self.settings)
+        return self.stack.enter_context(Process(name, scan, self.settings))
 
     def _consumer(self, program: Path) -> Process:
         source = {"SOURCE": json.dumps(self.place.consume)}

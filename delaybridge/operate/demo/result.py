@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -71,6 +71,14 @@ class Story:
                 first.setdefault(takeover.bucket, takeover)
         return [first[bucket] for bucket in sorted(first)]
 
+    def missing(self) -> list[Scheduled]:
+        """The messages that are still to arrive."""
+        return [
+            message
+            for message in self.scheduled.values()
+            if not message.has_arrived and message.cancelled is None and message.id not in self.dead
+        ]
+
 
 class RunResult:
     """Every scheduled message compared with every one received.
@@ -124,6 +132,38 @@ class RunResult:
         }
         found = [f"{len(ids)} {what} ({_some(ids)})" for what, ids in kinds.items() if ids]
         return found + list(dict.fromkeys(self.defects))
+
+    def lines(self) -> Iterator[str]:
+        """The figures of the run, for people."""
+        dead = f"dead {len(self.dead)}" + (f" ({self.dead[0]})" if self.dead else "")
+        repeated, after_kill = len(self.duplicates), len(self.after_kill)
+        share = "all" if after_kill == repeated else after_kill or "none"
+        explained = f" ({share} after the kill)" if repeated else ""
+        yield (
+            f"scheduled {self.scheduled:,}  cancelled {self.cancelled}  "
+            f"rescheduled {self.rescheduled}  published {self.published:,}  {dead}"
+        )
+        yield (
+            f"received {self.received:,} of {self.published:,}  "
+            f"duplicates {repeated}{explained}  early {len(self.early)}  lost {len(self.lost)}"
+        )
+        if self.steady_ms:
+            p50, p99, most = percentiles(self.steady_ms)
+            worst = [f";  during the takeover max {duration(ms)}" for ms in self.takeover_ms]
+            yield f"lateness p50 {p50}  p99 {p99}  max {most}{''.join(worst[-1:])}"
+
+
+def percentiles(sorted_ms: Sequence[float]) -> list[str]:
+    """Median, 99th percentile and maximum: this share of the values does not exceed it."""
+    ranks = [math.ceil(len(sorted_ms) * share) - 1 for share in (0.5, 0.99, 1.0)]
+    return [duration(sorted_ms[rank]) for rank in ranks]
+
+
+def duration(ms: float) -> str:
+    """A duration in at most three digits."""
+    if abs(ms) < 10:
+        return f"{ms:.1f} ms"
+    return f"{ms:.0f} ms" if abs(ms) < 999.5 else f"{ms / 1000:.1f} s"
 
 
 def _waited(story: Story, message: Scheduled, first: Received) -> bool:

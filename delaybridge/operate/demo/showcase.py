@@ -14,8 +14,6 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import count
 from typing import NoReturn
 
@@ -23,21 +21,23 @@ from delaybridge.client import Client
 from delaybridge.errors import ConfigError
 from delaybridge.message import Answer, Message
 from delaybridge.operate.demo.brokers import Target
-from delaybridge.operate.demo.observer import Failed, now_ms
-from delaybridge.operate.demo.result import Received
+from delaybridge.operate.demo.processes import (
+    Failed,
+    Process,
+    begun_again,
+    check_alive,
+    now_ms,
+)
 from delaybridge.operate.demo.screen import Screen
-from delaybridge.operate.demo.servers import Process, begun_again, parsed
 
 PORT = 8645
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
-_TICK_S, _ROW_S, _READY_S = 0.1, 10.0, 30.0
-_FIRST_KILL_S, _KILL_EVERY_S, _NEW_WORKER_S = 15.0, 60.0, 10.0
+_TICK_S, _READY_S = 0.1, 30.0
 _PER_S, _AHEAD_S = 60, 40.0
 KINDS = {"orders": 6, "mails": 3, "invoices": 1}
 """What is scheduled -> how often; each has a queue or topic of its own."""
 _AT_FIRST = 3000
 _SPANS_S = (600, 7200, 86_400, 30 * 86_400)  # how far ahead what is there at first is due
-_POISON_EVERY_S = 20.0
 _QUIET_MS, _END_MS = 500, 5000
 _ID = "demo."
 
@@ -67,94 +67,68 @@ def open_in_browser(url: str) -> None:
 def until_serving(serving: Process) -> None:
     """Wait until the console answers. Failed: it does not."""
     deadline_s = time.monotonic() + _READY_S
-    while not any((parsed(line) or {}).get("event") == "serving" for line in serving.news()):
-        _check_alive(serving)
+    while not any(record.get("event") == "serving" for record in serving.news()):
+        check_alive(serving)
         if time.monotonic() > deadline_s:
             raise Failed(f"the console was not ready within {_READY_S:.0f} s")
         time.sleep(_TICK_S)
 
 
-@dataclass
-class Account:
-    """What was scheduled and arrived. waiting: id -> when it is due, in ms."""
-
-    waiting: dict[str, int] = field(default_factory=dict)
-    arrived: int = 0
-    early: int = 0
-    twice: int = 0
-
-    def hear(self, one: Received) -> None:
-        """A message arrived."""
-        if not one.id.startswith(_ID):
-            return  # of the recurring definition
-        due_ms = self.waiting.pop(one.id, None)
-        if due_ms is None:
-            self.twice += 1
-            return
-        self.arrived += 1
-        self.early += one.at_us < due_ms * 1000
-
-    def late(self, by_ms: int) -> int:
-        """How many were due by this time and have not arrived."""
-        return sum(1 for due_ms in self.waiting.values() if due_ms < by_ms)
-
-
 class Showcase:
-    """Keeps the load up until it is ended. kills: whether a worker is killed every minute."""
+    """Keeps the load up until it is ended, and accounts for what was scheduled and arrived.
+
+    start: starts a worker of this name; the caller ends it. kills: whether a worker is killed every
+    minute.
+    """
 
     def __init__(
-        self,
-        screen: Screen,
-        client: Client,
-        target: Target,
-        stack: ExitStack,
-        start: Callable[[str], Process],
+        self, screen: Screen, client: Client, target: Target, start: Callable[[str], Process]
     ) -> None:
-        """start: starts a worker of this name. stack: ends what is started."""
-        self._screen, self._client, self._target = screen, client, target
-        self._stack, self._start = stack, start
-        self._account, self._chance = Account(), random.Random()
-        self._numbers, self._names = count(1), count(1)
-        self._began_s = time.monotonic()
+        self._screen, self._client, self._target, self._start = screen, client, target, start
+        self._chance, self._numbers, self._names = random.Random(), count(1), count(1)
+        self._waiting: dict[str, int] = {}  # id -> when it is due, in ms
+        self._arrived = self._early = self._twice = 0
+        self._workers: list[Process] = []
         self.kills = True
 
     def run(self, consumer: Process, serving: Process, check: Callable[[], None]) -> NoReturn:
         """Until `check` raises, or something else does. Failed: a process died."""
-        workers = [self._new_worker(), self._new_worker()]
+        self._workers = [self._new_worker(), self._new_worker()]
         self._prepare()
-        kill_s, new_s, poison_s, row_s, load_s = _FIRST_KILL_S, 1e12, 3.0, _ROW_S, 0.0
+        self._screen.began_s = time.monotonic()
+        agenda: list[tuple[float, float, Callable[[], None]]] = [  # first, then how often, what
+            (0.0, 1.0, lambda: self._schedule(_PER_S, _AHEAD_S)),
+            (3.0, 20.0, self._poison),
+            (10.0, 10.0, self._show),
+            (15.0, 60.0, self._kill),  # so that a takeover can be watched
+            (25.0, 60.0, self._replace),
+        ]
+        del agenda[5 if self.kills else 3 :]
+        next_s = [first_s for first_s, _, _ in agenda]
         while True:
             check()
             time.sleep(_TICK_S)
-            at_s = time.monotonic() - self._began_s
             self._hear(consumer)
-            for worker in begun_again(workers, self._begun):
-                self._event(f"worker {worker.name} began again: Redis was silent")
-            _check_alive(consumer, serving, *workers)
-            if at_s >= load_s:
-                load_s = at_s + 1.0
-                self._schedule(_PER_S, _AHEAD_S)
-                self._show(at_s, is_row=at_s >= row_s)
-                row_s += _ROW_S * (at_s >= row_s)
-            if at_s >= poison_s:
-                poison_s += _POISON_EVERY_S
-                id = f"poison.{next(self._numbers)}"
-                self._client.schedule_many([self._target.poison(id=id, delay_s=1)])
-            if self.kills and at_s >= kill_s:
-                kill_s, new_s = kill_s + _KILL_EVERY_S, at_s + _NEW_WORKER_S
-                victim = workers.pop(0)
-                victim.kill()
-                self._event(f"worker {victim.name} killed (kill -9): see its buckets move")
-            if at_s >= new_s:
-                new_s = 1e12
-                workers.append(self._new_worker())
-                self._event(f"worker {workers[-1].name} started: it gets its share")
+            for worker in begun_again(self._workers, self._start):
+                self._screen.event(f"worker {worker.name} began again: Redis was silent")
+            check_alive(consumer, serving, *self._workers)
+            at_s = self._screen.elapsed_s
+            for at, (_, every_s, act) in enumerate(agenda):
+                if at_s >= next_s[at]:
+                    next_s[at] = max(next_s[at] + every_s, at_s)
+                    act()
+
+    def _kill(self) -> None:
+        victim = self._workers.pop(0)
+        victim.kill()
+        self._screen.event(f"worker {victim.name} killed (kill -9): see its buckets move")
+
+    def _replace(self) -> None:
+        self._workers.append(self._new_worker())
+        self._screen.event(f"worker {self._workers[-1].name} started: it gets its share")
 
     def _new_worker(self) -> Process:
-        return self._begun(f"w{next(self._names)}")
-
-    def _begun(self, name: str) -> Process:
-        return self._stack.enter_context(self._start(name))
+        return self._start(f"w{next(self._names)}")
 
     def _prepare(self) -> None:
         """Messages further out, so that the horizon has a shape; and a recurring one."""
@@ -162,7 +136,12 @@ class Showcase:
             self._schedule(_AT_FIRST // len(_SPANS_S), span_s, least_s=30.0)
         self._client.recurring.add("heartbeat", self._target.destination, "beat", every="30s")
 
+    def _poison(self) -> None:
+        id = f"poison.{next(self._numbers)}"
+        self._client.schedule_many([self._target.poison(id=id, delay_s=1)])
+
     def _schedule(self, messages: int, ahead_s: float, least_s: float = 1.0) -> None:
+        drawn = self._chance.choices(self._target.destinations, [*KINDS.values()], k=messages)
         made = [
             Message(
                 to,
@@ -171,61 +150,45 @@ class Showcase:
                 delay=round(self._chance.uniform(least_s, ahead_s), 3),
                 headers={"shop": self._chance.choice(["Berlin", "Lagos", "Lima"])},
             )
-            for to, number in zip(self._drawn(messages), self._numbers, strict=False)
+            for to, number in zip(drawn, self._numbers, strict=False)
         ]
         for receipt in self._client.schedule_many(made):
             if receipt.answer is not Answer.CREATED:
                 raise Failed(f"{receipt.id} was not accepted: {receipt!r}")
-            self._account.waiting[receipt.id] = receipt.due_ms
-
-    def _drawn(self, messages: int) -> list[str]:
-        """A destination for each of them."""
-        return self._chance.choices(self._target.destinations, [*KINDS.values()], k=messages)
+            self._waiting[receipt.id] = receipt.due_ms
 
     def _hear(self, consumer: Process) -> None:
-        for fields in filter(None, map(parsed, consumer.news())):
-            if "id" in fields:
-                self._account.hear(Received(**fields))
+        """Account for what the consumer received; runs of the recurring definition do not count."""
+        for record in consumer.news():
+            if not str(record.get("id", "")).startswith(_ID):
+                continue
+            due_ms = self._waiting.pop(record["id"], None)
+            if due_ms is None:
+                self._twice += 1
+            else:
+                self._arrived += 1
+                self._early += record["at_us"] < due_ms * 1000
 
-    def _show(self, at_s: float, *, is_row: bool) -> None:
-        a = self._account
-        late = a.late(now_ms() - _END_MS)
-        row = f"{a.arrived:,} arrived, {len(a.waiting):,} waiting, {a.early} early, {late} late"
-        if self._screen.is_animated:
-            self._screen.show_live(f" {_clock(at_s)}  {row}")
-        elif is_row:
-            self._screen.line(f" {_clock(at_s)}  {row}")
+    def _late(self, by_ms: int) -> int:
+        """How many were due by this time and have not arrived."""
+        return sum(1 for due_ms in self._waiting.values() if due_ms < by_ms)
 
-    def _event(self, text: str) -> None:
-        self._screen.event(_clock(time.monotonic() - self._began_s), text)
+    def _show(self) -> None:
+        counts = f"{self._arrived:,} arrived, {len(self._waiting):,} waiting, {self._early} early"
+        late = self._late(now_ms() - _END_MS)
+        self._screen.line(f" {self._screen.clock}  {counts}, {late} late")
 
     def verdict(self, consumer: Process) -> list[str]:
-        """Wait a little for what was due already; what is wrong then, empty if nothing is."""
-        account, by_ms = self._account, now_ms() - _QUIET_MS
+        """Wait a little for what was due already; the faults, empty if there are none."""
+        by_ms = now_ms() - _QUIET_MS
         until_s = time.monotonic() + _END_MS / 1000
-        while account.late(by_ms) and time.monotonic() < until_s:
+        while self._late(by_ms) and time.monotonic() < until_s:
             time.sleep(_TICK_S)
             self._hear(consumer)
-        lost = account.late(by_ms)
+        lost = self._late(by_ms)
         self._screen.line(
-            f"{account.arrived:,} messages arrived, {account.twice} of them twice; "
-            f"{len(account.waiting) - lost:,} were not due yet"
+            f"{self._arrived:,} messages arrived, {self._twice} of them twice; "
+            f"{len(self._waiting) - lost:,} were not due yet"
         )
-        return [
-            text
-            for text, messages in (
-                (f"{account.early} messages arrived early", account.early),
-                (f"{lost} messages are missing", lost),
-            )
-            if messages
-        ]
-
-
-def _check_alive(*processes: Process) -> None:
-    for process in processes:
-        if process.poll() is not None:
-            raise Failed(f"{process.name} ended by itself: {process.last_words()}")
-
-
-def _clock(at_s: float) -> str:
-    return f"{int(at_s) // 60:02}:{int(at_s) % 60:02}"
+        early = [f"{self._early} messages arrived early"] if self._early else []
+        return early + ([f"{lost} messages are missing"] if lost else [])
