@@ -20,7 +20,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from delaybridge.serve.console.pages import PAGES
+from delaybridge.serve.console.screens.pages import PAGES
 from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.browser import (

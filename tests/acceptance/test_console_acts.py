@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
 from delaybridge.client.async_client import AsyncClient
-from delaybridge.serve.api.messages import jobs
+from delaybridge.serve.shared import jobs
 from tests.rigs.api import api
 from tests.rigs.browser import browser, confirm, log_in_by_form
 from tests.rigs.sessions import TOKENS, token_file_in

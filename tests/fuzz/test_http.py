@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from delaybridge.serve.api.operations.openapi import description
+from delaybridge.serve.api.description.openapi import description
 from delaybridge.serve.server.serving import answer_on, listener
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings

@@ -11,10 +11,10 @@ import pytest
 from redis import Redis
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.access import sessions
 from delaybridge.serve.console import snapshot
-from delaybridge.serve.console.pages import PAGES
-from delaybridge.serve.http import sessions
-from delaybridge.serve.server import event_fanout
+from delaybridge.serve.console.screens.pages import PAGES
+from delaybridge.serve.shared import event_fanout
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.history_alarm import Setback

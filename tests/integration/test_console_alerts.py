@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import redis
 
-from delaybridge.serve.http import sessions
+from delaybridge.serve.access import sessions
 from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.redis.store import Store

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from delaybridge.serve.console import sparks
-from delaybridge.serve.console.pages import PAGES
+from delaybridge.serve.console.screens.pages import PAGES
 from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
 from tests.rigs.hostile_strings import HOSTILE_STRINGS, filled

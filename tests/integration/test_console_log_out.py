@@ -11,8 +11,8 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.serve.http import sessions
-from delaybridge.serve.server import event_fanout
+from delaybridge.serve.access import sessions
+from delaybridge.serve.shared import event_fanout
 from delaybridge.store.protocol import keys
 from tests.rigs.api import api
 from tests.rigs.sessions import TOKENS, log_in, token_file_in

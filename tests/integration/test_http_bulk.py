@@ -10,7 +10,7 @@ import pytest
 
 from delaybridge import AsyncClient
 from delaybridge.message import Answer
-from delaybridge.serve.api.messages import jobs as web_jobs
+from delaybridge.serve.shared import jobs as web_jobs
 from delaybridge.store.protocol.keys import bucket_key, bucket_of
 from tests.rigs.api import ended_job, job_of
 from tests.rigs.crew import BUCKETS, Crew

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from delaybridge.serve.api.operations import about
+from delaybridge.serve.api.description import about
 from delaybridge.serve.server.table import ENDPOINTS
 from tests.rigs.api import api
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from delaybridge import AsyncClient
-from delaybridge.serve.server import shared_answer
+from delaybridge.serve.shared import shared_answer
 from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import until_async
 

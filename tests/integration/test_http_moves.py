@@ -12,7 +12,7 @@ import pytest
 from delaybridge import Client, Selection
 from delaybridge.ledger.sql.rows import COLD
 from delaybridge.message import Answer
-from delaybridge.serve.api.messages import jobs as web_jobs
+from delaybridge.serve.shared import jobs as web_jobs
 from delaybridge.store.messages import selection
 from tests.rigs.api import api, job_of
 from tests.rigs.ledgers import LedgerProbe, made

@@ -16,10 +16,10 @@ import pytest
 import redis
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.access import access
+from delaybridge.serve.access.throttle import Pace
 from delaybridge.serve.dialects.known import DIALECTS
-from delaybridge.serve.http import access
 from delaybridge.serve.http.endpoint import Scope
-from delaybridge.serve.http.throttle import Pace
 from delaybridge.serve.server.serving import listener, serve
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings

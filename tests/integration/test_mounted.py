@@ -127,7 +127,7 @@ async def test_streams_end_with_their_clients(bridge: MountedApp, framework: Any
         assert site is not None
 
         async def all_gone() -> bool:
-            return site.places.count == 0
+            return site.seats.count == 0
 
         await until_async(all_gone, "both streams end")
 

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "web: an eleventh wrong token", "delaybridge/serve/http/throttle.py",
+        "web: an eleventh wrong token", "delaybridge/serve/access/throttle.py",
         "if record.failures <= _FAILURES:", "if record.failures < _FAILURES:",
         "the tenth wrong token is refused",
         "tests/unit/test_throttle.py",
@@ -32,8 +32,8 @@ MUTANTS = [
         "tests/integration/test_http_transport.py -k half_a_request",
     ),
     Mutant(
-        "web: a tenant's tokens wait each for itself", "delaybridge/serve/server/seats.py",
-        "who = call.tenant or call.digest", "who = call.digest",
+        "web: a tenant's tokens wait each for itself", "delaybridge/serve/shared/seats.py",
+        "who = tenant or digest", "who = digest",
         "a tenant with many tokens takes the streams of all others",
         "tests/integration/test_http_waiting.py -k tenant",
     ),
@@ -62,13 +62,13 @@ MUTANTS = [
         "tests/unit/test_linear_patterns.py tests/unit/test_linear_parsers.py",
     ),
     Mutant(
-        "web: a session without an end", "delaybridge/serve/http/sessions.py",
+        "web: a session without an end", "delaybridge/serve/access/sessions.py",
         "if token is None or not time.time() < int(found[3]):", "if token is None:",
         "a cookie is good for ever",
         "tests/unit/test_web_sessions.py",
     ),
     Mutant(
-        "web: a session ended elsewhere", "delaybridge/serve/http/sessions.py",
+        "web: a session ended elsewhere", "delaybridge/serve/access/sessions.py",
         "        if has_ended:\n", "        if has_ended and not session:\n",
         "a cookie that was copied is good after its user has logged out",
         "tests/integration/test_console_log_out.py::test_a_log_out_ends_this_session_at_every_"
@@ -102,7 +102,7 @@ MUTANTS = [
         "tests/unit/test_web_proxies.py",
     ),
     Mutant(
-        "web: repetitions count", "delaybridge/serve/http/guessing.py",
+        "web: repetitions count", "delaybridge/serve/access/guessing.py",
         "_run(text, at), _repetition(text, at))", "_run(text, at))",
         "half a token, twice, is taken",
         "tests/unit/test_web_tokens.py",
@@ -115,7 +115,7 @@ MUTANTS = [
         "run",
     ),
     Mutant(
-        "web: a token file that is gone", "delaybridge/serve/http/tokens.py",
+        "web: a token file that is gone", "delaybridge/serve/access/tokens.py",
         "_tokens_of(self._file, self._tenants, _UnknownTenant) if self._seen else []",
         "_tokens_of(self._file, self._tenants, _UnknownTenant)",
         "tokens count although their file was removed",
@@ -123,7 +123,7 @@ MUTANTS = [
         "file",
     ),
     Mutant(
-        "web: read only but for admins", "delaybridge/serve/http/access.py",
+        "web: read only but for admins", "delaybridge/serve/access/access.py",
         "needed in (Scope.WRITE, Scope.ADMIN)", "needed in (Scope.WRITE,)",
         "a server that is to change nothing discards messages",
         "tests/integration/test_http_security.py::test_read_only_changes_nothing",
@@ -136,7 +136,7 @@ MUTANTS = [
         "refused",
     ),
     Mutant(
-        "web: a job's batch", "delaybridge/serve/api/messages/jobs.py",
+        "web: a job's batch", "delaybridge/serve/shared/jobs.py",
         "do(page[at : at + BATCH_MESSAGES])", "do(page[at : at + BATCH_MESSAGES - 1])",
         "a bulk verb leaves out one message of each batch",
         "tests/integration/test_http_bulk.py::test_ids_beyond_one_batch_of_a_job_are_each_"
@@ -169,13 +169,13 @@ MUTANTS = [
         "tests/integration/test_http_large.py",
     ),
     Mutant(
-        "web: everybody asks whether it is ready", "delaybridge/serve/server/shared_answer.py",
+        "web: everybody asks whether it is ready", "delaybridge/serve/shared/shared_answer.py",
         "(self._making.done() and now_s >= self._fresh_until_s)", "self._making.done()",
         "anybody makes a server send as many commands to Redis as they like",
         "tests/unit/test_shared.py",
     ),
     Mutant(
-        "web: who asked first is gone", "delaybridge/serve/server/shared_answer.py",
+        "web: who asked first is gone", "delaybridge/serve/shared/shared_answer.py",
         "await asyncio.shield(self._making)", "await self._making",
         "all who wait for the same answer get none",
         "tests/unit/test_shared.py",

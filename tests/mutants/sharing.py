@@ -38,19 +38,19 @@ MUTANTS = [
         _UNIT,
     ),
     Mutant(
-        "tenants: what is everybody's", "delaybridge/serve/http/access.py",
+        "tenants: what is everybody's", "delaybridge/serve/access/access.py",
         "if who.tenant and not endpoint.is_for_tenants and", "if False and",
         "a tenant's token pauses everybody's destinations",
         f"{_WEB} -k operators",
     ),
     Mutant(
-        "tenants: a cursor tells", "delaybridge/serve/http/tenancy.py",
+        "tenants: a cursor tells", "delaybridge/serve/shared/tenancy.py",
         "if cursor is None or cursor[1].startswith(self.prefix):", "if True:",
         "a cursor has an id of another tenant",
         f"{_WEB} -k cursor_says",
     ),
     Mutant(
-        "tenants: all that match", "delaybridge/serve/http/tenancy.py",
+        "tenants: all that match", "delaybridge/serve/shared/tenancy.py",
         "prefix = self.prefix + selection.id_prefix", "prefix = selection.id_prefix",
         "a bulk verb cancels everybody's messages",
         f"{_WEB} -k bulk",

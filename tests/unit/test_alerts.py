@@ -16,8 +16,8 @@ from delaybridge.operate.views.fullness import Fullness, fullest
 from delaybridge.operate.views.stats import BucketStats, Stats
 from delaybridge.operate.views.tally import Tally
 from delaybridge.operate.views.waiting_on_purpose import Paused
-from delaybridge.serve.console.pages import PAGES
-from delaybridge.serve.console.snapshot import Look, Looks
+from delaybridge.serve.console.screens.pages import PAGES
+from delaybridge.serve.console.snapshot import Snapshot, Snapshots
 from delaybridge.store.fleet.announcements import LedgerDrift, WorkerInfo, WorkerPace
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
@@ -155,13 +155,13 @@ CASES = {
 @pytest.mark.parametrize(("wrong", "texts"), CASES.values(), ids=list(CASES))
 def test_an_alert_in_english(wrong: dict[str, Any], texts: list[str]) -> None:
     assert [each.text for each in alerts(stats(**wrong))] == texts
-    assert [each["text"] for each in Look(stats(**wrong)).tick("en")["alerts"]] == texts
+    assert [each["text"] for each in Snapshot(stats(**wrong)).tick("en")["alerts"]] == texts
 
 
 @pytest.mark.parametrize("wrong", [each[0] for each in CASES.values()], ids=list(CASES))
 def test_an_alert_in_chinese_has_the_same_values(wrong: dict[str, Any]) -> None:
     found = alerts(stats(**wrong))
-    in_chinese = [each["text"] for each in Look(stats(**wrong)).tick("zh")["alerts"]]
+    in_chinese = [each["text"] for each in Snapshot(stats(**wrong)).tick("zh")["alerts"]]
     for alert, text in zip(found, in_chinese, strict=True):
         assert re.search("[\u4e00-\u9fff]", text)
         assert all(str(value) in text for value in alert.values.values())
@@ -170,7 +170,7 @@ def test_an_alert_in_chinese_has_the_same_values(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("wrong", [each[0] for each in CASES.values()], ids=list(CASES))
 def test_an_alert_leads_to_a_page(wrong: dict[str, Any]) -> None:
     fixed = {page.path for page in PAGES}
-    for alert in Look(stats(**wrong)).tick("en")["alerts"]:
+    for alert in Snapshot(stats(**wrong)).tick("en")["alerts"]:
         path, one = alert["path"].partition("?")[0], alert["path"].removeprefix("/destinations/")
         assert path in fixed or (one != path and not one.endswith("%3A")), alert
 
@@ -187,7 +187,7 @@ def test_an_alert_leads_to_a_page(wrong: dict[str, Any]) -> None:
     ],
 )
 def test_where_an_alert_leads(wrong: dict[str, Any], path: str) -> None:
-    assert Look(stats(**wrong)).tick("en")["alerts"][0]["path"] == path
+    assert Snapshot(stats(**wrong)).tick("en")["alerts"][0]["path"] == path
 
 
 def test_the_worst_comes_first() -> None:
@@ -275,15 +275,15 @@ def test_what_redis_does_not_count_against_its_limit_is_not_counted() -> None:
 async def test_a_tick_is_made_once_for_all_pages_of_a_language(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wrong = Look(stats(workers=[worker(HOSTILE, pace=WorkerPace(ahead_ms=70))]))
-    looks = Looks(client=None)  # type: ignore[arg-type]
+    wrong = Snapshot(stats(workers=[worker(HOSTILE, pace=WorkerPace(ahead_ms=70))]))
+    snapshots = Snapshots(client=None)  # type: ignore[arg-type]
 
-    async def seen() -> Look:
+    async def seen() -> Snapshot:
         return wrong
 
-    monkeypatch.setattr(looks, "look", seen)
-    english, chinese = await looks.tick("en"), await looks.tick("zh")
-    assert await looks.tick("en") is english and await looks.tick("zh") is chinese
+    monkeypatch.setattr(snapshots, "latest", seen)
+    english, chinese = await snapshots.tick("en"), await snapshots.tick("zh")
+    assert await snapshots.tick("en") is english and await snapshots.tick("zh") is chinese
     texts = []
     for tick in (english, chinese):
         data = msgspec.json.decode(tick.removeprefix(b"event: tick\ndata: "))
@@ -293,4 +293,4 @@ async def test_a_tick_is_made_once_for_all_pages_of_a_language(
         "\\x1b[31m\\u202e{worker} <b>%s 的时钟比 Redis 快 70 毫秒",
     ]
     wrong = wrong._replace(stats=stats())
-    assert await looks.tick("en") is not english
+    assert await snapshots.tick("en") is not english

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delaybridge.serve.server.event_fanout import EventHub, _kept_gap
+from delaybridge.serve.shared.event_fanout import EventHub, _kept_gap
 from delaybridge.settings.settings import Settings
 
 SENT = [

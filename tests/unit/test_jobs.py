@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreUnavailable
-from delaybridge.serve.api.messages import jobs
 from delaybridge.serve.dialects import mykit
+from delaybridge.serve.shared import jobs
 from delaybridge.serve.stored import jobs as stored
 from delaybridge.settings.durability import check_durability
 

@@ -25,13 +25,13 @@ from delaybridge.operate.terminal.grammar import cursor_of
 from delaybridge.publishers.http.outcomes import wait_ms
 from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.template import check_template
+from delaybridge.serve.access.sessions import cookies
+from delaybridge.serve.api.messages.raw import STRUCTURED, _attributes
 from delaybridge.serve.api.messages.shapes import NewMessage
 from delaybridge.serve.console import bodies, lists, rendering, translations
 from delaybridge.serve.http import checks, json_text, reading
 from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.problems import Problem, undecodable
-from delaybridge.serve.http.raw import STRUCTURED, _attributes
-from delaybridge.serve.http.sessions import cookies
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings import urls
 from delaybridge.store.protocol.troubles import first_word

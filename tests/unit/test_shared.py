@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from delaybridge.serve.server import shared_answer
-from delaybridge.serve.server.shared_answer import Shared
+from delaybridge.serve.shared import shared_answer
+from delaybridge.serve.shared.shared_answer import Shared
 
 
 class Making:

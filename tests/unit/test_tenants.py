@@ -31,10 +31,10 @@ from delaybridge.message import (
     planned,
     tenant_text,
 )
+from delaybridge.serve.access.tokens import TokenFile
 from delaybridge.serve.api.operations.stream import Stream
-from delaybridge.serve.http.tenancy import Tenancy
-from delaybridge.serve.http.tokens import TokenFile
-from delaybridge.serve.server.event_fanout import Kept
+from delaybridge.serve.shared.event_fanout import Kept
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.reload import reread
 from tests.rigs import raw_messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaybridge.serve.http.throttle import Failures, Pace
+from delaybridge.serve.access.throttle import Failures, Pace
 
 HERE = "192.0.2.1"
 

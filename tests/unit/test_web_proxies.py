@@ -19,7 +19,7 @@ def told(client: str, *forwarded: str, prefix: str | None = None, root: str = ""
     if prefix is not None:
         headers.append((b"x-forwarded-prefix", prefix.encode("latin-1")))
     scope = {"type": "http", "client": (client, 5), "headers": headers, "root_path": root}
-    found = Proxies(TRUSTED).told(scope)
+    found = Proxies(TRUSTED).original(scope)
     return found["client"][0], found["root_path"]
 
 

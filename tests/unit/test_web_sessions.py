@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import StoreUnavailable
-from delaybridge.serve.http.sessions import Sessions
-from delaybridge.serve.http.tokens import TokenFile
+from delaybridge.serve.access.sessions import Sessions
+from delaybridge.serve.access.tokens import TokenFile
 from delaybridge.settings.settings import Settings
 
 FIRST, SECOND = "first-Zr7qK2mVx9TbWc4P", "second-Zr7qK2mVx9TbWc4P"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.access.guessing import weakness
+from delaybridge.serve.access.tokens import TokenFile, add_token
 from delaybridge.serve.http.endpoint import Scope
-from delaybridge.serve.http.guessing import weakness
-from delaybridge.serve.http.tokens import TokenFile, add_token
 from tests.rigs.command_line import Run
 
 SOUND = "Zr7qK2mVx9TbWc4P"

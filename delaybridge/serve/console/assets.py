@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
 
 _MEDIA = {
     "css": "text/css; charset=utf-8",

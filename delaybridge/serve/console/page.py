@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.console.rendering import SAFE_HEADERS, render
-from delaybridge.serve.console.snapshot import Look, page_of
+from delaybridge.serve.console.snapshot import Snapshot, page_of, snapshots_of
 from delaybridge.serve.console.translations import language_of
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.sessions import cookies
+from delaybridge.serve.shared.call import Call
 
 Data = Callable[[Call], Awaitable[dict[str, Any] | Reply]]
 """Finds out what a template shows: its variables. `api` among them: the request behind the page.
@@ -47,12 +48,12 @@ class ConsolePage:
         """The endpoint that answers with this page."""
 
         async def handler(call: Call) -> Reply:
-            look = Look() if self.is_blind else await call.site.looks.look()
+            snapshot = Snapshot() if self.is_blind else await snapshots_of(call.site).latest()
             patient = replace(call.site, client=call.site.patient)
             data = await self.data(call._replace(site=patient))
             if isinstance(data, Reply):
                 return data
-            return shown(call, f"{self.name}.html", {"page": self, "look": look, **data})
+            return shown(call, f"{self.name}.html", {"page": self, "snapshot": snapshot, **data})
 
         handler.__doc__ = f"{self.title}: a page of the console."
         return Endpoint(
@@ -101,7 +102,7 @@ def refusal(call: Call, problem: Problem, page: ConsolePage | None = None) -> Re
     name = _TEMPLATE_OF_CODE.get(problem.code, "problem")
     if name == "away":
         page = None  # it has nothing but what it says
-    data = {"problem": problem, "look": Look(), "page": page}
+    data = {"problem": problem, "snapshot": Snapshot(), "page": page}
     reply = shown(call, f"{name}.html", data, problem.status)
     return reply._replace(headers={**reply.headers, **problem.headers})
 

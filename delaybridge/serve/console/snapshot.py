@@ -1,6 +1,6 @@
-"""A look at the whole namespace: what the frame of every page shows, and what is streamed to them.
+"""Snapshots of the whole namespace: what the frame of every page shows, and what pages are sent.
 
-However many pages are open, one process looks once a second.
+However many pages are open, a process reads one a second.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -24,19 +24,20 @@ from delaybridge.serve.console.rendering import segment
 from delaybridge.serve.console.sparks import Sparks
 from delaybridge.serve.console.translations import said
 from delaybridge.serve.http.disconnect import end_all
+from delaybridge.serve.shared.site import Site
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.calls import Calls
 from delaybridge.store.fleet.announcements import WorkerInfo
 from delaybridge.store.protocol.command import Steps, together
 
 _FRESH_S = 0.9
-_PATIENCE_S = 0.5  # a page waits so long for a look, if there is an older one
+_PATIENCE_S = 0.5  # a page waits so long for a snapshot, if there is an older one
 KEPT_S = 15.0  # so long an older one stands in for one that takes longer, or fails
 _OLD_S = 3.0  # and then pages say so
 _SLOW = StoreUnavailable("redis: it has not answered yet")
 _SPAN_MS = 60_000
 _STEPS_S = (1, 2, 3, 5, 10, 15, 30, 60)  # bars of the coming minute
-_COUNTS = 4096  # of all buckets in a look: about 5 ms of Redis' time
+_COUNTS = 4096  # of all buckets in a snapshot: about 5 ms of Redis' time
 _POINTS = 5  # seconds that a tick repeats, for one that came late
 _ALERTS = 8
 _LATE_MS = 1000
@@ -45,7 +46,7 @@ _GONE = 100
 _STORED_S = 2.0
 
 
-class Look(NamedTuple):
+class Snapshot(NamedTuple):
     """What was seen last. gone: workers that vanished in the last minute. error: why this is not as
     it is now, or why nothing was seen; then the rest is None. age_s: how long ago it was seen."""
 
@@ -113,8 +114,8 @@ class Gone(NamedTuple):
     seen_ms: int
 
 
-class Looks:
-    """The looks of one process: shared by all who ask within a second. Close it at the end.
+class Snapshots:
+    """The snapshots of one process: all who ask within a second share one. Close it at the end.
 
     It remembers for ten minutes which workers it saw. sparks: of the fleet; store_sparks: of Redis.
     """
@@ -123,17 +124,17 @@ class Looks:
         """client: it may wait for Redis longer than those of programs: people rather wait than see
         an error."""
         self.client = client
-        self._last, self._at_s = Look(), -1e9
-        self._began_s = self._changed_s = -1e9  # the last look; the last change by a page
-        self._under_way: asyncio.Task[Look] | None = None
-        self._running: set[asyncio.Task[Look]] = set()
-        self._old: Look | None = None
-        self._error: Exception = _SLOW  # of the last look, if it failed
+        self._last, self._at_s = Snapshot(), -1e9
+        self._began_s = self._changed_s = -1e9  # the last snapshot; the last change by a page
+        self._under_way: asyncio.Task[Snapshot] | None = None
+        self._running: set[asyncio.Task[Snapshot]] = set()
+        self._old: Snapshot | None = None
+        self._error: Exception = _SLOW  # of the last snapshot, if it failed
         self._seen: dict[str, Gone] = {}
         self.sparks, self.store_sparks = Sparks(), Sparks(_STORED_S)
-        self._ticks: dict[str, tuple[Look, bytes]] = {}  # the latest, by language
+        self._ticks: dict[str, tuple[Snapshot, bytes]] = {}  # the latest, by language
 
-    async def look(self) -> Look:
+    async def latest(self) -> Snapshot:
         """How it is now, at most a second ago; or as it was a few seconds ago, if Redis is slow.
 
         DelayBridgeError: Redis does not answer.
@@ -157,13 +158,19 @@ class Looks:
             return self._aged(_told(error))
         raise error
 
-    def _aged(self, error: str) -> Look:
-        """The last look with its age and the error; the same for all callers of a second."""
+    def _aged(self, error: str) -> Snapshot:
+        """The last snapshot with its age and the error; the same for all callers of a second."""
         age_s = time.monotonic() - self._at_s
         old = self._old
         if old is None or old.error != error or not 0 <= age_s - old.age_s < _FRESH_S:
             self._old = old = self._last._replace(error=error, age_s=age_s)
         return old
+
+    async def stats(self) -> Stats:
+        """The numbers of the latest one. DelayBridgeError: Redis does not answer."""
+        found = (await self.latest()).stats
+        assert found is not None
+        return found
 
     async def tick(self, language: str) -> bytes:
         """The same as a server-sent event; also that Redis does not answer.
@@ -171,27 +178,27 @@ class Looks:
         Made once for all pages of a language.
         """
         try:
-            look = await self.look()
+            snapshot = await self.latest()
         except DelayBridgeError as exc:
-            look = Look(error=_told(exc))
+            snapshot = Snapshot(error=_told(exc))
         known, text = self._ticks.get(language, (None, b""))
-        if look is not known:
-            text = b"event: tick\ndata: %s\n\n" % msgspec.json.encode(look.tick(language))
-            self._ticks[language] = look, text
+        if snapshot is not known:
+            text = b"event: tick\ndata: %s\n\n" % msgspec.json.encode(snapshot.tick(language))
+            self._ticks[language] = snapshot, text
         return text
 
     def renew(self) -> None:
-        """A page changed something: the next look that is shown begins after this, unless Redis
+        """A page changed something: the next snapshot that is shown begins after this, unless Redis
         takes longer than three seconds."""
         self._changed_s, self._under_way = time.monotonic(), None
 
-    def _ended(self, task: asyncio.Task[Look]) -> None:
+    def _ended(self, task: asyncio.Task[Snapshot]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # if all callers gave up, asyncio would log it as never retrieved
 
     async def close(self) -> None:
-        """End a look that is under way, and close the client."""
+        """End a snapshot that is under way, and close the client."""
         await end_all(self._running)
         await self.client.close()
 
@@ -214,10 +221,10 @@ class Looks:
             values |= {f"unconfirmed {broker}": unconfirmed, f"confirm {broker}": confirm_ms}
         self.sparks.note(values)
 
-    async def _again(self) -> Look:
+    async def _again(self) -> Snapshot:
         began_s = time.monotonic()
         try:
-            found = await self.client.run(_look)
+            found = await self.client.run(_read)
         except DelayBridgeError as exc:
             self._error = exc
             raise
@@ -232,6 +239,11 @@ class Looks:
                 gone = [one.worker.name for one in self.gone() if one.seen_ms > lately_ms]
                 self._last = found = found._replace(gone=gone[:_ALERTS])
         return found
+
+
+def snapshots_of(site: Site) -> Snapshots:
+    """Those of the process, with all that the console knows of them."""
+    return cast(Snapshots, site.snapshots)
 
 
 def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
@@ -263,7 +275,7 @@ def _told(error: DelayBridgeError) -> str:
     return printable(redact_text(str(error)))[:500]
 
 
-def _look(calls: Calls) -> Steps[Look]:
+def _read(calls: Calls) -> Steps[Snapshot]:
     """Everything at once: the parts travel together. What fails beside the counts is left out."""
     buckets = yield from calls.open()
     step_s = next(each for each in _STEPS_S if 60 // each * len(buckets) <= _COUNTS or each == 60)
@@ -278,7 +290,7 @@ def _look(calls: Calls) -> Steps[Look]:
     if isinstance(stats, Exception):
         raise stats
     seen: list[Any] = [None if isinstance(each, Exception) else each for each in others]
-    return Look(stats, *seen)
+    return Snapshot(stats, *seen)
 
 
 def _latest(series: Series) -> Sequence[Point]:

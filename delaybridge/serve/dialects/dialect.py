@@ -11,10 +11,11 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer
-from delaybridge.serve.api.operations.audit import audited
 from delaybridge.serve.http.checks import is_of_another_site
-from delaybridge.serve.http.endpoint import Call, Handler, Reply
+from delaybridge.serve.http.endpoint import Handler, Reply
 from delaybridge.serve.http.problems import Problem, problem_of
+from delaybridge.serve.shared.audit import audited
+from delaybridge.serve.shared.call import Call
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIELD = re.compile(r"\{(topic|subtopic)\}")

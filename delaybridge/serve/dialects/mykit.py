@@ -17,8 +17,6 @@ import msgspec
 from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.ledger.comparing.agreement import WantedRows
 from delaybridge.message import Answer, State
-from delaybridge.serve.api.messages import jobs
-from delaybridge.serve.api.messages.jobs import Progress
 from delaybridge.serve.api.messages.ledger import first_ms, records_of, restored
 from delaybridge.serve.api.messages.shapes import may_live
 from delaybridge.serve.dialects.dialect import (
@@ -30,10 +28,13 @@ from delaybridge.serve.dialects.dialect import (
     put,
 )
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.endpoint import Call, Endpoint, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Scope
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.serve.shared import jobs
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.jobs import Progress
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.store.messages.selection import Selection
 from delaybridge.times import epoch_ms

@@ -15,9 +15,9 @@ from delaybridge.errors import MessageError
 from delaybridge.message import PULL
 from delaybridge.serve.dialects.dialect import NO_PULL, destination_of
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Call
 from delaybridge.serve.http.problems import problem_of
-from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.messages.pulling import ReceivedMessage
 
 _TTR_S = (1, 43_200)  # of a pull topic
@@ -70,8 +70,9 @@ class Pop:
         """Answer. A client that is gone takes nothing."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
         try:
-            places = self._call.site.places
-            with places.place(self._call) if self._wait_s else nullcontext():
+            call = self._call
+            seats = call.site.seats
+            with seats.seat(call.tenant, call.digest) if self._wait_s else nullcontext():
                 found = await self._found(ending)
             if found and ending.has_ended:
                 await self._client.release([found])

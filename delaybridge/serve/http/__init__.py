@@ -1,1 +1,1 @@
-"""HTTP without a word about messages: requests, access, problems, tenants."""
+"""HTTP without a word about messages: connections, endpoints, JSON, problems."""

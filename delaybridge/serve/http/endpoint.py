@@ -1,4 +1,4 @@
-"""Endpoints: which request runs which handler, and what a handler gets and gives."""
+"""Endpoints: which request runs which handler, and what a handler answers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.serve.http.tenancy import TenantClient
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from delaybridge.client.async_client import AsyncClient
     from delaybridge.serve.http.problems import Problem
-    from delaybridge.serve.server.shared import Site
     from delaybridge.settings.settings import Settings
 
 
@@ -27,50 +23,6 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-class Call(NamedTuple):
-    """A request as a handler gets it: checked, decoded, allowed.
-
-    path: the parameters in the path. query, body: instances of the endpoint's types, None if it
-    has none. headers: by name in lower case. who: the name of the token, and may: its scope; empty
-    and OPEN if nobody knows. media: the content type of the body, without parameters. base: what
-    stands before the paths of this server, as /delay; empty if nothing does. asked: path and query
-    as they were sent. address: the client's. tenant: whose messages the token
-    sees and changes; empty: everybody's. digest: SHA-256 of the token; empty if there is none.
-    """
-
-    site: Site
-    path: Mapping[str, str]
-    query: Any
-    body: Any
-    headers: Mapping[str, str]
-    who: str
-    may: Scope
-    media: str
-    base: str
-    asked: str
-    address: str
-    tenant: str = ""
-    digest: bytes = b""
-
-    @property
-    def client(self) -> AsyncClient | TenantClient:
-        """What the token may do with messages."""
-        return self._within(self.site.client)
-
-    @property
-    def patient(self) -> AsyncClient | TenantClient:
-        """The same, with a client that waits longer for Redis."""
-        return self._within(self.site.patient)
-
-    def _within(self, client: AsyncClient) -> AsyncClient | TenantClient:
-        return TenantClient(client, self.tenant) if self.tenant else client
-
-    @property
-    def may_read_bodies(self) -> bool:
-        """Whether the token shows the content of messages."""
-        return self.may in (Scope.WRITE, Scope.ADMIN)
-
-
 class Reply(NamedTuple):
     """What a handler gives: content that msgspec encodes as JSON; bytes as they are, with their
     Content-Type among the headers; or None for no content."""
@@ -80,8 +32,9 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Handler = Callable[[Call], Awaitable["Reply | ASGIApp"]]
-"""Its result may also be an ASGI application, which answers by itself: a stream, another type."""
+Handler = Callable[[Any], Awaitable["Reply | ASGIApp"]]
+"""Takes a `Call`. Its result may also be an ASGI application, which answers by itself: a stream,
+another type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,4 +68,4 @@ class Endpoint:
     is_audited: bool = False
     is_for_tenants: bool = False
     is_safe: bool = False
-    refusal: Callable[[Call, Problem], Reply] | None = None
+    refusal: Callable[[Any, Problem], Reply] | None = None

@@ -24,7 +24,7 @@ class Proxies:
     def __init__(self, trusted: Sequence[str]) -> None:
         self._networks = [ip_network(text) for text in trusted]
 
-    def told(self, scope: Connection) -> Connection:
+    def original(self, scope: Connection) -> Connection:
         """The request as the first trusted proxy got it: its client, and the path before it."""
         client = scope.get("client")
         sender = client and _address(client[0])

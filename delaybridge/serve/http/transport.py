@@ -161,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._idle.setdefault(self)
 
-    def look(self, now_s: float) -> None:
+    def check_time(self, now_s: float) -> None:
         """End the connection if its time is up. Called every half second, until it has ended."""
         unread = self.transport.get_write_buffer_size()
         if unread != self._unread:
@@ -244,4 +244,4 @@ async def sweep(connections: set[Any]) -> None:
         await asyncio.sleep(_SWEEP_S)
         now_s = loop.time()
         for connection in list(connections):
-            connection.look(now_s)
+            connection.check_time(now_s)

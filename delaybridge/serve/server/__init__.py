@@ -1,1 +1,1 @@
-"""The process: its socket, what its requests share, and the table of endpoints."""
+"""The process: its socket and its children, the table of endpoints, mounting in another app."""

@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
-from delaybridge.serve.http.application import App
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.server.serving import answering_within, api_of, looks_of, site_of
-from delaybridge.serve.server.shared import Site
+from delaybridge.serve.server.serving import answering_within, api_of, console_snapshots, site_of
+from delaybridge.serve.shared.application import App
+from delaybridge.serve.shared.site import Site
 from delaybridge.settings.settings import Settings
 
 _REDIS_S = 1.8
@@ -69,7 +69,7 @@ class MountedApp:
             if self._app is None:
                 client = AsyncClient.from_settings(self._settings)
                 await self._open.enter_async_context(client)
-                site = site_of(self._settings, client, looks_of(self._given))
+                site = site_of(self._settings, client, console_snapshots(self._given))
                 self._site = site
                 self._open.push_async_callback(site.close)
                 self._open.push_async_callback(site.drain)

@@ -16,20 +16,20 @@ import uvicorn
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
 from delaybridge.ledger import open_ledger
-from delaybridge.serve.api.operations.doctor import Doctor
-from delaybridge.serve.console.pages import NO_PAGE
-from delaybridge.serve.console.snapshot import Looks
+from delaybridge.serve.access.access import Access
+from delaybridge.serve.console.screens.pages import NO_PAGE
+from delaybridge.serve.console.snapshot import Snapshots
 from delaybridge.serve.dialects.known import DIALECTS
-from delaybridge.serve.http.access import Access
-from delaybridge.serve.http.application import App
 from delaybridge.serve.http.transport import bounded, sweep
 from delaybridge.serve.server.capacity import capacity, open_files, within_open_files
-from delaybridge.serve.server.event_fanout import EventHub
 from delaybridge.serve.server.processes import serve_together
-from delaybridge.serve.server.ready import ReadyHub
-from delaybridge.serve.server.seats import Seats
-from delaybridge.serve.server.shared import Site
 from delaybridge.serve.server.table import ENDPOINTS
+from delaybridge.serve.shared.application import App
+from delaybridge.serve.shared.doctor import Doctor
+from delaybridge.serve.shared.event_fanout import EventHub
+from delaybridge.serve.shared.ready import ReadyHub
+from delaybridge.serve.shared.seats import Seats
+from delaybridge.serve.shared.site import Site
 from delaybridge.settings.durability import Keeping
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
@@ -95,9 +95,12 @@ async def answer_on(
     redis_s: the longest that a request waits for Redis. again: as of `TokenFile`. limits: of
     `transport.bounded`.
     """
-    looks, settings = looks_of(settings), answering_within(_within_host(settings), redis_s)
+    snapshots, settings = (
+        console_snapshots(settings),
+        answering_within(_within_host(settings), redis_s),
+    )
     async with AsyncClient.from_settings(settings) as client:
-        site = site_of(settings, client, looks, again=again)
+        site = site_of(settings, client, snapshots, again=again)
         config = uvicorn.Config(
             api_of(site),
             http=bounded(settings.serve.connections, **limits),
@@ -126,17 +129,19 @@ async def answer_on(
             await site.close()
 
 
-def looks_of(settings: Settings) -> Looks:
+def console_snapshots(settings: Settings) -> Snapshots:
     """For the console, which rather shows a slow Redis' numbers late than none."""
-    return Looks(AsyncClient.from_settings(answering_within(settings, _PAGE_S)))
+    return Snapshots(AsyncClient.from_settings(answering_within(settings, _PAGE_S)))
 
 
-def site_of(settings: Settings, client: AsyncClient, looks: Looks, *, again: bool = False) -> Site:
+def site_of(
+    settings: Settings, client: AsyncClient, snapshots: Snapshots, *, again: bool = False
+) -> Site:
     """What all requests share. ConfigError: the tokens cannot be used. again: as of `TokenFile`."""
     hubs = EventHub(settings), ReadyHub(settings)
     access = Access(settings, again=again)
-    places = Seats(settings.serve.connections)
-    return Site(settings, client, *hubs, places, access, looks, Doctor(settings))
+    seats = Seats(settings.serve.connections)
+    return Site(settings, client, *hubs, seats, access, snapshots, Doctor(settings))
 
 
 def api_of(site: Site) -> App:

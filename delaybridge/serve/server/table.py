@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from delaybridge.serve.api.description.about import endpoints_about
 from delaybridge.serve.api.messages import batch, bulk, dead, export, ledger, messages, topics
 from delaybridge.serve.api.operations import (
-    audit,
     configuration,
     definitions,
     destinations,
@@ -17,9 +17,9 @@ from delaybridge.serve.api.operations import (
     stream,
     topology,
 )
-from delaybridge.serve.api.operations.about import endpoints_about
-from delaybridge.serve.console import pages
+from delaybridge.serve.console.screens import pages
 from delaybridge.serve.http.endpoint import Endpoint
+from delaybridge.serve.shared import audit
 
 _DESCRIBED: tuple[Endpoint, ...] = (
     *messages.ENDPOINTS,

@@ -1,1 +1,1 @@
-"""The store side of HTTP: its records beside the messages in Redis."""
+"""What serving keeps in Redis: jobs, sessions, keys of requests that act once."""

@@ -12,11 +12,12 @@ import msgspec
 from delaybridge.client.spreading import Spreading
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
-from delaybridge.serve.api.messages import jobs
-from delaybridge.serve.api.messages.jobs import Named, Verb
 from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared import jobs
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.jobs import Named, Verb
 from delaybridge.serve.stored.jobs import RUNNING, Job
 from delaybridge.store.messages.selection import PENDING, Selection
 from delaybridge.times import delay_ms

@@ -15,9 +15,10 @@ from delaybridge.serve.api.messages.shapes import (
     may_live,
     shape_of,
 )
-from delaybridge.serve.api.operations.audit import note_reading
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored
 
 _MOST = 5000

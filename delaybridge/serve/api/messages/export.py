@@ -15,8 +15,9 @@ from delaybridge.serve.api.messages.messages import found_page
 from delaybridge.serve.api.messages.paging import PageOfState
 from delaybridge.serve.api.messages.shapes import MessagePage, StoredMessage
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Call, Endpoint, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
 
 _AT_ONCE = 500
 _log = logging.getLogger("delaybridge")
@@ -41,7 +42,7 @@ class Export:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send all messages, unless the client leaves."""
-        with self._call.site.places.place(self._call):
+        with self._call.site.seats.seat(self._call.tenant, self._call.digest):
             await self._send_all(scope, send)
 
     async def _send_all(self, scope: Connection, send: Send) -> None:

@@ -12,9 +12,10 @@ from delaybridge.accept.accept import accept
 from delaybridge.client.requests import receipt_unless_conflict
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.serve.api.messages.shapes import scheduled
-from delaybridge.serve.http.endpoint import Call, Reply
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.serve.stored.idempotency import Asked, Once, once
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt

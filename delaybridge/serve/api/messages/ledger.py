@@ -12,13 +12,14 @@ from delaybridge.errors import MessageError, StoreUnavailable
 from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.recording.life_of_id import as_recorded, life, recorded_life
-from delaybridge.serve.api.messages import jobs
-from delaybridge.serve.api.messages.jobs import Progress
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.tenancy import Tenancy
-from delaybridge.serve.server.shared import Site
+from delaybridge.serve.shared import jobs
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.jobs import Progress
+from delaybridge.serve.shared.site import Site
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.serve.stored.jobs import Job
 from delaybridge.settings.durability import Keeping
 from delaybridge.store.protocol.stored import Stored

@@ -10,6 +10,7 @@ from delaybridge.serve.api.messages.csv_pages import csv_reply
 from delaybridge.serve.api.messages.idempotency import HEADER, schedule_once
 from delaybridge.serve.api.messages.ledger import shown
 from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
+from delaybridge.serve.api.messages.raw import is_raw, raw_message
 from delaybridge.serve.api.messages.shapes import (
     ChangedMessage,
     MessagePage,
@@ -21,11 +22,11 @@ from delaybridge.serve.api.messages.shapes import (
     shape_of,
     too_late,
 )
-from delaybridge.serve.api.operations.audit import note_reading
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.raw import is_raw, raw_message
-from delaybridge.serve.http.tenancy import TenantClient
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.tenancy import TenantClient
 
 
 class OfKey(msgspec.Struct, forbid_unknown_fields=True):

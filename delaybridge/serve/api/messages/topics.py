@@ -15,9 +15,10 @@ from delaybridge.errors import MessageError
 from delaybridge.message import PULL, Answer
 from delaybridge.serve.api.messages.shapes import as_text
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.tenancy import Tenancy
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.times import delay_ms, format_time
 
@@ -109,8 +110,9 @@ class Poll:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer. A client that is gone takes nothing."""
         ending: Ending = scope["extensions"]["connection"]["ending"]
-        places = self._call.site.places
-        with places.place(self._call) if self._wait_s else nullcontext():
+        call = self._call
+        seats = call.site.seats
+        with seats.seat(call.tenant, call.digest) if self._wait_s else nullcontext():
             found = await self._found(ending)
         if found and ending.has_ended:
             await self._call.client.release(found)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from delaybridge import __version__
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings
 
 _LIBRARIES = ("redis", "hiredis", "pika", "confluent-kafka", "starlette", "uvicorn", "sqlalchemy")

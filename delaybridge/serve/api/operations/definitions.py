@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from delaybridge.operate.views.transfer import Difference, checked, contents, differences, write
-from delaybridge.serve.api.operations.audit import note_reading
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps
 

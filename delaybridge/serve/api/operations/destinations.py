@@ -8,8 +8,9 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.operate.views.described import place_data
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
 
 
 class PlaceState(msgspec.Struct):

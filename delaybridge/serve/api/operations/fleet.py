@@ -7,8 +7,9 @@ import msgspec
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.operate.views.stats import BucketStats
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
-from delaybridge.serve.http.typed import object_of
+from delaybridge.serve.api.description.typed import object_of
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.fleet.announcements import IngestInfo, WorkerInfo
 from delaybridge.store.namespace import alarms
 from delaybridge.store.namespace.history_alarm import Setback

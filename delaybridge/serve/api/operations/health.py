@@ -12,10 +12,11 @@ import msgspec
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.stats import Stats
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.server.shared import Site
-from delaybridge.serve.server.traffic import IS_EXPOSABLE
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.site import Site
+from delaybridge.serve.shared.traffic import IS_EXPOSABLE
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.namespace.history_alarm import told
 

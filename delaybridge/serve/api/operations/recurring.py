@@ -11,11 +11,12 @@ from delaybridge.message import Answer
 from delaybridge.operate.views.described import plain
 from delaybridge.recurring.client import preview_of
 from delaybridge.recurring.definitions import Backfilled, Recurring
+from delaybridge.serve.api.description.typed import object_of
 from delaybridge.serve.api.messages.shapes import ScheduledMessage, scheduled
-from delaybridge.serve.api.operations.audit import note_reading
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.typed import object_of
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
 
 
 class DefinitionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.facts import StoreFacts, read_facts
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
-from delaybridge.serve.http.typed import object_of
+from delaybridge.serve.api.description.typed import object_of
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.shared.call import Call
 
 
 async def facts_of(call: Call) -> StoreFacts:

@@ -13,10 +13,11 @@ from starlette.types import Scope as Connection
 from delaybridge.ingest.names import tenant_of
 from delaybridge.message import PULL
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Call, Endpoint, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.tenancy import Tenancy
-from delaybridge.serve.server.event_fanout import Kept
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.event_fanout import Kept
+from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.fleet.event_channel import is_of
 
 _RETRY_MS = 3000
@@ -50,7 +51,7 @@ class Stream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send events as they happen."""
         hub = self._hub
-        with self._call.site.places.place(self._call):
+        with self._call.site.seats.seat(self._call.tenant, self._call.digest):
             ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")

@@ -6,7 +6,8 @@ from collections import defaultdict
 
 import msgspec
 
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.keys import bucket_key

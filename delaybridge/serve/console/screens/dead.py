@@ -12,7 +12,7 @@ from delaybridge.serve.api.messages.messages import found_page
 from delaybridge.serve.api.messages.paging import PageQuery
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.shared.call import Call
 
 SIZES = (25, 50, 100, 500)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from delaybridge.serve.console.page import ConsolePage
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.console.snapshot import snapshots_of
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.fleet.announcements import WorkerInfo
 
 
@@ -41,22 +42,20 @@ def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
 
 async def workers(call: Call) -> dict[str, Any]:
     """The living processes, and the workers that vanished."""
-    stats = (await call.site.looks.look()).stats
-    assert stats is not None
+    stats = await snapshots_of(call.site).stats()
     return {
         "api": "/v1/workers",
         "workers": [(each, list(wrongs(each))) for each in stats.workers],
         "ingests": stats.ingests,
-        "line": call.site.looks.sparks.line,
-        "gone": call.site.looks.gone(),
+        "line": snapshots_of(call.site).sparks.line,
+        "gone": snapshots_of(call.site).gone(),
         "has_ledger": stats.ledger is not None,
     }
 
 
 async def buckets(call: Call) -> dict[str, Any]:
     """Every bucket, and how even they are."""
-    stats = (await call.site.looks.look()).stats
-    assert stats is not None
+    stats = await snapshots_of(call.site).stats()
     sizes = [each.delayed + each.in_flight + each.parked for each in stats.buckets]
     mean = sum(sizes) / len(sizes)
     return {

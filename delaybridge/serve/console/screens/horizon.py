@@ -13,7 +13,8 @@ from delaybridge.operate.views.destinations_by_due import read_destinations_due
 from delaybridge.operate.views.horizon import Cell, read_horizon
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.console.snapshot import snapshots_of
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps, together
 from delaybridge.times import YEAR_3000_MS, format_time
@@ -59,9 +60,8 @@ class Day(NamedTuple):
 async def horizon(call: Call) -> dict[str, Any]:
     """The bars, what they are for, the calendar."""
     query: HorizonPageQuery = call.query
-    look = await call.site.looks.look()
-    assert look.stats is not None
-    shown = _zoom(query, look.stats.now_ms)
+    stats = await snapshots_of(call.site).stats()
+    shown = _zoom(query, stats.now_ms)
     found, mix, days = await call.site.client.run(lambda calls: _seen(calls, query, shown))
     due_for = mix.destinations
     # One colour each; all others have one together. By name: of two that are nearly equal now one

@@ -10,7 +10,8 @@ from delaybridge.serve.api.messages.paging import PageQuery
 from delaybridge.serve.console.lists import SIZES, lines, pager
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.console.snapshot import snapshots_of
+from delaybridge.serve.shared.call import Call
 
 
 class InFlightQuery(PageQuery, kw_only=True):
@@ -23,8 +24,7 @@ class InFlightQuery(PageQuery, kw_only=True):
 async def in_flight(call: Call) -> dict[str, Any]:
     """A page of the mirror, with the owners of its buckets."""
     query: InFlightQuery = call.query
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    stats = await snapshots_of(call.site).stats()
     page = await found_page(call, query, State.IN_FLIGHT)
     # The mirror is in the order of claims, which is nearly that of due times.
     held = sorted(page.items, key=lambda item: item.due_ms)
@@ -35,11 +35,11 @@ async def in_flight(call: Call) -> dict[str, Any]:
         "query": query,
         "lines": lines(held),
         "unseen_buckets": page.unseen,
-        "owners": {each.bucket: each.owner for each in look.stats.buckets},
-        "sizes_of": [each.in_flight for each in look.stats.buckets],
+        "owners": {each.bucket: each.owner for each in stats.buckets},
+        "sizes_of": [each.in_flight for each in stats.buckets],
         "pager": pager("/in-flight", kept, query.cursor, query.back, page.next_cursor),
         "sizes": SIZES,
-        "now_ms": look.stats.now_ms,
+        "now_ms": stats.now_ms,
     }
 
 

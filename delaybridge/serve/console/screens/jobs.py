@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.serve.api.messages.jobs import all_jobs
-from delaybridge.serve.api.operations.audit import AuditQuery, records
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
-from delaybridge.serve.http.endpoint import Call, Scope
+from delaybridge.serve.console.snapshot import snapshots_of
+from delaybridge.serve.http.endpoint import Scope
+from delaybridge.serve.shared.audit import AuditQuery, records
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.jobs import all_jobs
 
 
 class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,8 +25,7 @@ class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
 async def jobs(call: Call) -> dict[str, Any]:
     """All jobs that are kept, and a page of the audit."""
     query: JobsQuery = call.query
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    stats = await snapshots_of(call.site).stats()
     audit = following = None
     if call.may is Scope.ADMIN:
         asked = AuditQuery(limit=query.limit, cursor=query.cursor)
@@ -37,7 +38,7 @@ async def jobs(call: Call) -> dict[str, Any]:
         "audit": audit,
         "following": following,
         "query": query,
-        "now_ms": look.stats.now_ms,
+        "now_ms": stats.now_ms,
     }
 
 

@@ -8,11 +8,13 @@ import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.api.operations.stream import STREAM_HEADERS
+from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.console.translations import language_of
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Call, Endpoint, Scope
-from delaybridge.serve.http.sessions import cookies
+from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.serve.shared.call import Call
 
 _EVERY_S = 1.0
 
@@ -38,11 +40,11 @@ class TickStream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send a tick every second."""
         site = self._call.site
-        with site.places.place(self._call):
+        with site.seats.seat(self._call.tenant, self._call.digest):
             ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             while not (site.is_draining or ending.has_ended) and await self._is_known():
-                text = await site.looks.tick(self._language)
+                text = await snapshots_of(site).tick(self._language)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
                 ending.waiter = asyncio.get_running_loop().create_future()
                 if not ending.has_ended:

@@ -8,11 +8,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from delaybridge.errors import DelayBridgeError, printable
+from delaybridge.serve.access.sessions import KEPT_S, is_foreign
 from delaybridge.serve.console.page import refusal, shown
-from delaybridge.serve.console.snapshot import Look
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.console.snapshot import Snapshot
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem, problem_of
-from delaybridge.serve.http.sessions import KEPT_S, is_foreign
+from delaybridge.serve.shared.call import Call
 
 _SIZE = 4096, "send a token only"
 _log = logging.getLogger("delaybridge")
@@ -59,7 +60,12 @@ async def log_out(call: Call) -> Reply:
 
 
 def _form(call: Call, after: str, problem: Problem | None = None) -> Reply:
-    data: dict[str, Any] = {"problem": problem, "after": after, "look": Look(), "page": None}
+    data: dict[str, Any] = {
+        "problem": problem,
+        "after": after,
+        "snapshot": Snapshot(),
+        "page": None,
+    }
     return shown(call, "login.html", data, problem.status if problem else 200)
 
 

@@ -11,14 +11,16 @@ import msgspec
 from delaybridge.errors import MessageError
 from delaybridge.serve.api.messages.ledger import shown
 from delaybridge.serve.api.messages.shapes import StoredMessage
-from delaybridge.serve.api.operations.audit import note_reading
 from delaybridge.serve.console.bodies import FORMS, MOST_BYTES, body_of, digest, viewed
 from delaybridge.serve.console.lists import asked_ms
 from delaybridge.serve.console.page import ConsolePage, refusal
 from delaybridge.serve.console.rendering import link, segment
+from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.console.timeline import gaps_of, steps_of
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import format_time
 
@@ -37,14 +39,13 @@ async def message(call: Call) -> dict[str, Any]:
     """Everything that is known of a message."""
     query: MessageQuery = call.query
     item = await _read(call)
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    stats = await snapshots_of(call.site).stats()
     body = body_of(item)
     view = None
     if body is not None and call.may_read_bodies and query.as_ != "none":
         view = viewed(body, query.as_)
         await note_reading(call, item.id)
-    steps = steps_of(item, look.stats.now_ms)
+    steps = steps_of(item, stats.now_ms)
     api = f"/v1/messages/{segment(item.id)}"
     trace = trace_id(item)
     return {
@@ -64,8 +65,8 @@ async def message(call: Call) -> dict[str, Any]:
         "trace": trace,
         "trace_url": call.site.settings.serve.trace_url.replace("{trace_id}", trace or ""),
         "commands": commands(item, query.key),
-        "owner": next((b.owner for b in look.stats.buckets if b.bucket == item.bucket), None),
-        "now_ms": look.stats.now_ms,
+        "owner": next((b.owner for b in stats.buckets if b.bucket == item.bucket), None),
+        "now_ms": stats.now_ms,
     }
 
 

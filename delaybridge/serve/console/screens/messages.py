@@ -13,7 +13,9 @@ from delaybridge.serve.api.messages.paging import PageOfState
 from delaybridge.serve.console.lists import SIZES, lines, message_path, pager, point_ms
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
-from delaybridge.serve.http.endpoint import Call, Reply
+from delaybridge.serve.console.snapshot import snapshots_of
+from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.shared.call import Call
 from delaybridge.times import format_time
 
 _PATH = "/messages"
@@ -38,10 +40,9 @@ async def messages(call: Call) -> dict[str, Any] | Reply:
     query: MessagesQuery = call.query
     if query.q.strip():
         return await _found(call, query.q.strip())
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    stats = await snapshots_of(call.site).stats()
     typed = {"due_from": query.due_from or "", "due_to": query.due_to or ""}
-    _settle(query, look.stats.now_ms)
+    _settle(query, stats.now_ms)
     page = await found_page(call, query, query.state)
     filters = {name: value for name, value in _given(query).items() if name not in _VIEW}
     kept = {"state": query.state if query.state is not State.DELAYED else None, **filters}
@@ -62,8 +63,8 @@ async def messages(call: Call) -> dict[str, Any] | Reply:
         "unseen_buckets": page.unseen,
         "pager": pager(_PATH, sized, query.cursor, query.back, page.next_cursor),
         "sizes": SIZES,
-        "now_ms": look.stats.now_ms,
-        "counts": {state: getattr(look.stats, state) for state in State},
+        "now_ms": stats.now_ms,
+        "counts": {state: getattr(stats, state) for state in State},
         "horizon": link("/v1/horizon", destination=query.destination),
     }
 

@@ -8,8 +8,8 @@ import msgspec
 
 from delaybridge.operate.views.stats import Stats
 from delaybridge.serve.console.page import ConsolePage
-from delaybridge.serve.console.snapshot import confirms, where_late
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.console.snapshot import confirms, snapshots_of, where_late
+from delaybridge.serve.shared.call import Call
 from delaybridge.settings.urls import redact_text
 
 RANGES = {
@@ -55,8 +55,7 @@ def broker_lines(call: Call, stats: Stats) -> list[BrokerLine]:
 
 async def overview(call: Call) -> dict[str, Any]:
     """Numbers, charts, brokers."""
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    stats = await snapshots_of(call.site).stats()
     step, points = RANGES[call.query.range]
     return {
         "api": "/v1/stats",
@@ -64,10 +63,10 @@ async def overview(call: Call) -> dict[str, Any]:
         "range": call.query.range,
         "step": step,
         "points": points,
-        "brokers": broker_lines(call, look.stats),
+        "brokers": broker_lines(call, stats),
         "redis": redact_text(call.site.settings.redis.url),
-        "overdue": where_late(look.stats),
-        "has_messages": bool(look.stats.delayed + look.stats.in_flight + look.stats.parked),
+        "overdue": where_late(stats),
+        "has_messages": bool(stats.delayed + stats.in_flight + stats.parked),
     }
 
 

@@ -10,11 +10,11 @@ import msgspec
 from delaybridge.errors import DelayBridgeError
 from delaybridge.recurring.definition import Definition
 from delaybridge.recurring.definitions import Recurring
-from delaybridge.serve.api.operations.audit import note_reading
 from delaybridge.serve.console.bodies import is_kept_by_fields
 from delaybridge.serve.console.page import ConsolePage
-from delaybridge.serve.http.endpoint import Call
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
 from delaybridge.times import format_time
 
 _ROWS = 1000

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
-from delaybridge.serve.api.operations.audit import note_reading
 from delaybridge.serve.api.operations.configuration import settings_in_force
 from delaybridge.serve.api.operations.doctor import checked
 from delaybridge.serve.api.operations.storefacts import facts_of
 from delaybridge.serve.console.bodies import is_kept_by_fields
 from delaybridge.serve.console.page import ConsolePage
-from delaybridge.serve.http.endpoint import Call, Scope
+from delaybridge.serve.console.snapshot import snapshots_of
+from delaybridge.serve.http.endpoint import Scope
+from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.call import Call
 from delaybridge.settings.urls import redact_text
 
 SHOWN = {
@@ -52,10 +54,9 @@ class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"source":
 
 async def store(call: Call) -> dict[str, Any]:
     """Redis as it is now."""
-    looks, facts = call.site.looks, await facts_of(call)
-    look = await looks.look()
-    assert look.stats is not None
-    looks.store_sparks.note(
+    snapshots, facts = snapshots_of(call.site), await facts_of(call)
+    stats = await snapshots.stats()
+    snapshots.store_sparks.note(
         {
             f"{s.node} {name}": float(s.info[name])
             for s in facts.servers
@@ -67,11 +68,11 @@ async def store(call: Call) -> dict[str, Any]:
         "api": "/v1/store",
         "facts": facts,
         "drawn": DRAWN,
-        "line": looks.store_sparks.line,
+        "line": snapshots.store_sparks.line,
         "shown": SHOWN,
         "redis": redact_text(call.site.settings.redis.url),
         "durability": call.site.settings.durability,
-        "ledger": look.stats.ledger,
+        "ledger": stats.ledger,
         "cautions": [c for c in call.site.settings.cautions() if c.startswith(("redis", "ledger"))],
     }
 

@@ -9,7 +9,7 @@ import msgspec
 from delaybridge.events import Event
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.shared.call import Call
 from delaybridge.worker.eventlog import name_of
 
 

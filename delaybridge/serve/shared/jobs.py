@@ -13,9 +13,9 @@ import msgspec
 
 from delaybridge.errors import DelayBridgeError
 from delaybridge.message import Answer, new_id
-from delaybridge.serve.api.operations.audit import note
-from delaybridge.serve.http.endpoint import Call
-from delaybridge.serve.server.shared import Site
+from delaybridge.serve.shared.audit import note
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.site import Site
 from delaybridge.serve.stored import jobs
 from delaybridge.serve.stored.jobs import RUNNING, Job
 from delaybridge.store.calls import Calls
@@ -52,7 +52,7 @@ async def begin(call: Call, verb: str, progress: Progress) -> Job:
 
 def _ended(site: Site, id: str) -> None:
     del site.tasks[id]
-    site.looks.renew()
+    site.snapshots.renew()
 
 
 async def all_jobs(call: Call) -> list[Job]:

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starlette.types import Scope
 
 from delaybridge.client.async_client import AsyncClient
-from delaybridge.serve.api.operations.doctor import Doctor
-from delaybridge.serve.console.snapshot import Looks
-from delaybridge.serve.http.access import Access
+from delaybridge.serve.access.access import Access
 from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.http.json_text import DENSE
-from delaybridge.serve.server.event_fanout import EventHub
-from delaybridge.serve.server.ready import ReadyHub
-from delaybridge.serve.server.seats import Seats
-from delaybridge.serve.server.shared_answer import Shared
-from delaybridge.serve.server.traffic import Traffic
+from delaybridge.serve.shared.doctor import Doctor
+from delaybridge.serve.shared.event_fanout import EventHub
+from delaybridge.serve.shared.ready import ReadyHub
+from delaybridge.serve.shared.seats import Seats
+from delaybridge.serve.shared.shared_answer import Shared
+from delaybridge.serve.shared.traffic import Traffic
 from delaybridge.settings.settings import Settings
 
 _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 _DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
 
 
+class PageSnapshots(Protocol):
+    """What the pages of the console show. client: waits longer for Redis than that of programs."""
+
+    client: AsyncClient
+
+    def renew(self) -> None:
+        """Show nothing that was seen before this moment."""
+
+    async def close(self) -> None:
+        """End what is under way, and close the client."""
+
+
 @dataclass(slots=True)
 class Site:
     """The client, and the settings it was made with. events: of the fleet, as they happen.
-    ready: wakes consumers of topics. places: for answers that take long. access: who may do what.
-    looks: for the console. doctor: checks what the deployment needs.
+    ready: wakes consumers of topics. seats: for answers that take long. access: who may do what.
+    snapshots: for the console. doctor: checks what the deployment needs.
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
@@ -39,9 +51,9 @@ class Site:
     client: AsyncClient
     events: EventHub
     ready: ReadyHub
-    places: Seats
+    seats: Seats
     access: Access
-    looks: Looks
+    snapshots: PageSnapshots
     doctor: Doctor
     is_draining: bool = False
     alone_since_s: dict[int, float] = field(default_factory=dict)
@@ -52,7 +64,7 @@ class Site:
     @property
     def patient(self) -> AsyncClient:
         """A client that waits longer for Redis: for people, and for jobs, which nobody repeats."""
-        return self.looks.client
+        return self.snapshots.client
 
     @property
     def most_bytes(self) -> int:
@@ -84,4 +96,4 @@ class Site:
         """End all tasks."""
         await end_all(self.tasks.values())
         await self.readiness.close()
-        await self.looks.close()
+        await self.snapshots.close()

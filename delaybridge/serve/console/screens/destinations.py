@@ -10,8 +10,8 @@ from delaybridge.operate.views.series import Recent, Series
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link, segment, spark
 from delaybridge.serve.console.screens.overview import broker_lines
-from delaybridge.serve.console.snapshot import Look
-from delaybridge.serve.http.endpoint import Call
+from delaybridge.serve.console.snapshot import Snapshot, snapshots_of
+from delaybridge.serve.shared.call import Call
 from delaybridge.settings.sections import RetrySettings
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.namespace.rules import label_of, places_of
@@ -33,16 +33,16 @@ class PlaceRates(NamedTuple):
 
 async def destinations(call: Call) -> dict[str, Any]:
     """Every destination that has messages, a rule, or trouble."""
-    look = await call.site.looks.look()
+    snapshot = await snapshots_of(call.site).latest()
     found = await call.site.client.destinations()
     minutes = await call.site.client.series("1m")
     return {
         "api": "/v1/destinations",
         "places": [place_data(place, found) for place in found.places],
         "more": found.more,
-        "rates": rates_by_place(look.recent, minutes),
+        "rates": rates_by_place(snapshot.recent, minutes),
         "still": PlaceRates(),
-        "late_ms": lateness(look),
+        "late_ms": lateness(snapshot),
         "now": found.now_ms,
     }
 
@@ -50,11 +50,11 @@ async def destinations(call: Call) -> dict[str, Any]:
 async def destination(call: Call) -> dict[str, Any]:
     """One destination: its numbers, its rule, what is wrong with it."""
     name, kinds = call.path["destination"], call.site.client.kinds
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    snapshot = await snapshots_of(call.site).latest()
+    assert snapshot.stats is not None
     found = await call.site.client.destinations(name)
     place = place_data(found.places[0], found)
-    rates = rates_by_place(look.recent, await call.site.client.series("1m"))
+    rates = rates_by_place(snapshot.recent, await call.site.client.series("1m"))
     at = place["destination"]
     counted = label_of(places_of(at, kinds))
     in_force = _with_settings(place["in_force"], call.site.settings.retry)
@@ -66,11 +66,11 @@ async def destination(call: Call) -> dict[str, Any]:
         "counted": counted,
         "rates": _sum([each for of, each in rates.items() if counted in places_of(of, kinds)]),
         "late_ms": max(
-            (ms for of, ms in lateness(look).items() if counted in places_of(of, kinds)),
+            (ms for of, ms in lateness(snapshot).items() if counted in places_of(of, kinds)),
             default=None,
         ),
-        "errors": [e for e in look.stats.retrying if at in places_of(e.destination, kinds)],
-        "troubles": [e for e in look.stats.troubles if at in places_of(e.destination, kinds)],
+        "errors": [e for e in snapshot.stats.retrying if at in places_of(e.destination, kinds)],
+        "troubles": [e for e in snapshot.stats.troubles if at in places_of(e.destination, kinds)],
         "in_force": in_force,
         "waits": waits[:_SHOWN_RETRIES],
         "further_waits": len(waits) > _SHOWN_RETRIES,
@@ -84,11 +84,11 @@ async def destination(call: Call) -> dict[str, Any]:
     }
 
 
-def lateness(look: Look) -> dict[str, float]:
+def lateness(snapshot: Snapshot) -> dict[str, float]:
     """By exchange or topic, as workers count: how late 99 % of its messages were at most, in the
     last minute, at the worker where it was most."""
     found: dict[str, float] = {}
-    for worker in look.stats.workers if look.stats else ():
+    for worker in snapshot.stats.workers if snapshot.stats else ():
         for place, late_ms in worker.pace.late_ms.items():
             found[place] = max(late_ms, found.get(place, 0.0))
     return found
@@ -96,17 +96,17 @@ def lateness(look: Look) -> dict[str, float]:
 
 async def brokers(call: Call) -> dict[str, Any]:
     """What the workers say of each broker, and how much goes to it."""
-    look = await call.site.looks.look()
-    assert look.stats is not None
+    snapshot = await snapshots_of(call.site).latest()
+    assert snapshot.stats is not None
     urls = {name: redact_text(url) for name, url in call.site.settings.brokers.items()}
     return {
         "api": "/v1/workers",
-        "lines": broker_lines(call, look.stats),
-        "line_of": call.site.looks.sparks.line,
+        "lines": broker_lines(call, snapshot.stats),
+        "line_of": snapshots_of(call.site).sparks.line,
         "urls": urls,
-        "rates": _by_broker(look),
-        "said": [(each.name, each.said.brokers or {}) for each in look.stats.workers],
-        "troubles": look.stats.troubles,
+        "rates": _by_broker(snapshot),
+        "said": [(each.name, each.said.brokers or {}) for each in snapshot.stats.workers],
+        "troubles": snapshot.stats.troubles,
     }
 
 
@@ -134,12 +134,12 @@ def _published(minutes: Series, name: str) -> list[int]:
     return [p.destinations.get(name, {}).get("published", 0) if p else 0 for p in points]
 
 
-def _by_broker(look: Look) -> dict[str, dict[str, float]]:
+def _by_broker(snapshot: Snapshot) -> dict[str, dict[str, float]]:
     """Broker -> count -> messages a second over the last minute."""
     sums: dict[str, dict[str, float]] = {}
-    if look.recent is None or not look.recent.rates[1].covered_s:
+    if snapshot.recent is None or not snapshot.recent.rates[1].covered_s:
         return sums
-    for place, counts in look.recent.rates[1].destinations.items():
+    for place, counts in snapshot.recent.rates[1].destinations.items():
         of = sums.setdefault(place.partition(":")[0], {})
         for name, value in counts.items():
             of[name] = of.get(name, 0.0) + value

@@ -6,6 +6,7 @@ from delaybridge.serve.console import assets
 from delaybridge.serve.console.page import refusal
 from delaybridge.serve.console.screens import (
     dead,
+    destinations,
     fleet,
     horizon,
     in_flight,
@@ -15,13 +16,13 @@ from delaybridge.serve.console.screens import (
     message,
     messages,
     overview,
-    places,
     recurring,
     system,
     tail,
 )
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
 
 PAGES = (
     *overview.PAGES,
@@ -30,7 +31,7 @@ PAGES = (
     *message.PAGES,
     *in_flight.PAGES,
     *dead.PAGES,
-    *places.PAGES,
+    *destinations.PAGES,
     *system.PAGES,
     *jobs.PAGES,
     *fleet.PAGES,

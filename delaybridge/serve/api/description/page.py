@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from delaybridge import __version__
-from delaybridge.serve.api.operations.openapi import about
+from delaybridge.serve.api.description.openapi import about
 from delaybridge.serve.http.endpoint import Endpoint
 
 STYLE = """

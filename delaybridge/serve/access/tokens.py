@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from delaybridge.errors import ConfigError
+from delaybridge.serve.access.guessing import weakness
 from delaybridge.serve.http.endpoint import Scope
-from delaybridge.serve.http.guessing import weakness
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")

@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote_to_bytes
 from delaybridge.accept.instructions import INSTRUCTIONS, instructions, is_instruction
 from delaybridge.errors import MessageError
 from delaybridge.message import MAX_PRIORITY, TABLE_KINDS, Message, OnConflict
-from delaybridge.serve.http.endpoint import Call
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
 
 DESTINATION = "delaybridge-destination"
 STRUCTURED = "application/cloudevents+json"

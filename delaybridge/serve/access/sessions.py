@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import StoreError, StoreUnavailable
+from delaybridge.serve.access.tokens import Token, TokenFile
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.tokens import Token, TokenFile
 from delaybridge.serve.stored import sessions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls

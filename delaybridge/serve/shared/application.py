@@ -12,15 +12,16 @@ from starlette import routing
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
-from delaybridge.serve.api.operations.audit import audited
+from delaybridge.serve.access.sessions import GUARD
 from delaybridge.serve.http.checks import check_request
-from delaybridge.serve.http.endpoint import Call, Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import MEDIA, Problem, problem_of
 from delaybridge.serve.http.proxies import Proxies
 from delaybridge.serve.http.reading import body_of, query_of, refuse_repeated, segment
-from delaybridge.serve.http.sessions import GUARD
-from delaybridge.serve.server.shared import Site
+from delaybridge.serve.shared.audit import audited
+from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.site import Site
 
 _JSON = b"application/json"
 _WHO = "delaybridge.who"  # in the scope of a request: whom the access check has let in
@@ -60,7 +61,7 @@ class App:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if self._proxies is not None:
-            scope = self._proxies.told(scope)
+            scope = self._proxies.original(scope)
         # As it was sent: in an id `/` is written `%2F`, and the router must not see it decoded.
         path = scope["raw_path"].decode("ascii", "replace").partition("?")[0]
         if path == self._base:
@@ -156,7 +157,7 @@ class Resource:
             raise Problem(503, "draining", what, headers={"Retry-After": "1"})
         call = self._call(scope, headers)
         if endpoint.scope is not Scope.OPEN:
-            await self._access.look(site.client, headers)
+            await self._access.read_session(site.client, headers)
         who = self._access.check(endpoint, headers, scope["query_string"], call.address)
         scope[_WHO] = who
         check_request(scope["method"], headers, endpoint, site.settings.serve.allowed_hosts)
@@ -173,7 +174,7 @@ class Resource:
             return await endpoint.handler(call)
         finally:
             if GUARD in headers and scope["method"] != "GET":
-                site.looks.renew()  # the page is about to show what that changed
+                site.snapshots.renew()  # the page is about to show what that changed
 
     def _call(self, scope: Connection, headers: Mapping[str, str]) -> Call:
         """The request as far as it is known before it is checked."""

@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from delaybridge.serve.http.problems import Problem
-
-if TYPE_CHECKING:
-    from delaybridge.serve.http.endpoint import Call
 
 _LATER = {"Retry-After": "3"}
 _REMEDY = "try again, or raise serve.connections"
@@ -33,14 +29,17 @@ class Seats:
         return self._of_one.total()
 
     @contextmanager
-    def place(self, call: Call) -> Iterator[None]:
-        """A place for one answer; Problem 429 or 503 if there is none."""
-        who = call.tenant or call.digest  # empty: there are no tokens, so nobody has a share
+    def seat(self, tenant: str, digest: bytes) -> Iterator[None]:
+        """Keep a seat for one answer; Problem 429 or 503 if there is none.
+
+        digest: of the token that asks.
+        """
+        who = tenant or digest  # empty: there are no tokens, so nobody has a share
         if self.count >= self._most:
             what = f"{self._most} streams, polls and downloads are open; {_REMEDY}"
             raise Problem(503, "too_many_clients", what, headers=_LATER)
         if who and self._of_one[who] >= self._most_of_one:
-            whose = f"of tenant {call.tenant}" if call.tenant else "of this token"
+            whose = f"of tenant {tenant}" if tenant else "of this token"
             what = f"{self._most_of_one} streams, polls and downloads {whose} are open; {_REMEDY}"
             raise Problem(429, "too_many_clients", what, headers=_LATER)
         self._of_one[who] += 1

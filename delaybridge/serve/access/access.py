@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, printable
+from delaybridge.serve.access.sessions import Sessions, check_guard
+from delaybridge.serve.access.throttle import Failures, Pace
+from delaybridge.serve.access.tokens import Token, TokenFile
 from delaybridge.serve.http.endpoint import Endpoint, Scope
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.sessions import Sessions, check_guard
-from delaybridge.serve.http.throttle import Failures, Pace
-from delaybridge.serve.http.tokens import Token, TokenFile
 from delaybridge.settings.settings import Settings
 
 _ORDER = (Scope.OPEN, Scope.READ, Scope.WRITE, Scope.ADMIN)
@@ -61,7 +61,7 @@ class Access:
             raise _too_many(wait_s, "more requests than serve.rate allows a token")
         return who
 
-    async def look(self, client: AsyncClient, headers: Mapping[str, str]) -> None:
+    async def read_session(self, client: AsyncClient, headers: Mapping[str, str]) -> None:
         """Ask Redis what it knows of a request's session, before `check`. DelayBridgeError."""
         if self._file is not None and "cookie" in headers and "authorization" not in headers:
             await self.sessions.prepare(client)
@@ -76,7 +76,7 @@ class Access:
         if self._file is None:
             return True
         with suppress(DelayBridgeError):  # nobody says that it is none
-            await self.look(client, headers)
+            await self.read_session(client, headers)
         kind, _, text = headers.get("authorization", "").partition(" ")
         if kind:
             return kind.lower() == "bearer" and self._file.find(text.strip()) is not None

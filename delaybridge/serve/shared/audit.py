@@ -15,8 +15,9 @@ from starlette.types import ASGIApp
 
 from delaybridge.errors import DelayBridgeError, MessageError, printable
 from delaybridge.operate.views import audit
-from delaybridge.serve.http.endpoint import Call, Endpoint, Handler, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Handler, Reply, Scope
 from delaybridge.serve.http.problems import Problem, problem_of
+from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps
 from delaybridge.times import format_time

@@ -1,0 +1,1 @@
+"""Who may do what: tokens, sessions of browsers, and throttles for those who guess."""

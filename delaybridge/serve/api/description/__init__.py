@@ -1,0 +1,1 @@
+"""The description of the API, made of its endpoints: OpenAPI, and a page for people."""

@@ -1,0 +1,1 @@
+"""What every request passes, and what all requests of a process share."""
