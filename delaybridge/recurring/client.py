@@ -13,7 +13,7 @@ from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer
 from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.definition import Definition, Scalar, check_every
-from delaybridge.recurring.definitions import Backfilled, Recurring
+from delaybridge.recurring.definitions import Backfilled, Definitions, Recurring
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.command import Steps
@@ -72,33 +72,33 @@ class RecurringMessages:
         """
         replace = fields.pop("replace", False)
         definition = definition_of(name, destination, body, **fields)
-        return self._store.complete(self._calls.add_recurring(definition, replace=replace))
+        return self._store.complete(Definitions(self._calls).add(definition, replace=replace))
 
     def list(self) -> list[Recurring]:
         """Every definition by name, with its state, next and last run."""
-        return self._store.complete(self._calls.all_recurring())
+        return self._store.complete(Definitions(self._calls).list_all())
 
     def get(self, name: str) -> Recurring | None:
         """One definition; None if there is none of this name."""
-        return self._store.complete(self._calls.recurring(name))
+        return self._store.complete(Definitions(self._calls).get(name))
 
     def pause(self, name: str) -> bool:
         """Make no further run, and cancel those that are not due; False: no such definition."""
-        found = self._store.complete(self._calls.pause_recurring(name, paused=True))
+        found = self._store.complete(Definitions(self._calls).pause(name, paused=True))
         return found is not None
 
     def resume(self, name: str) -> bool:
         """Go on with the first run from now on; False: no such definition."""
-        found = self._store.complete(self._calls.pause_recurring(name, paused=False))
+        found = self._store.complete(Definitions(self._calls).pause(name, paused=False))
         return found is not None
 
     def remove(self, name: str) -> bool:
         """Remove a definition, and cancel its runs that are not due; False: there is none."""
-        return self._store.complete(self._calls.remove_recurring(name)) is not None
+        return self._store.complete(Definitions(self._calls).remove(name)) is not None
 
     def run(self, name: str) -> Receipt | None:
         """Schedule one more run, due now; the plan stays as it is. None: no such definition."""
-        return self._store.complete(self._calls.run_recurring(name))
+        return self._store.complete(Definitions(self._calls).run(name))
 
     def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
         """Make the runs from `start` until before `end` (now) that were not made.
@@ -129,33 +129,33 @@ class AsyncRecurringMessages:
         """Add a definition: `created`, `duplicate` or `replaced`."""
         replace = fields.pop("replace", False)
         definition = definition_of(name, destination, body, **fields)
-        return await self._store.complete(self._calls.add_recurring(definition, replace=replace))
+        return await self._store.complete(Definitions(self._calls).add(definition, replace=replace))
 
     async def list(self) -> list[Recurring]:
         """Every definition by name, with its state, next and last run."""
-        return await self._store.complete(self._calls.all_recurring())
+        return await self._store.complete(Definitions(self._calls).list_all())
 
     async def get(self, name: str) -> Recurring | None:
         """One definition; None if there is none of this name."""
-        return await self._store.complete(self._calls.recurring(name))
+        return await self._store.complete(Definitions(self._calls).get(name))
 
     async def pause(self, name: str) -> bool:
         """Make no further run, and cancel those that are not due; False: no such definition."""
-        found = await self._store.complete(self._calls.pause_recurring(name, paused=True))
+        found = await self._store.complete(Definitions(self._calls).pause(name, paused=True))
         return found is not None
 
     async def resume(self, name: str) -> bool:
         """Go on with the first run from now on; False: no such definition."""
-        found = await self._store.complete(self._calls.pause_recurring(name, paused=False))
+        found = await self._store.complete(Definitions(self._calls).pause(name, paused=False))
         return found is not None
 
     async def remove(self, name: str) -> bool:
         """Remove a definition, and cancel its runs that are not due; False: there is none."""
-        return await self._store.complete(self._calls.remove_recurring(name)) is not None
+        return await self._store.complete(Definitions(self._calls).remove(name)) is not None
 
     async def run(self, name: str) -> Receipt | None:
         """Schedule one more run, due now; the plan stays as it is. None: no such definition."""
-        return await self._store.complete(self._calls.run_recurring(name))
+        return await self._store.complete(Definitions(self._calls).run(name))
 
     async def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
         """Make the runs from `start` until before `end` (now) that were not made."""
@@ -230,7 +230,7 @@ def _backfill(calls: Calls, name: str, start: At, end: At) -> Steps[Backfilled |
     if start is None:
         raise MessageError("time_required", "start", "missing; say where to begin")
     to_ms = None if end is None else at_ms(end, field="end")
-    return calls.backfill_recurring(name, at_ms(start, field="start"), to_ms)
+    return Definitions(calls).backfill(name, at_ms(start, field="start"), to_ms)
 
 
 def _content(body: object) -> tuple[str | None, bytes | None]:

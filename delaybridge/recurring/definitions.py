@@ -17,15 +17,15 @@ from delaybridge.errors import (
     StoreError,
     StoreFull,
 )
-from delaybridge.ledger.comparing import reinstating
 from delaybridge.message import Answer, OnConflict, tenant_text
 from delaybridge.recurring import stored
 from delaybridge.recurring.definition import Definition, check_name, due_text, is_name
 from delaybridge.recurring.plan import LEAD_MS
-from delaybridge.recurring.runs import Making
+from delaybridge.recurring.runs import RunMaking
 from delaybridge.recurring.stored import DefinitionEntry, Span
 from delaybridge.settings.durability import Keeping
 from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import Each, Steps, plain
 
@@ -67,10 +67,10 @@ class Backfilled(NamedTuple):
     to_ms: int
 
 
-class Definitions(Making):
-    """Calls about definitions, each exact: a change ends the old plan before the new one begins."""
+class Definitions(RunMaking):
+    """Changes definitions, exactly: a change ends the old plan before the new one begins."""
 
-    def check_definition(self, definition: Definition, now_ms: int) -> Definition:
+    def check(self, definition: Definition, now_ms: int) -> Definition:
         """The definition in canonical form. MessageError names the field at fault; without I/O."""
         found = definition.checked(now_ms)
         due_ms = next(found.times((found.start_ms or now_ms) - 1), now_ms)
@@ -84,7 +84,7 @@ class Definitions(Making):
             )
         return msgspec.structs.replace(found, destination=to)
 
-    def add_recurring(self, definition: Definition, *, replace: bool) -> Steps[Answer]:
+    def add(self, definition: Definition, *, replace: bool) -> Steps[Answer]:
         """Add a definition: `created`, `duplicate` (it is there already) or `replaced`.
 
         MessageConflict if the name has another definition, unless `replace`. MessageError if it is
@@ -92,7 +92,7 @@ class Definitions(Making):
         """
 
         def change(entry: DefinitionEntry, now_ms: int) -> dict[str, Any] | Answer:
-            checked = self.check_definition(definition, now_ms)
+            checked = self.check(definition, now_ms)
             fields: dict[str, Any] = msgspec.to_builtins(checked)
             if entry.definition == checked:
                 return Answer.DUPLICATE
@@ -106,7 +106,7 @@ class Definitions(Making):
             return entry
         return Answer.REPLACED if entry.raw else Answer.CREATED
 
-    def pause_recurring(self, name: str, *, paused: bool) -> Steps[dict[int, Answer] | None]:
+    def pause(self, name: str, *, paused: bool) -> Steps[dict[int, Answer] | None]:
         """Pause or resume; None if there is no such definition, {} if nothing had to be done.
 
         Paused: what became of each run that was ahead, by due time. A resumed definition goes on
@@ -123,13 +123,13 @@ class Definitions(Making):
             return {**entry.own, "paused": paused}
 
         entry, answers = yield from self._change(name, change)
-        if entry is Answer.UNKNOWN and self.durability.mode is Keeping.LEDGER:
-            yield from reinstating.refuse_if_lost(self.namespace)
+        if entry is Answer.UNKNOWN and self.calls.durability.mode is Keeping.LEDGER:
+            yield from ledger_agreement.refuse_if_lost(self.calls.namespace)
             entry, answers = yield from self._change(name, change)  # it may have come back
         return None if entry is Answer.UNKNOWN else answers
 
-    def remove_recurring(self, name: str) -> Steps[dict[int, Answer] | None]:
-        """Remove a definition, as `pause_recurring`; also one that cannot be read.
+    def remove(self, name: str) -> Steps[dict[int, Answer] | None]:
+        """Remove a definition, as `pause`; also one that cannot be read.
 
         One with a name that no definition may have, which made no runs, is found by the name shown.
         With a ledger, what is not there is removed, too: Redis may have lost it.
@@ -139,8 +139,8 @@ class Definitions(Making):
             return {**entry.own, "removed": True} if entry.raw else Answer.DUPLICATE
 
         if not is_name(name) and (odd := (yield from self._stored_as(name))):
-            yield [plain("ZREM", keys.recurring_due(self.namespace), *odd)]
-            of = keys.recurring_state(self.namespace), keys.recurring(self.namespace)
+            yield [plain("ZREM", keys.recurring_due(self.calls.namespace), *odd)]
+            of = keys.recurring_state(self.calls.namespace), keys.recurring(self.calls.namespace)
             yield [plain("HDEL", each, *odd) for each in of]
             return {}
         entry, answers = yield from self._change(name, change)
@@ -153,30 +153,30 @@ class Definitions(Making):
 
     def _all_stored(self) -> Steps[dict[bytes, bytes]]:
         found: dict[bytes, bytes] = {}
-        cursor, of = b"0", keys.recurring(self.namespace)
+        cursor, of = b"0", keys.recurring(self.calls.namespace)
         while True:
             ((cursor, flat),) = yield [plain("HSCAN", of, cursor, "COUNT", _PAGE)]
             found.update(zip(flat[::2], flat[1::2], strict=True))
             if int(cursor) == 0:
                 return found
 
-    def recurring(self, name: str) -> Steps[Recurring | None]:
+    def get(self, name: str) -> Steps[Recurring | None]:
         """One definition; None if there is none of this name."""
-        entry, look_ms, now_ms = yield from stored.read_one(self.namespace, name)
+        entry, look_ms, now_ms = yield from stored.read_one(self.calls.namespace, name)
         if not entry.raw:
             return None
         return shown(entry, look_ms, now_ms)
 
-    def all_recurring(self) -> Steps[list[Recurring]]:
+    def list_all(self) -> Steps[list[Recurring]]:
         """Every definition, by name."""
         found = yield from self._all_stored()
         names = sorted(found)
         if not names:
             return []
         states, looks, now_us = yield [
-            plain("HMGET", keys.recurring_state(self.namespace), *names),
-            plain("ZMSCORE", keys.recurring_due(self.namespace), *names),
-            self.clock(),
+            plain("HMGET", keys.recurring_state(self.calls.namespace), *names),
+            plain("ZMSCORE", keys.recurring_due(self.calls.namespace), *names),
+            self.calls.clock(),
         ]
         return [
             shown(
@@ -187,30 +187,28 @@ class Definitions(Making):
             for name, state, look in zip(names, states, looks, strict=True)
         ]
 
-    def run_recurring(self, name: str) -> Steps[Receipt | None]:
+    def run(self, name: str) -> Steps[Receipt | None]:
         """Schedule one run now, besides the plan; None if there is no such definition.
 
         Its id ends at random: two calls in the same millisecond are two runs.
         """
-        entry, _, now_ms = yield from stored.read_one(self.namespace, name)
+        entry, _, now_ms = yield from stored.read_one(self.calls.namespace, name)
         if not entry.raw:
             return None
         definition = _sound(entry)
         id = f"{definition.given_name}@{due_text(now_ms)}/run-{secrets.token_hex(4)}"
         run = self.accepted_run(definition, now_ms, id=id, ttl=definition.ttl_ms)
-        return (yield from self.schedule_one(run, OnConflict.KEEP))
+        return (yield from self.calls.schedule_one(run, OnConflict.KEEP))
 
-    def backfill_recurring(
-        self, name: str, from_ms: int, to_ms: int | None
-    ) -> Steps[Backfilled | None]:
+    def backfill(self, name: str, from_ms: int, to_ms: int | None) -> Steps[Backfilled | None]:
         """Make the runs of [from, to) that were not made, due now, in order; None if unknown.
 
         Only runs that are decided: none in the future, and none that the workers are yet to decide.
         A repeat goes on where an interrupted call ended, and makes nothing twice.
         """
-        yield from self.open()
+        yield from self.calls.open()
         for _ in range(_TRIES):
-            entry, look_ms, now_ms = yield from stored.read_one(self.namespace, name)
+            entry, look_ms, now_ms = yield from stored.read_one(self.calls.namespace, name)
             if not entry.raw:
                 return None
             definition = _sound(entry)
@@ -249,7 +247,9 @@ class Definitions(Making):
         yield [plain("HSET", of_bucket, source, span[0])]
         backfill = {"birth": birth, "from_ms": span[0] + 1, "to_ms": span[1] + 1}
         raw = stored.encoded({**entry.fields, "backfill": backfill})
-        (answer,) = yield [stored.define(self.namespace, entry, raw, entry.raw_progress, look_ms)]
+        (answer,) = yield [
+            stored.define(self.calls.namespace, entry, raw, entry.raw_progress, look_ms)
+        ]
         if answer != 1:
             yield [plain("HDEL", of_bucket, source)]
 
@@ -266,26 +266,26 @@ class Definitions(Making):
             yield from self.refuse_over_quota(messages)
             reply = yield Each([call(False)])
             if reply[0] is None:
-                yield from self.open(again=True)
+                yield from self.calls.open(again=True)
                 reply = yield Each([call(True)])
             if isinstance(reply[0], Exception):
                 raise reply[0]
             fresh = sum(answer is Answer.CREATED for answer, _ in reply[0] or ())
-            self.quota.count(messages[0].payload, fresh)
+            self.calls.quota.count(messages[0].payload, fresh)
             made += fresh
         yield from self._end_backfill(entry.name, current["birth"], span)
         return Backfilled(made, known + len(runs) - made, span[0] + 1, span[1] + 1)
 
     def _end_backfill(self, name: str, birth: str, span: Span) -> Steps[None]:
         for _ in range(_TRIES):
-            entry, look_ms, _ = yield from stored.read_one(self.namespace, name)
+            entry, look_ms, _ = yield from stored.read_one(self.calls.namespace, name)
             if stored.birth_of({"plan": entry.fields.get("backfill")}) != birth:
                 return  # another call has ended it, or the definition was changed
             fields = {each: value for each, value in entry.fields.items() if each != "backfill"}
             made = stored.spans_with(entry.progress.made, *span)
             progress = msgspec.json.encode(msgspec.structs.replace(entry.progress, made=made))
             raw = stored.encoded(fields)
-            (answer,) = yield [stored.define(self.namespace, entry, raw, progress, look_ms)]
+            (answer,) = yield [stored.define(self.calls.namespace, entry, raw, progress, look_ms)]
             if answer == 1:
                 source = stored.source_of(name, birth)
                 yield [plain("HDEL", self.bucket_for(_sound(entry)).key("sources"), source)]
@@ -301,9 +301,9 @@ class Definitions(Making):
         Returns the definition as it was, and what became of the runs that were ahead.
         """
         check_name(name)
-        yield from self.open()
+        yield from self.calls.open()
         for _ in range(_TRIES):
-            entry, look_ms, now_ms = yield from stored.read_one(self.namespace, name)
+            entry, look_ms, now_ms = yield from stored.read_one(self.calls.namespace, name)
             if "was" in entry.fields:  # its caller is at work, or dead
                 with suppress(MessageError):  # what it was to become makes no sense
                     yield from self._finish(entry)
@@ -321,10 +321,10 @@ class Definitions(Making):
 
     def _stays(self, entry: DefinitionEntry, look_ms: int | None, answer: Answer) -> Steps[bool]:
         """Have the ledger know that a definition stays as it is; False: it has changed since."""
-        if answer is not Answer.DUPLICATE or self.durability.mode is not Keeping.LEDGER:
+        if answer is not Answer.DUPLICATE or self.calls.durability.mode is not Keeping.LEDGER:
             return True
         same = entry.raw, entry.raw_progress, look_ms
-        (written,) = yield [stored.define(self.namespace, entry, *same, again=True)]
+        (written,) = yield [stored.define(self.calls.namespace, entry, *same, again=True)]
         return bool(written == 1)
 
     def _finish(self, entry: DefinitionEntry) -> Steps[dict[int, Answer]]:

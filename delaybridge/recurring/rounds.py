@@ -9,11 +9,11 @@ from typing import Any
 
 from delaybridge.errors import NotDurable, StoreError
 from delaybridge.events import Emit, RecurringFailed, RunsMade
-from delaybridge.ledger.comparing import reinstating
 from delaybridge.recurring import stored
 from delaybridge.recurring.repair import mend_looks
-from delaybridge.recurring.runs import AT_ONCE, Made
+from delaybridge.recurring.runs import AT_ONCE, Made, RunMaking
 from delaybridge.store.calls import Calls
+from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import RedisCommand, plain
 from delaybridge.store.redis.store import AsyncStore
@@ -53,7 +53,7 @@ class RecurringRuns:
         if self._store.recorder is None:
             return asked
         number = plain("HLEN", keys.recurring(namespace), parse=int)
-        return reinstating.watched(namespace, [*asked, number])
+        return ledger_agreement.watched(namespace, [*asked, number])
 
     def _taken(self, replies: Sequence[Any]) -> _Taken | None:
         """What was taken; None: nothing, or what may be of the past.
@@ -62,7 +62,7 @@ class RecurringRuns:
         """
         taken, *_ = replies
         if self._store.recorder is not None:
-            found, (taken, number) = reinstating.agreed(replies)
+            found, (taken, number) = ledger_agreement.agreed(replies)
             if isinstance(number, Exception):
                 return None
             self.agree = found is not None and number >= found.definitions
@@ -106,7 +106,7 @@ class RecurringRuns:
             _log.debug("recurring definitions were not made", exc_info=exc)
 
     async def _complete(self, now_ms: int, entries: Sequence[stored.DefinitionEntry]) -> list[Made]:
-        return await self._store.complete(self._calls.make_taken(now_ms, entries))
+        return await self._store.complete(RunMaking(self._calls).make_taken(now_ms, entries))
 
     async def _mend(self) -> None:
         """Let workers look at the definitions that they would not look at in time."""

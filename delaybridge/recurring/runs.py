@@ -57,15 +57,18 @@ class _Turn(NamedTuple):
     error: str = ""
 
 
-class Making(Scheduling):
-    """Calls that make runs."""
+class RunMaking:
+    """Makes the runs of a namespace's definitions."""
+
+    def __init__(self, calls: Scheduling) -> None:
+        self.calls = calls
 
     def make_runs(self, *, now_ms: int | None = None) -> Steps[list[Made]]:
         """Take some definitions that are to be looked at now, and make their runs.
 
         Any number of workers may do so. An empty answer: nothing is to be done. now_ms: for tests.
         """
-        (taken,) = yield [stored.recur(self.namespace, AT_ONCE, now_ms=now_ms)]
+        (taken,) = yield [stored.recur(self.calls.namespace, AT_ONCE, now_ms=now_ms)]
         return (yield from self.make_taken(*taken))
 
     def make_taken(self, now_ms: int, entries: Sequence[DefinitionEntry]) -> Steps[list[Made]]:
@@ -76,8 +79,8 @@ class Making(Scheduling):
         """
         if not entries:
             return []
-        yield from self.open()
-        yield from self.quota.look(self._buckets)  # asked in `_turn`
+        yield from self.calls.open()
+        yield from self.calls.quota.look(self.calls.buckets)  # asked in `_turn`
         changing = [entry for entry in entries if "was" in entry.fields]
         turns = [self._turn(e, now_ms) for e in entries if "was" not in e.fields]
         made = yield from self._make(turns, now_ms)
@@ -106,10 +109,10 @@ class Making(Scheduling):
         last_ms = _last_ms(progress, after_ms, answers)
         kept = Progress(last_ms=last_ms, missed=progress.missed, made=spans)
         if fields.get("removed"):
-            yield [stored.define(self.namespace, entry, b"", b"", None)]
+            yield [stored.define(self.calls.namespace, entry, b"", b"", None)]
         elif fields.get("paused"):
             raw = stored.encoded(fields), msgspec.json.encode(kept)
-            yield [stored.define(self.namespace, entry, *raw, None)]
+            yield [stored.define(self.calls.namespace, entry, *raw, None)]
         else:
             yield from self.begin_plan(entry, fields, after_ms, kept)
         return answers
@@ -129,7 +132,7 @@ class Making(Scheduling):
             raise known
         planned = {**fields, "plan": {"birth": birth, "after_ms": after_ms}}
         raw = stored.encoded(planned), msgspec.json.encode(progress)
-        (answer,) = yield [stored.define(self.namespace, entry, *raw, after_ms)]
+        (answer,) = yield [stored.define(self.calls.namespace, entry, *raw, after_ms)]
         if answer != 1:
             yield [plain("HDEL", bucket.key("sources"), source)]
         refuse_if_full(answer)
@@ -137,14 +140,14 @@ class Making(Scheduling):
 
     def bucket_for(self, definition: Definition) -> Bucket:
         """The bucket of all messages of a definition."""
-        return self._buckets[bucket_of(definition.shard_key, len(self._buckets))]
+        return self.calls.buckets[bucket_of(definition.shard_key, len(self.calls.buckets))]
 
     def accepted_run(
         self, definition: Definition, due_ms: int, *, id: str | None = None, ttl: int | None = None
     ) -> Accepted:
         """The checked message of a run. Raises MessageError."""
         message = definition.message(due_ms, id=id, ttl_ms=ttl)
-        found = accept(message, self.kinds, self.limits)
+        found = accept(message, self.calls.kinds, self.calls.limits)
         return msgspec.structs.replace(found, shard_key=definition.shard_key)
 
     def schedule_runs(
@@ -167,8 +170,8 @@ class Making(Scheduling):
 
     def refuse_over_quota(self, messages: Sequence[Accepted]) -> Steps[None]:
         """Raise StoreFull if a quota has no room for the first of one definition's messages."""
-        if messages and (yield from self.quota.look(self._buckets)):
-            if (full := self.quota.refusal(messages[0].payload)) is not None:
+        if messages and (yield from self.calls.quota.look(self.calls.buckets)):
+            if (full := self.calls.quota.refusal(messages[0].payload)) is not None:
                 raise full
 
     def _turn(self, entry: DefinitionEntry, now_ms: int) -> _Turn:
@@ -180,14 +183,14 @@ class Making(Scheduling):
             return _Turn(entry, nothing, [], entry.error or "it has no plan: add it again")
         try:
             planned = plan(definition, entry.after_ms, now_ms, is_first=entry.is_first)
-            far_ms = now_ms + self.limits.delay_ms - _DAY_MS
+            far_ms = now_ms + self.calls.limits.delay_ms - _DAY_MS
             if planned.due_ms and planned.due_ms[-1] > far_ms:  # it cannot be accepted yet
                 return _Turn(entry, nothing._replace(look_ms=now_ms + _DAY_MS), [])
             messages = [
                 self.accepted_run(definition, due_ms, ttl=ttl_ms(definition, due_ms))
                 for due_ms in planned.due_ms
             ]
-            if messages and (full := self.quota.refusal(messages[0].payload)) is not None:
+            if messages and (full := self.calls.quota.refusal(messages[0].payload)) is not None:
                 raise full
         except DelayBridgeError as exc:
             return _Turn(entry, nothing, [], str(exc))
@@ -200,7 +203,7 @@ class Making(Scheduling):
         calls = [(at, call) for at, turn in enumerate(turns) for call in self._calls(turn)]
         replies = yield Each(call(False) for _, call in calls)
         if None in replies:  # a bucket without a birth id
-            yield from self.open(again=True)
+            yield from self.calls.open(again=True)
             replies = yield Each(call(True) for _, call in calls)
         turns, lost = list(turns), []
         for (at, _), reply in zip(calls, replies, strict=True):
@@ -240,7 +243,7 @@ class Making(Scheduling):
         entry, planned = turn.entry, turn.planned
         progress = _progress(turn, now_ms)
         raw = msgspec.json.encode(progress)
-        return stored.define(self.namespace, entry, entry.raw, raw, planned.look_ms)
+        return stored.define(self.calls.namespace, entry, entry.raw, raw, planned.look_ms)
 
     def _begin_again(self, entry: DefinitionEntry, now_ms: int) -> Steps[None]:
         """A plan that its bucket does not know: Redis lost a write, if nobody has changed it."""
@@ -259,7 +262,7 @@ class Making(Scheduling):
         was = entry.fields.get("was", entry.fields)
         raw = stored.encoded({**fields, "was": was, "since_ms": now_ms})
         look_ms, progress = now_ms + LEAD_MS, entry.raw_progress
-        (answer,) = yield [stored.define(self.namespace, entry, raw, progress, look_ms)]
+        (answer,) = yield [stored.define(self.calls.namespace, entry, raw, progress, look_ms)]
         refuse_if_full(answer)
         return stored.read_entry(entry.name, raw, progress) if answer == 1 else None
 
@@ -275,10 +278,10 @@ class Making(Scheduling):
         since_ms, progress = entry.since_ms, entry.progress
         births = old.birth, stored.birth_of({"plan": old.fields.get("backfill")})
         sources = [stored.source_of(old.name, birth) for birth in births if birth]
-        definition, time = old.definition, self.clock()
+        definition, time = old.definition, self.calls.clock()
         if not sources or definition is None:  # nobody knows its bucket
             forget: list[RedisCommand[Any]] = [
-                plain("HDEL", each.key("sources"), *sources) for each in self._buckets
+                plain("HDEL", each.key("sources"), *sources) for each in self.calls.buckets
             ]
             yield forget if sources else []
             return {}, since_ms, progress.made

@@ -7,12 +7,12 @@ these calls, as `read_stats(calls)`.
 
 from __future__ import annotations
 
-from delaybridge.recurring.definitions import Definitions
-from delaybridge.store.fleet.steering import Steering
+from delaybridge.store.fleet.steering import RuleChanges
 from delaybridge.store.messages.changes import Changes
+from delaybridge.store.messages.lookups import Lookups
 from delaybridge.store.messages.pulling import Pulling
-from delaybridge.store.messages.reading import Reading
+from delaybridge.store.messages.scheduling import Scheduling
 
 
-class Calls(Definitions, Changes, Reading, Pulling, Steering):
+class Calls(Scheduling, Changes, Lookups, Pulling, RuleChanges):
     """The calls of one namespace."""

@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 
 from delaybridge.errors import StoreUnavailable, printable
-from delaybridge.ledger.comparing import reinstating
-from delaybridge.ledger.comparing.reinstating import Agreement
 from delaybridge.ledger.sql.rows import RULE, Control, ControlName
-from delaybridge.store.namespace import rules
+from delaybridge.store.namespace import ledger_agreement, rules
+from delaybridge.store.namespace.ledger_agreement import Agreement
 from delaybridge.store.namespace.rule_fields import field_and_place
 from delaybridge.store.namespace.rules import NO_RULES, Rule, Rules
 from delaybridge.store.protocol.command import RedisCommand
@@ -85,13 +84,13 @@ class Destinations:
                 lambda reply: (number, read.parse(reply)), is_plain=True,
             )
         ]  # fmt: skip
-        return reinstating.watched(self._namespace, asked) if self._has_ledger else asked
+        return ledger_agreement.watched(self._namespace, asked) if self._has_ledger else asked
 
     def take(self, replies: Sequence[Any]) -> None:
         """Obey the rules in the reply, unless a later question was answered already."""
         found = None
         if self._has_ledger:
-            found, replies = reinstating.agreed(replies)
+            found, replies = ledger_agreement.agreed(replies)
         (reply,) = replies
         if isinstance(reply, Exception):
             self.known = not self._has_ledger

@@ -12,6 +12,7 @@ import pytest
 from delaybridge import Client
 from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.work import Work
+from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
 from tests.rigs.controls_site import PLACE, ControlsSite
@@ -282,16 +283,19 @@ def test_runs_that_were_made_are_not_made_again(site: ControlsSite, ledger: Ledg
     definition = site.client.recurring.list()[0].definition
     assert definition is not None
     now_ms = site.client.run(Calls.now_ms)
-    made_at = [site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 5)) for _ in range(2)]
+    made_at = [
+        site.client.run(lambda calls: RunMaking(calls).make_runs(now_ms=now_ms + 5))
+        for _ in range(2)
+    ]
     (first,) = (each.due_ms for one in made_at for each in one if each.due_ms)
     site.redis.flushdb()
     site.client.run(lambda calls: calls.open(again=True))
     assert site.agree() == 1
     now_ms = site.client.run(Calls.now_ms)
-    again = site.client.run(lambda calls: calls.make_runs(now_ms=now_ms + 5))
+    again = site.client.run(lambda calls: RunMaking(calls).make_runs(now_ms=now_ms + 5))
     assert [each.name for each in again] == ["often"], "it is looked at"
     assert not [each.due_ms for each in again if each.due_ms]
-    name = site.calls.bucket_for(definition).key("sources")
+    name = RunMaking(site.calls).bucket_for(definition).key("sources")
     assert site.redis.hvals(name) == [str(first[-1]).encode()], "who acts late makes none, too"
     (one,) = site.client.recurring.list()
     assert (one.state, one.next_ms) == ("active", first[-1])

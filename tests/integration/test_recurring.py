@@ -10,6 +10,7 @@ from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, decode_record
 from delaybridge.operate.views.stats import read_stats
 from delaybridge.recurring.definition import due_text
+from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.stored import define, recur
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
@@ -77,8 +78,8 @@ def test_a_definition_is_listed_with_its_next_and_last_run(table: Timetable) -> 
     table.add(cron="*/5 * * * *", tz="Europe/Berlin")
     table.make()
     table.minutes_pass(6)
-    (found,) = table.run(table.calls.all_recurring())
-    assert found == table.run(table.calls.recurring(NAME))
+    (found,) = table.run(Definitions(table.calls).list_all())
+    assert found == table.run(Definitions(table.calls).get(NAME))
     assert (found.state, found.error, found.missed) == ("active", "", 0)
     assert (found.last_ms, found.next_ms) == (NOW_MS + 5 * MINUTE_MS, NOW_MS + 10 * MINUTE_MS)
     assert found.definition is not None and found.definition.cron == "*/5 * * * *"
@@ -122,15 +123,15 @@ def test_a_definition_replaced_while_its_run_is_with_the_broker_does_not_send_it
 def test_a_paused_definition_sends_nothing_and_goes_on_when_it_is_resumed(table: Timetable) -> None:
     table.add()
     table.make()
-    pause = table.calls.pause_recurring
+    pause = Definitions(table.calls).pause
     assert table.run(pause(NAME, paused=True)) == {NOW_MS + MINUTE_MS: Answer.CANCELLED}
     assert table.run(pause(NAME, paused=True)) == {}
     table.minutes_pass(3)
-    assert table.run(table.calls.recurring(NAME)).state == "paused"
+    assert table.run(Definitions(table.calls).get(NAME)).state == "paused"
     assert table.run(pause(NAME, paused=False)) == {}
     table.minutes_pass(2)
     assert table.arrived == ids(4, 5)
-    assert table.run(table.calls.recurring(NAME)).missed == 0
+    assert table.run(Definitions(table.calls).get(NAME)).missed == 0
 
 
 def test_a_run_that_was_due_when_its_definition_was_paused_is_the_last_one(
@@ -139,16 +140,16 @@ def test_a_run_that_was_due_when_its_definition_was_paused_is_the_last_one(
     table.add()
     table.minutes_pass(2)
     table.pass_ms(MINUTE_MS)  # the third is due, and nobody has looked since
-    table.run(table.calls.pause_recurring(NAME, paused=True))
-    assert table.run(table.calls.recurring(NAME)).last_ms == NOW_MS + 3 * MINUTE_MS
-    table.run(table.calls.pause_recurring(NAME, paused=False))
-    assert table.run(table.calls.recurring(NAME)).last_ms == NOW_MS + 3 * MINUTE_MS
+    table.run(Definitions(table.calls).pause(NAME, paused=True))
+    assert table.run(Definitions(table.calls).get(NAME)).last_ms == NOW_MS + 3 * MINUTE_MS
+    table.run(Definitions(table.calls).pause(NAME, paused=False))
+    assert table.run(Definitions(table.calls).get(NAME)).last_ms == NOW_MS + 3 * MINUTE_MS
 
 
 def test_a_removed_definition_leaves_nothing_behind(table: Timetable) -> None:
     table.add()
     table.make()
-    remove = table.calls.remove_recurring
+    remove = Definitions(table.calls).remove
     assert table.run(remove(NAME)) == {NOW_MS + MINUTE_MS: Answer.CANCELLED}
     assert table.run(remove(NAME)) is None
     table.minutes_pass(2)
@@ -171,7 +172,7 @@ def test_a_fleet_that_slept_makes_what_was_missed_by_the_policy(
     table.make()
     table.deliver()
     # then `skip` left its run a time to live, which a worker obeys
-    late = table.run(table.calls.recurring(NAME))
+    late = table.run(Definitions(table.calls).get(NAME))
     assert late.missed == 3
     assert table.arrived == ids(*(expected or [1]))
     table.minutes_pass(1)
@@ -205,9 +206,9 @@ def test_all_missed_runs_are_bounded(table: Timetable) -> None:
 def test_a_run_by_hand_does_not_disturb_the_plan(table: Timetable) -> None:
     table.add()
     table.make()
-    receipt = table.run(table.calls.run_recurring(NAME))
+    receipt = table.run(Definitions(table.calls).run(NAME))
     assert receipt.id.startswith(f"{NAME}@{due_text(NOW_MS)}/run-")
-    other = table.run(table.calls.run_recurring(NAME))  # in the same millisecond
+    other = table.run(Definitions(table.calls).run(NAME))  # in the same millisecond
     assert (receipt.answer, other.answer) == ("created", "created")
     table.minutes_pass(2)
     assert sorted(table.arrived[:2]) == sorted([receipt.id, other.id])
@@ -218,7 +219,7 @@ def test_a_backfill_makes_the_runs_that_were_not_made(table: Timetable) -> None:
     table.pass_ms(10 * MINUTE_MS)
     table.add()
     table.minutes_pass(2)
-    backfill = table.calls.backfill_recurring
+    backfill = Definitions(table.calls).backfill
     done = table.run(backfill(NAME, NOW_MS, NOW_MS + 12 * MINUTE_MS))
     assert (done.made, done.known) == (11, 1)  # 0 to 10; 11 was made by the plan
     again = table.run(backfill(NAME, NOW_MS, NOW_MS + 12 * MINUTE_MS))
@@ -235,7 +236,7 @@ def test_a_backfill_makes_the_runs_that_were_not_made(table: Timetable) -> None:
 def test_a_backfill_of_the_future_is_refused(table: Timetable) -> None:
     table.add()
     with pytest.raises(MessageError, match="future"):
-        table.run(table.calls.backfill_recurring(NAME, NOW_MS + MINUTE_MS, None))
+        table.run(Definitions(table.calls).backfill(NAME, NOW_MS + MINUTE_MS, None))
 
 
 def test_the_number_of_definitions_is_bounded(
@@ -257,7 +258,7 @@ async def test_workers_make_each_run_once_at_its_time_though_one_leaves(
     found = definition(every_ms=1000, missed="all")  # also those of a second without a CPU
     for name in ("one", "two"):
         crew.start(name, lease=CALM)
-    await crew.store.complete(calls.add_recurring(found, replace=False))
+    await crew.store.complete(Definitions(calls).add(found, replace=False))
     await until_async(lambda: len(arrived.at_ms) >= 3, "three runs arrive")
     await crew.stop("one")
 

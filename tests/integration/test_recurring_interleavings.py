@@ -13,6 +13,8 @@ from hypothesis import settings
 
 from delaybridge.message import Answer
 from delaybridge.recurring.definition import Definition, due_text
+from delaybridge.recurring.definitions import Definitions
+from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable
 
@@ -51,7 +53,7 @@ class Fleet:
 
     def look(self) -> None:
         if len(self.makers) < 3:
-            steps = self.table.calls.make_runs(now_ms=self.table.now_ms)
+            steps = RunMaking(self.table.calls).make_runs(now_ms=self.table.now_ms)
             self.makers.append(self.table.call(steps))
 
     def work(self) -> None:
@@ -81,12 +83,12 @@ class Fleet:
         body = self.draw.choice("xyz")
         steps, what = self.draw.choice(
             [
-                (calls.add_recurring(definition(body), replace=True), "add"),
-                (calls.add_recurring(definition(body), replace=True), "add"),
-                (calls.pause_recurring(NAME, paused=True), "pause"),
-                (calls.pause_recurring(NAME, paused=False), "resume"),
-                (calls.remove_recurring(NAME), "remove"),
-                (calls.backfill_recurring(NAME, self.born_ms + 1, None), "backfill"),
+                (Definitions(calls).add(definition(body), replace=True), "add"),
+                (Definitions(calls).add(definition(body), replace=True), "add"),
+                (Definitions(calls).pause(NAME, paused=True), "pause"),
+                (Definitions(calls).pause(NAME, paused=False), "resume"),
+                (Definitions(calls).remove(NAME), "remove"),
+                (Definitions(calls).backfill(NAME, self.born_ms + 1, None), "backfill"),
             ][: 5 if self.kill else 6]  # after a death nobody knows when the definition was added
         )
         self.change = self.table.call(steps, what)

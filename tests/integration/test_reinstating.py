@@ -10,6 +10,7 @@ import pytest
 from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.work import Work
 from delaybridge.recurring import stored
+from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
 from tests.rigs.controls_site import PLACE, ControlsSite
@@ -113,7 +114,7 @@ def test_runs_that_redis_knows_to_be_made_stay_so_and_a_backfill_begins_again(
     site.agree()
     (definition,) = (each.definition for each in site.client.recurring.list())
     assert definition is not None
-    sources = site.calls.bucket_for(definition).key("sources")
+    sources = RunMaking(site.calls).bucket_for(definition).key("sources")
     name = keys.recurring(site.namespace)
     fields = json.loads(site.redis.hget(name, "often") or b"")  # type: ignore[arg-type]
     plan = stored.source_of("often", fields["plan"]["birth"])

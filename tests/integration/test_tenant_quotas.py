@@ -12,6 +12,7 @@ import redis
 from delaybridge import Client, Message
 from delaybridge.errors import StoreFull
 from delaybridge.message import Limits
+from delaybridge.recurring.definitions import Definitions
 from delaybridge.store.protocol import keys
 from tests.rigs.api import api
 from tests.rigs.ingest import MakeEntrance, source
@@ -99,10 +100,10 @@ def test_a_backfill_of_a_full_tenant_goes_on_when_there_is_room(
             [Message("memory:q", b"x", delay="1h", tenant="acme", id=id) for id in "ab"]
         )
         with pytest.raises(StoreFull, match=r"acme: limits\.tenant_messages"):
-            table.run(table.calls.backfill_recurring("acme/a", from_ms, table.now_ms))
+            table.run(Definitions(table.calls).backfill("acme/a", from_ms, table.now_ms))
         assert client.stats().delayed == 2
         assert client.cancel("acme/a") == client.cancel("acme/b") == "cancelled"
-        done = table.run(table.calls.backfill_recurring("acme/a", from_ms, table.now_ms))
+        done = table.run(Definitions(table.calls).backfill("acme/a", from_ms, table.now_ms))
         assert done.made == client.stats().delayed == 10
 
 

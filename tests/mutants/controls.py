@@ -107,20 +107,20 @@ MUTANTS = [
         f"{_FIELDS}test_many_are_recorded_by_few_statements_in_transactions_of_their_own",
     ),
     Mutant(
-        "controls: progress is lost", "delaybridge/recurring/resuming.py",
+        "controls: progress is lost", "delaybridge/ledger/comparing/resuming.py",
         "if not entry.birth or control.birth != entry.birth or ", "if True or ",
         "runs that were made before a wipe are made again",
         f"{_STORE}test_runs_that_were_made_are_not_made_again",
     ),
     Mutant(
-        "controls: sources are lost", "delaybridge/recurring/resuming.py",
+        "controls: sources are lost", "delaybridge/ledger/comparing/resuming.py",
         "return max(after_ms, control.made_ms) if control.birth == entry.birth else after_ms",
         "return after_ms",
         "a worker that acts late makes runs again that were made before a wipe",
         f"{_STORE}test_runs_that_were_made_are_not_made_again",
     ),
     Mutant(
-        "controls: the name is read once", "delaybridge/ledger/comparing/reinstating.py",
+        "controls: the name is read once", "delaybridge/store/namespace/ledger_agreement.py",
         "before.healed == after.healed and after.healed", "after.healed",
         "rules that are read while Redis is rebuilt are obeyed",
         _UNIT,

@@ -219,12 +219,12 @@ MUTANTS = [
         "a worker goes on by rules that are not those of Redis", f"{_REINSTATING} -k last_call",
     ),
     Mutant(
-        "controls: a backfill from its second run", "delaybridge/recurring/resuming.py",
+        "controls: a backfill from its second run", "delaybridge/ledger/comparing/resuming.py",
         'int(found.get("from_ms", 1)) - 1', 'int(found.get("from_ms", 1))',
         "the first run of a backfill is lost", f"{_REINSTATING} -k backfill",
     ),
     Mutant(
-        "controls: back to the ledger's run", "delaybridge/recurring/resuming.py",
+        "controls: back to the ledger's run", "delaybridge/ledger/comparing/resuming.py",
         "if at_ms is None or int(at_ms) < plan[2]", "if True",
         "runs that were left out are made", f"{_REINSTATING} -k backfill",
     ),

@@ -13,6 +13,7 @@ from delaybridge.ledger.recording.recorder import Recorder
 from delaybridge.ledger.sql.rows import Control
 from delaybridge.ledger.work import Work
 from delaybridge.store.calls import Calls
+from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.namespace.rule_fields import FIELDS, field_and_place, joined, named, parts
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import LedgerSteps
@@ -62,8 +63,8 @@ class ControlsSite:
 
     @property
     def are_agreed(self) -> bool:
-        found = reinstating.watched(self.namespace, [])
-        return reinstating.agreed(self.store.run_each(found))[0] is not None
+        found = ledger_agreement.watched(self.namespace, [])
+        return ledger_agreement.agreed(self.store.run_each(found))[0] is not None
 
     def wipe(self) -> None:
         self.redis.delete(*(key(self.namespace) for key in EVERY))

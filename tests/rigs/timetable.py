@@ -15,6 +15,8 @@ import msgspec
 from delaybridge.errors import StoreError
 from delaybridge.message import Limits
 from delaybridge.recurring.definition import Definition, due_text
+from delaybridge.recurring.definitions import Definitions
+from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps
 from delaybridge.store.protocol.keys import bucket_of
@@ -87,7 +89,7 @@ class Timetable(AbstractContextManager):
         return self.call(steps).finish()
 
     def add(self, *, replace: bool = False, **fields: Any) -> Any:
-        return self.run(self.calls.add_recurring(definition(**fields), replace=replace))
+        return self.run(Definitions(self.calls).add(definition(**fields), replace=replace))
 
     def sources(self) -> list[str]:
         found = self.store.redis.hkeys(self.world.key("sources"))
@@ -96,7 +98,7 @@ class Timetable(AbstractContextManager):
     def make(self) -> list[Any]:
         """One worker looks until nothing is left to do now."""
         made: list[Any] = []
-        while found := self.run(self.calls.make_runs(now_ms=self.now_ms)):
+        while found := self.run(RunMaking(self.calls).make_runs(now_ms=self.now_ms)):
             made += found
         return made
 

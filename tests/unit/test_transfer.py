@@ -11,6 +11,7 @@ import pytest
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits
 from delaybridge.operate.views.transfer import Contents, checked
+from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.stored import DEFINITIONS_LIMIT
 from delaybridge.settings.durability import MEMORY
 from delaybridge.store.calls import Calls
@@ -35,9 +36,17 @@ class Opened(Calls):
         return 1_800_000_000_000
         yield
 
-    def check_definition(self, *args: Any) -> Any:
-        self.checks += 1
-        return super().check_definition(*args)
+
+@pytest.fixture(autouse=True)
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Definitions.check
+
+    def check(self: Definitions, *args: Any) -> Any:
+        assert isinstance(self.calls, Opened)
+        self.calls.checks += 1
+        return plain(self, *args)
+
+    monkeypatch.setattr(Definitions, "check", check)
 
 
 def document_of(count: int) -> dict[str, Any]:

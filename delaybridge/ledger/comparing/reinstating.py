@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.comparing import older_ledger
+from delaybridge.ledger.comparing.resuming import resume_plans
 from delaybridge.ledger.sql.rows import DEFINITION, RULE, Control, ControlName
 from delaybridge.ledger.work import Work
 from delaybridge.recurring.definition import DEFINITION_BYTES, is_name
-from delaybridge.recurring.resuming import resume_plans
-from delaybridge.recurring.runs import Making
+from delaybridge.recurring.runs import RunMaking
+from delaybridge.store.messages.scheduling import Scheduling
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rule_fields import controls_of, field_and_place, joined, parts
 from delaybridge.store.namespace.rules import PLACE_BYTES, RULE_BYTES
@@ -43,46 +43,6 @@ _UNDER_WAY_MS = 15_000  # no two transactions take longer; who began it may have
 _STORED_BYTES = 4 * DEFINITION_BYTES  # while a change is under way it is there twice
 
 Here = dict[ControlName, Control]
-
-
-class Agreement(NamedTuple):
-    """How far Redis agrees with the ledger: what `controls` says."""
-
-    healed: str = ""
-    rules: int = 0
-    definitions: int = 0
-
-
-def watched(namespace: str, asked: Sequence[RedisCommand[Any]]) -> list[RedisCommand[Any]]:
-    """These commands, and what tells whether they were answered by what agrees with the ledger."""
-    name = keys.controls(namespace)
-    look = plain("HMGET", name, "healed", "rules", "definitions", parse=_read_agreement)
-    return [look, *asked, look, registry.info("server", name)]
-
-
-def agreed(found: Sequence[Any]) -> tuple[Agreement | None, Sequence[Any]]:
-    """What the replies to `watched` tell, None: they do not agree; and those to the commands."""
-    before, *own, after, about = found
-    if any(isinstance(each, Exception) for each in (before, after, about)):
-        return None, own
-    run = about.get("run_id", "")
-    # The name of the comparison tells that nothing was lost and brought back in between.
-    is_same = before.healed == after.healed and after.healed.startswith(f"{run}:")
-    return (before if is_same and run else None), own
-
-
-def refuse_if_lost(namespace: str) -> Steps[None]:
-    """Raise LedgerUnavailable if Redis may lack what the ledger has."""
-    found = yield watched(namespace, [])
-    if agreed(found)[0] is None:
-        what = "Redis may have lost it, and workers bring it back from the ledger"
-        raise LedgerUnavailable(f"ledger: {what}; nothing was changed: call again")
-
-
-def _read_agreement(reply: Sequence[bytes | None]) -> Agreement:
-    healed, *counts = reply
-    rules, definitions = (int(each) if each and each.isdigit() else 0 for each in counts)
-    return Agreement((healed or b"").decode(errors="replace"), rules, definitions)
 
 
 def unrecorded(
@@ -162,7 +122,7 @@ class Comparison(NamedTuple):
         return f"?{self.name}" if self.name else ""
 
 
-def agree(calls: Making, records: ControlRecords, who: str) -> LedgerSteps[int | None]:
+def agree(calls: Scheduling, records: ControlRecords, who: str) -> LedgerSteps[int | None]:
     """Bring Redis and the ledger into agreement: how many were reinstated.
 
     who: a name of the caller's own, letters and digits. None: something was changed meanwhile, or
@@ -186,7 +146,7 @@ def agree(calls: Making, records: ControlRecords, who: str) -> LedgerSteps[int |
             return None
         changed += found
     for page in pages(both.definitions):
-        yield from resume_plans(calls, page, comparison.now_ms)
+        yield from resume_plans(RunMaking(calls), page, comparison.now_ms)
     (found,) = yield [reinstate(namespace, comparison, healed=comparison.name)]
     return None if found < 0 else changed
 

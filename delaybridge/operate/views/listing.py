@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from delaybridge.message import State
-from delaybridge.store.messages.reading import with_reasons
+from delaybridge.store.messages.lookups import with_reasons
 from delaybridge.store.messages.record_filters import ANY, Conditions
 from delaybridge.store.messages.selection import span_scores, within
 from delaybridge.store.namespace.namespace import Namespace

@@ -18,6 +18,7 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Destination, MessagePlan
 from delaybridge.operate.views.destinations import within
 from delaybridge.recurring.definition import Definition
+from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.stored import DEFINITIONS_LIMIT
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import rules
@@ -66,7 +67,7 @@ def contents(calls: Calls) -> Steps[Contents]:
     known = rules.understood(stored)
     definitions: dict[str, Definition] = {}
     unreadable = [(DESTINATIONS, place) for place in known.odd]
-    for each in (yield from calls.all_recurring()):
+    for each in (yield from Definitions(calls).list_all()):
         if each.definition is None:
             unreadable.append((RECURRING, each.name))
         else:
@@ -97,7 +98,7 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
         if number % _PIECE == 0:
             yield ()
         try:
-            definition = calls.check_definition(_definition(fields), now_ms)
+            definition = Definitions(calls).check(_definition(fields), now_ms)
             if definition.name in definitions:
                 raise MessageError("twice", "name", f"{definition.name!r} is given twice")
             definitions[definition.name] = definition
@@ -138,9 +139,9 @@ def write(calls: Calls, wanted: Contents, one: Difference) -> Steps[None]:
     """Do one part of an import."""
     if one.section == RECURRING:
         if one.word == "removed":
-            yield from calls.remove_recurring(one.name)
+            yield from Definitions(calls).remove(one.name)
         else:
-            yield from calls.add_recurring(wanted.definitions[one.name], replace=True)
+            yield from Definitions(calls).add(wanted.definitions[one.name], replace=True)
         return
     if one.word == "removed":
         yield from rules.remove(calls.namespace, one.name)

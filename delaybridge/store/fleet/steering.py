@@ -9,7 +9,7 @@ from delaybridge.store.namespace.rules import Change, Rule, place_of
 from delaybridge.store.protocol.command import Steps
 
 
-class Steering(Namespace):
+class RuleChanges(Namespace):
     """The calls that steer destinations; workers obey within a second."""
 
     def steer(self, place: str, change: Change) -> Steps[Rule]:

@@ -114,8 +114,10 @@ def add(call: Invocation, name: str, destination: str, body: str | None, **given
 
     definition = definition_of(name, destination, content, **given)
     definition = structs.replace(definition, start_ms=bounds_ms[0], end_ms=bounds_ms[1])
+    from delaybridge.recurring.definitions import Definitions
+
     with call.client() as client:
-        answer = client.run(lambda calls: calls.add_recurring(definition, replace=replace))
+        answer = client.run(lambda calls: Definitions(calls).add(definition, replace=replace))
         preview = preview_of_definition(definition, 1, call.now_ms(client))
         data = {"name": name, "answer": answer.value, "next": _iso(preview.times[:1])}
         next_run = f"next {_shown(preview.times[0])}" if preview.times else "no further run"
@@ -175,8 +177,10 @@ def show(call: Invocation, name: str) -> None:
 @pass_call
 def pause(call: Invocation, name: str) -> None:
     """Make no further run, and cancel those that are not due."""
+    from delaybridge.recurring.definitions import Definitions
+
     with call.client() as client:
-        found = client.run(lambda calls: calls.pause_recurring(name, paused=True))
+        found = client.run(lambda calls: Definitions(calls).pause(name, paused=True))
     _say_ended(call, name, "paused", _known(found, name))
 
 
@@ -185,8 +189,10 @@ def pause(call: Invocation, name: str) -> None:
 @pass_call
 def resume(call: Invocation, name: str) -> None:
     """Go on with the first run from now on; those in between are not made."""
+    from delaybridge.recurring.definitions import Definitions
+
     with call.client() as client:
-        found = client.run(lambda calls: calls.pause_recurring(name, paused=False))
+        found = client.run(lambda calls: Definitions(calls).pause(name, paused=False))
         _say_ended(call, name, "resumed", _known(found, name))
         warn(call, client)
 
@@ -214,9 +220,11 @@ def backfill(call: Invocation, name: str, from_ms: int, to_ms: int | None) -> No
     Runs that were made, by the plan or by another backfill, are not made again. If it is
     interrupted, repeat it: it goes on where it ended.
     """
+    from delaybridge.recurring.definitions import Definitions
+
     with call.client() as client:
         found = _known(
-            client.run(lambda calls: calls.backfill_recurring(name, from_ms, to_ms)), name
+            client.run(lambda calls: Definitions(calls).backfill(name, from_ms, to_ms)), name
         )
         span = f"{moment(found.from_ms)} until {moment(found.to_ms)}"
         text = f"{name}  {found.made} runs made, {found.known} had been made before  {span}"
@@ -230,8 +238,10 @@ def backfill(call: Invocation, name: str, from_ms: int, to_ms: int | None) -> No
 @pass_call
 def rm(call: Invocation, name: str, idempotently: bool) -> None:
     """Remove a definition, and cancel its runs that are not due."""
+    from delaybridge.recurring.definitions import Definitions
+
     with call.client() as client:
-        found = client.run(lambda calls: calls.remove_recurring(name))
+        found = client.run(lambda calls: Definitions(calls).remove(name))
     if found is None and idempotently:
         found = {}
     _say_ended(call, name, "removed", _known(found, name))

@@ -9,26 +9,26 @@ import msgspec
 
 from delaybridge.ledger.sql.rows import Control
 from delaybridge.recurring import stored
-from delaybridge.recurring.runs import Making
+from delaybridge.recurring.runs import RunMaking
 from delaybridge.recurring.stored import DefinitionEntry, Progress
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import RedisCommand, Steps, plain
 from delaybridge.store.protocol.verbs import Bucket
 
 
-def resume_plans(calls: Making, controls: Sequence[Control], now_ms: int) -> Steps[None]:
+def resume_plans(runs: RunMaking, controls: Sequence[Control], now_ms: int) -> Steps[None]:
     """Let each definition go on after the last run that was made, which the ledger knows.
 
     The buckets, and the progress, may have forgotten runs that were made. How many were missed
     before is not known any more, nor which of those in between.
     """
-    state = keys.recurring_state(calls.namespace)
+    state = keys.recurring_state(runs.calls.namespace)
     (raws,) = yield [plain("HMGET", state, *(each.name for each in controls))]
     entries = [
         (each, stored.read_entry(each.name, each.value, raw or b""))
         for each, raw in zip(controls, raws, strict=True)
     ]
-    plans = [plan for each, entry in entries for plan in _plans(calls, each, entry)]
+    plans = [plan for each, entry in entries for plan in _plans(runs, each, entry)]
     if not plans:
         return
     known = yield [plain("HGET", name, source) for name, source, _ in plans]
@@ -40,20 +40,20 @@ def resume_plans(calls: Making, controls: Sequence[Control], now_ms: int) -> Ste
     for each, entry in entries:
         if (progress := _progress(each, entry, now_ms)) is not None:
             raw = msgspec.json.encode(progress)
-            behind.append(stored.define(calls.namespace, entry, entry.raw, raw, now_ms))
+            behind.append(stored.define(runs.calls.namespace, entry, entry.raw, raw, now_ms))
     if behind:
         yield behind
 
 
 def _plans(
-    calls: Making, control: Control, entry: DefinitionEntry
+    runs: RunMaking, control: Control, entry: DefinitionEntry
 ) -> Iterator[tuple[str, str, int]]:
     """Key, field and last run of each plan of a definition that its bucket must know."""
     was = stored.read_entry(entry.name, stored.encoded(entry.fields.get("was") or {}))
     for each in (entry, was):
         if each.definition is not None and each.birth:
             last_ms = _last_ms(control, each)
-            bucket = calls.bucket_for(each.definition)
+            bucket = runs.bucket_for(each.definition)
             yield bucket.key("sources"), stored.source_of(entry.name, each.birth), last_ms
             yield from _backfill(bucket, each)
 

@@ -1,4 +1,4 @@
-"""Reading: one message by its id, in any state, with the reason why it waits."""
+"""Lookups: one message by its id, in any state, with the reason why it waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delaybridge.store.protocol.stored import Stored, stored
 from delaybridge.store.protocol.troubles import ORPHANED, WorkerTroubles, first_word
 
 
-class Reading(Namespace):
+class Lookups(Namespace):
     """The calls that look up messages; they change nothing."""
 
     def get(self, id: str, key: bytes | None) -> Steps[Stored | None]:
