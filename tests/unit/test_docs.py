@@ -27,7 +27,10 @@ UNPROVEN = {"000-23", "003-Q1", "7", "dynamic partitions"}  # not needed, not th
 TEST = re.compile(r"`(tests/[\w/]+\.py)::((?:\w+::)?\w+)`")
 CELL = re.compile(r"`(F\d+[\w-]*)`")
 FILE = re.compile(r"`([\w/]+\.(?:py|lua))`")
-INTERNALS = ROOT / "docs" / "internals.md"
+INSIDE = [
+    *(ROOT / "docs" / f"{name}.md" for name in ("internals", "decisions")),
+    *sorted((ROOT / "docs").glob("inside-*.md")),
+]
 FILE_IN_A_ROOM = re.compile(r"`(\w+/[\w/]+\.(?:py|lua))[:`]")
 NAME_IN_A_FILE = re.compile(r"`([\w/]+\.py): (\w+)`")
 
@@ -46,10 +49,11 @@ def test_every_link_leads_to_a_file_and_a_title(page: Path) -> None:
             assert anchor in anchors(target), f"{page.name}: {path}#{anchor}"
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
-    reached = {path for path, _ in LINK.findall((ROOT / "README.md").read_text())}
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"docs/{page.name}" in reached
+def test_the_index_has_every_page_once() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = [path for path, _ in LINK.findall(index.read_text()) if "/" not in path]
+    assert sorted(listed) == sorted(p.name for p in index.parent.glob("*.md") if p != index)
+    assert "docs/README.md" in {path for path, _ in LINK.findall((ROOT / "README.md").read_text())}
 
 
 def test_the_pages_name_options_that_exist() -> None:
@@ -130,15 +134,15 @@ def test_every_row_of_what_happens_with_a_ledger_names_tests_and_cells_that_exis
         assert not CELL.sub("", TEST.sub("", proof)).strip(", "), what
 
 
-@pytest.mark.parametrize(("page", "pattern"), [(FEATURES, FILE), (INTERNALS, FILE_IN_A_ROOM)])
-def test_the_pages_name_files_that_exist(page: Path, pattern: re.Pattern[str]) -> None:
-    named = set(pattern.findall(page.read_text()))
+@pytest.mark.parametrize("page", [FEATURES, *INSIDE], ids=lambda page: page.name)
+def test_the_pages_name_files_that_exist(page: Path) -> None:
+    named = set((FILE if page == FEATURES else FILE_IN_A_ROOM).findall(page.read_text()))
     assert named
     assert [n for n in named if not (ROOT / n).exists() and not (PACKAGE / n).exists()] == []
 
 
-def test_the_internals_page_names_functions_that_exist() -> None:
-    named = NAME_IN_A_FILE.findall(INTERNALS.read_text())
+def test_the_inside_pages_name_functions_that_exist() -> None:
+    named = [each for page in INSIDE for each in NAME_IN_A_FILE.findall(page.read_text())]
     assert named
     for file, name in named:
         assert re.search(rf"(def|class) {name}\b", (PACKAGE / file).read_text()), f"{file}: {name}"

@@ -1,0 +1,160 @@
+"""The rooms of the package and their arrows, drawn from the imports: `python -m tools.rooms`.
+
+An arrow leads from a room to one that it imports. Those that follow from others are left out: if A
+imports B and B imports C, there is no arrow from A to C.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+from tools.imports import imports, rooms
+from tools.picture import Box, picture, text
+
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "rooms.svg"
+# From the lowest to the highest, as tests/unit/test_layers.py holds them.
+ENGINE = (
+    *("message", "amqp", "accept", "settings"),
+    *("store/protocol", "store/redis", "store/namespace", "store/messages", "store/fleet", "store"),
+    *("client", "publish", "publish/rabbitmq", "publish/kafka"),
+    *("scan/leases", "scan/lanes", "scan/wheel", "scan", "worker"),
+)
+ANNEXES = (
+    *("ledger", "recurring", "publishers", "dedup", "outbox", "intercept", "ingest"),
+    *("operate", "serve"),
+)
+_ROW, _WIDTH, _MARGIN = 52, 900, 60
+_BOX_HEIGHT, _LETTER, _BEND = 30, 8, 9.0
+Arrows = dict[str, set[str]]
+
+
+def drawn() -> str:
+    """The whole picture as SVG text."""
+    arrows = _without_shortcuts(_downward())
+    levels = _levels(arrows)
+    ways = [_way(upper, lower, levels) for upper in arrows for lower in sorted(arrows[upper])]
+    at = _places(ways, levels)
+    height = (max(levels.values()) + 1) * _ROW
+    bottom = height - _ROW / 2
+
+    def y_of(level: float) -> float:
+        return bottom - level * _ROW
+
+    first = min(levels[room] for room in ANNEXES)
+    border = (y_of(first) + y_of(first - 1)) / 2
+    parts = [
+        f'<rect width="{_WIDTH}" height="{border:g}" fill="#fff8e6" style="stroke: none"/>',
+        text(50, border - 10, "annexes", "small"),
+        text(50, border + 18, "engine", "small"),
+        *(_line([(at[n], y_of(_level(n, levels))) for n in way]) for way in ways),
+    ]
+    for room in levels:
+        fill = "#ffe7b3" if room in ANNEXES else "#ddf4ff"
+        width = len(room) * _LETTER + 16
+        parts.append(Box(room, at[room], y_of(levels[room]), width, _BOX_HEIGHT, fill).drawn())
+    return picture(_WIDTH, height, "The rooms and what they import", parts)
+
+
+def _downward() -> Arrows:
+    """What each room imports of the lower ones."""
+    order = {room: place for place, room in enumerate((*ENGINE, *ANNEXES))}
+    found: Arrows = {room: set() for room in sorted(rooms(), key=order.__getitem__)}
+    for upper, lower in imports():
+        if order[lower] < order[upper]:
+            found[upper].add(lower)
+    return found
+
+
+def _reached(room: str, arrows: Arrows) -> set[str]:
+    found: set[str] = set()
+    left = [room]
+    while left:
+        new = arrows.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
+
+
+def _without_shortcuts(arrows: Arrows) -> Arrows:
+    return {
+        room: lower - {far for near in lower for far in _reached(near, arrows)}
+        for room, lower in arrows.items()
+    }
+
+
+def _levels(arrows: Arrows) -> dict[str, int]:
+    """The row of each room, the lowest is 0; every annex is above the whole engine."""
+    levels: dict[str, int] = {}
+
+    def level(room: str) -> int:
+        if room not in levels:
+            levels[room] = 1 + max(map(level, arrows[room]), default=-1)
+        return levels[room]
+
+    top = max(level(room) for room in arrows if room not in ANNEXES)
+    levels = {room: number for room, number in levels.items() if room not in ANNEXES}
+    for room in ANNEXES:
+        level(room)
+        levels[room] = max(levels[room], top + 1)
+    return levels
+
+
+def _way(upper: str, lower: str, levels: dict[str, int]) -> list[str]:
+    """The points that an arrow passes: in each row between its ends it needs a place of its own."""
+    between = range(levels[upper] - 1, levels[lower], -1)
+    return [upper, *(f"{upper}>{lower}@{row}" for row in between), lower]
+
+
+def _level(name: str, levels: dict[str, int]) -> int:
+    return levels[name] if name in levels else int(name.rpartition("@")[2])
+
+
+def _places(ways: list[list[str]], levels: dict[str, int]) -> dict[str, float]:
+    """How far to the right each room and point is: near the middle of its neighbours."""
+    near: Arrows = defaultdict(set)
+    for way in ways:
+        for one, other in pairwise(way):
+            near[one].add(other)
+            near[other].add(one)
+    rows: dict[int, list[str]] = defaultdict(list)
+    for name in sorted({*levels, *near}):
+        rows[_level(name, levels)].append(name)
+    at: dict[str, float] = {}
+    for row in rows.values():
+        _spread(row, levels, at)
+    for turn in range(24):
+        for row in sorted(rows, reverse=turn % 2 == 0):
+            middle = {n: sum(at[o] for o in near[n]) / max(len(near[n]), 1) for n in rows[row]}
+            rows[row].sort(key=lambda name: (middle[name], name))
+            _spread(rows[row], levels, at)
+    return at
+
+
+def _spread(row: list[str], levels: dict[str, int], at: dict[str, float]) -> None:
+    """Give a row its places in this order, with as much room as each needs."""
+    widths = [len(name) * _LETTER + 30 if name in levels else 24 for name in row]
+    gap = max(0.0, (_WIDTH - 2 * _MARGIN - sum(widths)) / (len(row) + 1))
+    x = _MARGIN + gap
+    for name, width in zip(row, widths, strict=True):
+        at[name] = x + width / 2
+        x += width + gap
+
+
+def _line(points: list[tuple[float, float]]) -> str:
+    """A smooth line from the bottom of a box, through points, to the top of another."""
+    (x, y), *between, (to_x, to_y) = points
+    y, to_y = y + _BOX_HEIGHT / 2, to_y - _BOX_HEIGHT / 2 - 1
+    path = f"M{x:.0f} {y:.0f}"
+    for next_x, next_y in [*between, (to_x, to_y)]:
+        bend = (next_y - y) / 2
+        path += (
+            f"C{x:.0f} {y + bend:.0f} {next_x:.0f} {next_y - bend:.0f} {next_x:.0f} {next_y:.0f}"
+        )
+        x, y = next_x, next_y
+    return f'<path d="{path}"/>'
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawn())
