@@ -19,7 +19,7 @@ from statistics import median
 from bench.life import redis_cpu_s
 from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis
 from delaybridge import Message
-from delaybridge.operate.top.picture import Picture, look
+from delaybridge.operate.top.picture import Picture
 
 SPAN_S = 6 * 3600
 REPEATS = 5  # of a horizon, for Redis' CPU
@@ -64,7 +64,7 @@ def main(count: int = 100_000, runs: int = 3) -> None:
             for name, (span, step, destination) in ASKED.items()
         }
         for counting in (False, True):
-            call = partial(look, before=Picture(), counting=counting)
+            call = partial(read_picture, before=Picture(), counting=counting)
             name = "a look of top" + (", destinations too" if counting else "")
             asks[name] = partial(client.run, call)
         for name, ask in asks.items():

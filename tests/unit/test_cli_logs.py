@@ -12,7 +12,7 @@ from delaybridge.operate.terminal.logs import (
     LINE_CHARS,
     JsonFormatter,
     TextFormatter,
-    shown,
+    log_text,
 )
 
 CANARY = "S3CR3T-CANARY-88"
@@ -25,11 +25,11 @@ def record(text: str, **extra: Any) -> logging.LogRecord:
 
 
 def test_a_line_of_the_log_is_bounded_and_without_secrets() -> None:
-    line = shown(f"lost url=redis://:{CANARY}@h reason={'x' * 1000}\nnext")
+    line = log_text(f"lost url=redis://:{CANARY}@h reason={'x' * 1000}\nnext")
     assert CANARY not in line
     assert max(map(len, line.split(" "))) <= FIELD_CHARS + 3
     assert "\n" not in line
-    assert len(shown("word " * 10_000)) <= LINE_CHARS + 3
+    assert len(log_text("word " * 10_000)) <= LINE_CHARS + 3
 
 
 def test_a_log_in_text_has_a_date() -> None:

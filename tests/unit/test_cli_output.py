@@ -17,7 +17,7 @@ from delaybridge.operate.terminal import layout, output, streams
 from delaybridge.operate.terminal.failure import Failure, failure_of
 from delaybridge.operate.terminal.grammar import cursor_of
 from delaybridge.operate.terminal.invocation import Invocation
-from delaybridge.operate.terminal.logs import shown
+from delaybridge.operate.terminal.logs import log_text
 from delaybridge.settings.routes import Route
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import in_time
@@ -53,7 +53,7 @@ def test_hostile_bytes_are_escaped_in_text_and_json(capsys: pytest.CaptureFixtur
     for char in ("\x1b", "\u202e", "\x07", "\x9b", "\r"):
         assert char not in out + err
     assert "\\x1b[31m\\u202e" in out
-    assert shown(f"log {HOSTILE}").count("\n") == 0
+    assert log_text(f"log {HOSTILE}").count("\n") == 0
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_a_process_that_is_silent_for_long_does_not_live() -> None:
     now_s = LIVE_S + 1
     found = health.live(reports.latest, reports.silent())
     assert not found.is_well
-    (silent,) = found.shown["reasons"]
+    (silent,) = found.as_json["reasons"]
     assert silent.startswith("w ") and silent.endswith(" 31 s")
     reports.put("w", report())
     assert health.live(reports.latest, reports.silent()).is_well
@@ -373,7 +373,7 @@ def test_an_ingest_process_is_ready_while_one_source_is_read() -> None:
 
 def test_reasons_contain_no_password_and_are_bounded() -> None:
     url = "amqp://guest:secret@host/"
-    shown = health.Health([f"broker a: {url} \n{'x' * 1000}"] * 50, {}).shown
+    shown = health.Health([f"broker a: {url} \n{'x' * 1000}"] * 50, {}).as_json
     assert "secret" not in str(shown)
     assert "\n" not in shown["reasons"][0]
     assert len(str(shown)) < 10_000

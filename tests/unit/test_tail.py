@@ -120,16 +120,16 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str, dict[str, 
 
 def test_what_is_missing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     tail = printer()
-    tail.take(None)
-    tail.take(text_of(7, told("published", n=1)))
-    tail.take(text_of(7, told("published", n=1)))  # sent again
-    tail.take(text_of(10, told("published", n=2), dropped=3))
-    tail.take(text_of(1, told("published", n=3), instance="restarted"))
+    tail.hear(None)
+    tail.hear(text_of(7, told("published", n=1)))
+    tail.hear(text_of(7, told("published", n=1)))  # sent again
+    tail.hear(text_of(10, told("published", n=2), dropped=3))
+    tail.hear(text_of(1, told("published", n=3), instance="restarted"))
     missing = [fields for _, event, fields in shown(capsys) if event != "published"]
     assert missing[1:] == [{"of": "w", "seconds": 2}, {"of": "w", "lines": 3}]
-    tail.take(StoreUnavailable("redis: gone"))
-    tail.take(StoreUnavailable("redis: still gone"))
-    tail.take(None)
+    tail.hear(StoreUnavailable("redis: gone"))
+    tail.hear(StoreUnavailable("redis: still gone"))
+    tail.hear(None)
     lost, back = shown(capsys)
     assert lost[1] == "redis_lost" and back[1] == "redis_back"
     assert "events may be missing" in lost[2]["hint"] and "missing" in back[2]["hint"]
@@ -139,11 +139,11 @@ def test_a_process_that_falls_silent_is_named_and_a_fleet_that_is(
     capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
     tail = printer()
-    tail.take(None)
+    tail.hear(None)
     for _ in range(20):
         now[0] += 1
         tail.tick(now[0])
-    tail.take(text_of(1))
+    tail.hear(text_of(1))
     for _ in range(20):
         now[0] += 1
         tail.tick(now[0])
@@ -156,11 +156,11 @@ def test_nobody_is_called_silent_because_tail_itself_was_held_up(
     capsys: pytest.CaptureFixture[str], now: list[float]
 ) -> None:
     tail = printer()
-    tail.take(None)
-    tail.take(text_of(1, worker="v"))
-    tail.take(text_of(1))
+    tail.hear(None)
+    tail.hear(text_of(1, worker="v"))
+    tail.hear(text_of(1))
     now[0] += 20  # its reader stopped, or tail itself
-    tail.take(text_of(2))
+    tail.hear(text_of(2))
     tail.tick(now[0])
     assert [event for _, event, _ in shown(capsys)] == ["listening"]
     for _ in range(6):  # both end
@@ -187,13 +187,13 @@ def test_lines_are_chosen_by_destination(
     places = ("rabbitmq:orders", "rabbitmq:orders/close", "rabbitmq:mail")
     tail = printer(destination=wanted)
     lines = [told("published", destination=place, n=n) for n, place in enumerate(places)]
-    tail.take(text_of(1, *lines, told("lease_lost", buckets=[1])))
+    tail.hear(text_of(1, *lines, told("lease_lost", buckets=[1])))
     assert "".join(str(fields["n"]) for _, _, fields in shown(capsys)) == fits
 
 
 def test_lines_are_chosen_by_event(capsys: pytest.CaptureFixture[str]) -> None:
     tail = printer(only="retried,buried")
-    tail.take(text_of(1, told("published"), told("retried"), told("buried"), dropped=1))
+    tail.hear(text_of(1, told("published"), told("retried"), told("buried"), dropped=1))
     assert [event for _, event, _ in shown(capsys)] == ["retried", "buried", "events_missing"]
     assert cli.main(["tail", "--event", "published,retired"]) == 2
     assert capsys.readouterr().err.startswith("error: --event: 'retired'")
@@ -208,13 +208,13 @@ def test_lines_are_chosen_by_event(capsys: pytest.CaptureFixture[str]) -> None:
 def test_anything_else_on_the_channel_is_ignored(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printer().take(text)
+    printer().hear(text)
     assert capsys.readouterr().out == ""
 
 
 def test_hostile_text_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     tail = printer(as_json=False)
-    tail.take(text_of(1, told("\x1b[2J", destination="\x1b[31m", n=2**62), worker="\x1b]0;x\x07"))
+    tail.hear(text_of(1, told("\x1b[2J", destination="\x1b[31m", n=2**62), worker="\x1b]0;x\x07"))
     out = capsys.readouterr().out
     assert "\x1b" not in out and "\x07" not in out
     assert out.startswith("08:00:00.000  ")

@@ -234,10 +234,10 @@ def test_the_watcher_keeps_its_last_picture_while_redis_is_away_and_heals() -> N
     client.answer = lambda: Picture(stats(), places=places(place("b", 1, paused=True)))
     until(lambda: watcher.picture.away_s is None)
     watcher.toggle("a")
-    assert until(watcher.told).startswith("a is paused")
+    assert until(watcher.outcome).startswith("a is paused")
     watcher.toggle("b")
-    assert until(watcher.told).endswith(" changed: redis: gone")
-    assert client.changes == ["pause a"] and watcher.told() == ""
+    assert until(watcher.outcome).endswith(" changed: redis: gone")
+    assert client.changes == ["pause a"] and watcher.outcome() == ""
     client.answer = deny
     until(lambda: watcher.picture.error == "redis: access refused")
     text = shown(watcher.picture)

@@ -104,7 +104,7 @@ def _site(
 
 @dataclass
 class _Site:
-    """What both kinds of demo run on."""
+    """Broker, store and processes, which both kinds of demo need."""
 
     stack: ExitStack
     screen: Screen

@@ -58,7 +58,7 @@ class Target:
 
     @property
     def destination(self) -> str:
-        """The first of them."""
+        """The first of its queues or topics."""
         return self.destinations[0]
 
     def poison(self, *, id: str, delay_s: float) -> Message:

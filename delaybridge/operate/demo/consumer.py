@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Consume until killed."""
+    """Consume until it is killed."""
     source = json.loads(os.environ["SOURCE"])
     (consume_kafka if source.pop("kind") == "kafka" else consume_rabbitmq)(**source)
 

@@ -35,9 +35,9 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _TICK_S, _READY_S = 0.1, 30.0
 _PER_S, _AHEAD_S = 60, 40.0
 KINDS = {"orders": 6, "mails": 3, "invoices": 1}
-"""What is scheduled -> how often; each has a queue or topic of its own."""
+"""Name of a kind of message -> how often it is drawn; each has a queue or topic of its own."""
 _AT_FIRST = 3000
-_SPANS_S = (600, 7200, 86_400, 30 * 86_400)  # how far ahead what is there at first is due
+_SPANS_S = (600, 7200, 86_400, 30 * 86_400)  # how far ahead the first messages are due
 _QUIET_MS, _END_MS = 500, 5000
 _ID = "demo."
 

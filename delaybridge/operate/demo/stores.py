@@ -56,7 +56,7 @@ def place_at(url: str | None) -> Iterator[DemoStore]:
         return
     namespace = f"demo-{token_hex(4)}"
     with closing(Store(url)) as store:
-        store.run([registry.read_birth(namespace)])  # says at once what is wrong with the URL
+        store.run([registry.read_birth(namespace)])  # a wrong URL is refused at once
         about = f"{redact(url)}\n          namespace {namespace}, deleted at the end"
         try:
             yield DemoStore(url, namespace, about)

@@ -41,8 +41,8 @@ class Inspected(NamedTuple):
     error: str
 
     @property
-    def about(self) -> str:
-        """What findings about it begin with."""
+    def label(self) -> str:
+        """`redis`, or `redis HOST:PORT` on a Cluster: what its findings are about."""
         return f"redis {self.node}" if self.node else "redis"
 
 
@@ -51,7 +51,7 @@ def servers(store: Store, settings: Settings) -> Iterator[Finding]:
     of = RedisServers.of(settings.redis.url)
     (said,) = store.run([registry.info("server")])  # from now on the masters are known
     _refuse_other_mode(of.mode, said.get("redis_mode", ""))
-    found = look(store)
+    found = inspect_masters(store)
     if of.mode is not Mode.SINGLE:
         yield Finding(OK, "redis", store.about())
     if of.mode is Mode.SENTINEL:
@@ -69,7 +69,7 @@ def servers(store: Store, settings: Settings) -> Iterator[Finding]:
     )
 
 
-def look(store: Store) -> list[Inspected]:
+def inspect_masters(store: Store) -> list[Inspected]:
     """Every master, asked at the same time."""
     nodes = store.nodes()
     # Connected before clocks are read.
@@ -116,12 +116,12 @@ def _told_once(findings: Sequence[Finding], masters: int) -> Iterator[Finding]:
 
 def _silent(each: Inspected) -> Iterator[Finding]:
     what = f"does not answer, its buckets wait: {each.error}"
-    yield Finding(FAIL, each.about, what, "Start it again; a replica would have taken its place")
+    yield Finding(FAIL, each.label, what, "Start it again; a replica would have taken its place")
 
 
 def _one(each: Inspected, is_alone: bool) -> Iterator[Finding]:
     """A master that answers."""
-    info, about = each.info, each.about
+    info, about = each.info, each.label
     name, version = server_name(info), info.get("redis_version", "").split(".")[:2]
     is_new = tuple(int(part) for part in version if part.isdigit()) >= _OLDEST_REDIS
     fact = name if is_alone else f"{name}, {_memory(info)}"

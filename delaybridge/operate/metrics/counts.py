@@ -112,7 +112,7 @@ class Counts:
         self.histograms["scan_batch_messages",].observe(event.messages)
 
     def each(self, metric: str, event: Claimed | FireAllowed | Settled | LeaseAcquired) -> None:
-        """Messages by destination."""
+        """Add the messages of each destination."""
         for destination, messages in event.destinations.items():
             self.totals[metric, self.destination(destination)] += messages
 

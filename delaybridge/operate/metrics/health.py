@@ -28,8 +28,8 @@ class Health(NamedTuple):
         return not self.reasons
 
     @property
-    def shown(self) -> dict[str, Any]:
-        """As JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """The body of the answer to a probe."""
         reasons = [printable(redact_text(reason))[:_CHARS] for reason in self.reasons[:_NAMED]]
         return {"status": "ok" if self.is_well else "failing", "reasons": reasons, **self.details}
 

@@ -17,7 +17,7 @@ from delaybridge.operate.metrics.reader import Reader, Reading
 from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.metrics.server import Response, not_found
 
-_FRESH_S = 1.0  # an answer is given again for so long
+_FRESH_S = 1.0  # for how long an answer is given again
 PATIENCE_S = 6.0  # for Redis
 
 
@@ -44,7 +44,7 @@ class Monitor:
         return not_found()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading, and disconnect from Redis."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._reader.close()
 
@@ -79,5 +79,5 @@ class Monitor:
 
 def _told(found: Health) -> Response:
     status = HTTPStatus.OK if found.is_well else HTTPStatus.SERVICE_UNAVAILABLE
-    body = json.dumps(found.shown).encode() + b"\n"
+    body = json.dumps(found.as_json).encode() + b"\n"
     return Response(status, body, "application/json")

@@ -19,10 +19,10 @@ _COUNTED_S = 10.0  # counting by destination costs Redis more than all others: n
 
 
 class Reading(NamedTuple):
-    """What Redis said. gauges: None if it did not; error: why.
+    """The answer of Redis. gauges: None if it did not answer; error: why.
 
-    skew_s: Redis' clock minus this host's. unowned_s: bucket -> for how long nobody has held it, as
-    far as it was looked at.
+    skew_s: Redis' clock minus this host's. unowned_s: bucket -> for how long no worker has held
+    it, as far as this reader knows.
     """
 
     gauges: Gauges | None = None
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     unowned_s: Mapping[int, float] = {}
 
     def overdue_s(self, reports: Iterable[ProcessReport]) -> float:
-        """How late the oldest message is, in the buckets held here or by nobody.
+        """How late the oldest message is, in the buckets held here or by no worker.
 
         Workers say how late parked ones are; they do not hear of those that are cancelled.
         """
@@ -88,5 +88,5 @@ class Reader:
         return self._counts if is_recent else None
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from Redis for good."""
         self._store.close()

@@ -49,11 +49,11 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Answer requests from now on."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more; returns soon, whatever the clients do."""
+        """Stop answering; returns soon, whatever the clients do."""
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_CLOSE_S)
 

@@ -16,7 +16,7 @@ from delaybridge.settings.urls import kinds_of
 from delaybridge.worker.eventlog import say
 
 _BACKLOG = 64
-_LEASES = 2  # a bucket may be unowned for so many before this is not ready
+_LEASES = 2  # for this many lease times a bucket may be unowned before this is not ready
 
 
 @contextmanager

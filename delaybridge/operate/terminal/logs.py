@@ -21,7 +21,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, whatever the message holds; a traceback follows, indented."""
         level = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
-        line = f"{format_time(int(record.created * 1000))} {level}{shown(record.getMessage())}"
+        line = f"{format_time(int(record.created * 1000))} {level}{log_text(record.getMessage())}"
         return "\n".join([line, *(f"    {part}" for part in trace(self, record))])
 
 
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
         if event := getattr(record, "event", None):
             fields = getattr(record, "fields", {})
             data |= {"event": event, **{name: _bounded(value) for name, value in fields.items()}}
-        data["message"] = shown(record.getMessage())
+        data["message"] = log_text(record.getMessage())
         if lines := trace(self, record):
             data["traceback"] = lines
         return json.dumps(data)
@@ -60,7 +60,7 @@ def configure(*, as_json: bool, verbose: bool) -> None:
     logging.getLogger("pika").setLevel(logging.WARNING if verbose else logging.CRITICAL)
 
 
-def shown(text: str) -> str:
+def log_text(text: str) -> str:
     """A log line: secrets masked, control characters escaped, long words and lines cut."""
     words = printable(redact_text(text[: 2 * LINE_CHARS])).split(" ")
     return _cut(" ".join(_cut(word, FIELD_CHARS) for word in words), LINE_CHARS)

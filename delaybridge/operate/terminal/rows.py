@@ -35,7 +35,7 @@ def paused_row(each: Paused, now_ms: int) -> dict[str, str]:
 
 
 def bucket_row(each: BucketStats, now_ms: int) -> dict[str, str | int]:
-    """Cells of a bucket."""
+    """Cells of a bucket; `?` where its server does not answer."""
     if each.unseen:
         unknown = (">DELAYED", ">IN FLIGHT", ">PARKED", ">DEAD", "NEXT DUE", "OVERDUE", "OWNER")
         return {

@@ -51,7 +51,7 @@ def drop_stdout() -> None:
 
 
 def stdout_is_closed() -> bool:
-    """Whether nobody reads stdout any more; a write would tell, but there may be nothing to say."""
+    """Whether the reader of stdout is gone: a write would fail, but none may be needed."""
     try:
         watch = select.poll()
         watch.register(sys.stdout.fileno(), 0)

@@ -12,7 +12,7 @@ from delaybridge.operate.terminal.grammar import DURATION, Command, option, pass
 from delaybridge.operate.terminal.invocation import Invocation
 
 _LEAST_MS = 200
-_TICK_S = 1.0  # how long Redis has been away is shown by the second
+_TICK_S = 1.0  # how long Redis has been silent is shown by the second
 _INSTEAD = "use: delaybridge stats -i 1s"
 
 
@@ -64,8 +64,8 @@ def _watch(call: Invocation, every_s: float) -> None:
                 if view.toggles:
                     watcher.toggle(view.toggles)
                 elif view.looks_again:
-                    watcher.look_now()
+                    watcher.refresh()
                 view.toggles, view.looks_again = "", False
-                view.note = watcher.told() or view.note
+                view.note = watcher.outcome() or view.note
         finally:
             watcher.stop()

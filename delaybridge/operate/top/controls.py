@@ -50,7 +50,7 @@ class View:
     toggles: str = ""
 
     def press(self, key: str) -> None:
-        """Do what the key says."""
+        """Do what the key stands for."""
         self.note = ""
         if self.helps and key in ("q", "?", "escape"):
             self.helps = False
@@ -87,7 +87,7 @@ class View:
         self.selected = names[places[key]]
 
     def _toggle(self) -> None:
-        """Only what is selected and shown: nobody pauses what they do not see."""
+        """Only a line that is selected and shown: no one pauses a destination unseen."""
         if self.tab != DESTINATIONS:
             self.note = "P pauses a destination: 2 shows them, j and k select one"
         elif self.selected not in self.names:

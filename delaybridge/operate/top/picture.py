@@ -44,7 +44,7 @@ class Picture:
     is_silent: bool = False
 
 
-def look(calls: Calls, before: Picture, *, counting: bool) -> Steps[Picture]:
+def read_picture(calls: Calls, before: Picture, *, counting: bool) -> Steps[Picture]:
     """Everything at once: the parts travel together. A part that fails keeps its last answer.
 
     Raises StoreUnavailable or StoreDenied.
@@ -69,7 +69,7 @@ def look(calls: Calls, before: Picture, *, counting: bool) -> Steps[Picture]:
 
 
 class Watcher:
-    """Looks again and again on a thread of its own, so that keys work while Redis is away.
+    """Looks again and again on a thread of its own, so that keys work while Redis does not answer.
 
     picture: the last look. changed: called after each.
     """
@@ -80,30 +80,30 @@ class Watcher:
         self._again, self._is_over = threading.Event(), False
         self._counted_s = -COUNT_EVERY_S
         self._toggles: deque[str] = deque()
-        self._said = ""
+        self._outcome = ""
         self._thread = threading.Thread(target=self._run, name="top", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Does not wait: Redis may be away."""
+        """Look no more. Does not wait: Redis may not answer."""
         self._is_over = True
         self._again.set()
 
-    def look_now(self) -> None:
-        """Look again at once."""
+    def refresh(self) -> None:
+        """Look again at once, without waiting for the next turn."""
         self._counted_s = -COUNT_EVERY_S
         self._again.set()
 
     def toggle(self, place: str) -> None:
-        """Pause this destination, or resume it; `told` says what came of it."""
+        """Pause this destination, or resume it; `outcome` says whether that was done."""
         self._toggles.append(place)
-        self.look_now()
+        self.refresh()
 
-    def told(self) -> str:
-        """What came of the last change, once."""
-        said, self._said = self._said, ""
+    def outcome(self) -> str:
+        """The outcome of the last change; empty when it is asked for again."""
+        said, self._outcome = self._outcome, ""
         return said
 
     def _run(self) -> None:
@@ -111,13 +111,13 @@ class Watcher:
             began_s = time.monotonic()
             self._again.clear()
             while self._toggles:
-                self._said = self._toggled(self._toggles.popleft())
+                self._outcome = self._toggled(self._toggles.popleft())
             self.picture = self._look(began_s)
             self._changed()
             self._again.wait(max(0.0, self._every_s - (time.monotonic() - began_s)))
 
     def _toggled(self, name: str) -> str:
-        """Pause or resume a place; what came of it."""
+        """Pause or resume a place; the outcome, for people."""
         place = next((each for each in self._places() if each.place == name), None)
         is_paused = place is not None and place.rule.paused
         try:
@@ -138,7 +138,7 @@ class Watcher:
         before = self.picture
         counting = began_s - self._counted_s >= COUNT_EVERY_S
         try:
-            found = self._client.run(lambda calls: look(calls, before, counting=counting))
+            found = self._client.run(lambda calls: read_picture(calls, before, counting=counting))
         except Exception as exc:
             since_s = began_s if before.away_s is None else before.away_s
             kind = "" if isinstance(exc, StoreError) else f"{type(exc).__name__}: "

@@ -31,11 +31,11 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
+        """The columns and lines of the terminal."""
         return self._live.console.size
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Replace the page."""
+        """Replace the page by these lines."""
         self._live.update(Text("\n").join(lines), refresh=True)
 
     def wake(self) -> None:
@@ -78,7 +78,7 @@ def taken(*, color: bool) -> Iterator[Terminal]:
         stack.callback(signal.set_wakeup_fd, old_fd)
         live = Live(
             console=console, screen=True, auto_refresh=False,
-            redirect_stdout=False, redirect_stderr=False,  # what stands in hides the encoding
+            redirect_stdout=False, redirect_stderr=False,  # a stand-in hides the encoding
         )  # fmt: skip
         live.start()
         stack.callback(_quietly, live.stop)

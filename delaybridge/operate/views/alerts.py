@@ -38,7 +38,7 @@ class Alert(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The alert in English."""
+        """The whole alert in English."""
         return self.template.format(**self.values)
 
 

@@ -32,7 +32,7 @@ class Burials:
         self._groups: dict[tuple[str, str], DeadGroup] = {}
 
     def add(self, some: Iterable[Stored]) -> None:
-        """Count these, too."""
+        """Count these messages as well."""
         for one in some:
             example, place, at_ms = one.reason or "?", one.destination or "?", one.dead_ms or 0
             word = first_word(example)
@@ -45,5 +45,5 @@ class Burials:
             group.latest_ms = max(group.latest_ms, at_ms)
 
     def groups(self) -> list[DeadGroup]:
-        """The largest first."""
+        """The groups, the largest first."""
         return sorted(self._groups.values(), key=lambda group: -group.messages)

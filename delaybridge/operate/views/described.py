@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
 
 
 def moment(at_ms: int | None) -> str | None:
-    """RFC 3339, or None."""
+    """A time as RFC 3339; None stays None."""
     from delaybridge.times import format_time  # the command line imports this module at its start
 
     return None if at_ms is None else format_time(at_ms)
@@ -91,7 +91,7 @@ def wrong_definitions(definitions: Sequence[Recurring]) -> tuple[dict[str, str],
 
 
 def _rates_data(recent: Recent) -> dict[str, object]:
-    """For programs: rates and lateness by window; null where nobody reported."""
+    """For programs: rates and lateness by window; null where no worker reported."""
     return {
         "rates": {
             window_text(each): {
@@ -109,7 +109,7 @@ def _rates_data(recent: Recent) -> dict[str, object]:
 
 
 def window_text(of: Rates) -> str:
-    """`1s`, `1m`, `15m`."""
+    """The length of a window: `1s`, `1m`, `15m`."""
     return f"{of.window_s}s" if of.window_s < 60 else f"{of.window_s // 60}m"
 
 

@@ -156,7 +156,7 @@ def _place(
     troubles: Sequence[Trouble],
     retrying: Sequence[Retrying],
 ) -> Place:
-    delayed, in_flight, parked, dead = counts.of(place)
+    delayed, in_flight, parked, dead = counts.tallies(place)
     if not parked.messages:  # announced while the last ones went out, as after a pause
         troubles = [each for each in troubles if each.reason != SLOW]
     why = (_why(each, place) for each in troubles if touches(each, place, calls.kinds))
@@ -186,8 +186,8 @@ class PlaceCounts:
                 first_ms = self.next_due_ms.get(place, int(score))
                 self.next_due_ms[place] = min(first_ms, int(score))
 
-    def of(self, place: str) -> list[Tally]:
-        """In each state."""
+    def tallies(self, place: str) -> list[Tally]:
+        """How many messages of a place are in each state."""
         return [tally_of(place, strata) for strata in self._by_state]
 
     def largest(self) -> list[str]:

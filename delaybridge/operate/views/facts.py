@@ -96,7 +96,7 @@ def _sizes(buckets: Sequence[Bucket]) -> list[RedisCommand[Any]]:
 
 
 def _size(sizes: Sequence[Any]) -> tuple[int | None, str]:
-    """The sum, or why there is none."""
+    """The sum, or the reason why it is unknown."""
     failed = next((each for each in sizes if isinstance(each, StoreError)), None)
     return (None, str(failed)) if failed else (sum(size or 0 for size in sizes), "")
 

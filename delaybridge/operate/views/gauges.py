@@ -140,7 +140,7 @@ def _memory(answers: Iterable[Mapping[str, str] | StoreError]) -> Mapping[str, s
 def _alone(
     namespace: str, free: Sequence[Bucket], kinds: Mapping[str, str], now_ms: int
 ) -> Steps[list[BucketStats]]:
-    """The counts of buckets that nobody holds. What a rule holds back is not overdue."""
+    """The counts of buckets that no worker holds. What a rule holds back is not overdue."""
     counts = yield from _counted(free, now_ms)
     if not any(count.overdue_ms for count in counts):
         return counts

@@ -151,7 +151,7 @@ def _estimated(calls: Namespace, counted: Horizon, destination: str) -> Steps[Ho
     is_whole = all(len(each.records) == each.messages for each in samples)
     overall = sum(shares, _Share())
     overdue, *within, later = (
-        share.of(count, overall, is_whole=is_whole)
+        share.applied_to(count, overall, is_whole=is_whole)
         for share, count in zip(
             shares,
             [counted.overdue, *(cell.messages for cell in cells), counted.later],
@@ -191,7 +191,7 @@ class _Share:
             self.squares + other.squares,
         )
 
-    def of(self, count: int, overall: _Share, *, is_whole: bool) -> tuple[int, int]:
+    def applied_to(self, count: int, overall: _Share, *, is_whole: bool) -> tuple[int, int]:
         """This share of `count`, and by how much it may be wrong.
 
         overall: stands in where nothing was sampled. The error is the farther end of Wilson's

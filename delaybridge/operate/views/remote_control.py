@@ -20,7 +20,7 @@ def ask_to_drain(calls: Namespace, worker: str) -> Steps[WorkerInfo]:
     """Ask a worker to give its buckets back and to end, as SIGTERM does.
 
     Returns it as it had announced itself. MessageError: `unknown_worker`: none of that name
-    runs; `worker_too_old`: it is too old to be asked. Then nobody was asked.
+    runs; `worker_too_old`: it is too old to be asked. Then no worker was asked.
     """
     living = yield from _living(calls)
     found = next((each for each in living if each.name == worker), None)

@@ -65,7 +65,7 @@ class Point(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Points in order of time, the last one the latest whole period. None: nobody reported then.
+    """Points in order of time, the last one the latest whole period. None: no worker reported then.
 
     silent: living workers that report nothing, each with the reason, empty if it is of an older
     version or has just started; what they publish is not in the points. missing: why there is no
@@ -145,7 +145,7 @@ def read_rates(calls: Namespace) -> Steps[Recent]:
 
 
 def _look(calls: Namespace, asked: Sequence[str], buckets: int = 0) -> Steps[Any]:
-    """Redis' clock, the slots of each ring by period, what was told of as many buckets, silent
+    """Redis' clock, the slots of each ring by period, the numbers told of this many buckets, silent
     workers, why all is missing."""
     rings = [f"{ring}{n}" for ring in asked for n in range(_SLOTS[ring])]
     # In one command: between two a sample could come.
@@ -217,7 +217,7 @@ def _told(buckets: Sequence[bytes | None], now_s: int) -> dict[str, int] | None:
 
 
 def _before(states: Mapping[str, int], slot: _Slot) -> dict[str, int]:
-    """The states before what a slot counted."""
+    """The states before the period of a slot."""
     return {n: max(0, count - slot.counts.get(_STATE + n, 0)) for n, count in states.items()}
 
 

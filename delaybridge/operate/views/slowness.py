@@ -29,8 +29,8 @@ class ScriptTimes(NamedTuple):
 class SlowCall(NamedTuple):
     """A call that took longer than `slowlog-log-slower-than`, 10 ms unless that is changed.
 
-    what: the script or the command. key: the first of ours. Nothing else is told of its arguments:
-    they hold messages.
+    what: the script or the command. key: the first one of this namespace. Its other
+    arguments are not kept: they hold messages.
     """
 
     at_ms: int

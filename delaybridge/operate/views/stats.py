@@ -83,7 +83,7 @@ class Stats(NamedTuple):
     has made recurring messages that it should have looked at; 0 if it is less than ten seconds.
     redis: how its servers work together, empty for one alone. What is on a server of a Cluster that
     does not answer is missing from all counts: `unseen`.
-    setbacks: Redis came back with an older past, or empty, and nobody has cleared it.
+    setbacks: Redis came back with an older past, or empty, and the alarm has not been cleared.
     """
 
     now_ms: int
@@ -207,7 +207,7 @@ def _steered(
 
 
 def _kept(namespace: str) -> list[RedisCommand[Any]]:
-    """What operators and workers have left there."""
+    """Reads the rules of operators and the alarm of workers."""
     return [rules.read(namespace), history_alarm.read(namespace)]
 
 

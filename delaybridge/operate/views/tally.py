@@ -22,7 +22,7 @@ from delaybridge.store.protocol.verbs import Bucket
 
 MOST_READ, LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
 _AT_ONCE, _MOST_PIPELINES = 300, 128  # messages in a pipeline; pipelines
-_OF_A_CALL = 4  # it costs as much as so many messages
+_OF_A_CALL = 4  # a call costs as much as reading this number of messages
 _KEYS = ("due", "mirror", "parked", "dead")  # of STATES
 _Z = 1.96  # standard errors: 95 of 100 estimates are off by less
 MOST_DESTINATIONS = 200
@@ -56,7 +56,7 @@ class DestinationCounts(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """In all states."""
+        """The messages in all states."""
         return sum(tally.messages for tally in self[1:])
 
 

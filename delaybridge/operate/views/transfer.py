@@ -78,7 +78,7 @@ def contents(calls: Calls) -> Steps[Contents]:
 def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[MessageError]]]:
     """The contents of a document, and the faults, each with the name of its rule or definition.
 
-    Nothing is written. MessageError: the document itself is none, or has too many of them.
+    Nothing is written. MessageError: it is no such document, or has too many of them.
     """
     yield from calls.open()
     now_ms = yield from calls.now_ms()

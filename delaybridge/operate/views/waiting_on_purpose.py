@@ -41,7 +41,7 @@ def paused_places(
     if not paused:
         return []
     counts = PlaceCounts(kinds, [(yield Each(tallies_of(buckets, State.PARKED)))])
-    return [Paused(place, since, *counts.of(place)) for place, since in sorted(paused.items())]
+    return [Paused(place, since, *counts.tallies(place)) for place, since in sorted(paused.items())]
 
 
 def unheld(

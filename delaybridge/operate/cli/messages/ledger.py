@@ -143,7 +143,7 @@ def _audit(call: Invocation, client: delaybridge.Client, record: dict[str, str])
 
 @contextmanager
 def _recording(call: Invocation) -> Iterator[delaybridge.Client]:
-    """A client with the ledger, whatever `durability` says."""
+    """A client that records in the ledger, also if `durability` asks for less."""
     _url(call)
     settings = call.settings.model_copy(update={"durability": Keeping.LEDGER.value})
     with call.client_of(settings) as client:

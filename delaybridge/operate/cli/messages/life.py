@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def life_of(call: Invocation, id: str) -> Life | None:
-    """What the ledger knows of an id; None if there is no ledger, or it does not answer."""
+    """The life of an id, by the ledger; None if there is no ledger, or it does not answer."""
     settings = call.settings
     if not settings.ledger.url:
         return None
@@ -34,7 +34,7 @@ def life_of(call: Invocation, id: str) -> Life | None:
 
 
 def show_life(output: Output, life: Life) -> None:
-    """Its calls and what became of them, as lines."""
+    """Print the calls of a life and how each ended, a line for each."""
     output.line("\nlife, by the ledger:")
     events: list[tuple[int, str]] = []
     for row in life.rows:
@@ -47,7 +47,7 @@ def show_life(output: Output, life: Life) -> None:
 
 
 def described_life(life: Life) -> dict[str, Any]:
-    """The same as JSON."""
+    """A life as JSON, as over HTTP."""
     import msgspec
 
     from delaybridge.ledger.recording.life_of_id import recorded_life

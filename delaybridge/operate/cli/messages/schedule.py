@@ -119,7 +119,7 @@ def _check_combination(
 
 
 def pairs_of(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
-    """NAME=VALUE, split."""
+    """The names and values of options written NAME=VALUE."""
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -128,7 +128,7 @@ def pairs_of(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
 
 
 def properties_of(texts: Sequence[str]) -> dict[str, Any]:
-    """AMQP properties by name."""
+    """AMQP properties by name; those that are numbers as numbers."""
     pairs = [*pairs_of(texts, "-P")]
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:

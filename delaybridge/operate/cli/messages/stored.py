@@ -90,7 +90,7 @@ def page_of(
 
 
 def _why_none(query: Mapping[str, Any], kinds: Mapping[str, str]) -> str:
-    """What may hide messages from the one who asked."""
+    """Why a list may be empty although there are messages."""
     from delaybridge.accept.destination import parse_destination
 
     try:
@@ -119,7 +119,7 @@ def cells_of(item: delaybridge.Stored, now_ms: int) -> Row:
 
 
 def cursor_text(cursor: tuple[float, str]) -> str:
-    """`1795197600450.99:ID`."""
+    """A cursor as lists print it: `1795197600450.99:ID`."""
     score, id = cursor
     return f"{int(score) if score.is_integer() else repr(score)}:{id}"
 

@@ -139,7 +139,7 @@ def _worker_row(each: WorkerInfo, found: Stats) -> Row:
 
 
 def show_buckets(call: Invocation, found: Stats) -> None:
-    """Print the buckets."""
+    """Print the buckets, a row for each."""
     spare = ("LEASE", ">PARKED", ">DEAD", ">IN FLIGHT")
     call.output.table(found.buckets, lambda each: bucket_row(each, found.now_ms), spare=spare)
 

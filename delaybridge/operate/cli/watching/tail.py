@@ -75,7 +75,7 @@ async def _follow(call: Invocation, printer: Printer) -> None:
     try:
         while not stdout_is_closed():
             try:
-                printer.take(await asyncio.wait_for(heard.get(), _TICK_S))
+                printer.hear(await asyncio.wait_for(heard.get(), _TICK_S))
             except TimeoutError:
                 if pump.done():
                     pump.result()
@@ -93,7 +93,7 @@ async def _pump(
     """Texts of the channel; None once subscribed; an error when the subscription is lost."""
 
     def lost(error: DelayBridgeError) -> None:
-        if not heard.full():  # else it is told that some are missing
+        if not heard.full():  # else the next beat shows that some are missing
             heard.put_nowait(error)
 
     async with aclosing(store.listen(channel, lost)) as texts:  # type: ignore[type-var]
@@ -102,7 +102,7 @@ async def _pump(
 
 
 class Printer:
-    """Prints the lines that fit, and what is missing between them."""
+    """Prints the lines that are wanted, and says where lines are missing between them."""
 
     def __init__(self, call: Invocation, destination: str | None, wanted: frozenset[str]) -> None:
         self._output, self._destination, self._wanted = call.output, destination, wanted
@@ -112,7 +112,7 @@ class Printer:
         self._ticked_s = time.monotonic()
         self._is_lost = False
 
-    def take(self, heard: str | DelayBridgeError | None) -> None:
+    def hear(self, heard: str | DelayBridgeError | None) -> None:
         """A text of the channel; None: subscribed; or the error that ended the subscription."""
         from delaybridge.store.fleet.event_channel import read
 
@@ -134,7 +134,7 @@ class Printer:
         Call it every second.
         """
         if (late_s := now_s - self._ticked_s - _TICK_S) > _TICK_S:
-            # It was held up, as by whoever reads its output: what it was told is yet to be read.
+            # It was held up, as by the reader of its output: beats wait that it has not read yet.
             said = self._heard_s.items()
             self._heard_s = {who: min(at + late_s, max(at, now_s)) for who, at in said}
             self._subscribed_s = self._subscribed_s and self._subscribed_s + late_s
@@ -147,7 +147,7 @@ class Printer:
                     self._say(logging.WARNING, "worker_silent", silent=worker, hint=hint)
         if self._subscribed_s and not self._heard_s and not self._is_lost:
             if now_s - self._subscribed_s > _SILENT_S:
-                self._heard_s[""] = float("inf")  # said once
+                self._heard_s[""] = float("inf")  # once
                 hint = "see: delaybridge worker ls; only workers of this version or later tell"
                 self._say(logging.WARNING, "no_worker_heard", hint=hint)
 
