@@ -19,7 +19,7 @@ from statistics import median
 from bench.life import redis_cpu_s
 from bench.rig import BODY, CALL, Bench, Table, open_bench, open_redis
 from delaybridge import Message
-from delaybridge.operate.top.picture import Picture
+from delaybridge.operate.top.picture import Picture, read_picture
 
 SPAN_S = 6 * 3600
 REPEATS = 5  # of a horizon, for Redis' CPU

@@ -126,7 +126,7 @@ def resume(call: Invocation, destination: str) -> None:
 @_OFF
 @pass_call
 def limit(call: Invocation, destination: str, rate: str | None, off: bool) -> None:
-    """Publish at most so many messages a second to D. Limits of broader places hold as well."""
+    """Publish at most N messages a second to D. Limits of broader places hold as well."""
     _check_off(off, "--rate", rate)
     number = None if rate is None else _rate(rate)
     _steer(call, destination, lambda client: client.limit(destination, number))
