@@ -21,7 +21,6 @@ from delaybridge.client.requests import (
 from delaybridge.client.spans import ScheduleSpan
 from delaybridge.client.steering import AsyncSteers
 from delaybridge.client.under_way import ClientStore
-from delaybridge.ledger.recording.recorder import recorder_of, records_of
 from delaybridge.message import (
     Answer,
     Headers,
@@ -40,6 +39,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipts
 from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
@@ -80,7 +80,7 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
         kept = check_durability(durability)
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
-        recorder = recorder_of(kept, ledger, namespace, timeout_s, hot_window_s)
+        recorder = open_recorder(kept, ledger, namespace, timeout_s, hot_window_s)
         self._store = ClientStore(
             redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder
         )
@@ -275,7 +275,7 @@ class AsyncClient(AsyncOverview, AsyncSteers, AsyncPulls):
 
         `async for page in client.select(...)`; each page can be passed to `cancel_many`.
         """
-        walk = Walk(self._requests.calls, selection, records_of(self._store.recorder))
+        walk = Walk(self._requests.calls, selection, self._store.recorder)
         while (page := await self._store.complete(walk.page())) is not None:
             yield page
 

@@ -17,7 +17,6 @@ from delaybridge.client.requests import (
     receipt_unless_conflict,
 )
 from delaybridge.client.steering import Steers
-from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.message import (
     Answer,
     Headers,
@@ -35,6 +34,7 @@ from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.store.redis.store import Store
 from delaybridge.times import At, Delay
@@ -97,7 +97,7 @@ class Client(Many, Overview, Steers, Pulls):
         kept = check_durability(durability)
         calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
         self._requests = Requests(calls)
-        recorder = recorder_of(kept, ledger, namespace, timeout_s, hot_window_s)
+        recorder = open_recorder(kept, ledger, namespace, timeout_s, hot_window_s)
         self._store = Store(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
         calls.placement = self._store
 

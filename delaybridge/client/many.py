@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from delaybridge.client.requests import Key, OfClient, Spread
-from delaybridge.ledger.recording.recorder import records_of
 from delaybridge.message import Answer
 from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.times import At, Delay
@@ -27,7 +26,7 @@ class Many(OfClient):
             MessageError: the selection is wrong.
             StoreDamaged: a bucket is damaged; raised after all others were searched.
         """
-        walk = Walk(self._requests.calls, selection, records_of(self._store.recorder))
+        walk = Walk(self._requests.calls, selection, self._store.recorder)
         while (page := self._store.complete(walk.page())) is not None:
             yield page
 

@@ -20,7 +20,6 @@ from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.storing import EntryStore
-from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.operate.metrics.counts import MOST_DESTINATIONS
 from delaybridge.operate.metrics.reports import ProcessReport
 from delaybridge.publish import PublishOptions
@@ -31,6 +30,7 @@ from delaybridge.settings.urls import kinds_of
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import command, keys, replies
+from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.eventlog import say
@@ -149,7 +149,7 @@ class Ingester(Service):
 
     def _make_store(self) -> None:
         s = self.settings
-        recorder = recorder_of(
+        recorder = open_recorder(
             s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
         )
         self._store = AsyncStore(

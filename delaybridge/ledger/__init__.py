@@ -4,6 +4,6 @@
 read from them. SQLAlchemy is imported when a ledger is opened, and by nothing else.
 """
 
-from delaybridge.ledger.work import Ledger, Work, open_ledger
+from delaybridge.ledger.work import open_ledger
 
-__all__ = ["Ledger", "Work", "open_ledger"]
+__all__ = ["open_ledger"]

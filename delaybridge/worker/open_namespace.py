@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from delaybridge.errors import LedgerUnavailable, StoreUnavailable
-from delaybridge.ledger import Ledger, Work
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import gate, rights
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.service import Service

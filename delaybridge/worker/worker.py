@@ -12,7 +12,6 @@ from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
 from delaybridge.ledger.reconciling.happened import Happened
-from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.ledger.sql.rows import Control, ControlName
 from delaybridge.operate.metrics.reports import ProcessReport
 from delaybridge.operate.metrics.sampler import Sampler
@@ -20,6 +19,7 @@ from delaybridge.scan.leases.fleet import NameTaken
 from delaybridge.scan.leases.lease import OnToken
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
+from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
@@ -80,7 +80,7 @@ class Worker(Service):
         if not s.brokers:
             hint = "add --broker amqp://HOST, DELAYBRIDGE_BROKERS__RABBITMQ or [brokers]"
             say(logging.WARNING, "no_brokers", serves="pull topics only", hint=hint)
-        recorder = recorder_of(
+        recorder = open_recorder(
             s.kept, s.ledger.url, s.namespace, s.redis.timeout_s, s.ledger.hot_window_s
         )
         store = AsyncStore(

@@ -17,11 +17,12 @@ from delaybridge import AsyncClient, Client, Message, Stored
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.ledger.comparing.promotion import promote_due
 from delaybridge.ledger.recording import cold_reads
-from delaybridge.ledger.recording.recorder import recorder_of
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.message import Answer, State
 from delaybridge.operate.views.horizon import read_horizon
 from delaybridge.operate.views.tally import count_by_destination
 from delaybridge.store.messages.selection import Selection, Walk
+from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.crew import Arrived, Crew, note_arrivals
 from tests.rigs.ledgers import LedgerProbe
@@ -87,7 +88,7 @@ def plain(redis_url: str, namespace: str) -> Iterator[Client]:
 def promote(client: Client, until_ms: int) -> int:
     """Promote what is due by then, as a worker does."""
     store = client._store
-    assert store.recorder is not None
+    assert isinstance(store.recorder, LedgerRecorder)
     cold = store.recorder.cold
     buckets = client.run(lambda calls: calls.open())
     window_ms = until_ms - time.time_ns() // 1_000_000
@@ -240,9 +241,7 @@ def test_many_are_estimated_by_a_sample_of_both(client: Client, promoted: float)
     client.schedule_many(messages)
     promote(client, base_ms + round(promoted * count) * 1000)
     assert client.stats().delayed == count
-    found = {
-        each.destination: each.delayed for each in client.run(lambda c: c.counts_by_destination())
-    }
+    found = {each.destination: each.delayed for each in client.run(count_by_destination)}
     assert sum(each.messages for each in found.values()) == pytest.approx(count, rel=0.01)
     (few, error) = min(found.values())
     assert error > 0
@@ -356,7 +355,7 @@ def test_a_window_that_is_none_is_refused(tmp_path: Any, window: Any) -> None:
     from delaybridge.settings.durability import check_durability
 
     with pytest.raises(ConfigError, match="hot_window_s"):
-        recorder_of(check_durability("ledger"), f"sqlite:///{tmp_path}/x", "n", 1, window)
+        open_recorder(check_durability("ledger"), f"sqlite:///{tmp_path}/x", "n", 1, window)
 
 
 async def test_a_worker_promotes_and_delivers_in_time(

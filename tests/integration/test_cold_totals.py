@@ -17,7 +17,8 @@ from delaybridge.ledger.sql import counts
 from delaybridge.ledger.sql.cold import ColdRecords
 from delaybridge.ledger.sql.counts import ColdTotals
 from delaybridge.ledger.sql.records import Records
-from delaybridge.ledger.work import Ledger, Work
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import Ledger
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
 

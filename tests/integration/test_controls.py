@@ -11,10 +11,10 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.ledger.comparing import reinstating
-from delaybridge.ledger.work import Work
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.servers.postgres import PostgresServer

@@ -11,11 +11,10 @@ import pytest
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.sql.rows import Control
-from delaybridge.ledger.work import Work
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rule_fields import controls_of
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Each
+from delaybridge.store.protocol.command import Each, Work
 from tests.rigs.controls_site import ControlsSite
 from tests.rigs.ledgers import made
 

@@ -21,8 +21,9 @@ from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.ledger.sql.database import upgrade
 from delaybridge.ledger.sql.tables import VERSION_TABLE, metadata
-from delaybridge.ledger.work import Work, open_ledger
+from delaybridge.ledger.work import open_ledger
 from delaybridge.message import Answer
+from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import birth
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew

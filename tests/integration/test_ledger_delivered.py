@@ -17,10 +17,9 @@ from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling import reconciling
 from delaybridge.ledger.reconciling.happened import Burial, Happened
 from delaybridge.ledger.reconciling.reconciling import Reconciling
-from delaybridge.ledger.recording.recorder import recorder_of
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.sql.rows import DEAD, IN_FLIGHT, Step
-from delaybridge.ledger.work import Ledger
 from delaybridge.message import Message, new_id
 from delaybridge.scan.leases.fleet import Membership
 from delaybridge.scan.leases.session import Session
@@ -29,6 +28,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.keys import bucket_of
 from delaybridge.store.protocol.record import STAMP
+from delaybridge.store.protocol.recorder import Ledger, open_recorder
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.bucket_session import copy_of, new_session
@@ -196,8 +196,10 @@ async def test_only_what_is_still_to_come_as_it_was_delivered_is_told(
         await crew.client.cancel("again")
         await crew.client.schedule(TO, b"x", delay="1h", id="again")
         happened.left(0, copies, 123)
-        recorder = recorder_of(Durability(Keeping.LEDGER), ledger_url, namespace, DEADLINE_S, 3600)
-        assert recorder is not None
+        recorder = open_recorder(
+            Durability(Keeping.LEDGER), ledger_url, namespace, DEADLINE_S, 3600
+        )
+        assert isinstance(recorder, LedgerRecorder)
         for _ in range(2):  # its answer may be lost
             await happened.tell(recorder.ledger, recorder.records, 0)
             happened.left(0, copies, 123)
@@ -276,7 +278,7 @@ async def test_a_wipe_while_the_ledger_is_told_makes_nothing_come_twice(
 async def taken(crew: Crew) -> tuple[Reconciling, Session]:
     """The ledger's side of a worker, and a session of the only bucket that it verified."""
     store = crew.client._store
-    assert store.recorder is not None
+    assert isinstance(store.recorder, LedgerRecorder)
     ((_, birth),) = await store.run([registry.read_birth(crew.namespace)])
     bucket = Bucket(crew.namespace, 0, birth)
     lease = await store.run_one(bucket.acquire("w:1", TTL_MS))

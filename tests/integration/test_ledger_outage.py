@@ -18,13 +18,15 @@ from sqlalchemy import make_url
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.events import LeaseAcquired, ScannerFailed
 from delaybridge.ingest.process import Ingester
-from delaybridge.ledger import Ledger, Work, open_ledger
+from delaybridge.ledger import open_ledger
 from delaybridge.ledger.reconciling import reconciling
 from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.sql.records import Records
 from delaybridge.operate.doctor.checks import problems
 from delaybridge.settings.settings import Settings
+from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.worker import history_check
 from delaybridge.worker.service import Identity
 from tests.rigs.crew import BUCKETS, Arrived, Crew

@@ -17,13 +17,14 @@ from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.reconciling import attempts, reconciling
 from delaybridge.ledger.reconciling.happened import Happened
 from delaybridge.ledger.reconciling.reconciling import Reconciling
-from delaybridge.ledger.recording.recorder import recorder_of
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.ledger.sql.rows import CANCELLED, DELAYED, PUBLISHED
-from delaybridge.ledger.work import Work
 from delaybridge.scan.leases.session import Session
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace.marks import Marks
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.bucket import NUMBER, TTL_MS, World
 from tests.rigs.bucket_session import copy_of
@@ -42,8 +43,8 @@ class Side:
     def __init__(self, world: World, url: str) -> None:
         self.world, self.probe = world, LedgerProbe(url)
         kept = Durability(Keeping.LEDGER)
-        recorder = recorder_of(kept, url, world.namespace, DEADLINE_S, 3600)
-        assert recorder is not None
+        recorder = open_recorder(kept, url, world.namespace, DEADLINE_S, 3600)
+        assert isinstance(recorder, LedgerRecorder)
         self.recorder = recorder
         self.store = AsyncStore(world.url, recorder=recorder)
         self.happened = Happened("w")

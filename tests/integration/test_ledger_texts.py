@@ -13,9 +13,9 @@ from delaybridge.ingest.entries import Entry, Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.sql.rows import Step
-from delaybridge.ledger.work import Work
 from delaybridge.message import Record, State, encode_record
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Work
 from tests.rigs.ledgers import LedgerProbe
 
 ODD, PRINTABLE = "a\0b\u2028c\\d", "a\\x00b\\u2028c\\d"

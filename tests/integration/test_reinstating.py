@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from delaybridge.ledger.comparing import reinstating
-from delaybridge.ledger.work import Work
 from delaybridge.recurring import stored
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 
 HOUR_MS = 3_600_000

@@ -14,8 +14,8 @@ from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.reconciling.agreeing import Agreeing
 from delaybridge.ledger.sql.rows import DEFINITION, Control
-from delaybridge.ledger.work import Work
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import made
 

@@ -18,8 +18,8 @@ from delaybridge.ingest.entries import Change
 from delaybridge.ingest.storing import store_entries
 from delaybridge.ledger.comparing.agreement import WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
-from delaybridge.ledger.work import Work
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.command import Work
 from tests.rigs.ledgers import LedgerProbe
 
 TO = "memory:a"

@@ -10,9 +10,9 @@ import redis
 
 from delaybridge import Client, Message
 from delaybridge.errors import LedgerUnavailable, StoreDamaged
-from delaybridge.ledger.work import IN_DOUBT
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.protocol.keys import birth
+from delaybridge.store.protocol.recorder import IN_DOUBT
 from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.stories import Actor

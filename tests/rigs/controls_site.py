@@ -9,14 +9,13 @@ import redis as redis_py
 
 from delaybridge import Client
 from delaybridge.ledger.comparing import reinstating
-from delaybridge.ledger.recording.recorder import Recorder
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.ledger.sql.rows import Control
-from delaybridge.ledger.work import Work
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.namespace.rule_fields import FIELDS, field_and_place, joined, named, parts
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.redis.store import Store
 
 PLACE = "kafka:orders"
@@ -49,7 +48,7 @@ class ControlsSite:
         return self.client._requests.calls
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> LedgerRecorder:
         assert self.store.recorder is not None
         return self.store.recorder
 

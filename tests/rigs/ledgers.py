@@ -12,7 +12,8 @@ from delaybridge.ledger.sql.cold import ColdRecords
 from delaybridge.ledger.sql.database import upgrade
 from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.sql.rows import FINISHED, PUBLISHED, LedgerRow
-from delaybridge.ledger.work import Ledger, Work
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import Ledger
 from tests.rigs.waiting import DEADLINE_S
 
 T = TypeVar("T")

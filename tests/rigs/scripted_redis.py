@@ -12,11 +12,10 @@ from sqlalchemy.pool import StaticPool
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.comparing.healing import Standing
-from delaybridge.ledger.recording.recorder import Recorded, Recorder
+from delaybridge.ledger.recording.recorder import LedgerRecorder, RecordedSteps
 from delaybridge.ledger.sql.tables import metadata
-from delaybridge.ledger.work import Work
 from delaybridge.message import ConflictPolicy, OnConflict
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.command import RedisCommand, Work
 from delaybridge.store.protocol.verbs import Bucket
 
 NOW_MS = 1_800_000_000_000
@@ -41,7 +40,7 @@ class ScriptedRedis:
         self._engine = create_engine("sqlite://", poolclass=StaticPool)
         metadata.create_all(self._engine)
         ledger: Any = self
-        self.recorder = Recorder(ledger, "ns", HOT_MS)
+        self.recorder = LedgerRecorder(ledger, "ns", HOT_MS)
         self.replies: dict[str, list[Any]] = {
             "TIME": [NOW_MS * 1000], "HMGET": [Standing()], "HGET": [None], "ZCARD": [0],
             "ZSCORE": [None], "HEXISTS": [1], "INFO": [{"run_id": "run"}], "GET": [(3, "birth")],
@@ -65,7 +64,7 @@ class ScriptedRedis:
         self,
         commands: Sequence[RedisCommand[Any]],
         node_of: Callable[[str], str] = lambda key: "",
-    ) -> Recorded:
+    ) -> RecordedSteps:
         """One pipeline, done."""
         found = self.recorder.record(commands, node_of)
         while (asked := found.asked) is not None:

@@ -11,8 +11,8 @@ import pytest
 from delaybridge.ledger.comparing import agreement
 from delaybridge.ledger.comparing.agreement import Compared, Comparing, compare
 from delaybridge.ledger.comparing.healing import StoredCall
-from delaybridge.ledger.work import Work
 from delaybridge.message import State
+from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import LISTED
 from delaybridge.store.protocol.verbs import Bucket
 

@@ -14,9 +14,8 @@ from delaybridge.ledger.recording import cold_reads
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads
 from delaybridge.ledger.sql.cold import ColdSpan
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow
-from delaybridge.ledger.work import Work
 from delaybridge.message import State
-from delaybridge.store.protocol.command import RedisCommand, as_received, plain
+from delaybridge.store.protocol.command import RedisCommand, Work, as_received, plain
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import Bucket
 

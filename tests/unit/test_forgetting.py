@@ -12,8 +12,8 @@ import pytest
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.reconciling import forgetting
 from delaybridge.ledger.reconciling.silence import Silence
-from delaybridge.ledger.work import Work
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.command import Work
 from tests.rigs.bucket_session import new_session
 
 NOW_MS = 1_000_000_000

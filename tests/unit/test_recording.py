@@ -15,13 +15,12 @@ from delaybridge.errors import (
     StoreUnavailable,
 )
 from delaybridge.ledger.comparing.healing import Standing
-from delaybridge.ledger.recording.recorder import recorder_of
-from delaybridge.ledger.work import IN_DOUBT
 from delaybridge.message import Answer, OnConflict
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.recorder import IN_DOUBT, open_recorder
 from tests.rigs.scripted_redis import (
     BUCKET,
     BUCKETS,
@@ -66,10 +65,10 @@ def test_the_first_error_of_a_pipeline_is_its_outcome(site: ScriptedRedis) -> No
 
 def test_the_hot_window_is_given_in_seconds() -> None:
     kept = Durability(Keeping.LEDGER), "sqlite:////tmp/none.db", "ns", 5.0
-    made = recorder_of(*kept, 12.5)
+    made = open_recorder(*kept, 12.5)
     assert made is not None and made.hot_window_ms == 12_500
     with pytest.raises(ConfigError, match="hot_window_s"):
-        recorder_of(*kept, 9.9)
+        open_recorder(*kept, 9.9)
 
 
 def test_all_rows_of_a_pipeline_are_written_by_the_clocks_of_its_servers(

@@ -13,7 +13,7 @@ from delaybridge.ledger.comparing.agreement import Looked, WantedRows, restore_m
 from delaybridge.ledger.comparing.healing import Presence, Standing
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, LedgerRow
-from delaybridge.ledger.work import Work
+from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.verbs import Bucket
 
 BUCKETS = [Bucket("ns", number, "birth") for number in range(3)]

@@ -22,9 +22,8 @@ from delaybridge.ledger.comparing.healing import (
     stored_calls,
 )
 from delaybridge.ledger.sql.rows import DEAD, DELAYED, EXPIRED, OVER, LedgerRow
-from delaybridge.ledger.work import Work
 from delaybridge.message import State
-from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:

@@ -8,29 +8,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError
 from delaybridge.ledger.comparing.agreement import PAGE_MESSAGES, looked_for
 from delaybridge.ledger.comparing.healing import Presence, restore, standing
 from delaybridge.ledger.sql.rows import DEAD, EXPIRED, LedgerRow, RowName
-from delaybridge.ledger.work import Work
 from delaybridge.message import State
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import Each, LedgerSteps, RedisCommand
+from delaybridge.store.protocol.command import Each, LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.record import UNTRIED, joined_record
+from delaybridge.store.protocol.recorder import LostSlice
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records
-
-
-class LostSlice(NamedTuple):
-    """Some of a bucket. after: where the next slice begins; None after the last."""
-
-    messages: list[Row]
-    after: tuple[int, int] | None
 
 
 def lost(

@@ -17,9 +17,8 @@ from delaybridge.ledger.comparing.agreement import PAGE_MESSAGES, looked_for
 from delaybridge.ledger.comparing.healing import Presence, Standing, restore, standing
 from delaybridge.ledger.comparing.promotion import Promoted
 from delaybridge.ledger.sql.rows import CANCELLED, COLD, LedgerRow, Step
-from delaybridge.ledger.work import Work
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, plain
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work, plain
 from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:

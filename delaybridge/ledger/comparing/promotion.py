@@ -19,9 +19,8 @@ from delaybridge import failpoints
 from delaybridge.ledger.comparing.agreement import bring
 from delaybridge.ledger.comparing.healing import Presence, standing
 from delaybridge.ledger.sql.rows import COLD, LedgerRow, Name
-from delaybridge.ledger.work import Work
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:

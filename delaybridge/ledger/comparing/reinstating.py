@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delaybridge.ledger.comparing import older_ledger
 from delaybridge.ledger.comparing.resuming import resume_plans
 from delaybridge.ledger.sql.rows import DEFINITION, RULE, Control, ControlName
-from delaybridge.ledger.work import Work
 from delaybridge.recurring.definition import DEFINITION_BYTES, is_name
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.messages.scheduling import Scheduling
@@ -30,7 +29,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rule_fields import controls_of, field_and_place, joined, parts
 from delaybridge.store.namespace.rules import PLACE_BYTES, RULE_BYTES
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import Arg, LedgerSteps, RedisCommand, Steps, plain
+from delaybridge.store.protocol.command import Arg, LedgerSteps, RedisCommand, Steps, Work, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 
 if TYPE_CHECKING:

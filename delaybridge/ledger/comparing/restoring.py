@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows, restore_missing
 from delaybridge.ledger.sql.rows import HOT
-from delaybridge.ledger.work import Work
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.command import LedgerSteps, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records

@@ -21,15 +21,14 @@ from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.reconciling.attempts import Attempts
 from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.reconciling.silence import Silence
-from delaybridge.ledger.recording.recorder import Recorder
+from delaybridge.ledger.recording.recorder import LedgerRecorder, recorder_in
 from delaybridge.ledger.sql.rows import Control, ControlName
-from delaybridge.ledger.work import Work
 from delaybridge.scan.leases.copy import Copy
 from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
 from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.command import RedisCommand, Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
@@ -53,7 +52,7 @@ class Agreeing:
     def __init__(
         self,
         store: AsyncStore,
-        recorder: Recorder,
+        recorder: LedgerRecorder,
         calls: Calls,
         destinations: Destinations,
         reconciling: Reconciling,
@@ -219,7 +218,8 @@ def agreeing_of(
     worker: Worker, store: AsyncStore, calls: Calls, reconciling: Reconciling | None
 ) -> Agreeing | None:
     """That of a worker; None: it has no ledger."""
-    if store.recorder is None or reconciling is None:
+    recorder = recorder_in(store.recorder)
+    if recorder is None or reconciling is None:
         return None
     kept = worker.destinations, reconciling, worker.unrecorded
-    return Agreeing(store, store.recorder, calls, *kept)
+    return Agreeing(store, recorder, calls, *kept)

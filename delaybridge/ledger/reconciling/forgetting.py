@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError, StoreUnavailable
 from delaybridge.ledger.reconciling.silence import Silence
-from delaybridge.ledger.recording.recorder import Recorder
-from delaybridge.ledger.work import Ledger, Work
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import Ledger
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records
@@ -22,7 +23,7 @@ _ROWS = 1000  # in one transaction
 
 
 async def forget(
-    recorder: Recorder,
+    recorder: LedgerRecorder,
     retention_s: float,
     sessions: Callable[[], Iterable[Session]],
     store_ms: Callable[[Session], Awaitable[int]],

@@ -27,10 +27,11 @@ from delaybridge.ledger.sql.rows import (
     RowName,
     Step,
 )
-from delaybridge.ledger.work import Ledger, Work
 from delaybridge.scan.leases.copy import Copy
 from delaybridge.scan.leases.exits import ExitReport, Exits
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.worker.eventlog import say
 
 if TYPE_CHECKING:

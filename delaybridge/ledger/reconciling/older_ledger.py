@@ -11,12 +11,11 @@ from delaybridge.errors import StoreError
 from delaybridge.ledger.comparing import older_ledger
 from delaybridge.ledger.comparing.older_ledger import LedgerPast
 from delaybridge.ledger.comparing.promotion import Promoted
-from delaybridge.ledger.recording.recorder import Recorder
-from delaybridge.ledger.work import Work
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.command import RedisCommand, Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
@@ -24,7 +23,7 @@ from delaybridge.worker.eventlog import say
 class OlderLedger:
     """What one worker knows of it, as it looked last: back_ms as in `LedgerPast`."""
 
-    def __init__(self, store: AsyncStore, recorder: Recorder, worker: str) -> None:
+    def __init__(self, store: AsyncStore, recorder: LedgerRecorder, worker: str) -> None:
         self._store, self._ledger, self._worker = store, recorder.ledger, worker
         self._records, self._cold = recorder.records, recorder.cold
         self._namespace = recorder.records.namespace

@@ -38,14 +38,14 @@ from delaybridge.ledger.reconciling.older_ledger import OlderLedger
 from delaybridge.ledger.reconciling.promoting import Promoting
 from delaybridge.ledger.reconciling.rounds import Rounds
 from delaybridge.ledger.reconciling.waiting import WaitingBuckets
-from delaybridge.ledger.recording.recorder import Recorder
-from delaybridge.ledger.work import Work
+from delaybridge.ledger.recording.recorder import LedgerRecorder, recorder_in
 from delaybridge.scan.leases.copy import Copy
 from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
 from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.marks import Marks
+from delaybridge.store.protocol.command import Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
@@ -67,7 +67,7 @@ class Drift(NamedTuple):
 class Reconciling:
     """The ledger's side of one worker. marks: of held buckets, as read in the last second."""
 
-    def __init__(self, store: AsyncStore, recorder: Recorder, happened: Happened) -> None:
+    def __init__(self, store: AsyncStore, recorder: LedgerRecorder, happened: Happened) -> None:
         self._store, self._recorder, self._records = store, recorder, recorder.records
         self._happened, self._worker = happened, happened.worker
         self._cold = recorder.cold
@@ -398,4 +398,5 @@ class Reconciling:
 
 def reconciling_of(store: AsyncStore, happened: Happened) -> Reconciling | None:
     """The ledger's side of a worker; None: it has no ledger."""
-    return None if store.recorder is None else Reconciling(store, store.recorder, happened)
+    recorder = recorder_in(store.recorder)
+    return None if recorder is None else Reconciling(store, recorder, happened)

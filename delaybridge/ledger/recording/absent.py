@@ -14,15 +14,14 @@ from typing import Any
 import msgspec
 
 from delaybridge.errors import LedgerUnavailable, StoreError
-from delaybridge.ledger.recording.doubts import WENT_BACK, of_ledger
 from delaybridge.ledger.recording.ledger_answers import CANCELLED_NOW
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, is_of_redis, is_of_source, named
 from delaybridge.ledger.recording.recording import LiveRows, Recording
 from delaybridge.ledger.recording.tiering import promote_named
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, HOT, LedgerRow, Name
-from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.command import LedgerSteps, Work
+from delaybridge.store.protocol.recorder import WENT_BACK, of_ledger
 from delaybridge.store.protocol.verbs import new_stamp
 
 Steps = LedgerSteps[None]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from delaybridge.ledger.work import Work
 from delaybridge.message import State
-from delaybridge.store.protocol.command import LedgerSteps
+from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.protocol.record import UNTRIED, joined_record
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import Stored, stored

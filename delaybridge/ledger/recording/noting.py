@@ -15,10 +15,9 @@ import msgspec
 
 from delaybridge.errors import LedgerUnavailable, printable
 from delaybridge.ledger.sql.rows import DEFINITION, RULE, Control
-from delaybridge.ledger.work import Work
 from delaybridge.recurring.stored import plan_in
 from delaybridge.store.namespace import rule_fields
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.controls import ControlRecords

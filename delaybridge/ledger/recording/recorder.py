@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError, shown
 from delaybridge.ledger import open_ledger
+from delaybridge.ledger.comparing.lost import lost
 from delaybridge.ledger.recording.absent import Absent
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads, reads_cold
 from delaybridge.ledger.recording.noting import Noting, is_noted
 from delaybridge.ledger.recording.recording import Recording, is_recorded, stores
-from delaybridge.ledger.work import Ledger, Work
-from delaybridge.settings.durability import Durability, Keeping, check_hot_window
+from delaybridge.settings.durability import check_hot_window
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
+from delaybridge.store.protocol.recorder import Ledger, LostSlice, Recorder
+from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:
-    from delaybridge.ledger.sql.records import Records
+    pass
 
 Asked = Work[Any] | Sequence[RedisCommand[Any]]
 Steps = LedgerSteps[None]
@@ -29,7 +31,7 @@ result, or the answers, errors among them."""
 _BY_ID = ("cancel", "reschedule")
 
 
-class Recorder:
+class LedgerRecorder:
     """Records the commands of one namespace."""
 
     def __init__(self, ledger: Ledger, namespace: str, hot_window_ms: int) -> None:
@@ -60,14 +62,20 @@ class Recorder:
 
     def record(
         self, commands: Sequence[RedisCommand[Any]], node_of: Callable[[str], str]
-    ) -> Recorded:
+    ) -> RecordedSteps:
         """Run these commands, and have the ledger know of them.
 
         node_of: the server of a key, as a store says it.
         """
         reads = ColdReads(self.cold, self.totals, self._counts, commands)
         recording = Recording(self.cold, self.controls, self.hot_window_ms, reads.commands)
-        return Recorded(recording.answers, self._record(reads, recording, node_of))
+        return RecordedSteps(recording.answers, self._record(reads, recording, node_of))
+
+    def lost(
+        self, bucket: Bucket, after: tuple[int, int], to: str | None = None
+    ) -> LedgerSteps[LostSlice]:
+        """Messages of a bucket that Redis lacks, by due time and call, after these two."""
+        return lost(bucket, self.records, after, to)
 
     def _record(
         self, reads: ColdReads, recording: Recording, node_of: Callable[[str], str]
@@ -88,19 +96,13 @@ class Recorder:
 
 
 def recorder_of(
-    durability: Durability,
-    url: str | None,
-    namespace: str,
-    timeout_s: float,
-    hot_window_s: float,
-) -> Recorder | None:
-    """The recorder of a store; None: there is no ledger.
+    url: str | None, namespace: str, timeout_s: float, hot_window_s: float
+) -> LedgerRecorder:
+    """The recorder of a store, as `store.protocol.recorder.open_recorder` opens it.
 
     url, hot_window_s: as in the settings. ConfigError: there is no URL, or no driver for it, or the
     window is out of range.
     """
-    if durability.mode is not Keeping.LEDGER:
-        return None
     try:
         checked = check_ledger_url(str.__str__(url or ""))
     except ValueError as exc:
@@ -112,26 +114,17 @@ def recorder_of(
     except ValueError as exc:
         raise ConfigError(f"hot_window_s: got {shown(hot_window_s)}; give {exc}") from None
     ledger = open_ledger(checked, timeout_s=timeout_s)
-    return Recorder(ledger, namespace, round(hot_window_s * 1000))
+    return LedgerRecorder(ledger, namespace, round(hot_window_s * 1000))
 
 
-def records_of(recorder: Recorder | None) -> Records | None:
-    """The records of a store's namespace; None: it has no ledger."""
-    return None if recorder is None else recorder.records
+def recorder_in(recorder: Recorder | None) -> LedgerRecorder | None:
+    """The recorder of a store, with all that a worker's ledger side needs of it."""
+    assert recorder is None or isinstance(recorder, LedgerRecorder)
+    return recorder
 
 
-def ledger_of(recorder: Recorder | None) -> Ledger:
-    """The ledger of a store; ConfigError if it has none."""
-    if recorder is None:
-        raise ConfigError("ledger: not configured; set durability to ledger, and ledger.url")
-    return recorder.ledger
-
-
-class Recorded:
-    """Commands that are being recorded, step by step.
-
-    asked: what is to be done next; None: it is done. answers: of each command, errors among them.
-    """
+class RecordedSteps:
+    """Commands that are being recorded, as `store.protocol.recorder.Recorded` says."""
 
     def __init__(self, answers: list[Any], steps: Steps) -> None:
         self.answers, self._steps = answers, steps

@@ -25,17 +25,16 @@ from delaybridge.errors import (
 from delaybridge.ledger.comparing.healing import Standing, standing_at
 from delaybridge.ledger.recording import tiers
 from delaybridge.ledger.recording.acted import ActedOn, due_now, naming, read_acted, read_replaced
-from delaybridge.ledger.recording.doubts import WENT_BACK, in_doubt, of_ledger
 from delaybridge.ledger.recording.ledger_answers import UNDOING, Effects
 from delaybridge.ledger.recording.ledger_rows import is_of_source, marks_of, rows_of
 from delaybridge.ledger.recording.noting import plans_in
 from delaybridge.ledger.recording.tiering import bring_lost, for_redis, separate
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, RowName
-from delaybridge.ledger.work import Work
 from delaybridge.message import Answer
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import replies
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
+from delaybridge.store.protocol.recorder import WENT_BACK, in_doubt, of_ledger
 from delaybridge.store.protocol.verbs import new_stamp
 
 if TYPE_CHECKING:

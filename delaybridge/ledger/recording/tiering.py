@@ -15,9 +15,8 @@ from delaybridge.ledger.comparing.promotion import promote
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES
 from delaybridge.ledger.recording.tiers import NOW, replaces
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, Name, RowName
-from delaybridge.ledger.work import Work
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, plain
+from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.verbs import Bucket
 

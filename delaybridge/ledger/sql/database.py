@@ -15,8 +15,9 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from delaybridge.errors import DelayBridgeError, LedgerRefused, LedgerUnavailable, printable
 from delaybridge.ledger.sql import engines, schema
-from delaybridge.ledger.work import IN_DOUBT, Work
 from delaybridge.settings.urls import redact_text
+from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.recorder import IN_DOUBT
 
 T = TypeVar("T")
 _TRIES = 3

@@ -121,7 +121,8 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
     """Whether the ledger's database answers, and has the tables of this version."""
     if not settings.ledger.url:
         return
-    from delaybridge.ledger import Work, open_ledger
+    from delaybridge.ledger import open_ledger
+    from delaybridge.store.protocol.command import Work
 
     try:
         ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)

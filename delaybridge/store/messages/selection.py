@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from delaybridge.accept.destination import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
-from delaybridge.ledger.comparing.lost import lost
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.messages.record_filters import Conditions
@@ -20,13 +19,11 @@ from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import place_of, places_of
 from delaybridge.store.protocol.command import Each, LedgerSteps, RedisCommand, Steps
 from delaybridge.store.protocol.record import due_score, split_record
+from delaybridge.store.protocol.recorder import Recorder
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import stored
 from delaybridge.store.protocol.troubles import first_word
 from delaybridge.store.protocol.verbs import Bucket
-
-if TYPE_CHECKING:
-    from delaybridge.ledger.sql.records import Records
 
 # In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)
@@ -81,11 +78,11 @@ class Walk:
     """
 
     def __init__(
-        self, namespace: Namespace, selection: Selection, records: Records | None = None
+        self, namespace: Namespace, selection: Selection, recorder: Recorder | None = None
     ) -> None:
-        """records: of the ledger, if there is one: what Redis lost is found, too."""
+        """recorder: of the store, if it has one: what Redis lost is found, too."""
         _check(selection)
-        self._namespace, self._selection, self._records = namespace, selection, records
+        self._namespace, self._selection, self._recorder = namespace, selection, recorder
         self._span_ms = (selection.due_from_ms, selection.due_to_ms)
         self._conditions = Conditions(header=selection.header, attempts=selection.attempts)
         self._is_brief = (
@@ -133,15 +130,15 @@ class Walk:
         ]
 
     def _lost(self) -> list[None]:
-        is_any = self._records is not None and {*_BY_RECORD} & {*self._selection.states}
+        is_any = self._recorder is not None and {*_BY_RECORD} & {*self._selection.states}
         return [None] if is_any else []
 
     def _lost_page(self, bucket: Bucket) -> LedgerSteps[list[Selected]]:
-        assert self._records is not None
+        assert self._recorder is not None
         first_ms, last_ms = self._span_ms
         after = self._after or (int(first_ms or 0), -1)
         try:
-            found = yield from lost(bucket, self._records, after, self._place or self._wanted)
+            found = yield from self._recorder.lost(bucket, after, self._place or self._wanted)
         except StoreError as exc:
             yield from self._damaged(bucket, exc)
             self._advance(None)

@@ -16,8 +16,6 @@ from delaybridge.errors import (
     StoreUnavailable,
     StoreWiped,
 )
-from delaybridge.ledger.recording.doubts import of_ledger
-from delaybridge.ledger.work import IN_DOUBT
 from delaybridge.message import Limits
 from delaybridge.settings.durability import MEMORY, Durability, Keeping
 from delaybridge.settings.namespace import check_buckets, check_namespace
@@ -28,6 +26,7 @@ from delaybridge.store.namespace.quota import Quota
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, store_wide_error
 from delaybridge.store.protocol.ids import Ids
+from delaybridge.store.protocol.recorder import IN_DOUBT, of_ledger
 from delaybridge.store.protocol.verbs import Bucket
 
 DEFAULT_BUCKETS = 16

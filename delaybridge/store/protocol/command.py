@@ -7,13 +7,13 @@ replies. `Store.complete` and `AsyncStore.complete` run it to its end.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
-from delaybridge.ledger.work import Work
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
@@ -47,6 +47,13 @@ def plain(
     return RedisCommand(name, (), args, parse, is_plain=True, near=near)
 
 
+@dataclass(frozen=True, slots=True)
+class Work(Generic[T]):
+    """A step for the recorder's database: `run` is called in a transaction, perhaps twice."""
+
+    run: Callable[[Any], T]
+
+
 Steps = Generator[Sequence[RedisCommand[Any]], list[Any], T]
 """A call: yields the commands to run next, is sent their replies, returns its result.
 
@@ -57,7 +64,7 @@ The first error among the replies ends it, unless the commands were yielded as `
 
 
 LedgerSteps = Generator[Work[Any] | Sequence[RedisCommand[Any]], Any, T]
-"""A call that also asks the ledger: `Steps` that yields `Work`, and is sent its result."""
+"""`Steps` that also yields `Work` for the recorder's database, and is sent its result."""
 
 
 class Each(Sequence[RedisCommand[Any]]):

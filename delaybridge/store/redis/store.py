@@ -19,8 +19,6 @@ from redis.exceptions import RedisError, ResponseError
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.ledger.recording.recorder import Recorded, Recorder, ledger_of
-from delaybridge.ledger.work import Work
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
 from delaybridge.store.protocol.command import (
@@ -28,8 +26,10 @@ from delaybridge.store.protocol.command import (
     LedgerSteps,
     RedisCommand,
     Steps,
+    Work,
     store_wide_error,
 )
+from delaybridge.store.protocol.recorder import Recorded, Recorder, ledger_of
 from delaybridge.store.redis.connection import NotAsked, lost_if_closed
 from delaybridge.store.redis.durability import assurance_of
 from delaybridge.store.redis.pipeline import Pipeline, Portion, translate
