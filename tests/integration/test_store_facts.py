@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import redis
 
-from delaybridge.operate.views.slowness import ScriptTimes, script_times
+from delaybridge.operate.views.facts import ScriptTimes, script_times
 from tests.rigs.api import api
 from tests.servers.redis import ON_EVERY_REDIS, RedisServer
 

@@ -203,7 +203,7 @@ MUTANTS = [
         "tests/integration/test_mended.py::test_a_message_in_no_set_is_told_though_it_cannot_be_late",
     ),
     Mutant(
-        "stats: one look is enough", "delaybridge/operate/views/stats.py",
+        "stats: one look is enough", "delaybridge/operate/views/bucket_counts.py",
         "min(counts[number].unlisted, again)", "counts[number].unlisted",
         "a message that moves while its bucket is counted is an alarm",
         "tests/unit/test_cli_checks.py::test_a_message_that_was_moved_while_its_bucket_was_counted_"

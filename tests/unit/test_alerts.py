@@ -11,9 +11,10 @@ import pytest
 
 from delaybridge.errors import StoreDenied
 from delaybridge.operate.views.alerts import ERROR, SEVERE, WARNING, alerts
+from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.destinations import Place, Places
-from delaybridge.operate.views.fullness import Fullness, fullest
-from delaybridge.operate.views.stats import BucketStats, Stats
+from delaybridge.operate.views.facts import Fullness, fullest
+from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.tally import Tally
 from delaybridge.operate.views.waiting_on_purpose import Paused
 from delaybridge.serve.console.screens.pages import PAGES

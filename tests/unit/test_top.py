@@ -16,10 +16,11 @@ from delaybridge.operate.terminal.output import rate_text
 from delaybridge.operate.top.controls import View, keys_of
 from delaybridge.operate.top.page import page
 from delaybridge.operate.top.picture import Picture, Watcher
+from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.destinations import Place, Places
 from delaybridge.operate.views.horizon import Cell, Horizon
 from delaybridge.operate.views.series import Lateness, Rates, Recent
-from delaybridge.operate.views.stats import BucketStats, Stats
+from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.tally import Tally
 from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo, WorkerInfo
 from delaybridge.store.namespace.rules import Rule

@@ -8,7 +8,8 @@ from delaybridge.operate.views.described import tally_text
 from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
-    from delaybridge.operate.views.stats import BucketStats, Stats
+    from delaybridge.operate.views.bucket_counts import BucketStats
+    from delaybridge.operate.views.stats import Stats
     from delaybridge.operate.views.waiting_on_purpose import Paused
     from delaybridge.store.protocol.troubles import Retrying
 

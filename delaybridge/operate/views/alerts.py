@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from delaybridge.operate.views.described import size_text, tally_text, unowned
 from delaybridge.operate.views.destinations import Places
-from delaybridge.operate.views.fullness import Fullness
+from delaybridge.operate.views.facts import Fullness
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.waiting_on_purpose import Paused
 from delaybridge.store.namespace import history_alarm, repairs

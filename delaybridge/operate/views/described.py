@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from delaybridge.operate.views.bucket_counts import BucketStats
     from delaybridge.operate.views.destinations import Place, Places
     from delaybridge.operate.views.series import Rates, Recent
-    from delaybridge.operate.views.stats import BucketStats, Stats
+    from delaybridge.operate.views.stats import Stats
     from delaybridge.operate.views.tally import Tally
     from delaybridge.recurring.definitions import Recurring
     from delaybridge.store.namespace.rules import Rule

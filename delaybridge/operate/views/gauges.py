@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
+from delaybridge.operate.views.bucket_counts import BucketStats, bucket_stats, count_commands
 from delaybridge.operate.views.retrying import retrying_of
-from delaybridge.operate.views.stats import BucketStats, bucket_stats, count_commands
 from delaybridge.operate.views.tally import DestinationCounts, by_destination, tallied
 from delaybridge.operate.views.waiting_on_purpose import unheld
 from delaybridge.store.namespace import registry, rules

@@ -6,69 +6,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
-from delaybridge.message import State
-from delaybridge.operate.views.retrying import retrying_of
-from delaybridge.operate.views.waiting_on_purpose import (
-    WAITING,
-    Paused,
-    late_from_ms,
-    paused_places,
-    unheld,
+from delaybridge.operate.views.bucket_counts import (
+    BucketStats,
+    bucket_stats,
+    confirmed,
+    count_commands,
 )
+from delaybridge.operate.views.retrying import retrying_of
+from delaybridge.operate.views.waiting_on_purpose import Paused, paused_places, unheld
 from delaybridge.recurring import stored
 from delaybridge.store.fleet import announcements
 from delaybridge.store.fleet.announcements import IngestInfo, LedgerDrift, WorkerInfo
-from delaybridge.store.namespace import damage, history_alarm, orphans, registry, repairs, rules
+from delaybridge.store.namespace import damage, history_alarm, registry, repairs, rules
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.namespace.rules import NO_RULES, Rules
 from delaybridge.store.namespace.silent_buckets import Unseen, by_node, why_unseen
-from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.command import (
     RedisCommand,
     Steps,
     grouped,
-    plain,
     store_wide_error,
 )
 from delaybridge.store.protocol.troubles import Retrying, Trouble
 from delaybridge.store.protocol.verbs import Bucket
 
-_SIZES = 6  # replies to `orphans.listing`
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
-
-
-class BucketStats(NamedTuple):
-    """One bucket: its number and the number of its messages in each state.
-
-    next_due_ms: the earliest due time in epoch milliseconds, None if nothing is delayed.
-    overdue_ms: how late the oldest waiting message is, 0 if none is late; without those that a
-    pause or a rate of their destination holds back. owner: the worker that
-    holds the lease, None if it is free; lease_ms: the milliseconds until the lease expires.
-    damage: keys with data that delaybridge did not write; they are not counted. dead_dropped: dead
-    messages deleted because there were too many or they were too old. node: the Redis server that
-    has it, on a Cluster. unseen: why nothing is known of the bucket now; all counts are 0 then.
-    orphans: messages that were found in no set of the bucket, until an operator clears the alarm.
-    unlisted: messages that are in no set now, so they count as nothing, and as overdue neither.
-    """
-
-    bucket: int
-    delayed: int
-    in_flight: int
-    parked: int
-    dead: int
-    next_due_ms: int | None
-    overdue_ms: int
-    owner: str | None
-    lease_ms: int | None
-    damage: tuple[Damage, ...] = ()
-    dead_dropped: int = 0
-    node: str = ""
-    unseen: str = ""
-    orphans: Orphans = Orphans()
-    unlisted: int = 0
 
 
 class Stats(NamedTuple):
@@ -217,63 +182,6 @@ def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:
     dues_ms = (count.next_due_ms for count in counts if count.next_due_ms is not None)
     overdue_ms = max(count.overdue_ms for count in counts)
     return sums | {"next_due_ms": min(dues_ms, default=None), "overdue_ms": overdue_ms}
-
-
-def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps[list[BucketStats]]:
-    """The same counts; a message is `unlisted` only if a second look finds it so, too."""
-    doubtful = [each.bucket for each in counts if each.unlisted]
-    if not doubtful:
-        return [*counts]
-    looked = yield from grouped([orphans.listing(buckets[number]) for number in doubtful])
-    found = [*counts]
-    for number, sizes in zip(doubtful, looked, strict=True):
-        again = orphans.unlisted([None if isinstance(n, StoreError) else n for n in sizes])
-        found[number] = counts[number]._replace(unlisted=min(counts[number].unlisted, again))
-    return found
-
-
-def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[RedisCommand[Any]]:
-    """The commands whose replies `bucket_stats` reads, in this order.
-
-    waiting: messages of these states are overdue if they are late.
-    """
-    due = bucket.key("due")
-    others: list[RedisCommand[Any]] = [
-        plain("ZRANGE", due, 0, 0, "WITHSCORES", parse=replies.read_first_score),
-        bucket.holder(),
-        plain("PTTL", bucket.key("lease"), parse=int),
-        plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
-    ]
-    firsts = (bucket.page(state, limit=1) for state in waiting)
-    return [*orphans.listing(bucket), *others, *firsts, *orphans.commands(bucket)]
-
-
-def bucket_stats(
-    bucket: Bucket, replies: list[Any], found: Iterable[Damage], now_ms: int
-) -> BucketStats:
-    """The counts in the replies to `count_commands`. found: the bucket's damage."""
-    # A damaged key is not counted, but listed as damage.
-    *replies, totals, waiting = replies
-    counts = [None if isinstance(reply, StoreError) else reply for reply in replies]
-    delayed, in_flight, parked, dead, *_ = sizes = counts[:_SIZES]
-    head, holder, left_ms, dropped, *firsts = counts[_SIZES:]
-    rows = (row for page in firsts if page for row in page[0])
-    late_ms = [at_ms for row in rows if (at_ms := late_from_ms(row)) is not None]
-    return BucketStats(
-        bucket=bucket.number,
-        delayed=delayed or 0,
-        in_flight=in_flight or 0,
-        parked=parked or 0,
-        dead=dead or 0,
-        next_due_ms=None if head is None else int(head),
-        overdue_ms=max(0, now_ms - min(late_ms, default=now_ms)),
-        owner=holder,
-        lease_ms=left_ms if holder is not None else None,
-        damage=tuple(found),
-        dead_dropped=dropped or 0,
-        orphans=orphans.orphans_of(totals, waiting),
-        unlisted=orphans.unlisted(sizes),
-    )
 
 
 def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> Iterable[Damage]:

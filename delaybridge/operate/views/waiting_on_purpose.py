@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from delaybridge.errors import DecodeError, StoreError
 from delaybridge.message import PULL, State, destination_text
+from delaybridge.operate.views.bucket_counts import WAITING, BucketStats, late_from_ms
 from delaybridge.operate.views.destinations import PlaceCounts, touches
 from delaybridge.operate.views.tally import Tally, tallies_of
 from delaybridge.store.namespace.rules import Rules, places_of
 from delaybridge.store.protocol.command import Each, Steps, grouped
-from delaybridge.store.protocol.record import ORPHANED, since_ms, split_record
+from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.troubles import Trouble
 from delaybridge.store.protocol.verbs import Bucket
 
-if TYPE_CHECKING:
-    from delaybridge.operate.views.stats import BucketStats
-
-WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
 _LOOKED = 1000  # messages of each state of a bucket
 _LOOKED_BYTES = 2**20
 
@@ -109,13 +106,3 @@ def _is_held(row: Row, holding: AbstractSet[str], kinds: Mapping[str, str]) -> b
     if row.state is State.PARKED and text.startswith(f"{PULL}:"):
         return True  # its consumers have not received it
     return bool(holding & {*places_of(text, kinds)})
-
-
-def late_from_ms(row: Row) -> int | None:
-    """The time a waiting message is late from; None if unknown, or if it waits for an operator."""
-    if row.state is State.PARKED and row.score >= ORPHANED:
-        return None
-    try:
-        return since_ms(row.record)
-    except DecodeError:
-        return None if row.state is State.IN_FLIGHT else row.score_ms

@@ -16,7 +16,7 @@ from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
 from delaybridge.operate.views.alerts import ABOUT_ONE, Alert, alerts
 from delaybridge.operate.views.described import plain, unowned
-from delaybridge.operate.views.fullness import Fullness, fullest
+from delaybridge.operate.views.facts import Fullness, fullest
 from delaybridge.operate.views.horizon import Horizon, read_horizon
 from delaybridge.operate.views.series import Point, Recent, Series, read_rates, read_series
 from delaybridge.operate.views.stats import Stats, read_stats

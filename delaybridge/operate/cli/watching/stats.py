@@ -33,7 +33,7 @@ from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Client, Rates, Recent, Recurring, Stats
-    from delaybridge.operate.views.stats import BucketStats
+    from delaybridge.operate.views.bucket_counts import BucketStats
     from delaybridge.operate.views.tally import DestinationCounts, Tally
     from delaybridge.store.protocol.troubles import Trouble
 

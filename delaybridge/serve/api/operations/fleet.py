@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
-from delaybridge.operate.views.stats import BucketStats
 from delaybridge.serve.api.description.typed import object_of
 from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
 from delaybridge.serve.shared.call import Call
