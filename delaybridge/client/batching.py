@@ -15,7 +15,7 @@ from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.outgoing import Outgoing, Stamped, bucket_for
 from delaybridge.store.messages.scheduling import Patience, Receipt
-from delaybridge.store.protocol.command import Steps, together
+from delaybridge.store.protocol.command import LedgerSteps, Steps, together
 from delaybridge.store.redis.store import AsyncStore
 
 T = TypeVar("T")
@@ -26,6 +26,32 @@ _Waiting = tuple[_Message, asyncio.Future[Receipt | Exception]]  # a caller wait
 _Late = tuple[Patience, _Waiting]  # its id is in flight
 _PAUSE = 10  # between two tries of those, at least so many times the last one: others have the rest
 _LONGEST_PAUSE = 0.1  # of the time-out
+
+
+class ClientStore(AsyncStore):
+    """An `AsyncStore` that knows which of its calls have no answer yet."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._under_way = set[asyncio.Future[None]]()
+
+    async def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
+        """As `AsyncStore.complete`."""
+        over = asyncio.get_running_loop().create_future()
+        self._under_way.add(over)
+        try:
+            return await super().complete(steps)
+        finally:
+            self._under_way.discard(over)
+            over.set_result(None)
+
+    async def close(self) -> None:
+        """Wait until the calls so far have ended, then close every connection."""
+        try:
+            if self._under_way:
+                await asyncio.wait(self._under_way)
+        finally:
+            await super().close()
 
 
 class Batching:

@@ -1,51 +1,46 @@
-"""The client for synchronous code."""
+"""The client for synchronous code, and the objects that it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.client.many import Many
-from delaybridge.client.overview import Overview
-from delaybridge.client.pulling import Pulls
-from delaybridge.client.requests import (
-    Key,
-    Requests,
-    arguments_of,
-    policy_of,
-    receipt_unless_conflict,
-)
-from delaybridge.client.steering import Steers
-from delaybridge.message import (
-    Answer,
-    Headers,
-    Limits,
-    Message,
-    OnConflict,
-    Properties,
-    Retry,
-    State,
-)
-from delaybridge.operate.views.listing import Cursor, Page
-from delaybridge.operate.views.stats import Stats, read_stats
-from delaybridge.recurring.client import RecurringMessages
-from delaybridge.settings.durability import HOT_WINDOW_S, check_durability
+from delaybridge.client.annexes import DeadViews, PlaceViews, annex
+from delaybridge.client.destinations import DestinationVerbs
+from delaybridge.client.messages import DeadVerbs
+from delaybridge.client.requests import Key, policy_of, receipt_unless_conflict
+from delaybridge.client.surface import ClientVerbs
+from delaybridge.client.topics import TopicVerbs
+from delaybridge.client.verbs import Blocking
+from delaybridge.message import Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.selection import Selected, Selection
 from delaybridge.store.protocol.command import Steps
-from delaybridge.store.protocol.recorder import open_recorder
-from delaybridge.store.protocol.stored import Stored
 from delaybridge.store.redis.store import Store
 from delaybridge.times import At, Delay
 
 if TYPE_CHECKING:
-    from delaybridge.settings.settings import Settings
+    from delaybridge.client.annexes import RecurringMessages
 
 T = TypeVar("T")
 
 
-class Client(Many, Overview, Steers, Pulls):
+class DeadMessages(DeadViews, DeadVerbs, Blocking):
+    """The dead set: `client.dead()` lists it, `client.dead.kick(id)` brings a message back."""
+
+
+class SteeredDestinations(PlaceViews, DestinationVerbs, Blocking):
+    __doc__ = DestinationVerbs.__doc__
+
+
+class PullTopics(TopicVerbs, Blocking):
+    """Pull topics, from which consumers receive without a broker."""
+
+
+class Client(ClientVerbs, Blocking):
     """Schedules messages, changes and shows them. Thread-safe: one for each process is enough.
 
         with Client("redis://localhost:6379/0") as client:
@@ -81,49 +76,31 @@ class Client(Many, Overview, Steers, Pulls):
         StoreError: Redis refused the call; StoreDenied, StoreDamaged and others say why.
     """
 
-    def __init__(
-        self,
-        redis_url: str = "redis://127.0.0.1:6379/0",
-        *,
-        namespace: str = "delaybridge",
-        brokers: Mapping[str, str] | None = None,
-        buckets: int | None = None,
-        limits: Limits | None = None,
-        timeout_s: float = 5.0,
-        durability: str = "memory",
-        ledger: str | None = None,
-        hot_window_s: float = HOT_WINDOW_S,
-    ) -> None:
-        kept = check_durability(durability)
-        calls = Calls(namespace, brokers, buckets, limits or Limits(), kept)
-        self._requests = Requests(calls)
-        recorder = open_recorder(kept, ledger, namespace, timeout_s, hot_window_s)
-        self._store = Store(redis_url, timeout_s=timeout_s, durability=kept, recorder=recorder)
-        calls.placement = self._store
+    def _connect(self, redis_url: str, **options: Any) -> None:
+        self._store = Store(redis_url, **options)
 
-    @classmethod
-    def from_settings(cls, settings: Settings | None = None) -> Self:
-        """A client as the settings say; by default the environment and `delaybridge.toml`.
+    @cached_property
+    def dead(self) -> DeadMessages:
+        """Messages that were given up: `dead()` lists them; kick, discard, quarantined."""
+        return DeadMessages(self._calls, self._store)
 
-        Raises:
-            ConfigError: a setting is missing or wrong.
-        """
-        return cls(**arguments_of(settings))
+    @cached_property
+    def destinations(self) -> SteeredDestinations:
+        """`destinations()` lists them; pause, resume, limit, spread, retry_plan, purge, ..."""
+        return SteeredDestinations(self._calls, self._store)
 
-    @property
-    def timeout_s(self) -> float:
-        """The seconds in which each method returns or raises StoreUnavailable."""
-        return self._store.timeout_s
+    @cached_property
+    def topics(self) -> PullTopics:
+        """Pull topics: receive, finish, extend, release."""
+        return PullTopics(self._calls, self._store)
 
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """Name -> kind of each broker that messages may name."""
-        return self._requests.calls.kinds
-
-    @property
+    @cached_property
     def recurring(self) -> RecurringMessages:
         """Messages that are sent again and again, by a cron expression or an interval."""
-        return RecurringMessages(self._requests.calls, self._store)
+        made: RecurringMessages = annex("recurring.client").RecurringMessages(
+            self._calls, self._store
+        )
+        return made
 
     def schedule(
         self,
@@ -188,37 +165,8 @@ class Client(Many, Overview, Steers, Pulls):
 
     def schedule_message(self, message: Message, *, on_conflict: str = OnConflict.FAIL) -> Receipt:
         """Store a message, as `schedule` does with its arguments."""
-        steps = self._requests.schedule_one(message, on_conflict)
+        steps = self._schedule_one(message, on_conflict)
         return receipt_unless_conflict(self._store.complete(steps))
-
-    def schedule_many(
-        self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
-    ) -> list[Receipt]:
-        """Store many messages in one round trip; much faster than a call for each.
-
-        If one message is wrong, none is stored. After StoreUnavailable or StoreFull some may be
-        stored: call again with messages that have the same ids.
-
-        Args:
-            messages: any number.
-            on_conflict: as for `schedule`, but a conflict is an answer and not an error.
-
-        Returns:
-            The receipt of each message, in their order; also `conflict`.
-
-        Raises:
-            MessageError: a message is wrong.
-            StoreFull: it says how many messages were not stored.
-            StoreWiped: the namespace was deleted while this client was using it.
-        """
-        return self._store.complete(self._requests.schedule(messages, on_conflict))
-
-    def accept(self, message: Message) -> Accepted:
-        """For drop-in producers: check a message now, to store it with `schedule_accepted`.
-
-        No I/O. MessageError: the message is wrong.
-        """
-        return self._requests.accept(message)
 
     def schedule_accepted(
         self,
@@ -232,121 +180,28 @@ class Client(Many, Overview, Steers, Pulls):
         is the same call, and safe to repeat: the answers are the same, and no message is stored
         twice, even if it was cancelled since. Only a call answered `in_flight` looks again.
         """
-        calls = self._requests.calls
-        return self._store.complete(calls.schedule(messages, policy_of(on_conflict)))
+        return self._store.complete(self._calls.schedule(messages, policy_of(on_conflict)))
+
+    def select(self, selection: Selection) -> Iterator[list[Selected]]:
+        """Find every message that matches, page by page; each page can be passed to `cancel_many`.
+
+        A message is found once, also if it is moved meanwhile. It matches if it did when its page
+        was read.
+
+        Args:
+            selection: the states, destination, reason, ... of the messages.
+
+        Raises:
+            MessageError: the selection is wrong.
+            StoreDamaged: a bucket is damaged; raised after all others were searched.
+        """
+        walk = self._walk(selection)
+        while (page := self._store.complete(walk.page())) is not None:
+            yield page
 
     def run(self, call: Callable[[Calls], Steps[T]]) -> T:
         """For drop-in producers: run a call that this class does not have."""
-        return self._store.complete(call(self._requests.calls))
-
-    def cancel(self, id: str, *, key: Key = None) -> Answer:
-        """Cancel a message.
-
-        Args:
-            id: the message's.
-            key: the message's, if it has one: saves a search through all buckets.
-
-        Returns:
-            `cancelled`: it is not delivered. `cancelled_maybe_delivered`: it is not published
-            again, but an earlier publish may have been delivered. `in_flight`: too late.
-            `unknown`: no such message is pending.
-
-        Raises:
-            MessageError: the id or key is wrong.
-        """
-        return self._store.complete(self._requests.cancel(id, key))
-
-    def reschedule(self, id: str, *, delay: Delay = None, at: At = None, key: Key = None) -> Answer:
-        """Give a message another due time; it is not delivered before then.
-
-        Args:
-            id, key: as for `cancel`.
-            delay, at: as for `schedule`.
-
-        Returns:
-            `rescheduled`, `rescheduled_maybe_delivered` (an earlier publish may have been
-            delivered), `in_flight` (too late), `dead` (use `kick`) or `unknown`.
-
-        Raises:
-            MessageError: an argument is wrong.
-            DelayOutOfRange: a MessageError: the delay is negative or too long.
-        """
-        return self._store.complete(self._requests.reschedule(id, delay, at, key))
-
-    def get(self, id: str, *, key: Key = None) -> Stored | None:
-        """A message with its content, state and attempts; None once it is delivered or cancelled.
-
-        Args:
-            id, key: as for `cancel`.
-
-        Raises:
-            MessageError: the id or key is wrong.
-        """
-        return self._store.complete(self._requests.get(id, key))
-
-    def quarantined(self, id: str) -> list[Stored]:
-        """The messages with this id that ingest refused; they are in the dead set."""
-        return self._store.complete(self._requests.quarantined(id))
-
-    def pending(
-        self,
-        *,
-        state: State = State.DELAYED,
-        destination: str | None = None,
-        due_from_ms: int | None = None,
-        due_to_ms: int | None = None,
-        limit: int = 100,
-        cursor: Cursor | None = None,
-    ) -> Page:
-        """One page of messages in order of due time.
-
-        Args:
-            state: of the messages. Those in flight are in order of claim, dead ones of burial.
-            destination: only messages to this destination.
-            due_from_ms, due_to_ms: only messages due in this span, both ends included; in
-                milliseconds since the epoch.
-            limit: the most messages of the page, 1 to 1000.
-            cursor: the `cursor` of the page before; None for the first page.
-
-        Returns:
-            `items`, and the `cursor` of the next page; it is None on the last page.
-
-        Raises:
-            MessageError: an argument is wrong.
-        """
-        span_ms = (due_from_ms, due_to_ms)
-        return self._store.complete(self._requests.page(state, destination, span_ms, limit, cursor))
-
-    def dead(self, *, limit: int = 100, cursor: Cursor | None = None) -> Page:
-        """One page of the dead set, by time of burial; arguments as for `pending`."""
-        return self.pending(state=State.DEAD, limit=limit, cursor=cursor)
-
-    def kick(self, id: str, *, key: Key = None) -> Answer:
-        """Move a message out of the dead set: it is due now, and its attempts start again.
-
-        Args:
-            id, key: as for `cancel`.
-
-        Returns:
-            `kicked`, `unreadable` (it cannot be decoded and stays), `in_flight` (it may live: a key
-            of its bucket came back old; try again once that is mended) or `unknown`.
-
-        Raises:
-            MessageError: the id or key is wrong.
-        """
-        return self._store.complete(self._requests.kick(id, key))
-
-    def discard(self, id: str, *, key: Key = None) -> Answer:
-        """Delete a message from the dead set; arguments and errors as for `cancel`.
-
-        Returns:
-            `discarded`, `in_flight` or `unknown`, as for `kick`.
-        """
-        return self._store.complete(self._requests.discard(id, key))
-
-    def stats(self) -> Stats:
-        """Counts by state and bucket, the workers, and the failures with their reasons."""
-        return self._store.complete(read_stats(self._requests.calls))
+        return self._store.complete(call(self._calls))
 
     def close(self) -> None:
         """Close the connections; one in use, after its call. Calls under way have their answers."""

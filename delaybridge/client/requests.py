@@ -1,230 +1,107 @@
-"""Requests: the arguments of a client's methods, checked and turned into steps for a store.
-
-Both clients use them. Every check comes before any I/O.
-"""
+"""What verbs have in common: the calls of a namespace, messages accepted, ids and times checked."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from delaybridge.accept.accept import Accepted, check_delay, check_id, check_key, when
+from delaybridge.accept.accept import Accepted, check_id, when
 from delaybridge.accept.draft import Draft, Drafting
-from delaybridge.client.spans import ScheduleSpan, changing
-from delaybridge.errors import (
-    ConfigError,
-    MessageConflict,
-    MessageError,
-    MessageInFlight,
-    printable,
-    shown,
-)
-from delaybridge.message import Answer, Message, OnConflict, State
-from delaybridge.operate.views.listing import Cursor, Page, read_page
+from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, shown
+from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.record_filters import ANY, Conditions
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.store.messages.selection import Selected
+from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.store.protocol.command import Steps
-from delaybridge.store.protocol.stored import Stored
-from delaybridge.store.redis.store import AsyncStore, Store
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
 
 if TYPE_CHECKING:
+    from delaybridge.client.spans import ScheduleSpan
     from delaybridge.settings.settings import Settings
+    from delaybridge.store.redis.store import AsyncStore, Store
 
+T = TypeVar("T")
 Key = bytes | str | None
 Named = str | Selected  # a message by its id, or as `select` found it
-Span = tuple[int | None, int | None]  # the first and the last due time
-Spread = Sequence[int] | None  # milliseconds for each message
-
-_MAX_PAGE_MESSAGES = 1000
 
 
 class Requests:
-    """The requests of one namespace, named as the methods of the clients.
+    """Base of all objects that have verbs. Every check comes before any I/O.
 
-    Each method checks its arguments and returns the steps, which a store completes. MessageError or
-    ConfigError names the first argument at fault.
+    MessageError or ConfigError names the first argument at fault.
     """
 
+    _store: Store | AsyncStore
+
     def __init__(self, calls: Calls) -> None:
-        self.calls = calls
+        self._calls = calls
         self._drafting = Drafting(calls.kinds, calls.limits, calls.ids.draw)
 
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """Name -> kind of each broker that messages may name."""
+        return self._calls.kinds
+
     def accept(self, message: Message) -> Accepted:
-        """The message checked and encoded, with an id."""
-        if (tracing := active()) is None:
+        """For drop-in producers: check a message now, to store it with `schedule_accepted`.
+
+        No I/O. MessageError: the message is wrong.
+        """
+        if (span := self._span((message,))) is None:
             return self._drafting.accept(message)
-        with ScheduleSpan(tracing, (message,)) as span:
+        with span:
             return span.checked(self._drafting.accept)[0]
 
-    def draft(self, message: Message) -> Draft | Accepted:
+    def _draft(self, message: Message) -> Draft | Accepted:
         """The message checked; encoded when it is sent, if it is plain."""
         return self._drafting.drafts((message,))[0]
 
-    def schedule_one(self, message: Message, on_conflict: str) -> Steps[Receipt]:
+    def _schedule_one(self, message: Message, on_conflict: str) -> Steps[Receipt]:
         policy = policy_of(on_conflict)
-        if (span := self.schedule_span((message,))) is not None:
-            return span.around(self.calls.schedule_one(self.drafts_in(span)[0], policy))
-        return self.calls.schedule_one(self.draft(message), policy)
+        if (span := self._span((message,))) is not None:
+            return span.around(self._calls.schedule_one(self._drafts_in(span)[0], policy))
+        return self._calls.schedule_one(self._draft(message), policy)
 
-    def schedule(self, messages: Iterable[Message], on_conflict: str) -> Steps[list[Receipt]]:
-        policy = policy_of(on_conflict)
-        if (span := self.schedule_span(messages)) is not None:
-            return span.around(self.calls.schedule(self.drafts_in(span), policy))
-        return self.calls.schedule(self._drafting.drafts(messages), policy)
-
-    def schedule_span(self, messages: Iterable[Message]) -> ScheduleSpan | None:
+    def _span(self, messages: Iterable[Message]) -> ScheduleSpan | None:
         """The span of a call that schedules these messages, if the program traces."""
-        return None if (tracing := active()) is None else ScheduleSpan(tracing, messages)
+        if (tracing := active()) is None:
+            return None
+        from delaybridge.client.spans import ScheduleSpan
 
-    def drafts_in(self, span: ScheduleSpan) -> list[Draft | Accepted]:
+        return ScheduleSpan(tracing, messages)
+
+    def _drafts_in(self, span: ScheduleSpan) -> list[Draft | Accepted]:
         """The messages of a span checked, each with its context. An error ends the span."""
         try:
-            return span.checked(self.draft)
+            return span.checked(self._draft)
         except BaseException as exc:
             span.__exit__(None, exc)
             raise
 
-    def cancel(self, id: str, key: Key) -> Steps[Answer]:
-        steps = self.calls.cancel(self._id(id), check_key(key))
-        return changing("cancel_scheduled", (id,), steps)
-
-    def reschedule(self, id: str, delay: Delay, at: At, key: Key) -> Steps[Answer]:
-        due = self._due(delay, at)
-        steps = self.calls.reschedule(self._id(id), check_key(key), due)
-        return changing("reschedule", (id,), steps, due)
-
-    def get(self, id: str, key: Key) -> Steps[Stored | None]:
-        return self.calls.get(self._id(id), check_key(key))
-
-    def quarantined(self, id: str) -> Steps[list[Stored]]:
-        return self.calls.quarantined(self._id(id))
-
-    def kick(self, id: str, key: Key) -> Steps[Answer]:
-        return self.calls.kick(self._id(id), check_key(key))
-
-    def discard(self, id: str, key: Key) -> Steps[Answer]:
-        return self.calls.discard(self._id(id), check_key(key))
-
-    def page(
-        self,
-        state: State,
-        destination: str | None,
-        span_ms: Span,
-        limit: int,
-        cursor: Cursor | None,
-        *,
-        partial: bool = False,
-        conditions: Conditions = ANY,
-    ) -> Steps[Page]:
-        if state not in [*State]:
-            raise MessageError("bad_state", "state", f"got {shown(state)}; see State")
-        if not isinstance(destination, str | None):
-            raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
-        for name, due_ms in zip(("due_from_ms", "due_to_ms"), span_ms, strict=True):
-            if due_ms is not None and not _is_number(due_ms):
-                raise MessageError("bad_time", name, f"got {shown(due_ms)}; give epoch ms")
-        if not _is_number(limit):
-            what = f"got {shown(limit)}; give 1 to {_MAX_PAGE_MESSAGES}"
-            raise MessageError("bad_limit", "limit", what)
-        if cursor is not None and not _is_cursor(cursor):
-            raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
-        limit = max(1, min(limit, _MAX_PAGE_MESSAGES))
-        asked = State(state), destination, span_ms, limit, cursor
-        return read_page(self.calls, *asked, partial, conditions)
-
-    def cancel_many(
-        self, messages: Iterable[Named], key: Key, dry: bool = False
-    ) -> Steps[list[Answer]]:
-        named = self._named(messages)
-        if dry:
-            return self.calls.cancel_many(named, check_key(key), dry=True)
-        return changing("cancel_scheduled", named, self.calls.cancel_many(named, check_key(key)))
-
-    def reschedule_many(
-        self,
-        messages: Iterable[Named],
-        delay: Delay,
-        at: At,
-        spread_ms: Spread,
-        key: Key,
-        dry: bool = False,
-    ) -> Steps[list[Answer]]:
-        named = self._named(messages)
-        due = self._due(delay, at)
-        sign = "+" if due.startswith("+") else ""
-        dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
-        steps = self.calls.reschedule_many(named, dues, check_key(key), dry=dry)
-        return steps if dry else changing("reschedule", named, steps, due)
-
-    def move_many(
-        self, messages: Iterable[Named], by_ms: int, key: Key, dry: bool = False
-    ) -> Steps[list[Answer]]:
-        named = self._named(messages)
-        steps = self._move(named, by_ms, check_key(key), dry)
-        return steps if dry else changing("reschedule", named, steps)
-
-    def _move(
-        self, named: Sequence[Named], by_ms: int, key: bytes | None, dry: bool
-    ) -> Steps[list[Answer]]:
-        """Look up the due times that are not known, then move all in one pipeline."""
-        found: list[Selected | Answer] = []
-        for each in named:
-            one = (yield from self._found(each, key)) if isinstance(each, str) else each
-            found.append(_movable(one))
-        moved = [one for one in found if isinstance(one, Selected)]
-        dues = [str(max(0, (one.due_ms or 0) + by_ms)) for one in moved]
-        if dues and by_ms > 0:
-            latest_ms = max(map(int, dues))
-            check_delay(latest_ms - time.time_ns() // 1_000_000, self.calls.limits, "by")
-        steps = self.calls.reschedule_many([*moved], dues, None, dry=dry)
-        given = iter((yield from steps) if moved else [])
-        return [one if isinstance(one, Answer) else next(given) for one in found]
-
-    def _found(self, id: str, key: bytes | None) -> Steps[Selected | None]:
-        found = yield from self.calls.get(id, key)
-        if found is None:
-            return None
-        due_ms = None if found.state is State.DEAD else found.due_ms
-        return Selected(found.id, found.bucket, found.state, due_ms)
-
-    def kick_many(
-        self, messages: Iterable[Named], spread_ms: Spread, key: Key, dry: bool = False
-    ) -> Steps[list[Answer]]:
-        named = self._named(messages)
-        return self.calls.kick_many(named, _spread(spread_ms, named), check_key(key), dry=dry)
-
-    def discard_many(
-        self, messages: Iterable[Named], key: Key, dry: bool = False
-    ) -> Steps[list[Answer]]:
-        return self.calls.discard_many(self._named(messages), check_key(key), dry=dry)
+    def _walk(self, selection: Selection) -> Walk:
+        return Walk(self._calls, selection, self._store.recorder)
 
     def _id(self, id: str) -> str:
-        return check_id(id, self.calls.limits)
+        return check_id(id, self._calls.limits)
 
     def _due(self, delay: Delay, at: At) -> str:
-        return when(delay, at, self.calls.limits)
+        return when(delay, at, self._calls.limits)
 
     def _named(self, messages: Iterable[Named]) -> list[Named]:
         return [self._id(one) if isinstance(one, str) else one for one in messages]
 
 
-class OfClient:
-    """What each part of `Client` has."""
+def traced(operation: str, ids: Sequence[object], steps: Steps[T], due: str = "") -> Steps[T]:
+    """A call that changes messages of these ids, with a span if the program traces.
 
-    _requests: Requests
-    _store: Store
+    due: the new time, as the scripts take it; empty if there is none.
+    """
+    if (tracing := active()) is None:
+        return steps
+    from delaybridge.client.spans import changing
 
-
-class OfAsyncClient:
-    """What each part of `AsyncClient` has."""
-
-    _requests: Requests
-    _store: AsyncStore
+    return changing(tracing, operation, ids, steps, due)
 
 
 def receipt_unless_conflict(receipt: Receipt) -> Receipt:
@@ -275,32 +152,3 @@ def arguments_of(settings: Settings | None) -> dict[str, Any]:
         "ledger": chosen.ledger.url,
         "hot_window_s": chosen.ledger.hot_window_s,
     }
-
-
-def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
-    if spread_ms is None:
-        return [0] * len(messages)
-    if len(spread_ms) != len(messages):
-        what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
-        raise MessageError("bad_time", "spread_ms", what)
-    return spread_ms
-
-
-def _movable(one: Selected | None) -> Selected | Answer:
-    """The message if its due time is known; else why it cannot be moved."""
-    if one is None:
-        return Answer.UNKNOWN
-    if one.due_ms is None:
-        return Answer.DEAD if one.state is State.DEAD else Answer.IN_FLIGHT
-    return one
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) < 2**63
-
-
-def _is_cursor(cursor: object) -> bool:
-    if not isinstance(cursor, tuple) or len(cursor) != 2:
-        return False
-    score, id = cursor
-    return _is_number(score) and isinstance(id, str) and id.isprintable()

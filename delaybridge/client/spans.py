@@ -15,7 +15,7 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Answer, ContentHeader, Message
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.command import Steps
-from delaybridge.tracing import MOST_LINKS, Carrier, Headers, Tracing, active, carried, error_type
+from delaybridge.tracing import MOST_LINKS, Carrier, Headers, Tracing, carried, error_type
 
 T = TypeVar("T")
 _READ_AGAIN = list, tuple  # an iterator can be read once
@@ -104,13 +104,10 @@ class ScheduleSpan(CallSpan):
         return found
 
 
-def changing(operation: str, ids: Sequence[object], steps: Steps[T], due: str = "") -> Steps[T]:
-    """A call that changes pending messages of these ids, with a span if the program traces.
-
-    due: the new time, as the scripts take it; empty if there is none.
-    """
-    if (tracing := active()) is None:
-        return steps
+def changing(
+    tracing: Tracing, operation: str, ids: Sequence[object], steps: Steps[T], due: str
+) -> Steps[T]:
+    """A call that changes pending messages of these ids, with its span; see `traced`."""
     attributes: dict[str, Any] = dict(_SYSTEM)
     if due:
         attributes[f"delaybridge.{'delay' if due[0] == '+' else 'due'}_ms"] = int(due)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delaybridge import Answer, Client, Message
-from delaybridge.client import steering
+from delaybridge.client import destinations
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
@@ -61,7 +61,7 @@ async def test_a_purge_while_messages_fall_due_never_delivers_what_it_answered_p
 ) -> None:
     crew.start(lease=CALM)
     await crew.shared("w")
-    monkeypatch.setattr(steering, "CALL_MESSAGES", 20)
+    monkeypatch.setattr(destinations, "CALL_MESSAGES", 20)
     ids = [f"m{n}" for n in range(400)]
     # However late the purge begins, some are still to come.
     delays = [0.005 * n if n < 300 else 3600 for n in range(400)]
@@ -108,7 +108,7 @@ def test_the_purge_of_the_command_line_looks_again_until_nothing_is_left(
 
 
 def test_counters_of_a_purge_count_late_messages_once() -> None:
-    purge = steering.Purge("kafka:t")
+    purge = destinations.Purge("kafka:t")
     purge.count([Answer.CANCELLED, Answer.IN_FLIGHT, Answer.IN_FLIGHT])
     purge.end_pass()
     assert not purge.is_done

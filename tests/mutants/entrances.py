@@ -62,7 +62,7 @@ MUTANTS = [
         "tests/integration/test_client_together.py -k share_their_tries",
     ),
     Mutant(
-        "client: closed before its calls have ended", "delaybridge/client/under_way.py",
+        "client: closed before its calls have ended", "delaybridge/client/batching.py",
         "if self._under_way:", "if False:",
         "a program ends while its calls run, and does not know which took effect",
         "tests/integration/test_client_closed.py",

@@ -45,7 +45,7 @@ class ControlsSite:
 
     @property
     def calls(self) -> Calls:
-        return self.client._requests.calls
+        return self.client._calls
 
     @property
     def recorder(self) -> LedgerRecorder:

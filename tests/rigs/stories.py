@@ -46,7 +46,7 @@ class Actor:
         self.answer: Any = None
         self._loses = loses
         self.is_over = False
-        self._steps = self._run(client, call(client._requests.calls))
+        self._steps = self._run(client, call(client._calls))
         self._asked_ledger = False
 
     def step(self) -> bool:

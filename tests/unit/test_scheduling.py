@@ -22,7 +22,7 @@ CREATED, IN_FLIGHT = 1, 5
 @pytest.fixture
 def calls() -> Calls:
     """Of a namespace with one bucket, which is known."""
-    calls = Client(buckets=1)._requests.calls
+    calls = Client(buckets=1)._calls
     calls._buckets = [Bucket("n", 0, "birth")]
     calls.placement.timeout_s = 3600.0
     return calls

@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from delaybridge.accept.destination import parse_destination
 from delaybridge.backoff import RetryPlan
-from delaybridge.errors import MessageError, StoreError
-from delaybridge.message import Destination
+from delaybridge.errors import StoreError
 from delaybridge.operate.views.retrying import retrying_of
 from delaybridge.operate.views.tally import (
     MOST_DESTINATIONS,
@@ -205,16 +202,6 @@ class PlaceCounts:
                 score = one.firsts[destination]
                 firsts[place] = min(firsts.get(place, score), score)
         return one._replace(counts=counts, firsts=firsts)
-
-
-def within(place: str, kinds: Mapping[str, str]) -> Destination | None:
-    """The destination that a place is, or any of its broker; None if that is unknown."""
-    broker = place.partition(":")[0]
-    if broker not in kinds:
-        return None
-    with suppress(MessageError):
-        return parse_destination(place, kinds)
-    return Destination(broker, kinds[broker], "")
 
 
 def touches(trouble: Trouble, place: str, kinds: Mapping[str, str]) -> bool:

@@ -14,9 +14,9 @@ import msgspec
 
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.plan import check_plan
+from delaybridge.client.destinations import within
 from delaybridge.errors import MessageError
 from delaybridge.message import Destination, MessagePlan
-from delaybridge.operate.views.destinations import within
 from delaybridge.recurring.definition import Definition
 from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.stored import DEFINITIONS_LIMIT

@@ -15,8 +15,8 @@ import msgspec
 
 from delaybridge.accept.accept import check_id, of_tenant
 from delaybridge.client.async_client import AsyncClient
-from delaybridge.client.pulling import Items, named
-from delaybridge.client.requests import Named, Requests
+from delaybridge.client.requests import Named
+from delaybridge.client.topics import Items, named
 from delaybridge.errors import MessageConflict
 from delaybridge.ledger.recording.life_of_id import RecordedLife
 from delaybridge.message import (
@@ -28,6 +28,7 @@ from delaybridge.message import (
     id_as_given,
     id_in_store,
 )
+from delaybridge.operate.views import questions
 from delaybridge.operate.views.listing import Cursor, Page
 from delaybridge.recurring.client import AsyncRecurringMessages
 from delaybridge.recurring.definition import check_name
@@ -154,7 +155,7 @@ class TenantClient(Tenancy):
             place=conditions.place and of_tenant(conditions.place, self.tenant),
         )
         page = await self._client.run(
-            lambda calls: Requests(calls).page(state, *asked, partial=True, conditions=own)
+            lambda calls: questions.page(calls, state, *asked, partial=True, conditions=own)
         )
         items = [self.shown(one) for one in page.items]
         return page._replace(items=items, cursor=self.following(page.cursor))

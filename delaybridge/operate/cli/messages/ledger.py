@@ -109,7 +109,7 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     if confirm not in (None, destination):
         what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
         raise refused("--confirm", what, "confirm")
-    from delaybridge.client.steering import Purge
+    from delaybridge.client.destinations import Purge
 
     with _recording(call) as client:
         pages = [*client.select(Purge(destination).selection)]

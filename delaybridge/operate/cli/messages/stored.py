@@ -81,12 +81,12 @@ def page_of(
 
     partial: without buckets whose server does not answer, instead of StoreUnavailable.
     """
-    from delaybridge.client.requests import Requests
+    from delaybridge.operate.views import questions
     from delaybridge.store.messages.record_filters import Conditions
 
     fitting = Conditions(**{name: value for name, value in conditions.items() if value is not None})
     asked = state, destination, (due_from_ms, due_to_ms), limit, cursor
-    return Requests(calls).page(*asked, partial=partial, conditions=fitting)
+    return questions.page(calls, *asked, partial=partial, conditions=fitting)
 
 
 def _why_none(query: Mapping[str, Any], kinds: Mapping[str, str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from delaybridge.client.requests import Requests
 from delaybridge.message import Answer, State
+from delaybridge.operate.views import questions
 from delaybridge.serve.api.messages.csv_pages import csv_reply
 from delaybridge.serve.api.messages.idempotency import HEADER, schedule_once
 from delaybridge.serve.api.messages.ledger import shown
@@ -94,7 +94,7 @@ async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
         page = await client.page(state, asked, fitting)
     else:
         page = await client.run(
-            lambda calls: Requests(calls).page(state, *asked, partial=True, conditions=fitting)
+            lambda calls: questions.page(calls, state, *asked, partial=True, conditions=fitting)
         )
     items = [shape_of(each, with_body=False) for each in page.items]
     unseen = sorted(number for each in page.unseen for number in each.buckets)

@@ -10,7 +10,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.accept.destination import parse_destination
-from delaybridge.client.pulling import MOST_RECEIVED, check_receiving
+from delaybridge.client.topics import MOST_RECEIVED, check_receiving
 from delaybridge.errors import MessageError
 from delaybridge.message import PULL, Answer
 from delaybridge.serve.api.messages.shapes import as_text

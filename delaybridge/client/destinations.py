@@ -1,28 +1,23 @@
-"""The methods of the clients that show and steer destinations."""
+"""The verbs that steer destinations, as methods of `client.destinations`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.plan import check_plan
 from delaybridge.backoff import RetryPlan
-from delaybridge.client.requests import OfAsyncClient, OfClient, Requests
+from delaybridge.client.messages import MessageVerbs
+from delaybridge.client.requests import Requests
+from delaybridge.client.verbs import Scope, verb
 from delaybridge.errors import MessageError, shown
-from delaybridge.message import Answer, MessagePlan, Retry, State
-from delaybridge.operate.views.destinations import Places, list_destinations, within
+from delaybridge.message import Answer, Destination, MessagePlan, Retry, State
 from delaybridge.store.messages.selection import PENDING, Selected, Selection
 from delaybridge.store.namespace.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.command import LedgerSteps, Steps
 from delaybridge.times import Delay, delay_ms, format_duration
 
 _PASSES = 10  # of a purge
@@ -30,8 +25,8 @@ CALL_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 _OF_RETRY = RetryPlan.__struct_fields__
 
 
-class Steers(OfClient):
-    """Shows and steers destinations, for `Client`.
+class DestinationVerbs(Requests):
+    """Verbs of destinations.
 
     A destination is a broker (`rabbitmq`), an exchange or topic (`rabbitmq:orders`) or a whole
     destination (`rabbitmq:orders/close`). Its rule holds for all of its messages and is kept in
@@ -42,51 +37,42 @@ class Steers(OfClient):
     configured.
     """
 
-    select: Callable[[Selection], Iterator[list[Selected]]]
-    cancel_many: Callable[[Sequence[Selected]], list[Answer]]
-
-    def destinations(self, destination: str | None = None) -> Places:
-        """What waits for each destination, the rules in force, and why messages do not go out.
-
-        Counted as by `counts`: beyond 2000 messages in one state the numbers are estimates, and say
-        by how much they may be wrong.
-
-        Args:
-            destination: only this one, whether or not it has messages.
-        """
-        return self._store.complete(list_destinations(self._requests.calls, destination))
-
-    def pause(self, destination: str) -> Rule:
+    @verb(Scope.ADMIN, "Pause a destination", is_audited=True)
+    def pause(self, destination: str) -> Steps[Rule]:
         """Publish nothing to a destination: what falls due waits, in order.
 
         Waiting costs no attempt. A message whose ttl passes meanwhile expires.
         """
-        return self._store.complete(self._requests.calls.pause(destination))
+        return self._calls.pause(destination)
 
-    def resume(self, destination: str) -> Rule:
+    @verb(Scope.ADMIN, "Resume a destination", is_audited=True)
+    def resume(self, destination: str) -> Steps[Rule]:
         """End a pause: what waited goes out, the earliest first.
 
         A pause of a broader place (its exchange, its broker) stays in force.
         """
-        return self._store.complete(self._requests.calls.resume(destination))
+        return self._calls.resume(destination)
 
-    def limit(self, destination: str, rate: float | None) -> Rule:
+    @verb(Scope.ADMIN, "Limit the rate of a destination", is_audited=True)
+    def limit(self, destination: str, rate: float | None) -> Steps[Rule]:
         """Publish at most `rate` messages a second, of all workers together; None: no limit.
 
         If broader places have limits, each of them holds as well.
         """
-        return self._store.complete(_limit(self._requests, destination, rate))
+        return self._calls.steer(destination, {"rate": _rate(rate)})
 
-    def spread(self, destination: str, window: Delay) -> Rule:
+    @verb(Scope.ADMIN, "Spread what is due at once for a destination", is_audited=True)
+    def spread(self, destination: str, window: Delay) -> Steps[Rule]:
         """Let messages due in one instant leave over this time, none of them early; None: end it.
 
         Args:
             destination: it replaces the window of a broader place; `"0s"` takes it away here.
             window: as `"10m"`; at most a day.
         """
-        return self._store.complete(_spread(self._requests, destination, window))
+        return self._calls.steer(destination, {"spread_ms": _window_ms(window)})
 
-    def retry_plan(self, destination: str, plan: Retry) -> Rule:
+    @verb(Scope.ADMIN, "Set the retry plan of a destination", is_audited=True)
+    def retry_plan(self, destination: str, plan: Retry) -> Steps[Rule]:
         """Set what happens after failed publishes; None: as the settings of the workers say.
 
         Args:
@@ -95,8 +81,10 @@ class Steers(OfClient):
             plan: fields of a `MessagePlan`; those not given stay. In a mapping, None removes a
                 field, and `{"dead_letter": ""}` means the dead set, whatever else is set.
         """
-        return self._store.complete(_retry_plan(self._requests, destination, plan))
+        place = place_of(destination, self.kinds)
+        return self._calls.steer(place, plan_change(place, plan, self.kinds))
 
+    @verb(Scope.ADMIN, "Set the rule of a destination", is_audited=True)
     def set_rule(
         self,
         destination: str,
@@ -104,14 +92,19 @@ class Steers(OfClient):
         rate: float | None = None,
         spread: Delay = None,
         retry: Retry = None,
-    ) -> Rule:
+    ) -> Steps[Rule]:
         """Set the whole rule of a destination at once: what is not given is not set any more.
 
         A pause stays as it is. The arguments are those of `limit`, `spread` and `retry_plan`.
         """
-        return self._store.complete(_rule(self._requests, destination, rate, spread, retry))
+        place = place_of(destination, self.kinds)
+        whole: dict[str, Any] = {"retry": None, "dead_letter": None}
+        whole |= plan_change(place, retry, self.kinds)
+        whole |= {"rate": _rate(rate), "spread_ms": _window_ms(spread)}
+        return self._calls.steer(place, whole)
 
-    def purge(self, destination: str) -> Mapping[Answer, int]:
+    @verb(Scope.ADMIN, "Purge a destination", is_audited=True, is_destructive=True)
+    def purge(self, destination: str) -> LedgerSteps[Mapping[Answer, int]]:
         """Cancel all messages of a destination, also parked and paused ones; delete dead ones.
 
         Returns:
@@ -120,61 +113,10 @@ class Steers(OfClient):
         """
         purge = Purge(destination)
         while not purge.is_done:
-            for page in self.select(purge.selection):
+            walk = self._walk(purge.selection)
+            while (page := (yield from walk.page())) is not None:
                 for some in purge.parts(page):
-                    purge.count(self.cancel_many(some))
-            purge.end_pass()
-        return purge.answers
-
-
-class AsyncSteers(OfAsyncClient):
-    """The same for `AsyncClient`."""
-
-    select: Callable[[Selection], AsyncIterator[list[Selected]]]
-    cancel_many: Callable[[Sequence[Selected]], Awaitable[list[Answer]]]
-
-    async def destinations(self, destination: str | None = None) -> Places:
-        """What waits for each destination, and its rules; as `Client.destinations`."""
-        return await self._store.complete(list_destinations(self._requests.calls, destination))
-
-    async def pause(self, destination: str) -> Rule:
-        """Publish nothing to a destination: what falls due waits; as `Client.pause`."""
-        return await self._store.complete(self._requests.calls.pause(destination))
-
-    async def resume(self, destination: str) -> Rule:
-        """End a pause; as `Client.resume`."""
-        return await self._store.complete(self._requests.calls.resume(destination))
-
-    async def limit(self, destination: str, rate: float | None) -> Rule:
-        """At most `rate` messages a second, None: no limit; as `Client.limit`."""
-        return await self._store.complete(_limit(self._requests, destination, rate))
-
-    async def spread(self, destination: str, window: Delay) -> Rule:
-        """Let messages due in one instant leave over this time; as `Client.spread`."""
-        return await self._store.complete(_spread(self._requests, destination, window))
-
-    async def retry_plan(self, destination: str, plan: Retry) -> Rule:
-        """What happens after failed publishes; as `Client.retry_plan`."""
-        return await self._store.complete(_retry_plan(self._requests, destination, plan))
-
-    async def set_rule(
-        self,
-        destination: str,
-        *,
-        rate: float | None = None,
-        spread: Delay = None,
-        retry: Retry = None,
-    ) -> Rule:
-        """Set the whole rule of a destination at once, but its pause; as `Client.set_rule`."""
-        return await self._store.complete(_rule(self._requests, destination, rate, spread, retry))
-
-    async def purge(self, destination: str) -> Mapping[Answer, int]:
-        """Cancel all messages of a destination, and delete dead ones; as `Client.purge`."""
-        purge = Purge(destination)
-        while not purge.is_done:
-            async for page in self.select(purge.selection):
-                for some in purge.parts(page):
-                    purge.count(await self.cancel_many(some))
+                    purge.count((yield from MessageVerbs.cancel_many.call(self, some)))
             purge.end_pass()
         return purge.answers
 
@@ -210,10 +152,6 @@ class Purge:
             del self.answers[Answer.IN_FLIGHT]
 
 
-def _limit(requests: Requests, destination: str, rate: float | None) -> Steps[Rule]:
-    return requests.calls.steer(destination, {"rate": _rate(rate)})
-
-
 def _rate(rate: float | None) -> float | None:
     """The rate; MessageError if it is none."""
     if rate is not None:
@@ -226,10 +164,6 @@ def _rate(rate: float | None) -> float | None:
     return rate
 
 
-def _spread(requests: Requests, destination: str, window: Delay) -> Steps[Rule]:
-    return requests.calls.steer(destination, {"spread_ms": _window_ms(window)})
-
-
 def _window_ms(window: Delay) -> int | None:
     """The window in milliseconds; MessageError if it is too long."""
     window_ms = None if window is None else delay_ms(window, field="window")
@@ -237,21 +171,6 @@ def _window_ms(window: Delay) -> int | None:
         most = format_duration(SPREAD_LIMIT_MS)
         raise MessageError("too_far", "window", f"got {format_duration(window_ms)}; at most {most}")
     return window_ms
-
-
-def _rule(
-    requests: Requests, destination: str, rate: float | None, spread: Delay, plan: Retry
-) -> Steps[Rule]:
-    place = place_of(destination, requests.calls.kinds)
-    whole: dict[str, Any] = {"retry": None, "dead_letter": None}
-    whole |= plan_change(place, plan, requests.calls.kinds)
-    whole |= {"rate": _rate(rate), "spread_ms": _window_ms(spread)}
-    return requests.calls.steer(place, whole)
-
-
-def _retry_plan(requests: Requests, destination: str, plan: Retry) -> Steps[Rule]:
-    place = place_of(destination, requests.calls.kinds)
-    return requests.calls.steer(place, plan_change(place, plan, requests.calls.kinds))
 
 
 def plan_change(place: str, plan: Retry, kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -268,3 +187,13 @@ def plan_change(place: str, plan: Retry, kinds: Mapping[str, str]) -> dict[str, 
     }
     change: dict[str, Any] = {"retry": {n: v for n, v in fields.items() if n in _OF_RETRY}}
     return change | {n: v for n, v in fields.items() if n not in _OF_RETRY}
+
+
+def within(place: str, kinds: Mapping[str, str]) -> Destination | None:
+    """The destination that a place is, or any of its broker; None if that is unknown."""
+    broker = place.partition(":")[0]
+    if broker not in kinds:
+        return None
+    with suppress(MessageError):
+        return parse_destination(place, kinds)
+    return Destination(broker, kinds[broker], "")

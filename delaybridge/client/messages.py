@@ -1,0 +1,329 @@
+"""The verbs of messages: rows of the table, as methods of both clients and of `client.dead`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from delaybridge.accept.accept import check_delay, check_key
+from delaybridge.client.requests import Key, Named, Requests, policy_of, traced
+from delaybridge.client.verbs import Scope, verb
+from delaybridge.errors import MessageError
+from delaybridge.message import Answer, Message, OnConflict, State
+from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.selection import PENDING, Selected
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.stored import Stored
+from delaybridge.times import At, Delay
+
+Spread = Sequence[int] | None  # milliseconds for each message
+_NOT_PENDING = "is pending: it was delivered or cancelled, or never scheduled"
+_NOT_DEAD = "is in the dead set"
+_DEAD = (State.DEAD,)
+
+
+class MessageVerbs(Requests):
+    """Verbs of messages that are pending."""
+
+    @verb(Scope.WRITE, "Schedule many messages")
+    def schedule_many(
+        self, messages: Iterable[Message], *, on_conflict: str = OnConflict.FAIL
+    ) -> Steps[list[Receipt]]:
+        """Store many messages in one round trip; much faster than a call for each.
+
+        If one message is wrong, none is stored. After StoreUnavailable or StoreFull some may be
+        stored: call again with messages that have the same ids.
+
+        Args:
+            messages: any number.
+            on_conflict: as for `schedule`, but a conflict is an answer and not an error.
+
+        Returns:
+            The receipt of each message, in their order; also `conflict`.
+
+        Raises:
+            MessageError: a message is wrong.
+            StoreFull: it says how many messages were not stored.
+            StoreWiped: the namespace was deleted while this client was using it.
+        """
+        policy = policy_of(on_conflict)
+        if (span := self._span(messages)) is not None:
+            return span.around(self._calls.schedule(self._drafts_in(span), policy))
+        return self._calls.schedule(self._drafting.drafts(messages), policy)
+
+    @verb(
+        Scope.WRITE,
+        "Cancel a message",
+        unknown=_NOT_PENDING,
+        states=PENDING,
+        is_destructive=True,
+        is_batched=True,
+    )
+    def cancel(self, id: str, *, key: Key = None) -> Steps[Answer]:
+        """Cancel a message.
+
+        Args:
+            id: the message's.
+            key: the message's, if it has one: saves a search through all buckets.
+
+        Returns:
+            `cancelled`: it is not delivered. `cancelled_maybe_delivered`: it is not published
+            again, but an earlier publish may have been delivered. `in_flight`: too late.
+            `unknown`: no such message is pending.
+
+        Raises:
+            MessageError: the id or key is wrong.
+        """
+        steps = self._calls.cancel(self._id(id), check_key(key))
+        return traced("cancel_scheduled", (id,), steps)
+
+    @verb(Scope.WRITE, "Cancel many messages", is_audited=True, states=PENDING, is_destructive=True)
+    def cancel_many(
+        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
+    ) -> Steps[list[Answer]]:
+        """Cancel many messages in one round trip.
+
+        Args:
+            messages: ids, or messages found by `select`.
+            key: the key of all messages given by id, if they have one.
+            dry_run: change nothing, and answer what would be answered now.
+
+        Returns:
+            The answer of `cancel` for each, in their order.
+
+        Raises:
+            MessageError: an id or the key is wrong; none is cancelled.
+        """
+        named = self._named(messages)
+        steps = self._calls.cancel_many(named, check_key(key), dry=dry_run)
+        return steps if dry_run else traced("cancel_scheduled", named, steps)
+
+    @verb(
+        Scope.WRITE, "Reschedule a message", unknown=_NOT_PENDING, states=PENDING, is_batched=True
+    )
+    def reschedule(
+        self, id: str, *, delay: Delay = None, at: At = None, key: Key = None
+    ) -> Steps[Answer]:
+        """Give a message another due time; it is not delivered before then.
+
+        Args:
+            id, key: as for `cancel`.
+            delay, at: as for `schedule`.
+
+        Returns:
+            `rescheduled`, `rescheduled_maybe_delivered` (an earlier publish may have been
+            delivered), `in_flight` (too late), `dead` (use `dead.kick`) or `unknown`.
+
+        Raises:
+            MessageError: an argument is wrong.
+            DelayOutOfRange: a MessageError: the delay is negative or too long.
+        """
+        due = self._due(delay, at)
+        steps = self._calls.reschedule(self._id(id), check_key(key), due)
+        return traced("reschedule", (id,), steps, due)
+
+    @verb(Scope.WRITE, "Reschedule many messages", is_audited=True, states=PENDING)
+    def reschedule_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        delay: Delay = None,
+        at: At = None,
+        spread_ms: Spread = None,
+        key: Key = None,
+        dry_run: bool = False,
+    ) -> Steps[list[Answer]]:
+        """Reschedule many messages in one round trip.
+
+        Args:
+            messages, key, dry_run: as for `cancel_many`.
+            delay, at: as for `schedule`; give one.
+            spread_ms: for each message, the milliseconds by which it is due later than that.
+
+        Returns:
+            The answer of `reschedule` for each, in their order.
+
+        Raises:
+            MessageError: an argument is wrong; none is rescheduled.
+        """
+        named = self._named(messages)
+        due = self._due(delay, at)
+        sign = "+" if due.startswith("+") else ""
+        dues = [f"{sign}{int(due) + later_ms}" for later_ms in _spread(spread_ms, named)]
+        steps = self._calls.reschedule_many(named, dues, check_key(key), dry=dry_run)
+        return steps if dry_run else traced("reschedule", named, steps, due)
+
+    @verb(
+        Scope.WRITE,
+        "Move the due times of many messages",
+        is_audited=True,
+        states=(State.PARKED, State.DELAYED),  # the others have no due time that can change
+    )
+    def move_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        by_ms: int,
+        key: Key = None,
+        dry_run: bool = False,
+    ) -> Steps[list[Answer]]:
+        """Move the due times of many messages at once, each by the same span.
+
+        Args:
+            messages: ids, whose due times are looked up first; or what `select` found. A message
+                that `select` found in flight is not moved.
+            by_ms: how much later each is due than it was when it was found; negative: earlier. A
+                time in the past means now.
+            key, dry_run: as for `cancel_many`.
+
+        Returns:
+            The answer of `reschedule` for each. A message that another caller reschedules after it
+            was found, and before it is moved, gets the due time of this call.
+
+        Raises:
+            DelayOutOfRange: a message would be due later than the limits allow; none is moved.
+        """
+        named = self._named(messages)
+        steps = self._move(named, by_ms, check_key(key), dry_run)
+        return steps if dry_run else traced("reschedule", named, steps)
+
+    @verb(Scope.READ, "Show a message", unknown=_NOT_PENDING, is_batched=True)
+    def get(self, id: str, *, key: Key = None) -> Steps[Stored | None]:
+        """A message with its content, state and attempts; None once it is delivered or cancelled.
+
+        Args:
+            id, key: as for `cancel`.
+
+        Raises:
+            MessageError: the id or key is wrong.
+        """
+        return self._calls.get(self._id(id), check_key(key))
+
+    def _move(
+        self, named: Sequence[Named], by_ms: int, key: bytes | None, dry: bool
+    ) -> Steps[list[Answer]]:
+        """Look up the due times that are not known, then move all in one pipeline."""
+        found: list[Selected | Answer] = []
+        for each in named:
+            one = (yield from self._found(each, key)) if isinstance(each, str) else each
+            found.append(_movable(one))
+        moved = [one for one in found if isinstance(one, Selected)]
+        dues = [str(max(0, (one.due_ms or 0) + by_ms)) for one in moved]
+        if dues and by_ms > 0:
+            latest_ms = max(map(int, dues))
+            check_delay(latest_ms - time.time_ns() // 1_000_000, self._calls.limits, "by")
+        steps = self._calls.reschedule_many([*moved], dues, None, dry=dry)
+        given = iter((yield from steps) if moved else [])
+        return [one if isinstance(one, Answer) else next(given) for one in found]
+
+    def _found(self, id: str, key: bytes | None) -> Steps[Selected | None]:
+        found = yield from self._calls.get(id, key)
+        if found is None:
+            return None
+        due_ms = None if found.state is State.DEAD else found.due_ms
+        return Selected(found.id, found.bucket, found.state, due_ms)
+
+
+class DeadVerbs(Requests):
+    """Verbs of messages that were given up."""
+
+    @verb(
+        Scope.WRITE,
+        "Bring a dead message back",
+        unknown=_NOT_DEAD,
+        states=_DEAD,
+        is_batched=True,
+    )
+    def kick(self, id: str, *, key: Key = None) -> Steps[Answer]:
+        """Move a message out of the dead set: it is due now, and its attempts start again.
+
+        Args:
+            id, key: as for `cancel`.
+
+        Returns:
+            `kicked`, `unreadable` (it cannot be decoded and stays), `in_flight` (it may live: a key
+            of its bucket came back old; try again once that is mended) or `unknown`.
+
+        Raises:
+            MessageError: the id or key is wrong.
+        """
+        return self._calls.kick(self._id(id), check_key(key))
+
+    @verb(Scope.WRITE, "Bring many dead messages back", is_audited=True, states=_DEAD)
+    def kick_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        spread_ms: Spread = None,
+        key: Key = None,
+        dry_run: bool = False,
+    ) -> Steps[list[Answer]]:
+        """Kick many messages at once.
+
+        Args:
+            messages, key, dry_run: as for `cancel_many`.
+            spread_ms: for each message, the milliseconds from now until it is due.
+
+        Returns:
+            The answer of `kick` for each, in their order.
+        """
+        named = self._named(messages)
+        waits_ms = _spread(spread_ms, named)
+        return self._calls.kick_many(named, waits_ms, check_key(key), dry=dry_run)
+
+    @verb(
+        Scope.ADMIN,
+        "Discard a dead message",
+        unknown=_NOT_DEAD,
+        is_audited=True,
+        states=_DEAD,
+        is_destructive=True,
+        is_batched=True,
+    )
+    def discard(self, id: str, *, key: Key = None) -> Steps[Answer]:
+        """Delete a message from the dead set; arguments and errors as for `cancel`.
+
+        Returns:
+            `discarded`, `in_flight` or `unknown`, as for `kick`.
+        """
+        return self._calls.discard(self._id(id), check_key(key))
+
+    @verb(
+        Scope.ADMIN,
+        "Discard many dead messages",
+        is_audited=True,
+        states=_DEAD,
+        is_destructive=True,
+    )
+    def discard_many(
+        self, messages: Iterable[str | Selected], *, key: Key = None, dry_run: bool = False
+    ) -> Steps[list[Answer]]:
+        """Discard many messages at once; arguments as for `cancel_many`.
+
+        Returns:
+            The answer of `discard` for each, in their order.
+        """
+        return self._calls.discard_many(self._named(messages), check_key(key), dry=dry_run)
+
+    @verb(Scope.READ, "Show what ingest refused")
+    def quarantined(self, id: str) -> Steps[list[Stored]]:
+        """The messages with this id that ingest refused; they are in the dead set."""
+        return self._calls.quarantined(self._id(id))
+
+
+def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
+    if spread_ms is None:
+        return [0] * len(messages)
+    if len(spread_ms) != len(messages):
+        what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
+        raise MessageError("bad_time", "spread_ms", what)
+    return spread_ms
+
+
+def _movable(one: Selected | None) -> Selected | Answer:
+    """The message if its due time is known; else why it cannot be moved."""
+    if one is None:
+        return Answer.UNKNOWN
+    if one.due_ms is None:
+        return Answer.DEAD if one.state is State.DEAD else Answer.IN_FLIGHT
+    return one
