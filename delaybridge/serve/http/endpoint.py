@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delaybridge.client.verbs import Scope as Scope
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from delaybridge.serve.http.problems import Problem
     from delaybridge.settings.settings import Settings
-
-
-class Scope(StrEnum):
-    """What a token allows; each includes those before it."""
-
-    OPEN = "open"  # without a token
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
 
 
 class Reply(NamedTuple):
