@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _MEDIA = {
@@ -16,6 +17,7 @@ _MEDIA = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+routes = Routes()
 
 
 @cache
@@ -31,6 +33,7 @@ def asset(name: str) -> str:
     return f"static/{hashlib.sha256(_contents()[name]).hexdigest()[:12]}/{name}"
 
 
+@routes("GET /static/{hash}/{name}", "A file of the console", scope=Scope.OPEN)
 async def serve_asset(call: Call) -> Reply:
     """A style, a script or a picture of the console."""
     name = call.path["name"]
@@ -45,11 +48,3 @@ async def serve_asset(call: Call) -> Reply:
         "Content-Security-Policy": "default-src 'none'",
     }
     return Reply(content, 200, headers)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/static/{hash}/{name}", scope=Scope.OPEN, handler=serve_asset,
-        summary="A file of the console",
-    ),
-)  # fmt: skip

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delaybridge.client.verbs import Scope as Scope
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from delaybridge.serve.http.problems import Problem
     from delaybridge.settings.settings import Settings
 
@@ -24,9 +22,9 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Handler = Callable[[Any], Awaitable["Reply | ASGIApp"]]
-"""Takes a `Call`. Its result may also be an ASGI application, which answers by itself: a stream,
-another type."""
+Handler = Callable[[Any], Awaitable[Any]]
+"""Takes a `Call` and gives a Reply; or its content alone, if the status is 200; or an ASGI
+application, which answers by itself: a stream, another type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,12 +109,14 @@ class Resource:
             reply = self._refused(scope, problem_of(exc))
         method = scope["method"]
         counted = method if method in self._methods else "other"
-        if isinstance(reply, Reply):
-            await _send(reply, send, method)
-            took_s = time.perf_counter() - began_s
-            self._site.traffic.count(counted, self._path, reply.status, took_s)
-        else:
-            await self._stream(reply, counted, scope, receive, send)
+        if not isinstance(reply, Reply):
+            if callable(reply):
+                await self._stream(reply, counted, scope, receive, send)
+                return
+            reply = Reply(reply)
+        await _send(reply, send, method)
+        took_s = time.perf_counter() - began_s
+        self._site.traffic.count(counted, self._path, reply.status, took_s)
 
     async def _stream(
         self, app: ASGIApp, counted: str, scope: Connection, receive: Receive, send: Send
@@ -145,7 +147,7 @@ class Resource:
             call = call._replace(who=who.name, may=who.scope, tenant=who.tenant)
         return endpoint.refusal(call, problem)
 
-    async def _answer(self, scope: Connection, receive: Receive) -> Reply | ASGIApp:
+    async def _answer(self, scope: Connection, receive: Receive) -> Any:
         endpoint, site = self._methods.get(scope["method"]), self._site
         headers = _headers(scope)
         if endpoint is None:

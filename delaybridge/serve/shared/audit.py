@@ -15,8 +15,9 @@ from starlette.types import ASGIApp
 
 from delaybridge.errors import DelayBridgeError, MessageError, printable
 from delaybridge.operate.views import audit
-from delaybridge.serve.http.endpoint import Endpoint, Handler, Reply, Scope
+from delaybridge.serve.http.endpoint import Handler, Reply, Scope
 from delaybridge.serve.http.problems import Problem, problem_of
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps
@@ -27,6 +28,7 @@ _NAMED = 100  # entries of an object
 _CONTENT = frozenset({"body", "body_base64", "headers", "properties"})
 _MOST = 500
 _log = logging.getLogger("delaybridge")
+routes = Routes()
 
 
 class AuditRecord(msgspec.Struct, omit_defaults=True, rename={"from_": "from"}):
@@ -72,7 +74,8 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
     act = await call.site.client.run(lambda calls: _write(calls, record, _is_operator(call)))
     problem: Problem | None = None
     try:
-        reply = await handler(call)
+        found = await handler(call)
+        reply = found if isinstance(found, Reply) or callable(found) else Reply(found)
     except Exception as exc:
         problem = problem_of(exc)
         reply = Reply(problem.content, problem.status)
@@ -133,7 +136,11 @@ def _outline(asked: Any) -> Any:
     }
 
 
-async def records(call: Call) -> Reply:
+@routes(
+    "GET /v1/audit", "List acts that cannot be undone", scope=Scope.ADMIN, query=AuditQuery,
+    is_safe=True,
+)  # fmt: skip
+async def records(call: Call) -> AuditPage:
     """Acts that cannot be undone: who, what, from where, and what came of it."""
     query: AuditQuery = call.query
     if not 1 <= query.limit <= _MOST:
@@ -143,7 +150,7 @@ async def records(call: Call) -> Reply:
         raise MessageError("bad_cursor", "cursor", "pass on next_cursor as it was")
     found = await call.site.client.run(lambda calls: _read(calls, before, query.limit))
     following = str(found[-1][0]) if len(found) == query.limit else None
-    return Reply(AuditPage([_record(*each) for each in found], following))
+    return AuditPage([_record(*each) for each in found], following)
 
 
 def _read(calls: Calls, before: audit.Position | None, most: int) -> Steps[list[audit.Record]]:
@@ -154,12 +161,3 @@ def _read(calls: Calls, before: audit.Position | None, most: int) -> Steps[list[
 def _record(place: audit.Position, fields: Mapping[str, str]) -> AuditRecord:
     told = {"id": str(place), "at": format_time(place.ms)}
     return msgspec.convert({"who": "", "what": "", **fields, **told}, AuditRecord)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/audit", scope=Scope.ADMIN, handler=records,
-        summary="List acts that cannot be undone", query=AuditQuery, answers={200: AuditPage},
-        is_safe=True,
-    ),
-)  # fmt: skip

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 
 from delaybridge.message import Answer
 from delaybridge.serve.api.messages.idempotency import HEADER
 from delaybridge.serve.api.messages.shapes import NewMessage, scheduled
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.json_text import as_type, decoded, elements
 from delaybridge.serve.http.problems import Problem, at_item, problem_of
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings
 
@@ -20,6 +20,8 @@ _MOST = 1000
 _AT_ONCE = 256 * 1024  # the longest text that is read as a whole
 _GROUP_BYTES = 2**20  # of the texts of messages that are stored together
 _AWAY = 503
+
+routes = Routes(is_for_tenants=True)
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,6 +49,15 @@ class BatchAnswer(msgspec.Struct):
     items: list[BatchItem]
 
 
+def _size(settings: Settings) -> tuple[int, str]:
+    return settings.serve.batch_bytes, "send fewer messages at once, or raise serve.batch_bytes"
+
+
+@routes(
+    "POST /v1/messages:batch", "Schedule many messages", body=Batch,
+    answers={207: BatchAnswer, 413: None}, size=_size,
+    is_raw=lambda headers: True,  # it is read in pieces
+)  # fmt: skip
 async def schedule_batch(call: Call) -> Reply:
     """Schedule many messages in few round trips to Redis. One that is refused hinders no other."""
     if HEADER in call.headers:
@@ -106,18 +117,3 @@ async def _item(call: Call, number: int, raw: bytes) -> BatchItem:
         return BatchItem(found.status, code=found.code, detail=found.detail, at=found.at)
     status = 201 if receipt.answer is Answer.CREATED else 200
     return BatchItem(status, made.id, made.result, made.due, made.due_ms)
-
-
-def _size(settings: Settings) -> tuple[int, str]:
-    return settings.serve.batch_bytes, "send fewer messages at once, or raise serve.batch_bytes"
-
-
-_ANSWERS: dict[int, Any] = {207: BatchAnswer, 413: None}
-ENDPOINTS = (
-    Endpoint(
-        method="POST", path="/v1/messages:batch", scope=Scope.WRITE, handler=schedule_batch,
-        is_for_tenants=True,
-        summary="Schedule many messages", body=Batch, answers=_ANSWERS, size=_size,
-        is_raw=lambda headers: True,  # it is read in pieces
-    ),
-)  # fmt: skip

@@ -13,8 +13,9 @@ from delaybridge.client.spreading import Spreading
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Named, Verb
@@ -24,6 +25,7 @@ from delaybridge.times import delay_ms
 
 _MOST_IDS = 1000
 _MOVABLE = (State.PARKED, State.DELAYED)  # the others have no due time that can change
+routes = Routes(is_for_tenants=True)
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,17 +83,28 @@ class Matched(msgspec.Struct):
     items: list[ChangedMessage] = []
 
 
+_STARTED = {202: Job, 200: Matched}
+
+
 class JobList(msgspec.Struct):
     """The jobs of the last day, the latest first."""
 
     items: list[Job]
 
 
+@routes(
+    "POST /v1/messages:cancel", "Cancel many messages", is_audited=True, body=Bulk,
+    answers=_STARTED,
+)  # fmt: skip
 async def cancel(call: Call) -> Reply:
     """Cancel many messages."""
     return await _bulk(call, "cancel", PENDING, call.patient.cancel_many)
 
 
+@routes(
+    "POST /v1/messages:reschedule", "Reschedule many messages", is_audited=True, body=BulkDue,
+    answers=_STARTED,
+)  # fmt: skip
 async def reschedule(call: Call) -> Reply:
     """Give many messages the same new due time; with `by`, move each by the same span."""
     wanted: BulkDue = call.body
@@ -105,17 +118,29 @@ async def reschedule(call: Call) -> Reply:
     return await _bulk(call, "reschedule", PENDING, verb)
 
 
+@routes(
+    "POST /v1/messages:publish", "Publish many messages now", is_audited=True, body=BulkOver,
+    answers=_STARTED,
+)  # fmt: skip
 async def publish(call: Call) -> Reply:
     """Make many messages due now, or spread over a span."""
     verb = partial(call.patient.reschedule_many, delay=0)
     return await _bulk(call, "publish", PENDING, verb)
 
 
+@routes(
+    "POST /v1/dead:kick", "Bring many dead messages back", is_audited=True, body=BulkOver,
+    answers=_STARTED,
+)  # fmt: skip
 async def kick(call: Call) -> Reply:
     """Take many messages out of the dead set, due now or spread over a span."""
     return await _bulk(call, "kick", (State.DEAD,), call.patient.kick_many)
 
 
+@routes(
+    "POST /v1/dead:discard", "Discard many dead messages", scope=Scope.ADMIN, is_audited=True,
+    body=Bulk, answers=_STARTED,
+)  # fmt: skip
 async def discard(call: Call) -> Reply:
     """Delete many messages from the dead set for good."""
     return await _bulk(call, "discard", (State.DEAD,), call.patient.discard_many)
@@ -206,22 +231,25 @@ def _spread(verb: Any, spreading: Spreading) -> Verb:
     return spread
 
 
-async def all_jobs(call: Call) -> Reply:
+@routes("GET /v1/jobs", "List bulk verbs")
+async def all_jobs(call: Call) -> JobList:
     """The bulk verbs of the last day."""
-    return Reply(JobList(await jobs.all_jobs(call)))
+    return JobList(await jobs.all_jobs(call))
 
 
-async def show_job(call: Call) -> Reply:
+@routes("GET /v1/jobs/{id}", "Show a bulk verb", answer=Job, fails=(404,))
+async def show_job(call: Call) -> Any:
     """How far a bulk verb is."""
-    return Reply(await _job(call))
+    return await _job(call)
 
 
-async def stop_job(call: Call) -> Reply:
+@routes("DELETE /v1/jobs/{id}", "Stop a bulk verb", is_audited=True, answer=Job, fails=(404, 409))
+async def stop_job(call: Call) -> Any:
     """Stop a bulk verb; what it did stays done."""
     job = await _job(call)
     if job.state == RUNNING and not await jobs.stop(call.site, job.id):
         raise Problem(409, "elsewhere", "another process runs it; ask that one, or wait")
-    return Reply(await _job(call))
+    return await _job(call)
 
 
 async def _job(call: Call) -> Job:
@@ -230,54 +258,3 @@ async def _job(call: Call) -> Job:
     if found is None:
         raise Problem(404, "unknown", f"no job {id[:80]!r}; they are kept for a day", "$.id")
     return found
-
-
-_STARTED = {202: Job, 200: Matched}
-ENDPOINTS = (
-    Endpoint(
-        method="POST", path="/v1/messages:cancel", scope=Scope.WRITE, handler=cancel,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Cancel many messages", body=Bulk, answers=_STARTED,
-    ),
-    Endpoint(
-        method="POST", path="/v1/messages:reschedule", scope=Scope.WRITE, handler=reschedule,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Reschedule many messages", body=BulkDue, answers=_STARTED,
-    ),
-    Endpoint(
-        method="POST", path="/v1/messages:publish", scope=Scope.WRITE, handler=publish,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Publish many messages now", body=BulkOver, answers=_STARTED,
-    ),
-    Endpoint(
-        method="POST", path="/v1/dead:kick", scope=Scope.WRITE, handler=kick,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Bring many dead messages back", body=BulkOver, answers=_STARTED,
-    ),
-    Endpoint(
-        method="POST", path="/v1/dead:discard", scope=Scope.ADMIN, handler=discard,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Discard many dead messages", body=Bulk, answers=_STARTED,
-    ),
-    Endpoint(
-        method="GET", path="/v1/jobs", scope=Scope.READ, handler=all_jobs,
-        is_for_tenants=True,
-        summary="List bulk verbs", answers={200: JobList},
-    ),
-    Endpoint(
-        method="GET", path="/v1/jobs/{id}", scope=Scope.READ, handler=show_job,
-        is_for_tenants=True,
-        summary="Show a bulk verb", answers={200: Job, 404: None},
-    ),
-    Endpoint(
-        method="DELETE", path="/v1/jobs/{id}", scope=Scope.WRITE, handler=stop_job,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Stop a bulk verb", answers={200: Job, 404: None, 409: None},
-    ),
-)  # fmt: skip

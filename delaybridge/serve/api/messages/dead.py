@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from delaybridge.message import Answer, State
@@ -15,13 +17,16 @@ from delaybridge.serve.api.messages.shapes import (
     may_live,
     shape_of,
 )
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored
 
 _MOST = 5000
+_ONE = "/v1/dead/{id}"
+routes = Routes()
 
 
 class DeadSummary(msgspec.Struct):
@@ -32,14 +37,19 @@ class DeadSummary(msgspec.Struct):
     more: bool
 
 
+@routes("GET /v1/dead:summary", "Count dead messages by reason", answer=DeadSummary)
+async def summary(call: Call) -> Any:
+    """The dead messages by reason and destination. Of many, the oldest 5,000 are counted."""
+    return await summarized(call)
+
+
+@routes(
+    "GET /v1/dead", "List dead messages", is_for_tenants=True, query=PageQuery,
+    answer=MessagePage,
+)  # fmt: skip
 async def pages(call: Call) -> Reply:
     """A page of dead messages by time of burial, with the reasons."""
     return await listed(call, State.DEAD)
-
-
-async def summary(call: Call) -> Reply:
-    """The dead messages by reason and destination. Of many, the oldest 5,000 are counted."""
-    return Reply(await summarized(call))
 
 
 async def summarized(call: Call) -> DeadSummary:
@@ -54,7 +64,21 @@ async def summarized(call: Call) -> DeadSummary:
     return DeadSummary(burials.groups(), looked, cursor is not None)
 
 
-async def show(call: Call) -> Reply:
+@routes(
+    f"POST {_ONE}:kick", "Bring a dead message back", is_for_tenants=True, query=OfKey,
+    answer=ChangedMessage, fails=(404, 409),
+)  # fmt: skip
+async def kick(call: Call) -> Reply:
+    """Take a message out of the dead set, due now; its attempts start again."""
+    id = call.path["id"]
+    return _done(id, await call.client.kick(id, key=call.query.key))
+
+
+@routes(
+    f"GET {_ONE}", "Show a dead message", is_for_tenants=True, query=OfKey,
+    answer=StoredMessage, fails=(404,),
+)  # fmt: skip
+async def show(call: Call) -> Any:
     """A dead message with its body; also one that ingest quarantined under this id.
 
     A token that may only read gets the size of the body.
@@ -68,16 +92,14 @@ async def show(call: Call) -> Reply:
         if one.state is State.DEAD:
             if one.body is not None:
                 await note_reading(call, id)
-            return Reply(shape_of(one, with_body=call.may_read_bodies))
+            return shape_of(one, with_body=call.may_read_bodies)
     raise _not_dead(id)
 
 
-async def kick(call: Call) -> Reply:
-    """Take a message out of the dead set, due now; its attempts start again."""
-    id = call.path["id"]
-    return _done(id, await call.client.kick(id, key=call.query.key))
-
-
+@routes(
+    f"DELETE {_ONE}", "Discard a dead message", scope=Scope.ADMIN, is_audited=True,
+    is_for_tenants=True, query=OfKey, answer=ChangedMessage, fails=(404, 409),
+)  # fmt: skip
 async def discard(call: Call) -> Reply:
     """Delete a message from the dead set for good."""
     id = call.path["id"]
@@ -97,35 +119,3 @@ def _done(id: str, answer: Answer) -> Reply:
 
 def _not_dead(id: str) -> Problem:
     return Problem(404, "unknown", f"no message {id[:80]!r} is in the dead set", "$.id")
-
-
-_ONE = "/v1/dead/{id}"
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/dead:summary", scope=Scope.READ, handler=summary,
-        summary="Count dead messages by reason", answers={200: DeadSummary},
-    ),
-    Endpoint(
-        method="GET", path="/v1/dead", scope=Scope.READ, handler=pages,
-        is_for_tenants=True,
-        summary="List dead messages", query=PageQuery, answers={200: MessagePage},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:kick", scope=Scope.WRITE, handler=kick,
-        is_for_tenants=True,
-        summary="Bring a dead message back", query=OfKey,
-        answers={200: ChangedMessage, 404: None, 409: None},
-    ),
-    Endpoint(
-        method="GET", path=_ONE, scope=Scope.READ, handler=show,
-        is_for_tenants=True,
-        summary="Show a dead message", query=OfKey, answers={200: StoredMessage, 404: None},
-    ),
-    Endpoint(
-        method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=discard,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Discard a dead message", query=OfKey,
-        answers={200: ChangedMessage, 404: None, 409: None},
-    ),
-)  # fmt: skip

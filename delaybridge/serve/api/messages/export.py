@@ -15,13 +15,14 @@ from delaybridge.serve.api.messages.messages import found_page
 from delaybridge.serve.api.messages.paging import PageOfState
 from delaybridge.serve.api.messages.shapes import MessagePage, StoredMessage
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Endpoint, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _AT_ONCE = 500
 _log = logging.getLogger("delaybridge")
 _encode = msgspec.json.Encoder().encode
+routes = Routes(is_for_tenants=True)
 
 
 class ExportQuery(PageOfState, kw_only=True):
@@ -80,6 +81,10 @@ class Export:
         return found
 
 
+@routes(
+    "GET /v1/messages:export", "Download all messages that match", query=ExportQuery,
+    answer=Sequence[StoredMessage],
+)  # fmt: skip
 async def export(call: Call) -> Export:
     """All messages that match, in the order of the list, without their bodies.
 
@@ -97,13 +102,3 @@ async def _page(call: Call, cursor: str | None) -> MessagePage:
         what = f"the server of buckets {page.unseen} does not answer; try again when it does"
         raise Problem(503, "store_unavailable", what)
     return page
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/messages:export", scope=Scope.READ, handler=export,
-        is_for_tenants=True,
-        summary="Download all messages that match", query=ExportQuery,
-        answers={200: Sequence[StoredMessage]},
-    ),
-)  # fmt: skip

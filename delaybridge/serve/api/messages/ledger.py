@@ -13,8 +13,9 @@ from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.recording.life_of_id import as_recorded, life, recorded_life
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Progress
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from delaybridge.ledger.sql.rows import Life
 
 _MOST_IDS = 1000
+routes = Routes()
 
 
 class Restore(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,6 +80,10 @@ async def shown(call: Call, id: str, found: Stored | None) -> StoredMessage | No
     return made
 
 
+@routes(
+    "POST /v1/restore", "Restore what Redis lacks", scope=Scope.ADMIN, is_audited=True,
+    body=Restore, answers={202: Job, 200: MissingMessages, 409: None},
+)  # fmt: skip
 async def restore(call: Call) -> Reply:
     """Bring messages of the ledger back that Redis lacks.
 
@@ -144,12 +150,3 @@ def records_of(site: Site) -> Records | None:
     from delaybridge.ledger.sql.records import Records  # imports SQLAlchemy
 
     return Records(site.settings.namespace)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="POST", path="/v1/restore", scope=Scope.ADMIN, handler=restore, is_audited=True,
-        summary="Restore what Redis lacks", body=Restore,
-        answers={202: Job, 200: MissingMessages, 409: None},
-    ),
-)  # fmt: skip

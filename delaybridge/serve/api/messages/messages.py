@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from delaybridge.message import Answer, State
@@ -22,11 +24,14 @@ from delaybridge.serve.api.messages.shapes import (
     shape_of,
     too_late,
 )
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import TenantClient
+
+routes = Routes(is_for_tenants=True)
 
 
 class OfKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,6 +40,10 @@ class OfKey(msgspec.Struct, forbid_unknown_fields=True):
     key: str | None = None
 
 
+@routes(
+    "POST /v1/messages", "Schedule a message", body=NewMessage,
+    answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None}, is_raw=is_raw,
+)  # fmt: skip
 async def schedule(call: Call) -> Reply:
     """Schedule one message. 201 if it is new, 200 if it was there already or replaces another.
 
@@ -53,29 +62,27 @@ async def schedule(call: Call) -> Reply:
     return Reply(scheduled(receipt), 201 if receipt.answer is Answer.CREATED else 200)
 
 
-async def get(call: Call) -> Reply:
-    """One message with its body and state; 404 once it is delivered or cancelled.
-
-    With a ledger also its `life`, and then a message that has ended is found, too: with the state
-    `published` or `cancelled`. A token that may only read gets the size of the body.
-    """
-    id = call.path["id"]
-    made = await shown(call, id, await call.client.get(id, key=call.query.key))
-    if made is None:
-        raise _unknown(id)
-    if made.body_bytes is not None:
-        await note_reading(call, id)
-    return Reply(made)
-
-
+@routes("GET /v1/messages", "List messages by due time", query=PageOfState, answer=MessagePage)
 async def pages(call: Call) -> Reply:
     """A page of messages in order of due time, without their bodies."""
     return await listed(call, call.query.state)
 
 
+@routes("GET /v1/in-flight", "List messages that workers hold", query=PageQuery, answer=MessagePage)
 async def in_flight(call: Call) -> Reply:
     """A page of the messages that workers hold."""
     return await listed(call, State.IN_FLIGHT)
+
+
+@routes(
+    "POST /v1/messages/{id}:publish", "Publish a message now", query=OfKey,
+    answers={202: ChangedMessage, 404: None, 409: None},
+)  # fmt: skip
+async def publish(call: Call) -> Reply:
+    """Make a message due now; a worker publishes it at once."""
+    id = call.path["id"]
+    answer = await call.client.reschedule(id, delay=0, key=call.query.key)
+    return Reply(changed(id, answer), 202)
 
 
 async def listed(call: Call, state: State) -> Reply:
@@ -101,6 +108,26 @@ async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
     return MessagePage(items, query.following(page.cursor, state), unseen)
 
 
+@routes("GET /v1/messages/{id}", "Show a message", query=OfKey, answer=StoredMessage, fails=(404,))
+async def get(call: Call) -> Any:
+    """One message with its body and state; 404 once it is delivered or cancelled.
+
+    With a ledger also its `life`, and then a message that has ended is found, too: with the state
+    `published` or `cancelled`. A token that may only read gets the size of the body.
+    """
+    id = call.path["id"]
+    made = await shown(call, id, await call.client.get(id, key=call.query.key))
+    if made is None:
+        raise _unknown(id)
+    if made.body_bytes is not None:
+        await note_reading(call, id)
+    return made
+
+
+@routes(
+    "PATCH /v1/messages/{id}", "Reschedule a message", body=NewDue, query=OfKey,
+    answer=ChangedMessage, fails=(404, 409),
+)  # fmt: skip
 async def reschedule(call: Call) -> Reply:
     """Give a message another due time; with `by`, so much later or earlier than it was."""
     due: NewDue = call.body
@@ -111,17 +138,14 @@ async def reschedule(call: Call) -> Reply:
     return Reply(changed(id, (await client.move_many([id], by_ms=due.by_ms(), key=key))[0]))
 
 
+@routes(
+    "DELETE /v1/messages/{id}", "Cancel a message", query=OfKey,
+    answer=ChangedMessage, fails=(404, 409),
+)  # fmt: skip
 async def cancel(call: Call) -> Reply:
     """Cancel a message: after `cancelled` it is not delivered."""
     id = call.path["id"]
     return Reply(changed(id, await call.client.cancel(id, key=call.query.key)))
-
-
-async def publish(call: Call) -> Reply:
-    """Make a message due now; a worker publishes it at once."""
-    id = call.path["id"]
-    answer = await call.client.reschedule(id, delay=0, key=call.query.key)
-    return Reply(changed(id, answer), 202)
 
 
 def changed(id: str, answer: Answer) -> ChangedMessage:
@@ -138,45 +162,3 @@ def changed(id: str, answer: Answer) -> ChangedMessage:
 def _unknown(id: str) -> Problem:
     what = f"no message {id[:80]!r} is pending: it was delivered or cancelled, or never scheduled"
     return Problem(404, "unknown", what, "$.id")
-
-
-_BY_ID = {200: ChangedMessage, 404: None, 409: None}
-ENDPOINTS = (
-    Endpoint(
-        method="POST", path="/v1/messages", scope=Scope.WRITE, handler=schedule,
-        is_for_tenants=True,
-        summary="Schedule a message", body=NewMessage,
-        answers={201: ScheduledMessage, 200: ScheduledMessage, 409: None}, is_raw=is_raw,
-    ),
-    Endpoint(
-        method="GET", path="/v1/messages", scope=Scope.READ, handler=pages,
-        is_for_tenants=True,
-        summary="List messages by due time", query=PageOfState, answers={200: MessagePage},
-    ),
-    Endpoint(
-        method="GET", path="/v1/in-flight", scope=Scope.READ, handler=in_flight,
-        is_for_tenants=True,
-        summary="List messages that workers hold", query=PageQuery, answers={200: MessagePage},
-    ),
-    Endpoint(
-        method="POST", path="/v1/messages/{id}:publish", scope=Scope.WRITE, handler=publish,
-        is_for_tenants=True,
-        summary="Publish a message now", query=OfKey,
-        answers={202: ChangedMessage, 404: None, 409: None},
-    ),
-    Endpoint(
-        method="GET", path="/v1/messages/{id}", scope=Scope.READ, handler=get,
-        is_for_tenants=True,
-        summary="Show a message", query=OfKey, answers={200: StoredMessage, 404: None},
-    ),
-    Endpoint(
-        method="PATCH", path="/v1/messages/{id}", scope=Scope.WRITE, handler=reschedule,
-        is_for_tenants=True,
-        summary="Reschedule a message", body=NewDue, query=OfKey, answers=_BY_ID,
-    ),
-    Endpoint(
-        method="DELETE", path="/v1/messages/{id}", scope=Scope.WRITE, handler=cancel,
-        is_for_tenants=True,
-        summary="Cancel a message", query=OfKey, answers=_BY_ID,
-    ),
-)  # fmt: skip

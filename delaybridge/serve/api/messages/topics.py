@@ -15,8 +15,9 @@ from delaybridge.errors import MessageError
 from delaybridge.message import PULL, Answer
 from delaybridge.serve.api.messages.shapes import as_text
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.messages.pulling import ReceivedMessage
@@ -24,6 +25,8 @@ from delaybridge.times import delay_ms, format_time
 
 _MOST_WAIT_MS = 60_000
 _encode = msgspec.json.encode
+_PATH = "/v1/topics/{topic}"
+routes = Routes(is_for_tenants=True)
 
 
 class Wanted(msgspec.Struct, forbid_unknown_fields=True):
@@ -146,6 +149,7 @@ class Poll:
         return await self._call.client.receive(self._topic, limit=asked.max, ttr=asked.ttr)
 
 
+@routes(f"POST {_PATH}:receive", "Receive messages of a topic", body=Wanted, answer=TopicMessages)
 async def receive(call: Call) -> Poll | Reply:
     """Take due messages of a topic; with `wait`, once there are some.
 
@@ -160,16 +164,19 @@ async def receive(call: Call) -> Poll | Reply:
     return Poll(call, wait_ms)
 
 
+@routes(f"POST {_PATH}:finish", "Finish received messages", body=Finished, answer=GivenResults)
 async def finish(call: Call) -> Reply:
     """Say that received messages are done: they do not come again."""
     return _results(call, await call.client.finish(_pairs(call)))
 
 
+@routes(f"POST {_PATH}:extend", "Extend received messages", body=Extended, answer=GivenResults)
 async def extend(call: Call) -> Reply:
     """Have received messages for longer."""
     return _results(call, await call.client.extend(_pairs(call), ttr=call.body.ttr))
 
 
+@routes(f"POST {_PATH}:release", "Release received messages", body=Released, answer=GivenResults)
 async def release(call: Call) -> Reply:
     """Give received messages back."""
     return _results(call, await call.client.release(_pairs(call), delay=call.body.delay))
@@ -197,28 +204,3 @@ def _shape(one: ReceivedMessage) -> TopicMessage:
         one.id, one.receipt, body, body_base64, headers, key, key_base64, one.attempt,
         format_time(one.due_ms), one.due_ms, format_time(one.until_ms), one.until_ms,
     )  # fmt: skip
-
-
-_PATH = "/v1/topics/{topic}"
-ENDPOINTS = (
-    Endpoint(
-        method="POST", path=f"{_PATH}:receive", scope=Scope.WRITE, handler=receive,
-        is_for_tenants=True,
-        summary="Receive messages of a topic", body=Wanted, answers={200: TopicMessages},
-    ),
-    Endpoint(
-        method="POST", path=f"{_PATH}:finish", scope=Scope.WRITE, handler=finish,
-        is_for_tenants=True,
-        summary="Finish received messages", body=Finished, answers={200: GivenResults},
-    ),
-    Endpoint(
-        method="POST", path=f"{_PATH}:extend", scope=Scope.WRITE, handler=extend,
-        is_for_tenants=True,
-        summary="Extend received messages", body=Extended, answers={200: GivenResults},
-    ),
-    Endpoint(
-        method="POST", path=f"{_PATH}:release", scope=Scope.WRITE, handler=release,
-        is_for_tenants=True,
-        summary="Release received messages", body=Released, answers={200: GivenResults},
-    ),
-)  # fmt: skip

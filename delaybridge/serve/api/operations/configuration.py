@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from delaybridge import __version__
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings
 
 _LIBRARIES = ("redis", "hiredis", "pika", "confluent-kafka", "starlette", "uvicorn", "sqlalchemy")
+routes = Routes()
 
 
 class SettingState(msgspec.Struct):
@@ -63,14 +65,10 @@ def build() -> dict[str, str]:
     return found
 
 
-async def settings(call: Call) -> Reply:
-    """The settings of this server, where each came from, and versions."""
-    return Reply(settings_in_force(call.site.settings))
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/settings", scope=Scope.ADMIN, handler=settings, is_safe=True,
-        summary="List the settings in force", answers={200: SettingList},
-    ),
+@routes(
+    "GET /v1/settings", "List the settings in force", scope=Scope.ADMIN, is_safe=True,
+    answer=SettingList,
 )  # fmt: skip
+async def settings(call: Call) -> Any:
+    """The settings of this server, where each came from, and versions."""
+    return settings_in_force(call.site.settings)

@@ -7,14 +7,16 @@ from typing import Any
 import msgspec
 
 from delaybridge.operate.views.transfer import Difference, checked, contents, differences, write
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps
 
 _DONE = ("added", "changed", "removed")
+routes = Routes()
 
 
 class Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +49,8 @@ class Imported(msgspec.Struct):
     dry_run: bool
 
 
-async def export(call: Call) -> Reply:
+@routes("GET /v1/definitions", "Export rules and recurring definitions", answer=Document)
+async def export(call: Call) -> Any:
     """All rules and recurring definitions; without progress, as the last run."""
     if not call.may_read_bodies:
         what = "the document has bodies, so it needs a token that may write"
@@ -57,15 +60,19 @@ async def export(call: Call) -> Reply:
         names = ", ".join(f"{section}.{name}" for section, name in here.unreadable[:5])
         raise Problem(500, "unreadable", f"{names} cannot be read in full; see: doctor")
     await note_reading(call, "all recurring definitions")
-    return Reply(here.document())
+    return here.document()
 
 
-async def import_(call: Call) -> Reply:
+@routes(
+    "PUT /v1/definitions", "Import rules and recurring definitions", scope=Scope.ADMIN,
+    is_audited=True, is_dense=True, body=Document, query=ImportQuery,
+)  # fmt: skip
+async def import_(call: Call) -> Imported:
     """Make rules and definitions as the document says; all of it is checked first."""
     query: ImportQuery = call.query
     document = msgspec.to_builtins(call.body)
     listed = await call.site.client.run(lambda calls: _import(calls, document, query))
-    return Reply(Imported([ImportedItem(*one) for one in listed], query.dry_run))
+    return Imported([ImportedItem(*one) for one in listed], query.dry_run)
 
 
 def _import(calls: Calls, document: Any, query: ImportQuery) -> Steps[list[Difference]]:
@@ -77,17 +84,3 @@ def _import(calls: Calls, document: Any, query: ImportQuery) -> Steps[list[Diffe
         if not query.dry_run and one.word in _DONE:
             yield from write(calls, wanted, one)
     return listed
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/definitions", scope=Scope.READ, handler=export,
-        summary="Export rules and recurring definitions", answers={200: Document},
-    ),
-    Endpoint(
-        method="PUT", path="/v1/definitions", scope=Scope.ADMIN, handler=import_,
-        is_audited=True, is_dense=True,
-        summary="Import rules and recurring definitions", body=Document, query=ImportQuery,
-        answers={200: Imported},
-    ),
-)  # fmt: skip

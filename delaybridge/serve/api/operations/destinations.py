@@ -8,9 +8,13 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.operate.views.described import place_data
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
+
+_ONE = "/v1/destinations/{destination}"
+routes = Routes()
 
 
 class PlaceState(msgspec.Struct):
@@ -70,20 +74,60 @@ class Purged(msgspec.Struct):
     answers: dict[str, int]
 
 
-async def all_places(call: Call) -> Reply:
+@routes("GET /v1/destinations", "List destinations", answer=PlaceList)
+async def all_places(call: Call) -> Any:
     """Every destination that has messages, a rule, or trouble."""
     found = await call.site.client.destinations()
     items = [place_data(place, found) for place in found.places]
-    return Reply({"items": items, "more": found.more})
+    return {"items": items, "more": found.more}
 
 
-async def show(call: Call) -> Reply:
+@routes(
+    f"POST {_ONE}:pause", "Pause a destination", scope=Scope.ADMIN, is_audited=True,
+    answer=PlaceState,
+)  # fmt: skip
+async def pause(call: Call) -> Any:
+    """Publish nothing to a destination: what falls due waits, in order."""
+    await call.site.client.pause(call.path["destination"])
+    return await show(call)
+
+
+@routes(
+    f"POST {_ONE}:resume", "Resume a destination", scope=Scope.ADMIN, is_audited=True,
+    answer=PlaceState,
+)  # fmt: skip
+async def resume(call: Call) -> Any:
+    """End a pause; a pause of its exchange or broker stays."""
+    await call.site.client.resume(call.path["destination"])
+    return await show(call)
+
+
+@routes(
+    f"POST {_ONE}:purge", "Purge a destination", scope=Scope.ADMIN, is_audited=True,
+    body=Confirmation,
+)  # fmt: skip
+async def purge(call: Call) -> Purged:
+    """Cancel all messages of a destination and delete its dead ones."""
+    place = call.path["destination"]
+    if call.body.confirm != place:
+        what = f"write {place[:80]!r} once more; nothing was done"
+        raise Problem(422, "not_confirmed", what, "$.confirm")
+    answers = await call.site.client.purge(place)
+    return Purged({answer.value: count for answer, count in answers.items()})
+
+
+@routes(f"GET {_ONE}", "Show a destination", answer=PlaceState)
+async def show(call: Call) -> Any:
     """One destination, exchange or broker."""
     found = await call.site.client.destinations(call.path["destination"])
-    return Reply(place_data(found.places[0], found))
+    return place_data(found.places[0], found)
 
 
-async def put(call: Call) -> Reply:
+@routes(
+    f"PUT {_ONE}", "Set the rule of a destination", scope=Scope.ADMIN, is_audited=True,
+    body=RuleFields, answer=PlaceState,
+)  # fmt: skip
+async def put(call: Call) -> Any:
     """Set the rule of a destination, all of it but the pause."""
     wanted: RuleFields = call.body
     plan = dict(wanted.retry or {})
@@ -97,69 +141,13 @@ async def put(call: Call) -> Reply:
     return await show(call)
 
 
-async def delete(call: Call) -> Reply:
+@routes(
+    f"DELETE {_ONE}", "Remove the rule of a destination", scope=Scope.ADMIN, is_audited=True,
+    answer=PlaceState,
+)  # fmt: skip
+async def delete(call: Call) -> Any:
     """Remove the rule of a destination, also its pause."""
     client, place = call.site.client, call.path["destination"]
     await client.resume(place)
     await client.set_rule(place)
     return await show(call)
-
-
-async def pause(call: Call) -> Reply:
-    """Publish nothing to a destination: what falls due waits, in order."""
-    await call.site.client.pause(call.path["destination"])
-    return await show(call)
-
-
-async def resume(call: Call) -> Reply:
-    """End a pause; a pause of its exchange or broker stays."""
-    await call.site.client.resume(call.path["destination"])
-    return await show(call)
-
-
-async def purge(call: Call) -> Reply:
-    """Cancel all messages of a destination and delete its dead ones."""
-    place = call.path["destination"]
-    if call.body.confirm != place:
-        what = f"write {place[:80]!r} once more; nothing was done"
-        raise Problem(422, "not_confirmed", what, "$.confirm")
-    answers = await call.site.client.purge(place)
-    return Reply(Purged({answer.value: count for answer, count in answers.items()}))
-
-
-_ONE = "/v1/destinations/{destination}"
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/destinations", scope=Scope.READ, handler=all_places,
-        summary="List destinations", answers={200: PlaceList},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:pause", scope=Scope.ADMIN, handler=pause,
-        is_audited=True,
-        summary="Pause a destination", answers={200: PlaceState},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:resume", scope=Scope.ADMIN, handler=resume,
-        is_audited=True,
-        summary="Resume a destination", answers={200: PlaceState},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:purge", scope=Scope.ADMIN, handler=purge,
-        is_audited=True,
-        summary="Purge a destination", body=Confirmation, answers={200: Purged},
-    ),
-    Endpoint(
-        method="GET", path=_ONE, scope=Scope.READ, handler=show,
-        summary="Show a destination", answers={200: PlaceState},
-    ),
-    Endpoint(
-        method="PUT", path=_ONE, scope=Scope.ADMIN, handler=put,
-        is_audited=True,
-        summary="Set the rule of a destination", body=RuleFields, answers={200: PlaceState},
-    ),
-    Endpoint(
-        method="DELETE", path=_ONE, scope=Scope.ADMIN, handler=delete,
-        is_audited=True,
-        summary="Remove the rule of a destination", answers={200: PlaceState},
-    ),
-)  # fmt: skip

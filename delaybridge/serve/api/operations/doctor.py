@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from delaybridge.errors import printable
 from delaybridge.operate.doctor.finding import FAIL, Finding
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.urls import redact_text
+
+routes = Routes()
 
 
 class CheckedItem(msgspec.Struct):
@@ -42,18 +46,14 @@ def _shown(text: str) -> str:
     return printable(redact_text(text))
 
 
-async def checks(call: Call) -> Reply:
+@routes(
+    "GET /v1/checks", "Check everything a deployment needs", scope=Scope.ADMIN,
+    answer=CheckedList,
+)  # fmt: skip
+async def checks(call: Call) -> Any:
     """What `delaybridge doctor` prints, as this server sees it.
 
     It tries scripts on a bucket of their own, which is removed, and connects to every broker. The
     answer has what was found within 30 seconds.
     """
-    return Reply(checked(await call.site.doctor.findings()))
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/checks", scope=Scope.ADMIN, handler=checks,
-        summary="Check everything a deployment needs", answers={200: CheckedList},
-    ),
-)  # fmt: skip
+    return checked(await call.site.doctor.findings())

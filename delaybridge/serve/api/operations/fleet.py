@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.serve.api.description.typed import object_of
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.fleet.announcements import IngestInfo, WorkerInfo
 from delaybridge.store.namespace import alarms
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.orphans import Orphans
+
+routes = Routes()
 
 
 class Workers(msgspec.Struct):
@@ -57,12 +62,17 @@ class Cleared(msgspec.Struct):
     cleared: bool
 
 
-async def workers(call: Call) -> Reply:
+@routes("GET /v1/workers", "List workers and ingest processes", answer=Workers)
+async def workers(call: Call) -> Any:
     """The running workers and ingest processes."""
     found = await call.site.client.stats()
-    return Reply({"items": plain(found.workers), "ingests": plain(found.ingests)})
+    return {"items": plain(found.workers), "ingests": plain(found.ingests)}
 
 
+@routes(
+    "POST /v1/workers/{worker}:drain", "Drain a worker", scope=Scope.ADMIN, is_audited=True,
+    answers={202: AskedWorker, 404: None, 409: None},
+)  # fmt: skip
 async def drain(call: Call) -> Reply:
     """Ask a worker to give its buckets back and to end, as SIGTERM does.
 
@@ -73,6 +83,10 @@ async def drain(call: Call) -> Reply:
     return Reply(AskedWorker(name), 202)
 
 
+@routes(
+    "POST /v1/brokers/{broker}:reconnect", "Reconnect to a broker", scope=Scope.ADMIN,
+    is_audited=True, answers={202: AskedWorkers, 404: None},
+)  # fmt: skip
 async def reconnect(call: Call) -> Reply:
     """Ask all workers to replace their connections to a broker; nothing is lost."""
     name = call.path["broker"]
@@ -80,50 +94,22 @@ async def reconnect(call: Call) -> Reply:
     return Reply(AskedWorkers(name, asked), 202)
 
 
-async def buckets(call: Call) -> Reply:
+@routes("GET /v1/buckets", "List buckets and their owners", answer=Buckets)
+async def buckets(call: Call) -> Any:
     """The buckets, their content and owners."""
     found = await call.site.client.stats()
     unseen = [number for each in found.unseen for number in each.buckets]
-    return Reply({"items": plain(found.buckets), "unseen": sorted(unseen)})
+    return {"items": plain(found.buckets), "unseen": sorted(unseen)}
 
 
-async def alarm(call: Call) -> Reply:
+@routes("GET /v1/alarm", "Show whether Redis lost something", answer=AlarmAnswer)
+async def alarm(call: Call) -> Any:
     """Whether Redis came back with an older past, empty or without some keys."""
     found = await call.site.client.run(lambda calls: alarms.read(calls.namespace))
-    return Reply(found.data)
+    return found.data
 
 
-async def clear_alarm(call: Call) -> Reply:
+@routes("DELETE /v1/alarm", "Clear the alarm", scope=Scope.ADMIN, is_audited=True)
+async def clear_alarm(call: Call) -> Cleared:
     """Go on with what Redis has now: workers of a wiped namespace start again."""
-    return Reply(Cleared(await call.site.client.run(lambda calls: alarms.clear(calls.namespace))))
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/workers", scope=Scope.READ, handler=workers,
-        summary="List workers and ingest processes", answers={200: Workers},
-    ),
-    Endpoint(
-        method="POST", path="/v1/workers/{worker}:drain", scope=Scope.ADMIN, handler=drain,
-        is_audited=True,
-        summary="Drain a worker", answers={202: AskedWorker, 404: None, 409: None},
-    ),
-    Endpoint(
-        method="POST", path="/v1/brokers/{broker}:reconnect", scope=Scope.ADMIN, handler=reconnect,
-        is_audited=True,
-        summary="Reconnect to a broker", answers={202: AskedWorkers, 404: None},
-    ),
-    Endpoint(
-        method="GET", path="/v1/buckets", scope=Scope.READ, handler=buckets,
-        summary="List buckets and their owners", answers={200: Buckets},
-    ),
-    Endpoint(
-        method="GET", path="/v1/alarm", scope=Scope.READ, handler=alarm,
-        summary="Show whether Redis lost something", answers={200: AlarmAnswer},
-    ),
-    Endpoint(
-        method="DELETE", path="/v1/alarm", scope=Scope.ADMIN, handler=clear_alarm,
-        is_audited=True,
-        summary="Clear the alarm", answers={200: Cleared},
-    ),
-)  # fmt: skip
+    return Cleared(await call.site.client.run(lambda calls: alarms.clear(calls.namespace)))

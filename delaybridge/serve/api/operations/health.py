@@ -12,8 +12,9 @@ import msgspec
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.stats import Stats
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.site import Site
 from delaybridge.serve.shared.traffic import IS_EXPOSABLE
@@ -23,6 +24,7 @@ from delaybridge.store.namespace.history_alarm import told
 _READY_S = 2.0
 _LEASES = 2  # a bucket may be unowned for so many before messages count as stuck
 _CHARS, _NAMED = 300, 20
+routes = Routes()
 
 
 class HealthAnswer(msgspec.Struct, omit_defaults=True):
@@ -32,11 +34,16 @@ class HealthAnswer(msgspec.Struct, omit_defaults=True):
     reasons: list[str] = []
 
 
-async def live(call: Call) -> Reply:
+@routes("GET /health/live", "Whether this process answers", scope=Scope.OPEN)
+async def live(call: Call) -> HealthAnswer:
     """This process answers. Redis and the brokers do not count: a restart does not mend them."""
-    return Reply(HealthAnswer("ok"))
+    return HealthAnswer("ok")
 
 
+@routes(
+    "GET /health/ready", "Whether messages go out", scope=Scope.OPEN,
+    answers={200: HealthAnswer, 503: HealthAnswer},
+)  # fmt: skip
 async def ready(call: Call) -> Reply:
     """Messages are accepted and go out; with the reasons why not. Asked at most once a second."""
     site = call.site
@@ -50,6 +57,7 @@ async def ready(call: Call) -> Reply:
     return Reply(HealthAnswer(word, shown), status)
 
 
+@routes("GET /metrics", "Show what this process answered", answers={200: None, 501: None})
 async def metrics(call: Call) -> Reply:
     """What this process answered, for Prometheus. With several processes, of the one that is asked.
 
@@ -88,19 +96,3 @@ def _obstacles(found: Stats, site: Site) -> Iterator[str]:
         yield f"{len(found.unseen)} Redis servers do not answer"
     if found.setbacks:
         yield told(found.setbacks)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/health/live", scope=Scope.OPEN, handler=live,
-        summary="Whether this process answers", answers={200: HealthAnswer},
-    ),
-    Endpoint(
-        method="GET", path="/health/ready", scope=Scope.OPEN, handler=ready,
-        summary="Whether messages go out", answers={200: HealthAnswer, 503: HealthAnswer},
-    ),
-    Endpoint(
-        method="GET", path="/metrics", scope=Scope.READ, handler=metrics,
-        summary="Show what this process answered", answers={200: None, 501: None},
-    ),
-)  # fmt: skip

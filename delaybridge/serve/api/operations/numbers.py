@@ -13,11 +13,12 @@ from delaybridge.operate.views.horizon import Horizon
 from delaybridge.operate.views.series import Series
 from delaybridge.recurring.definitions import Recurring
 from delaybridge.serve.api.description.typed import object_of
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.times import YEAR_3000_MS
 
 _FIVE_MINUTES, _MINUTE_CELLS = "5m", 5
+routes = Routes()
 
 
 class Numbers(msgspec.Struct):
@@ -90,11 +91,12 @@ class Load(msgspec.Struct):
     workers: int
 
 
-async def stats(call: Call) -> Reply:
+@routes("GET /v1/stats", "Count messages by state", answer=Numbers)
+async def stats(call: Call) -> Any:
     """Messages by state, rates and lateness, and everything that is wrong."""
     client = call.site.client
     found, recent = await client.stats(), await client.rates()
-    return Reply(stats_data(found, await _definitions(call), recent))
+    return stats_data(found, await _definitions(call), recent)
 
 
 async def _definitions(call: Call) -> list[Recurring] | None:
@@ -107,28 +109,32 @@ async def _definitions(call: Call) -> list[Recurring] | None:
         return None
 
 
-async def series(call: Call) -> Reply:
+@routes(
+    "GET /v1/series", "Show what was published lately", query=SeriesQuery,
+    answer=object_of(Series),
+)  # fmt: skip
+async def series(call: Call) -> Any:
     """What the fleet counted in each of the last periods; null where nobody reported."""
     query: SeriesQuery = call.query
     found = await call.site.client.series(query.step)
     low = query.from_ms or 0
     high = found.now_ms if query.to_ms is None else query.to_ms
     within = [p for p in found.points if p is None or low <= p.from_ms <= high]
-    return Reply(plain(found._replace(points=within)))
+    return plain(found._replace(points=within))
 
 
-async def horizon(call: Call) -> Reply:
+@routes("GET /v1/horizon", "Show what falls due", query=HorizonQuery, answer=object_of(Horizon))
+async def horizon(call: Call) -> Any:
     """How many messages fall due in each part of the coming time."""
     query: HorizonQuery = call.query
     found = await call.site.client.horizon(
         query.span, query.step, destination=query.destination, from_ms=query.from_ms
     )
-    return Reply(
-        plain(found) | {"estimated": found.is_estimated, "next_due": moment(found.next_due_ms)}
-    )
+    return plain(found) | {"estimated": found.is_estimated, "next_due": moment(found.next_due_ms)}
 
 
-async def due_for(call: Call) -> Reply:
+@routes("GET /v1/horizon:destinations", "Show what a span is due for", query=SpanQuery)
+async def due_for(call: Call) -> DueForList:
     """Which exchanges and topics the delayed messages of a span are for. Many are estimated."""
     query: SpanQuery = call.query
     if not 0 <= query.from_ms < query.to_ms <= YEAR_3000_MS:
@@ -137,47 +143,21 @@ async def due_for(call: Call) -> Reply:
         lambda calls: read_destinations_due(calls, query.from_ms, query.to_ms)
     )
     items = [DueFor(destination, *tally) for destination, tally in found.destinations]
-    return Reply(DueForList(items, sum(each.messages for each in items)))
+    return DueForList(items, sum(each.messages for each in items))
 
 
-async def scaling(call: Call) -> Reply:
+@routes("GET /v1/scaling", "Tell an autoscaler the load")
+async def scaling(call: Call) -> Load:
     """How much falls due soon; for KEDA's metrics-api scaler, with `valueLocation: due_1m`."""
     client = call.site.client
     ahead = await client.horizon(_FIVE_MINUTES, "1m")
     found = await client.stats()
     due_now = ahead.overdue + found.parked + found.in_flight
     first = ahead.cells[:2]  # the first is the rest of this minute
-    return Reply(
-        Load(
-            due_now,
-            due_now + sum(cell.messages for cell in first),
-            due_now + ahead.messages,
-            found.overdue_ms / 1000,
-            len(found.workers),
-        )
+    return Load(
+        due_now,
+        due_now + sum(cell.messages for cell in first),
+        due_now + ahead.messages,
+        found.overdue_ms / 1000,
+        len(found.workers),
     )
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/stats", scope=Scope.READ, handler=stats,
-        summary="Count messages by state", answers={200: Numbers},
-    ),
-    Endpoint(
-        method="GET", path="/v1/series", scope=Scope.READ, handler=series,
-        summary="Show what was published lately", query=SeriesQuery,
-        answers={200: object_of(Series)},
-    ),
-    Endpoint(
-        method="GET", path="/v1/horizon", scope=Scope.READ, handler=horizon,
-        summary="Show what falls due", query=HorizonQuery, answers={200: object_of(Horizon)},
-    ),
-    Endpoint(
-        method="GET", path="/v1/horizon:destinations", scope=Scope.READ, handler=due_for,
-        summary="Show what a span is due for", query=SpanQuery, answers={200: DueForList},
-    ),
-    Endpoint(
-        method="GET", path="/v1/scaling", scope=Scope.READ, handler=scaling,
-        summary="Tell an autoscaler the load", answers={200: Load},
-    ),
-)  # fmt: skip

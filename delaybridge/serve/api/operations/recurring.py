@@ -13,10 +13,14 @@ from delaybridge.recurring.client import preview_of
 from delaybridge.recurring.definitions import Backfilled, Recurring
 from delaybridge.serve.api.description.typed import object_of
 from delaybridge.serve.api.messages.shapes import ScheduledMessage, scheduled
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
+
+_ONE = "/v1/recurring/{name}"
+routes = Routes(is_for_tenants=True)
 
 
 class DefinitionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -95,31 +99,39 @@ class PreviewRuns(msgspec.Struct):
     runs: list[str]
 
 
-async def definitions(call: Call) -> Reply:
+@routes("GET /v1/recurring", "List recurring definitions", answer=DefinitionList)
+async def definitions(call: Call) -> Any:
     """Every definition with its state, next and last run."""
     found = await call.client.recurring.list()
     if found:
         await note_reading(call, "all recurring definitions")
-    return Reply({"items": [_shape(call, each) for each in found]})
+    return {"items": [_shape(call, each) for each in found]}
 
 
-async def show(call: Call) -> Reply:
-    """One definition."""
-    found = await call.client.recurring.get(call.path["name"])
-    if found is None:
-        raise _unknown(call.path["name"])
-    await note_reading(call, f"the recurring definition {found.name}")
-    return Reply(_shape(call, found))
-
-
+@routes(
+    "POST /v1/recurring", "Add a recurring definition", is_audited=True, body=NewDefinition,
+    answers={201: DefinitionAnswer, 200: DefinitionAnswer, 409: None},
+)  # fmt: skip
 async def add(call: Call) -> Reply:
     """Add a definition; another of this name is a conflict."""
     return await _add(call, call.body.name, replace=False)
 
 
-async def put(call: Call) -> Reply:
-    """Add a definition, or replace the one of this name."""
-    return await _add(call, call.path["name"], replace=True)
+@routes("GET /v1/recurring:preview", "Preview the runs of a cron expression", query=PreviewQuery)
+async def preview(call: Call) -> PreviewRuns:
+    """When a definition with these times would run next."""
+    query: PreviewQuery = call.query
+    found = preview_of(query.cron, query.every, query.tz, query.n)
+    return PreviewRuns(found.words, [each.isoformat() for each in found.times])
+
+
+@routes(
+    f"POST {_ONE}:pause", "Pause a definition", is_audited=True,
+    answer=DefinitionAnswer, fails=(404,),
+)  # fmt: skip
+async def pause(call: Call) -> Reply:
+    """Make no further run, and cancel those that are not due."""
+    return _done(call, await call.client.recurring.pause(call.path["name"]), "paused")
 
 
 async def _add(call: Call, name: str, *, replace: bool) -> Reply:
@@ -135,21 +147,16 @@ async def _add(call: Call, name: str, *, replace: bool) -> Reply:
     return Reply(DefinitionAnswer(name, answer.value), 201 if answer is Answer.CREATED else 200)
 
 
-async def remove(call: Call) -> Reply:
-    """Remove a definition, and cancel its runs that are not due."""
-    return _done(call, await call.client.recurring.remove(call.path["name"]), "removed")
-
-
-async def pause(call: Call) -> Reply:
-    """Make no further run, and cancel those that are not due."""
-    return _done(call, await call.client.recurring.pause(call.path["name"]), "paused")
-
-
+@routes(
+    f"POST {_ONE}:resume", "Resume a definition", is_audited=True,
+    answer=DefinitionAnswer, fails=(404,),
+)  # fmt: skip
 async def resume(call: Call) -> Reply:
     """Go on with the first run from now on."""
     return _done(call, await call.client.recurring.resume(call.path["name"]), "resumed")
 
 
+@routes(f"POST {_ONE}:run", "Run a definition now", answers={202: ScheduledMessage, 404: None})
 async def run(call: Call) -> Reply:
     """Send it once now, besides its plan."""
     receipt = await call.client.recurring.run(call.path["name"])
@@ -158,20 +165,45 @@ async def run(call: Call) -> Reply:
     return Reply(scheduled(receipt), 202)
 
 
-async def backfill(call: Call) -> Reply:
+@routes(
+    f"POST {_ONE}:backfill", "Make missed runs", is_audited=True, body=Span,
+    answer=object_of(Backfilled), fails=(404,),
+)  # fmt: skip
+async def backfill(call: Call) -> Any:
     """Make the runs of a span in the past that were not made."""
     span: Span = call.body
     found = await call.client.recurring.backfill(call.path["name"], span.start, span.end)
     if found is None:
         raise _unknown(call.path["name"])
-    return Reply(plain(found))
+    return plain(found)
 
 
-async def preview(call: Call) -> Reply:
-    """When a definition with these times would run next."""
-    query: PreviewQuery = call.query
-    found = preview_of(query.cron, query.every, query.tz, query.n)
-    return Reply(PreviewRuns(found.words, [each.isoformat() for each in found.times]))
+@routes(f"GET {_ONE}", "Show a recurring definition", answer=DefinitionState, fails=(404,))
+async def show(call: Call) -> Any:
+    """One definition."""
+    found = await call.client.recurring.get(call.path["name"])
+    if found is None:
+        raise _unknown(call.path["name"])
+    await note_reading(call, f"the recurring definition {found.name}")
+    return _shape(call, found)
+
+
+@routes(
+    f"PUT {_ONE}", "Add or replace a definition", is_audited=True, body=DefinitionFields,
+    answers={201: DefinitionAnswer, 200: DefinitionAnswer},
+)  # fmt: skip
+async def put(call: Call) -> Reply:
+    """Add a definition, or replace the one of this name."""
+    return await _add(call, call.path["name"], replace=True)
+
+
+@routes(
+    f"DELETE {_ONE}", "Remove a definition", is_audited=True,
+    answer=DefinitionAnswer, fails=(404,),
+)  # fmt: skip
+async def remove(call: Call) -> Reply:
+    """Remove a definition, and cancel its runs that are not due."""
+    return _done(call, await call.client.recurring.remove(call.path["name"]), "removed")
 
 
 def _shape(call: Call, one: Recurring) -> dict[str, Any]:
@@ -190,66 +222,3 @@ def _done(call: Call, is_known: bool, word: str) -> Reply:
 
 def _unknown(name: str) -> Problem:
     return Problem(404, "unknown", f"no definition is named {name[:80]!r}", "$.name")
-
-
-_ONE = "/v1/recurring/{name}"
-_MADE = {201: DefinitionAnswer, 200: DefinitionAnswer}
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/recurring", scope=Scope.READ, handler=definitions,
-        is_for_tenants=True,
-        summary="List recurring definitions", answers={200: DefinitionList},
-    ),
-    Endpoint(
-        method="POST", path="/v1/recurring", scope=Scope.WRITE, handler=add,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Add a recurring definition", body=NewDefinition, answers=_MADE | {409: None},
-    ),
-    Endpoint(
-        method="GET", path="/v1/recurring:preview", scope=Scope.READ, handler=preview,
-        is_for_tenants=True,
-        summary="Preview the runs of a cron expression", query=PreviewQuery,
-        answers={200: PreviewRuns},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:pause", scope=Scope.WRITE, handler=pause,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Pause a definition", answers={200: DefinitionAnswer, 404: None},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:resume", scope=Scope.WRITE, handler=resume,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Resume a definition", answers={200: DefinitionAnswer, 404: None},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:run", scope=Scope.WRITE, handler=run,
-        is_for_tenants=True,
-        summary="Run a definition now", answers={202: ScheduledMessage, 404: None},
-    ),
-    Endpoint(
-        method="POST", path=f"{_ONE}:backfill", scope=Scope.WRITE, handler=backfill,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Make missed runs", body=Span, answers={200: object_of(Backfilled), 404: None},
-    ),
-    Endpoint(
-        method="GET", path=_ONE, scope=Scope.READ, handler=show,
-        is_for_tenants=True,
-        summary="Show a recurring definition", answers={200: DefinitionState, 404: None},
-    ),
-    Endpoint(
-        method="PUT", path=_ONE, scope=Scope.WRITE, handler=put,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Add or replace a definition", body=DefinitionFields, answers=_MADE,
-    ),
-    Endpoint(
-        method="DELETE", path=_ONE, scope=Scope.WRITE, handler=remove,
-        is_audited=True,
-        is_for_tenants=True,
-        summary="Remove a definition", answers={200: DefinitionAnswer, 404: None},
-    ),
-)  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.facts import StoreFacts, read_facts
 from delaybridge.serve.api.description.typed import object_of
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
+
+routes = Routes()
 
 
 async def facts_of(call: Call) -> StoreFacts:
@@ -14,14 +18,7 @@ async def facts_of(call: Call) -> StoreFacts:
     return await call.site.client.run(read_facts)
 
 
-async def store(call: Call) -> Reply:
+@routes("GET /v1/store", "Show what Redis is", answer=object_of(StoreFacts))
+async def store(call: Call) -> Any:
     """Version, memory, persistence and replicas of each server; entries of our keys."""
-    return Reply(plain(await facts_of(call)))
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/store", scope=Scope.READ, handler=store,
-        summary="Show what Redis is", answers={200: object_of(StoreFacts)},
-    ),
-)  # fmt: skip
+    return plain(await facts_of(call))

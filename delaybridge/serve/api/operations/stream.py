@@ -13,8 +13,8 @@ from starlette.types import Scope as Connection
 from delaybridge.ingest.names import tenant_of
 from delaybridge.message import PULL
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Endpoint, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.event_fanout import Kept
 from delaybridge.serve.shared.tenancy import Tenancy
@@ -26,6 +26,7 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
+routes = Routes(is_for_tenants=True)
 
 
 class EventQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,6 +102,7 @@ async def _part(send: Send, text: bytes) -> None:
         await send({"type": "http.response.body", "body": text, "more_body": True})
 
 
+@routes("GET /v1/events", "Follow the events of the fleet", query=EventQuery, answer=bytes)
 async def events(call: Call) -> Stream:
     """The events of all workers and ingest processes as they happen: server-sent events.
 
@@ -115,12 +117,3 @@ async def events(call: Call) -> Stream:
         raise Problem(503, "draining", "told to stop; connect again", headers=later)
     hub.start()
     return Stream(call)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/v1/events", scope=Scope.READ, handler=events,
-        is_for_tenants=True,
-        summary="Follow the events of the fleet", query=EventQuery, answers={200: bytes},
-    ),
-)  # fmt: skip

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import msgspec
 
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.keys import bucket_key
+
+routes = Routes()
 
 
 class TopologyServer(msgspec.Struct, rename="camel"):
@@ -21,7 +24,8 @@ class TopologyServer(msgspec.Struct, rename="camel"):
     serve_keys: list[str]
 
 
-async def topology(call: Call) -> Reply:
+@routes("GET /topology", "Show which worker serves which buckets", answer=dict[str, TopologyServer])
+async def topology(call: Call) -> Any:
     """The living workers by name, each with the keys in Redis that it serves, as xtimer tells it.
 
     addr: HOST:PID, for workers listen on no port that messages come through.
@@ -33,26 +37,16 @@ async def topology(call: Call) -> Reply:
     for bucket in found.buckets:
         birth = births.get(bucket.bucket, "")
         keys[bucket.owner].append(bucket_key(settings.namespace, bucket.bucket, "due", birth))
-    return Reply(
-        {
-            worker.name: TopologyServer(
-                min(found.now_ms, worker.expires_ms - settings.lease.ttl_ms),
-                f"{worker.host}:{worker.pid}",
-                keys[worker.name],
-            )
-            for worker in found.workers
-        }
-    )
+    return {
+        worker.name: TopologyServer(
+            min(found.now_ms, worker.expires_ms - settings.lease.ttl_ms),
+            f"{worker.host}:{worker.pid}",
+            keys[worker.name],
+        )
+        for worker in found.workers
+    }
 
 
 def _births(calls: Calls) -> Steps[dict[int, str]]:
     buckets = yield from calls.open()
     return {bucket.number: bucket.birth for bucket in buckets}
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/topology", scope=Scope.READ, handler=topology,
-        summary="Show which worker serves which buckets", answers={200: dict[str, TopologyServer]},
-    ),
-)  # fmt: skip

@@ -29,7 +29,7 @@ async def jobs(call: Call) -> dict[str, Any]:
     audit = following = None
     if call.may is Scope.ADMIN:
         asked = AuditQuery(limit=query.limit, cursor=query.cursor)
-        audit = (await records(call._replace(query=asked))).content
+        audit = await records(call._replace(query=asked))
         if audit.next_cursor is not None:
             following = link("/jobs", cursor=audit.next_cursor, limit=query.limit)
     return {

@@ -13,10 +13,11 @@ from delaybridge.serve.api.operations.stream import STREAM_HEADERS
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.console.translations import language_of
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _EVERY_S = 1.0
+routes = Routes()
 
 
 class LiveQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,14 +57,7 @@ class TickStream:
         return await site.access.knows(site.client, self._call.headers)
 
 
+@routes("GET /live", "Follow the numbers of the console", query=LiveQuery)
 async def live(call: Call) -> TickStream:
     """The numbers of the frame once a second, as server-sent events."""
     return TickStream(call)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/live", scope=Scope.READ, handler=live,
-        summary="Follow the numbers of the console", query=LiveQuery,
-    ),
-)  # fmt: skip

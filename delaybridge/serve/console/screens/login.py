@@ -11,14 +11,17 @@ from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.access.sessions import KEPT_S, is_foreign
 from delaybridge.serve.console.page import refusal, shown
 from delaybridge.serve.console.snapshot import Snapshot
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem, problem_of
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _SIZE = 4096, "send a token only"
 _log = logging.getLogger("delaybridge")
+routes = Routes()
 
 
+@routes("GET /login", "Log in", scope=Scope.OPEN, refusal=refusal)
 async def form(call: Call) -> Reply:
     """The page that asks for a token."""
     if not call.site.access.asks_tokens():
@@ -26,6 +29,10 @@ async def form(call: Call) -> Reply:
     return _form(call, _next(call.asked.partition("?")[2]))
 
 
+@routes(
+    "POST /login", "Begin a session", scope=Scope.OPEN, body=bytes, size=lambda settings: _SIZE,
+    refusal=refusal,
+)  # fmt: skip
 async def log_in(call: Call) -> Reply:
     """Begin a session. The cookie goes to this server only, over TLS or within this host."""
     given = parse_qs(call.body.decode("utf-8", "replace"))
@@ -41,6 +48,10 @@ async def log_in(call: Call) -> Reply:
     return _to(call, after, _cookie(call, value, KEPT_S))
 
 
+@routes(
+    "POST /logout", "End a session", scope=Scope.OPEN, body=bytes, size=lambda settings: _SIZE,
+    refusal=refusal,
+)  # fmt: skip
 async def log_out(call: Call) -> Reply:
     """End the session, for all servers. Problem 403 if another site asks for it."""
     if is_foreign(call.headers):
@@ -87,19 +98,3 @@ def own_path(text: str) -> str:
     """A path of this server, never another one: `//host` would lead away."""
     is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return text if is_own and text.isascii() else "/"
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/login", scope=Scope.OPEN, handler=form,
-        summary="Log in", refusal=refusal,
-    ),
-    Endpoint(
-        method="POST", path="/login", scope=Scope.OPEN, handler=log_in,
-        summary="Begin a session", body=bytes, size=lambda settings: _SIZE, refusal=refusal,
-    ),
-    Endpoint(
-        method="POST", path="/logout", scope=Scope.OPEN, handler=log_out,
-        summary="End a session", body=bytes, size=lambda settings: _SIZE, refusal=refusal,
-    ),
-)  # fmt: skip

@@ -17,14 +17,16 @@ from delaybridge.serve.console.page import ConsolePage, refusal
 from delaybridge.serve.console.rendering import link, segment
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.console.timeline import gaps_of, steps_of
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Reply, Scope
 from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import format_time
 
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+routes = Routes()
 
 
 class MessageQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"as_": "as"}):
@@ -70,6 +72,10 @@ async def message(call: Call) -> dict[str, Any]:
     }
 
 
+@routes(
+    "GET /messages/{id}/body", "Download a body", scope=Scope.WRITE, is_safe=True,
+    query=MessageQuery, refusal=refusal,
+)  # fmt: skip
 async def body(call: Call) -> Reply:
     """The bytes of a message's body, to be saved."""
     item = await _read(call)
@@ -142,9 +148,3 @@ PAGES = (
         path="/messages/{id}", name="message", title="Message", data=message, query=MessageQuery
     ),
 )
-ENDPOINTS = (
-    Endpoint(
-        method="GET", path="/messages/{id}/body", scope=Scope.WRITE, handler=body, is_safe=True,
-        summary="Download a body", query=MessageQuery, refusal=refusal,
-    ),
-)  # fmt: skip

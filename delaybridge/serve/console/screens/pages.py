@@ -40,10 +40,10 @@ PAGES = (
 )
 ENDPOINTS = (
     *(page.endpoint() for page in PAGES),
-    *message.ENDPOINTS,
-    *live.ENDPOINTS,
-    *login.ENDPOINTS,
-    *assets.ENDPOINTS,
+    *message.routes.endpoints,
+    *live.routes.endpoints,
+    *login.routes.endpoints,
+    *assets.routes.endpoints,
 )
 
 
