@@ -122,9 +122,11 @@ async def measure_rabbitmq(count: int) -> dict[str, float]:
                 connection._on_data_available(data[at : at + READ_BYTES])
 
         watch.timed("cut frames", receive)
-        held = watch.timed("read", intake._read, channel.take(count), channel)
+        held = watch.timed("read", intake._read, channel.take_messages(count), channel)
         watch.store([each.entry for each in held])
-        watch.timed("acknowledge", lambda c=channel, h=held: (c.done(h), c._tags.take(None, 2000)))
+        watch.timed(
+            "acknowledge", lambda c=channel, h=held: (c.done(h), c._tags.take_tags(None, 2000))
+        )
     return watch.found
 
 

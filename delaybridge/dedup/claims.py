@@ -214,17 +214,17 @@ class AsyncRedisDedup(_Claims):
         await self.done(id, token)
 
     async def claim(self, id: str) -> str | None:
-        """`RedisDedup.claim`."""
+        """Begin to process an id, as `RedisDedup.claim` does."""
         token = _new_token()
         reply = await self._eval(_CLAIM_LUA, id, token, self._processing_ms)
         return self._claimed(id, token, reply)
 
     async def done(self, id: str, token: str) -> None:
-        """`RedisDedup.done`."""
+        """Remember an id as processed, as `RedisDedup.done` does."""
         self._ended(id, await self._eval(_DONE_LUA, id, token, self._window_ms))
 
     async def release(self, id: str, token: str) -> bool:
-        """`RedisDedup.release`."""
+        """Give a claim up, as `RedisDedup.release` does."""
         return bool(await self._eval(_RELEASE_LUA, id, token))
 
     async def aclose(self) -> None:
@@ -250,7 +250,7 @@ def _text(reply: Any) -> str:
 
 
 def _span_ms(value: times.Delay, field: str) -> int:
-    """A time span in milliseconds, at least 1; ConfigError if it is none."""
+    """A time span in milliseconds, at least 1; ConfigError for anything else."""
     try:
         span_ms = times.delay_ms(value, field=field)  # type: ignore[arg-type]
     except MessageError as exc:

@@ -140,14 +140,14 @@ class SqlDedup:
 
 
 def sql_once(connection: Any, id: str, *, table: str = TABLE, consumer: str = CONSUMER) -> bool:
-    """`SqlDedup.once` in one call."""
+    """Make an `SqlDedup`, and call its `once`."""
     return SqlDedup(table, consumer=consumer).once(connection, id)
 
 
 async def sql_once_async(
     connection: Any, id: str, *, table: str = TABLE, consumer: str = CONSUMER
 ) -> bool:
-    """`SqlDedup.once_async` in one call."""
+    """Make an `SqlDedup`, and call its `once_async`."""
     return await SqlDedup(table, consumer=consumer).once_async(connection, id)
 
 

@@ -12,7 +12,7 @@
 
 Nothing here opens a connection, commits or rolls back: the statement is part of the caller's own
 transaction. The library is recognised by the connection's class and imported by the application
-alone. Errors of the library and of the database pass unchanged. A connection that is none of these
+alone. Errors of the library and of the database pass unchanged. Any other connection
 raises MessageError `bad_connection`, before anything is sent.
 """
 

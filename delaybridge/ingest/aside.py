@@ -74,7 +74,7 @@ class Aside(Generic[H]):
             (self._add if self._joins(each) else free.append)(each)
         return free
 
-    def take(self, late: Sequence[Late[H]]) -> list[H]:
+    def take_refused(self, late: Sequence[Late[H]]) -> list[H]:
         """Take the messages that are refused; returns those to be tried as before."""
         self._note(late)
         return self.split([each for each, _ in late])

@@ -51,7 +51,7 @@ class SourceCounts:
 
     @property
     def state(self) -> str:
-        """`reading`, or why not."""
+        """`reading`, or the reason why nothing is read."""
         return self._current
 
     @state.setter
@@ -123,8 +123,8 @@ class SourceCounts:
             self.refused += refused
             emit(ChangeRefused(source=self.source, messages=refused))
 
-    def shown(self) -> dict[str, object]:
-        """As the ingest process announces it."""
+    def announcement(self) -> dict[str, object]:
+        """What the ingest process announces of this source."""
         return {name: getattr(self, name) for name in _SHOWN} | {"rate": round(self.rate, 1)}
 
 

@@ -60,7 +60,7 @@ class Quarantine(msgspec.Struct, frozen=True, gc=False):
     own_id: str = ""
 
     @classmethod
-    def of(cls, own_id: str | None, stamp: bytes, payload: bytes, reason: str) -> Self:
+    def with_own_id(cls, own_id: str | None, stamp: bytes, payload: bytes, reason: str) -> Self:
         """Keep a message whose own id is this; None if it has none."""
         if own_id is None:
             return cls(_new_id(payload), stamp, payload, reason)
@@ -96,7 +96,7 @@ def instead(entry: Entry, answer: Answer | None) -> Quarantine | None:
         return None
     id = entry.accepted.id
     reason = f"{INGRESS}{answer} delaybridge-id: {id!r} {_BLOCKED_BY[answer]}"
-    return Quarantine.of(id, entry.stamp, entry.payload, reason)
+    return Quarantine.with_own_id(id, entry.stamp, entry.payload, reason)
 
 
 def reason_of(error: MessageError) -> str:

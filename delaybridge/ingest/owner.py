@@ -29,7 +29,7 @@ class Owner(NamedTuple):
     take_over: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, namespace: str, birth: str, take_over: Iterable[str] = ()) -> Self:
+    def of_namespace(cls, namespace: str, birth: str, take_over: Iterable[str] = ()) -> Self:
         """The owner for a namespace; birth: drawn at random when it was created."""
         return cls(f"{namespace}@{birth}", frozenset(take_over))
 

@@ -60,7 +60,7 @@ class Ingest(Protocol):
         """Read no more. Returns when everything read is stored, or after the timeout."""
 
     async def measure(self) -> None:
-        """Update the counts."""
+        """Ask the broker how much is waiting, for the counts."""
 
 
 def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
@@ -80,7 +80,7 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
 
 
 def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestOptions]:
-    """For each broker that has sources, the options of its ingest."""
+    """The options of ingest for each broker that has sources."""
     by_broker: dict[str, list[Route]] = {}
     for route in routes:
         by_broker.setdefault(route.broker, []).append(route)
@@ -257,7 +257,7 @@ class Ingester(Service):
     def _announcement(self, ttl_ms: int) -> command.RedisCommand[replies.Fleet]:
         counts = [c for ingest in self._ingests.values() for c in ingest.counts]
         info: dict[str, Any] = json.loads(self.identity.info)
-        info["sources"] = [each.shown() for each in counts]
+        info["sources"] = [each.announcement() for each in counts]
         who = self.identity
         encoded = json.dumps(info).encode()
         return registry.announce(

@@ -92,7 +92,7 @@ class EntryStore:
 
     def owner(self, take_over: Iterable[str]) -> Owner:
         """This namespace, as its sources name it."""
-        return Owner.of(self.calls.namespace, self.calls.birth, take_over)
+        return Owner.of_namespace(self.calls.namespace, self.calls.birth, take_over)
 
     @property
     def buckets(self) -> int:

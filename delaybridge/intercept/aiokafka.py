@@ -105,7 +105,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
         await self._stored()
 
     async def stop(self) -> None:
-        """Flush and close."""
+        """Store and deliver what is pending, and close the connections."""
         try:
             await self._stored()
         finally:

@@ -191,7 +191,7 @@ class _Revoking:
 
 
 class _RevokingControl(_Revoking, _Control):  # type: ignore[misc]
-    """For an app without its own control class. Apps are pickled, and this class by its name."""
+    """Replaces the control class of an app without its own, by name: apps are pickled."""
 
 
 def _is_storable(task_id: Any) -> bool:

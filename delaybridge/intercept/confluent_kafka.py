@@ -60,7 +60,7 @@ class Producer(confluent_kafka.Producer):
         self._client, self._broker = client, broker
         self._default_callback: Callback | None = config.get("on_delivery")
         self._only_error: bool = config.get("delivery.report.only.error", False)
-        self._outbox = Outbox(Bounds.of(config), config.get("logger") or _logger)
+        self._outbox = Outbox(Bounds.from_config(config), config.get("logger") or _logger)
         self._is_in_transaction = False
 
     def produce(  # type: ignore[override]
@@ -164,12 +164,12 @@ class Producer(confluent_kafka.Producer):
         self._is_in_transaction = True
 
     def commit_transaction(self, *args: Any, **kwargs: Any) -> None:
-        """As confluent_kafka's."""
+        """Commit the transaction; delayed messages are accepted again."""
         super().commit_transaction(*args, **kwargs)
         self._is_in_transaction = False
 
     def abort_transaction(self, *args: Any, **kwargs: Any) -> None:
-        """As confluent_kafka's."""
+        """Abort the transaction; delayed messages are accepted again."""
         super().abort_transaction(*args, **kwargs)
         self._is_in_transaction = False
 

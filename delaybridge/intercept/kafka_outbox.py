@@ -116,7 +116,7 @@ class Outbox:
             return report
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is a report or every message is stored; at most `timeout_s`."""
+        """Wait until there is a report or every message is stored; at most `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._reports or not self._unstored, timeout_s)
 
@@ -291,7 +291,7 @@ class Outbox:
 def _unconfirmed(
     sent: Sequence[tuple[bytes, Accepted]], on: Calls
 ) -> Steps[Sequence[Exception | None]]:
-    """Of each the error if its server does not confirm what it stores."""
+    """Ask the server of each for a confirmation; returns the error of each that gives none."""
     buckets = yield from on.open()
     errors = yield from unconfirmed(buckets)
     return [errors[bucket_of(one.shard_key, len(buckets))] for _, one in sent]

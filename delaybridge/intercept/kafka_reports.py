@@ -27,8 +27,8 @@ class Bounds(NamedTuple):
     timeout_s: float = 300.0
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """From a configuration that librdkafka has accepted."""
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read them from a configuration that librdkafka has accepted."""
         timeout_ms = 300_000
         for name, value in config.items():  # two names of one setting: the last one counts
             if name in ("message.timeout.ms", "delivery.timeout.ms"):

@@ -94,7 +94,7 @@ class BlockingConnection(pika.BlockingConnection):  # type: ignore[misc]
         super().__init__(parameters, _impl_class)
 
     def channel(self, channel_number: int | None = None) -> BlockingChannel:
-        """A new channel."""
+        """Open a channel whose `basic_publish` takes delays."""
         channel = super().channel(channel_number)
         made: BlockingChannel = delaying(channel, client=self._client, broker=self._broker)
         return made

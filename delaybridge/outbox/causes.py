@@ -35,7 +35,7 @@ def cause_of(error: Exception) -> str:
 
 
 def unconfirmed(on: Calls) -> Steps[Sequence[Exception | None]]:
-    """Of each bucket the error if its server does not answer, or confirms nothing. Stores nothing.
+    """The error of each bucket whose server does not answer or confirms nothing. Stores nothing.
 
     If there is one server, its error is raised.
     """

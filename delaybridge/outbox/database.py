@@ -134,7 +134,7 @@ class OutboxTable:
         return [OutboxRow(row[0], row[1], _text(row[2]), *row[3:]) for row in found]
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection to the database."""
         self._engine.dispose()
         self._looking.dispose()
 

@@ -16,7 +16,7 @@ _RECONNECT_S = (0.1, 5.0)
 
 
 class CommitListener:
-    """Calls `on_news` when somebody has committed rows. It reconnects by itself, silently.
+    """Calls `on_news` when rows were committed. It reconnects by itself, silently.
 
     is_listening: False while it hears nothing; ask the table more often then.
     """

@@ -45,7 +45,7 @@ class Pumping(Service):
             if rows.dialect == POSTGRESQL:
                 from delaybridge.outbox.listener import CommitListener
 
-                listener = CommitListener(s.outbox.url, pump.look, timeout_s=timeout_s)
+                listener = CommitListener(s.outbox.url, pump.wake, timeout_s=timeout_s)
                 stack.enter_context(closing(listener)).start()
             moving = asyncio.create_task(asyncio.to_thread(pump.run))
             stopped = asyncio.create_task(self.stopping.wait())

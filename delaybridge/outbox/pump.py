@@ -35,7 +35,7 @@ _STEADY_S = 10.0
 _LATE_S = (0.02, 0.2)  # until rows are tried again whose ids are in flight: first, longest
 _HEARD_POLL_S = 1.0  # while a listener tells of new rows
 _PAGES = 4  # of a transaction
-_PAUSE = 5  # until rows that stay are tried again, at least so many times what the last time took
+_PAUSE = 5  # rows that stay are tried again after this many times what their last try took
 
 
 class Pump:
@@ -54,8 +54,8 @@ class Pump:
     in transactions of a few pages each.
 
     If Redis or the database fails, it says so once, and tries again until stopped. Rows that Redis
-    has are not sent again for that. is_told: while it returns True, somebody calls `look` when rows
-    were committed.
+    has are not sent again for that. is_told: while it returns True, a listener calls `wake` when
+    rows were committed.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Pump:
             self._is_unsure |= any(self._unsure)
             self._met = set[str]()  # why rows are held up
 
-    def look(self) -> None:
-        """Look for rows now. From any thread."""
+    def wake(self) -> None:
+        """Look for rows now, and not after a pause. May be called from any thread."""
         self._bell.set()
 
     def stop(self) -> None:
-        """End after the batch under way. From any thread."""
+        """End after the batch under way. May be called from any thread."""
         self._stopping.set()
         self._bell.set()
 
@@ -120,7 +120,7 @@ class Pump:
                 began_s = time.monotonic()
 
     def _wait(self) -> None:
-        """Until it is time to look again, or the bell rings."""
+        """Wait until it is time to look again, or the bell rings."""
         poll_s = _HEARD_POLL_S if self._is_told() else self._poll_s
         if not self._seen:
             self._bell.wait(poll_s)
@@ -171,7 +171,7 @@ class Pump:
         if is_whole:
             self._tell_free()
             self._stored.clear()  # other rows are not there any more
-            self._unsure = self._unsure if self._seen else ()  # nobody is asked in vain
+            self._unsure = self._unsure if self._seen else ()  # no server is asked in vain
             self._ready_s, self._due_s = now_s + _PAUSE * self._took_s, math.inf
             self._held = self._held if self._is_held else Backoff(*_RETRY_S)
         if self._is_late:

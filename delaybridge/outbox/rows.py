@@ -129,7 +129,7 @@ def schedule(
     on_conflict: str = OnConflict.FAIL,
     namespace: str = NAMESPACE,
 ) -> str:
-    """`Outbox.schedule` in one call."""
+    """Make an `Outbox`, and call its `schedule`."""
     return _of(namespace).schedule(connection, message, on_conflict=on_conflict)
 
 
@@ -140,19 +140,19 @@ async def schedule_async(
     on_conflict: str = OnConflict.FAIL,
     namespace: str = NAMESPACE,
 ) -> str:
-    """`Outbox.schedule_async` in one call."""
+    """Make an `Outbox`, and call its `schedule_async`."""
     return await _of(namespace).schedule_async(connection, message, on_conflict=on_conflict)
 
 
 def cancel(connection: Any, id: str, *, key: Key = None, namespace: str = NAMESPACE) -> None:
-    """`Outbox.cancel` in one call."""
+    """Make an `Outbox`, and call its `cancel`."""
     _of(namespace).cancel(connection, id, key=key)
 
 
 async def cancel_async(
     connection: Any, id: str, *, key: Key = None, namespace: str = NAMESPACE
 ) -> None:
-    """`Outbox.cancel_async` in one call."""
+    """Make an `Outbox`, and call its `cancel_async`."""
     await _of(namespace).cancel_async(connection, id, key=key)
 
 

@@ -109,7 +109,7 @@ def test_a_message_in_flight_is_too_late_to_change(run: Run, owner_of: OwnerOf) 
 
 def test_a_quarantined_message_is_found_by_its_own_id(run: Run, caller: Client) -> None:
     payload = encode_record(Record("rabbitmq:/q", b"theirs"))
-    one = Quarantine.of("a", b"1234", payload, f"ingress:foreign {HOSTILE}")
+    one = Quarantine.with_own_id("a", b"1234", payload, f"ingress:foreign {HOSTILE}")
     two = replace(one.elsewhere(), stamp=b"5678", reason="ingress:bad_time x-delay: soon")
     caller.run(lambda calls: store_entries(calls, [one, two]))
     assert "ingress:foreign" in run("message", "show", "a").out

@@ -129,7 +129,9 @@ def all_commands() -> set[str]:
 def give_up(client: Client, count: int) -> None:
     for number in range(count):
         payload = encode_record(Record(destination=TO, body=b"x"))
-        entry = Quarantine.of(f"lost-{number}", b"%04d" % number, payload, "ingress:no_route")
+        entry = Quarantine.with_own_id(
+            f"lost-{number}", b"%04d" % number, payload, "ingress:no_route"
+        )
         client.run(lambda calls, entry=entry: store_entries(calls, [entry]))
 
 

@@ -53,7 +53,7 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
 
     def quarantine() -> None:
         record = encode_record(Record("rabbitmq:/q", b"theirs"))
-        kept = Quarantine.of("q", b"1234", record, "ingress:foreign by a test")
+        kept = Quarantine.with_own_id("q", b"1234", record, "ingress:foreign by a test")
         caller.run(lambda calls: store_entries(calls, [kept]))
 
     def make_late() -> None:

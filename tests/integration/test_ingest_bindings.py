@@ -51,7 +51,7 @@ async def test_the_management_api_is_asked_with_the_password_in_the_file(
     file.write_text("guest\n")
     url = node.url.replace(":guest@", "@") + f"?password_file={file}"
     parameters = parameters_of("rabbitmq", url, PublishOptions())
-    api = Management.of("rabbitmq", parameters, [node.management])
+    api = Management.for_broker("rabbitmq", parameters, [node.management])
     assert await api.bindings_into(namespace) == []
     file.write_text("wrong")
     with pytest.raises(ManagementError, match="401"):

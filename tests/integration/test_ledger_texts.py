@@ -49,7 +49,7 @@ def test_what_is_refused_may_have_any_routing_key_reason_and_id(
     ledger: LedgerProbe,
 ) -> None:
     names = (None, LONGEST)
-    entries = [Quarantine.of(name, b"call", PAYLOAD, f"ingress:{ODD}") for name in names]
+    entries = [Quarantine.with_own_id(name, b"call", PAYLOAD, f"ingress:{ODD}") for name in names]
     assert store(client, entries) == [Answer.CREATED] * 2
     rows = ledger.ask("SELECT destination, error FROM message")
     assert [*map(tuple, rows)] == [(f"memory:{PRINTABLE}", f"ingress:{PRINTABLE}")] * 2

@@ -79,7 +79,7 @@ def test_a_cancel_with_a_key_is_of_no_other(site: Site) -> None:
         until(lambda: site.rows == 0, "all are there")
         site.cancel("x")
         site.cancel("y")
-        pump.look()
+        pump.wake()
         until(lambda: site.rows == 0, "both calls are made")
     assert site.body("first") and not site.body("x")
     assert site.client.get("y", key=other) is not None
@@ -113,7 +113,7 @@ def test_a_new_row_does_not_wait_for_those_that_stay(
         site.schedule("later")
         until(lambda: site.body("later") is not None, "a new one goes")
         old.settle()
-        pump.look()
+        pump.wake()
         until(lambda: site.rows == 0, "all go")
 
 

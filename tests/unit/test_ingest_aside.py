@@ -64,7 +64,7 @@ def test_only_what_might_overtake_joins() -> None:
     waiting = aside()
     refused, free = message("a", 0), message("b", 1)
     assert waiting.split([refused, free, cancel("c")])[:2] == [refused, free]
-    assert waiting.take([(refused, DAMAGED)]) == []
+    assert waiting.take_refused([(refused, DAMAGED)]) == []
     same_id, behind_it = message("a", 2, "p"), message("d", 2, "p")
     later = [message("e", 0), free, cancel("c"), same_id, behind_it, message("f", 3, "p")]
     later.append(message("g", 2, "another"))
@@ -76,7 +76,7 @@ def test_a_change_that_joins_takes_what_came_before_it_in_its_id_along() -> None
     """That may be for an id in flight: tried without it, the change would be done too early."""
     waiting = aside()
     refused = message("a", 0)
-    waiting.take([(refused, DAMAGED)])
+    waiting.take_refused([(refused, DAMAGED)])
     first, change = message("x", 1), cancel("x")
     assert waiting.split([first, change]) == []
     assert waiting.messages == [refused, first, change]
@@ -86,7 +86,7 @@ def test_what_joins_takes_what_came_before_it_in_its_partition_and_bucket_along(
     """Otherwise the bucket might read it first, and would skip the other one."""
     waiting = aside()
     refused = message("x", 0)
-    waiting.take([(refused, DAMAGED)])
+    waiting.take_refused([(refused, DAMAGED)])
     first, second, other = message("a", 1, "p"), message("x", 1, "p"), message("b", 1, "q")
     assert waiting.split([first, other, second]) == [other]
     assert waiting.messages == [refused, first, second]
@@ -96,7 +96,7 @@ def test_a_full_destination_holds_up_its_own_origin_alone() -> None:
     waiting = aside()
     full = OverLimit("kafka:a: limits.destination_messages")
     refused = message("a", 0, "p")
-    assert waiting.take([(refused, full)]) == []
+    assert waiting.take_refused([(refused, full)]) == []
     behind_it, cancelling = message("b", 0, "p"), cancel("x", "p")
     later = [behind_it, cancelling, message("c", 1, "p"), message("d", 0, "q"), cancel("y", "q")]
     later += [message("e", 0), cancel("z")]
@@ -113,14 +113,14 @@ def test_what_only_waits_for_an_id_in_flight_is_given_back_unless_it_would_overt
     waiting = aside()
     late = [(message("a", 0), Answer.IN_FLIGHT), (message("b", 0), DAMAGED)]
     late.append((message("c", 1), Answer.IN_FLIGHT))
-    assert waiting.take(late) == [late[2][0]]
+    assert waiting.take_refused(late) == [late[2][0]]
     assert waiting.messages == [late[0][0], late[1][0]]
 
 
 def test_some_hold_up_everything_of_their_origin() -> None:
     waiting = aside()
     quarantined = Held(Quarantine("q", b"aaaa", b"", "why"), blocks=True, origin="p")
-    waiting.take([(quarantined, DAMAGED)])
+    waiting.take_refused([(quarantined, DAMAGED)])
     assert waiting.split([message(f"m{bucket}", bucket, "p") for bucket in range(BUCKETS)]) == []
     sick = keys.bucket_of(b"q", BUCKETS)
     others = [message(f"n{bucket}", bucket, "q") for bucket in range(BUCKETS)]
@@ -131,7 +131,7 @@ async def test_what_joins_meanwhile_comes_after_what_is_left() -> None:
     told: list[Sequence[str]] = []
     waiting = aside(told)
     first, second, third = (message(id, 0) for id in "abc")
-    waiting.take([(first, DAMAGED), (second, DAMAGED)])
+    waiting.take_refused([(first, DAMAGED), (second, DAMAGED)])
     tried: list[list[Held]] = []
 
     async def store(held: list[Held]) -> Aside[Held]:
@@ -157,11 +157,14 @@ def test_no_offset_passes_a_record_that_waits() -> None:
 
     progress = PassedOffsets()
     held = [(topic, 0, 7), (topic, 0, 5)]
-    assert progress.take(read((0, 5), (0, 8), (other, 3)), held) == [(topic, 0, 5), (topic, 1, 4)]
-    assert progress.take(read((0, 9)), held) == [(topic, 0, 5)]
-    assert progress.take({}, held) == []
-    assert progress.take({}, held[:1]) == [(topic, 0, 7)]
-    assert progress.take({}, []) == [(topic, 0, 10)]
+    assert progress.take_passed(read((0, 5), (0, 8), (other, 3)), held) == [
+        (topic, 0, 5),
+        (topic, 1, 4),
+    ]
+    assert progress.take_passed(read((0, 9)), held) == [(topic, 0, 5)]
+    assert progress.take_passed({}, held) == []
+    assert progress.take_passed({}, held[:1]) == [(topic, 0, 7)]
+    assert progress.take_passed({}, []) == [(topic, 0, 10)]
     progress.forget([("orders.delay", 0)])  # another member is further by now
-    assert progress.take({}, []) == []
-    assert progress.take(read((0, 20)), []) == [(topic, 0, 21)]
+    assert progress.take_passed({}, []) == []
+    assert progress.take_passed(read((0, 20)), []) == [(topic, 0, 21)]

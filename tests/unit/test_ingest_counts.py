@@ -79,6 +79,6 @@ def test_a_change_of_state_or_faults_calls_back_and_nothing_else_does() -> None:
     assert source.note("bindings", ["c", "d"]) == ["d"]
     assert source.note("bindings", ("c", "d")) == []
     assert (len(changes), source.faults) == (4, ["c", "d", "t"])
-    assert source.shown()["faults"] == ["c", "d", "t"]
+    assert source.announcement()["faults"] == ["c", "d", "t"]
     source.note("bindings", ())
     assert (len(changes), source.faults) == (5, ["t"])

@@ -154,7 +154,7 @@ class Acknowledging(RuleBasedStateMachine):
 
     @rule()
     def acknowledge(self) -> None:
-        upto, single = self.tags.take(min(self.open, default=None), self.MOST)
+        upto, single = self.tags.take_tags(min(self.open, default=None), self.MOST)
         if upto:
             self.broker.ack(upto, multiple=True)
         for tag in single:
@@ -180,10 +180,10 @@ def test_a_slow_message_does_not_hold_up_later_acknowledgements() -> None:
     tags = Tags()
     for tag in (2, 3, 4):
         tags.done(tag)
-    assert tags.take(1, 4) == (0, [])
-    assert tags.take(1, 3) == (0, [2, 3, 4])
+    assert tags.take_tags(1, 4) == (0, [])
+    assert tags.take_tags(1, 3) == (0, [2, 3, 4])
     tags.done(1)
-    assert tags.take(None, 3) == (1, []), "the others are acknowledged already"
+    assert tags.take_tags(None, 3) == (1, []), "the others are acknowledged already"
     tags.done(5)
-    assert tags.take(None, 3) == (5, [])
-    assert tags.take(None, 3) == (0, [])
+    assert tags.take_tags(None, 3) == (5, [])
+    assert tags.take_tags(None, 3) == (0, [])

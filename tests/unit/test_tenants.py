@@ -188,7 +188,7 @@ def test_a_rule_that_fits_no_source_is_told(sources: dict[str, Any], idle: list[
 
 def test_a_quarantined_message_without_an_id_stays_with_its_tenant() -> None:
     payload = encode_record(planned(RECORD, None, "acme"))
-    kept = Quarantine.of(None, b"1234", payload, "why")
+    kept = Quarantine.with_own_id(None, b"1234", payload, "why")
     assert kept.id.startswith("acme/")
     assert kept.elsewhere().id.startswith("acme/")
 

@@ -200,9 +200,9 @@ class KafkaConsumer:
             elif self._is_read(name, partition):
                 if name in self._troubled:
                     self._recovered(name)
-                record = RawRecord.of(message)
+                record = RawRecord.from_message(message)
                 sizes.append(len(record.key or b"") + len(record.value or b""))
-                batch.setdefault(self._ids.of(name), []).append(record)
+                batch.setdefault(self._ids.topic_named(name), []).append(record)
         if batch:
             self._window.took(sizes)
         return batch
@@ -258,7 +258,7 @@ class KafkaConsumer:
     def _store_offsets(self) -> None:
         while self._stored:
             topic, partition, offset = self._stored.popleft()
-            if self._ids.of(topic.name) != topic:
+            if self._ids.topic_named(topic.name) != topic:
                 continue  # the topic that was read is gone
             # The id goes along: an offset means nothing in another topic of the same name.
             place = TopicPartition(topic.name, partition, offset, topic.id)
@@ -278,7 +278,7 @@ class KafkaConsumer:
         commit(self._consumer, self._reached, self._poll, timeout_s)
 
     def _poll(self) -> None:
-        """Serve the group; what is read is read again by whoever gets the partition."""
+        """Serve the group; the next reader of the partition reads again what was not committed."""
         with contextlib.suppress(TopicsChanged, KafkaException):
             self._consumer.consume(1, POLL_S)
 
@@ -332,7 +332,7 @@ class KafkaConsumer:
         self._tell(self._sources.place_changed, topic, None)
 
     def _leave_troubles(self) -> None:
-        """Forget those of topics given up: whoever has them now tells whether they are read."""
+        """Forget topics that were given up: their new reader announces whether they are read."""
         for name, partition in [*self._troubled.items()]:
             left = [number for topic, number in self._begun if topic == name]
             if left and partition not in left:
@@ -357,7 +357,7 @@ class KafkaConsumer:
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         names = {place.topic for place in partitions}
-        self._owners.look(names, ANSWER_TIMEOUT_S)
+        self._owners.check(names, ANSWER_TIMEOUT_S)
         self._ids.learn(names, pause=self._ending.wait)
         places = beginnings(consumer, partitions, self._ids, self._skip)
         consumer.incremental_assign(places)

@@ -20,7 +20,7 @@ _LOOK_S = 2.0
 
 
 def diagnosis(settings: Configuration, place: TopicPartition, code: int) -> str:
-    """For the operator: the fault of the record at a place, and how to continue.
+    """Say to the operator what is wrong with the record at a place, and how to continue.
 
     Takes a moment: it asks the broker, and looks for the batch's end.
     """

@@ -90,7 +90,7 @@ class HandOver:
         self._all_stored.wait(timeout_s)
 
     def fail(self, error: BaseException) -> None:
-        """Have `next` raise this."""
+        """Have the next call of `next` raise this error."""
         self._error = error
         self.tell(self._arrived.set)
 

@@ -40,7 +40,7 @@ class HeldRecord(msgspec.Struct, gc=False):
 
     @property
     def origin(self) -> tuple[Topic, int]:
-        """Its partition."""
+        """The topic and the partition that it was read from."""
         return self.place[:2]
 
     @property

@@ -41,7 +41,7 @@ class KafkaIngest:
     def __init__(
         self, kafka: Configuration, options: IngestOptions, store: EntryStore, emit: Emit
     ) -> None:
-        """kafka: librdkafka's settings."""
+        """kafka: the settings that librdkafka is given."""
         self._kafka, self._options, self._store, self._emit = kafka, options, store, emit
         self._owner = store.owner(options.settings.take_over)
         self._sources = Sources(options.routes, self._owner, emit, options.on_change)
@@ -55,7 +55,7 @@ class KafkaIngest:
 
     @property
     def counts(self) -> list[SourceCounts]:
-        """Of each topic, and of each pattern of which nothing is read."""
+        """The counts of each topic, and of each pattern of which nothing is read."""
         return self._sources.counts
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class KafkaIngest:
                 with spans("receive", reader.route, part, _headers_of):
                     held += [_held(reader, topic, record) for record in part]
                 await asyncio.sleep(0)  # the batch before is sent meanwhile
-            counts = self._sources.of(topic.name)
+            counts = self._sources.counts_of(topic.name)
             counts.total += len(records)
             counts.near_misses = reader.near_misses
             self._emit(Ingested(source=counts.source, messages=len(records)))
@@ -176,7 +176,7 @@ class KafkaIngest:
             for topic, read in batch.items():
                 route = self._readers[topic].route
                 settling.enter_context(spans("settle", route, read, _headers_of))
-            consumer.stored(self._progress.take(batch, self._held()))
+            consumer.stored(self._progress.take_passed(batch, self._held()))
         self._hold(consumer)
         if self._aside.messages and self._running() is None:
             self._emptying = asyncio.create_task(self._empty(consumer))
@@ -224,7 +224,9 @@ class KafkaIngest:
             waiting[record.reader.topic].append(record)
         fresh: list[str] = []
         for topic in {reader.route.source for reader in self._readers.values()}:
-            fresh += self._sources.of(topic).note("store", self._aside.faults(waiting[topic]))
+            fresh += self._sources.counts_of(topic).note(
+                "store", self._aside.faults(waiting[topic])
+            )
         for fault in dict.fromkeys(fresh):
             self._sources.unguarded(fault)
 
@@ -239,7 +241,7 @@ class KafkaIngest:
             return left
 
         def tell() -> None:
-            consumer.stored(self._progress.take({}, self._held()))
+            consumer.stored(self._progress.take_passed({}, self._held()))
             self._hold(consumer)
             self._moved.set()
 
@@ -280,7 +282,7 @@ class KafkaIngest:
             for record in records:
                 by_topic[record.reader.topic].append(record.entry)
             for topic, of_one in by_topic.items():
-                self._sources.of(topic).scheduled(of_one, self._emit)
+                self._sources.counts_of(topic).scheduled(of_one, self._emit)
             return []
         late: list[Late[HeldRecord]] = []
         fates: dict[int, Fate] = {}  # by the record's `id()`
@@ -298,8 +300,8 @@ class KafkaIngest:
                 aside.mark(record)
             late.append((record, answer))
         for topic, of_topic in stored.items():
-            self._sources.of(topic).report(of_topic, self._emit)
-        return [(record, fates[id(record)]) for record in aside.take(late)]
+            self._sources.counts_of(topic).report(of_topic, self._emit)
+        return [(record, fates[id(record)]) for record in aside.take_refused(late)]
 
 
 def _held(reader: RecordReader, topic: Topic, record: RawRecord) -> HeldRecord:

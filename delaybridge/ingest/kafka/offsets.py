@@ -25,7 +25,7 @@ class PassedOffsets:
         self._passed: dict[tuple[Topic, int], int] = {}  # the offset after the last record
         self._told: dict[tuple[Topic, int], int] = {}
 
-    def take(self, batch: Batch, held: Iterable[Reached]) -> list[Reached]:
+    def take_passed(self, batch: Batch, held: Iterable[Reached]) -> list[Reached]:
         """What may be committed once this batch is stored, without the records that are held.
 
         An empty batch: once fewer are held.
@@ -72,7 +72,7 @@ def beginnings(
         if place.error is not None:
             raise KafkaException(place.error)
         read_from = place.metadata or ""  # the id of the topic whose offset this is
-        if place.offset < 0 or read_from not in ("", topics.of(place.topic).id):
+        if place.offset < 0 or read_from not in ("", topics.topic_named(place.topic).id):
             place.offset = OFFSET_BEGINNING
         after = skip.get((place.topic, place.partition))
         if after is not None and place.offset < after:

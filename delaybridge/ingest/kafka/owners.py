@@ -17,7 +17,7 @@ from delaybridge.publish.kafka.outcomes import error_of
 
 GROUP = "delaybridge.owners"
 _OFFSET = 2**63 - 1  # after every record, so that lag monitors show none
-_SETTLED_S = 0.5  # whoever saw no mark before ours has written its own by then
+_SETTLED_S = 0.5  # a namespace that saw no mark before ours has written its own by then
 _WRITE_AGAIN_S = 3600.0  # the broker deletes commits of a group without members after a week
 
 
@@ -46,7 +46,7 @@ class TopicOwners:
         self.foreign: dict[str, str] = {}
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connections to the cluster."""
         self._consumer.close()
 
     def claim(self, names: Iterable[str], timeout_s: float) -> dict[str, str]:
@@ -58,7 +58,7 @@ class TopicOwners:
         self.foreign = self._claim(names, timeout_s)
         return self.foreign
 
-    def look(self, names: Iterable[str], timeout_s: float) -> None:
+    def check(self, names: Iterable[str], timeout_s: float) -> None:
         """Claim topics, and try again those of others; TopicsChanged if one changed hands."""
         before = self.foreign
         if self._claim({*names, *before}, timeout_s) != before:

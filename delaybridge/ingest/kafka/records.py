@@ -65,7 +65,7 @@ class RawRecord(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int = -1
 
     @classmethod
-    def of(cls, message: Any) -> RawRecord:
+    def from_message(cls, message: Any) -> RawRecord:
         """A record as confluent_kafka gives it."""
         try:
             headers = _headers_of(message) or ()
@@ -163,7 +163,7 @@ class RecordReader:
         own_id = self._own_id(record)
         stamp = _stamp(self._partition(record), record.offset)
         payload = encode_record(planned(kept, None, self._names.tenant))
-        return Quarantine.of(own_id, stamp, payload, reason)
+        return Quarantine.with_own_id(own_id, stamp, payload, reason)
 
     def _own_id(self, record: RawRecord) -> str:
         """The id that its producer gave it, if that is readable; otherwise its place."""

@@ -33,11 +33,11 @@ class Sources:
 
     @property
     def counts(self) -> list[SourceCounts]:
-        """Of each topic, and of each pattern of which nothing is read."""
+        """The counts of each topic, and of each pattern of which nothing is read."""
         shown = self._idle if self._reading else self._counts
         return [c for name, c in self._counts.items() if "*" not in name or name in shown]
 
-    def of(self, topic: str) -> SourceCounts:
+    def counts_of(self, topic: str) -> SourceCounts:
         """The counts of a topic that was read."""
         return self._counts[topic]
 

@@ -56,7 +56,7 @@ class Subscription:
                 names = self._existing()
                 if names - self._owners.foreign.keys() - {*self.topics}:
                     raise TopicsChanged("there are new topics")
-            self._owners.look(names, ANSWER_TIMEOUT_S)
+            self._owners.check(names, ANSWER_TIMEOUT_S)
 
     def idle(self, read: Collection[str]) -> dict[str, str]:
         """What is asked for, or was read, and is not read here although nothing is wrong; why."""

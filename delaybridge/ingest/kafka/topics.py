@@ -66,7 +66,7 @@ class TopicIds:
                     found[place.topic, place.partition] = future.result(_ENDS_TIMEOUT_S).offset
         return found
 
-    def of(self, name: str) -> Topic:
+    def topic_named(self, name: str) -> Topic:
         """The topic as it was last learnt."""
         return Topic(name, self._known.get(name, ""))
 

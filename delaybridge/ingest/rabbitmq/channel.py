@@ -26,8 +26,8 @@ class Tags:
         """The message with this tag is stored or published."""
         self._done.append(tag)
 
-    def take(self, first: int | None, most: int) -> tuple[int, list[int]]:
-        """(Acknowledge all up to this tag, or none if 0; acknowledge each of these).
+    def take_tags(self, first: int | None, most: int) -> tuple[int, list[int]]:
+        """Take the tags that are done: (all up to this one, or none if 0; and each of these).
 
         first: the lowest tag that is not done, if any. Tags after it wait for it, unless they are
         as many as `most`. No tag is returned twice: the broker would close the channel.
@@ -182,8 +182,8 @@ class IntakeChannel:
         """Bytes of each queue that may be set aside."""
         return self._connection.share(self._aside) // len(self._queues)
 
-    def take(self, most: int) -> list[RawMessage]:
-        """The next messages; to be put into `held`."""
+    def take_messages(self, most: int) -> list[RawMessage]:
+        """Take the next messages; the caller puts them into `held`."""
         taken = self.deliveries.messages[:most]
         del self.deliveries.messages[:most]
         self.deliveries.returned = max(self.deliveries.returned - len(taken), 0)
@@ -211,7 +211,7 @@ class IntakeChannel:
         if self.ended.done() or not self._connection.is_open:
             return
         first = next(iter(self.held), None)  # tags ascend
-        upto, single = self._tags.take(first, 1 if at_once else self.prefetch // 2)
+        upto, single = self._tags.take_tags(first, 1 if at_once else self.prefetch // 2)
         if upto:
             self._connection.ack(self.number, upto, multiple=True)
         for tag in single:

@@ -1,7 +1,7 @@
 """Replaces a delay exchange of an earlier form, and its intake queue, and loses no message.
 
-The exchange is deleted first: whoever publishes then gets 404, and the old queue gets nothing more.
-What it holds is read as always. The bindings into the exchange are meanwhile those of another one,
+The exchange is deleted first: a publisher then gets 404, and the old queue gets nothing more.
+Its messages are read as always. The bindings into the exchange are meanwhile those of another one,
 so that a conversion which is interrupted can be repeated.
 """
 
@@ -34,7 +34,7 @@ from delaybridge.ingest.rabbitmq.topology import (
     exists,
     holding_exchange,
     lock,
-    take,
+    take_steps,
 )
 from delaybridge.publish import Publisher
 from delaybridge.settings.routes import Route
@@ -274,7 +274,7 @@ async def _hold_bindings(
     }  # fmt: skip
     bindings = await _listed(management, management.bindings_into, route.source)
     others = [each for each in bindings if each.source != holding]
-    await take(
+    await take_steps(
         connection, ("exchange_declare", about), _bind(route.source, Binding(holding, "", {})),
         *(_bind(holding, each) for each in others),
     )  # fmt: skip
@@ -290,10 +290,10 @@ def _bind(exchange: str, binding: Binding) -> Step:
 async def _give_back_bindings(
     connection: IntakeConnection, route: Route, management: Management
 ) -> int:
-    """Also those of a conversion that was interrupted."""
+    """Give back also those of a conversion that was interrupted."""
     holding = holding_exchange(route)
     steps: list[Step] = []
     if bindings := await _listed(management, management.bindings_into, holding):
         steps = [_bind(route.source, each) for each in (Binding(holding, "", {}), *bindings)]
-    await take(connection, *steps, ("exchange_delete", {"exchange": holding}))
+    await take_steps(connection, *steps, ("exchange_delete", {"exchange": holding}))
     return len(bindings)

@@ -57,7 +57,7 @@ class RabbitMQIngest:
         self.connection: IntakeConnection | None = None
         settings, routes = options.settings, options.routes
         owner, sources = store.owner(settings.take_over), [route.source for route in routes]
-        self._management = Management.of(options.broker, parameters, settings.management)
+        self._management = Management.for_broker(options.broker, parameters, settings.management)
         prefetch, on_change = settings.prefetch, options.on_change
         self.intakes = [
             Intake(self._reader(route, sources), store, emit, prefetch, owner, on_change)
@@ -78,7 +78,7 @@ class RabbitMQIngest:
 
     @property
     def counts(self) -> list[SourceCounts]:
-        """Of each source."""
+        """The counts of each delay exchange."""
         return [intake.counts for intake in self.intakes]
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
@@ -131,7 +131,7 @@ class RabbitMQIngest:
             if connection is not None and connection.is_open and intake.is_read:
                 try:
                     async with asyncio.timeout(_GOODBYE_S):
-                        await intake.look(connection)
+                        await intake.check_owner(connection)
                         waiting = await messages_waiting(connection, intake.route)
                 except Exception:
                     intake.counts.lag = None

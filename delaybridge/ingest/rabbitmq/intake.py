@@ -119,7 +119,7 @@ class Intake:
         """Log what is missing of an exchange that is read nevertheless."""
         self._emit(SourceUnguarded(source=str(self.route), reason=reason))
 
-    async def look(self, connection: IntakeConnection) -> None:
+    async def check_owner(self, connection: IntakeConnection) -> None:
         """End the channel if another namespace took the exchange over."""
         try:
             await claim(connection, self.route, self.owner)
@@ -220,7 +220,7 @@ class Intake:
         read, to_store = 0, list[HeldMessage]()
         while read < _BATCH and self._may_take(channel):
             await asyncio.sleep(0)  # the batch before is sent meanwhile
-            arrived = [] if self._is_stopping else channel.take(TURN_MESSAGES)
+            arrived = [] if self._is_stopping else channel.take_messages(TURN_MESSAGES)
             to_store += self._read(arrived, channel)
             read += len(arrived)
         if read:
@@ -270,7 +270,7 @@ class Intake:
 
     async def _store_all(self, held: Sequence[HeldMessage], channel: IntakeChannel) -> None:
         """Store messages; later those for an id in flight, and those that their buckets refuse."""
-        self.waiting += self.aside.take(await self._store_now(held, channel))
+        self.waiting += self.aside.take_refused(await self._store_now(held, channel))
         self._weigh(channel)
         if self.aside.messages and (self._emptying is None or self._emptying.done()):
             self._emptying = asyncio.create_task(self._empty(channel))

@@ -35,7 +35,7 @@ class ManagementError(Exception):
 
 
 class Binding(NamedTuple):
-    """Of an exchange to another one."""
+    """A binding of an exchange to another one."""
 
     source: str
     routing_key: str
@@ -43,7 +43,7 @@ class Binding(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Of an exchange to a queue or an exchange."""
+    """What an exchange is bound to: a queue or another exchange."""
 
     destination_type: str
     destination: str
@@ -80,7 +80,7 @@ class Management:
             self._tls = create_default_context() if tls is None else tls.context
 
     @classmethod
-    def of(cls, name: str, parameters: Parameters, given: Iterable[str]) -> Management:
+    def for_broker(cls, name: str, parameters: Parameters, given: Iterable[str]) -> Management:
         """The management API of a broker. given: `[BROKER=]URL` or `[BROKER=]off`."""
         for text in given:
             broker, _, url = text.rpartition("=")

@@ -169,7 +169,7 @@ class MessageReader:
         route = self.route
         target = Destination(route.broker, route.kind, route.target, key)
         payload = self._encoded(target, message.body, content)
-        return Quarantine.of(self._own_id(content), stamp, payload, reason)
+        return Quarantine.with_own_id(self._own_id(content), stamp, payload, reason)
 
     def _read(
         self, message: RawMessage, content: ContentHeader, stamp: bytes, known_id: str | None

@@ -1,4 +1,4 @@
-"""The commands that mend a broker, complete: whoever sees one can paste it."""
+"""The commands that mend a broker, complete: each can be pasted as it is."""
 
 from __future__ import annotations
 

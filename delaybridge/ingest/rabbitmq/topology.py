@@ -75,7 +75,7 @@ def holding_exchange(route: Route) -> str:
 
 
 def queue_arguments(route: Route) -> dict[str, Any]:
-    """Of the intake queue and the queue of expired messages."""
+    """The arguments of the intake queue and of the queue of expired messages."""
     return {
         "x-queue-type": "quorum",
         # A message is returned often if ingest is restarted often, not because it is bad.
@@ -88,12 +88,12 @@ def queue_arguments(route: Route) -> dict[str, Any]:
 
 
 def exchange_arguments(route: Route) -> dict[str, Any]:
-    """Of the delay exchange."""
+    """The arguments of a delay exchange: what it does not divert goes to its target."""
     return {ALTERNATE: route.target}
 
 
 def binding_arguments(headers: Iterable[str] = BOUND_HEADERS) -> dict[str, Any]:
-    """Of the binding that takes a message with any of these headers, whatever the value."""
+    """The arguments of a binding that takes messages with any of these headers."""
     return {"x-match": "any-with-x", **dict.fromkeys(headers)}
 
 
@@ -278,7 +278,7 @@ def _of_exchange(route: Route) -> list[Step]:
 async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> Exception | None:
     """Take steps, all sent at once; why the broker refused one, or None."""
     try:
-        await take(connection, *steps)
+        await take_steps(connection, *steps)
     except Exception as exc:
         if close_code(exc) is None:
             raise
@@ -286,7 +286,7 @@ async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> 
     return None
 
 
-async def take(connection: IntakeConnection, *steps: Step) -> None:
+async def take_steps(connection: IntakeConnection, *steps: Step) -> None:
     """Take steps, all sent at once. If the broker refuses one, raises that, and none after it is
     taken."""
     *before, (method, arguments) = steps

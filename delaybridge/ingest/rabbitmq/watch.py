@@ -117,7 +117,7 @@ async def surveyed(options: Iterable[IngestOptions]) -> list[Survey]:
     looks = []
     for each in options:
         parameters = parameters_of(each.broker, each.url, each.publish)
-        management = Management.of(each.broker, parameters, each.settings.management)
+        management = Management.for_broker(each.broker, parameters, each.settings.management)
         rights = remedies.rights(management.vhost, management.user, each.routes)
         looks += [_survey(management, route, rights) for route in each.routes]
     return await asyncio.gather(*looks)  # at the same time: a silent API costs one time-out
