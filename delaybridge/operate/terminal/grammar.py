@@ -86,22 +86,16 @@ class Value(click.ParamType[Any]):
         return self._read(value, flag) if isinstance(value, str) else value
 
 
-def _duration_ms(text: str, flag: str) -> int:
-    from delaybridge.times import delay_ms
+def _time(reader: str) -> Callable[[str, str], int]:
+    """Reads with this function of `times`, which is imported when it is called."""
 
-    return delay_ms(text, field=flag)
+    def read(text: str, flag: str) -> int:
+        from delaybridge import times
 
+        found: int = getattr(times, reader)(text, field=flag)
+        return found
 
-def _offset_ms(text: str, flag: str) -> int:
-    from delaybridge.times import offset_ms
-
-    return offset_ms(text, field=flag)
-
-
-def _time_ms(text: str, flag: str) -> int:
-    from delaybridge.times import at_ms
-
-    return at_ms(text, field=flag)
+    return read
 
 
 def _name(text: str, flag: str) -> str:
@@ -120,9 +114,9 @@ def cursor_of(text: str, flag: str = "--cursor") -> tuple[float, str]:
     return float(found[1]), found[2]
 
 
-DURATION = Value("DURATION", _duration_ms)  # `15m`, in ms
-OFFSET = Value("OFFSET", _offset_ms)  # `+10m` or `-1h`, in ms
-TIME = Value("TIME", _time_ms)  # RFC 3339, in epoch ms
+DURATION = Value("DURATION", _time("delay_ms"))  # `15m`, in ms
+OFFSET = Value("OFFSET", _time("offset_ms"))  # `+10m` or `-1h`, in ms
+TIME = Value("TIME", _time("at_ms"))  # RFC 3339, in epoch ms
 KEY = Value("KEY", lambda text, _: os.fsencode(text))
 NAME = Value("W", _name)
 CURSOR = Value("CURSOR", cursor_of)

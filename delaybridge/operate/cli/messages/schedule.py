@@ -88,10 +88,7 @@ def schedule(
     lines are skipped, and on a terminal only a summary is printed.
     """
     _check_combination(body, lines, keep_going, arguments)
-    headers, properties = arguments["headers"], arguments["properties"]
-    arguments["retry"] = {field: arguments.pop(field) for field in grammar.PLAN}
-    arguments["headers"] = [(name, text_or_bytes(v)) for name, v in pairs_of(headers, "-H")]
-    arguments["properties"] = properties_of(properties)
+    arguments = message_fields(arguments)
     if lines:
         from delaybridge.operate.cli.messages.lines import schedule_lines
 
@@ -118,7 +115,16 @@ def _check_combination(
         raise refused("BODY", "missing; give it as an argument, or - to read it from stdin")
 
 
-def pairs_of(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
+def message_fields(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a message with headers, properties and retry plan as a client takes them."""
+    plan = {field: given[field] for field in grammar.PLAN if given[field] is not None}
+    kept = {name: value for name, value in given.items() if name not in grammar.PLAN}
+    headers = [(name, text_or_bytes(value)) for name, value in _pairs(given["headers"], "-H")]
+    properties = _properties(given["properties"])
+    return {**kept, "headers": headers, "properties": properties, "retry": plan or None}
+
+
+def _pairs(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
     """The names and values of options written NAME=VALUE."""
     for text in texts:
         name, equals, value = text.partition("=")
@@ -127,9 +133,9 @@ def pairs_of(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def properties_of(texts: Sequence[str]) -> dict[str, Any]:
+def _properties(texts: Sequence[str]) -> dict[str, Any]:
     """AMQP properties by name; those that are numbers as numbers."""
-    pairs = [*pairs_of(texts, "-P")]
+    pairs = [*_pairs(texts, "-P")]
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
             raise refused("-P", f"{name} is given twice")

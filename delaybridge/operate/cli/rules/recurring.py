@@ -13,8 +13,7 @@ import delaybridge
 from delaybridge.errors import shown
 from delaybridge.operate.cli.messages.schedule import (
     described,
-    pairs_of,
-    properties_of,
+    message_fields,
     stdin_body,
 )
 from delaybridge.operate.cli.messages.schedule import warn_without_workers as warn
@@ -104,11 +103,7 @@ def add(call: Invocation, name: str, destination: str, body: str | None, **given
     from delaybridge.recurring.client import definition_of, preview_of_definition
 
     content = stdin_body(call) if body == "-" else os.fsencode(body or "")
-    given["headers"] = [(each, grammar.text_or_bytes(value)) for each, value in
-                        pairs_of(given["headers"], "-H")]  # fmt: skip
-    given["properties"] = properties_of(given["properties"])
-    plan = {field: given.pop(field) for field in grammar.PLAN}
-    given["retry"] = {field: value for field, value in plan.items() if value is not None} or None
+    given = message_fields(given)
     bounds_ms, replace = (given.pop("start_ms"), given.pop("end_ms")), given.pop("replace")
     from msgspec import structs
 
