@@ -16,7 +16,7 @@ from pika.channel import Channel
 
 from bench.rig import BODY
 from delaybridge.amqp.connection import WireConnection, open_connection
-from delaybridge.amqp.encoder import Encoder
+from delaybridge.amqp.frames import Encoder
 from delaybridge.message import Delivery, Destination, Record
 
 WINDOW = 10_000  # the default of publish.window_messages

@@ -28,9 +28,9 @@ import pika
 from bench.raw_rabbitmq import WINDOW, Confirms
 from bench.rig import Bench, Table, open_rabbitmq, open_redis
 from delaybridge import Client, Message
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import DestinationCache
 from delaybridge.amqp.connection import WireConnection, open_connection
-from delaybridge.amqp.encoder import Encoder
+from delaybridge.amqp.frames import Encoder
 from delaybridge.message import Delivery, decode_record
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace.namespace import DEFAULT_BUCKETS

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from hiredis import Reader
 
 from bench.rig import BODY, Table
-from delaybridge.amqp.encoder import Encoder
+from delaybridge.amqp.frames import Encoder
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
 from delaybridge.scan.context import ScanOptions

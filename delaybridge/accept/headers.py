@@ -6,12 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from delaybridge.amqp.header import (
-    PROPERTY_NAMES,
-    check_content,
-    encode_properties,
-    encode_table,
-)
+from delaybridge.amqp.decoding import check_content
+from delaybridge.amqp.encoding import PROPERTY_NAMES, encode_properties, encode_table
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import (
     OWN_HEADERS,

@@ -19,7 +19,7 @@ from math import ceil, isfinite
 from typing import Any, NamedTuple
 
 from delaybridge import times
-from delaybridge.amqp.table import utf8
+from delaybridge.amqp.encoding import utf8
 from delaybridge.backoff import ATTEMPTS_LIMIT, WAIT_LIMIT_MS
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import (

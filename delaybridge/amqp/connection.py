@@ -24,8 +24,8 @@ from pika.channel import Channel
 from pika.connection import Parameters
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from delaybridge.amqp.encoder import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD
-from delaybridge.amqp.header import OWN_ID, decode_table, split_content_header
+from delaybridge.amqp.decoding import decode_table, split_content_header
+from delaybridge.amqp.frames import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD, OWN_ID
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
 
 READ_BYTES = 128 * 1024

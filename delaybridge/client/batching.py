@@ -9,8 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from delaybridge.accept.accept import Accepted
-from delaybridge.accept.draft import Draft
+from delaybridge.accept.accept import Accepted, Draft
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.outgoing import Outgoing, Stamped, bucket_for

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from delaybridge.accept.destination import parse_destination
-from delaybridge.accept.plan import check_plan
+from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.backoff import RetryPlan
 from delaybridge.client.messages import MessageVerbs
 from delaybridge.client.requests import Requests

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from delaybridge.accept.accept import Accepted, check_id, when
-from delaybridge.accept.draft import Draft, Drafting
+from delaybridge.accept.accept import Accepted, Draft, Drafting, check_id, when
 from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, shown
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from msgspec.structs import replace
 
 from delaybridge import times
-from delaybridge.amqp.table import encode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, ContentHeader, Message
 from delaybridge.store.messages.scheduling import Receipt

@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from delaybridge.amqp.header import BASIC_CLASS, split_content_header
+from delaybridge.amqp.decoding import split_content_header
+from delaybridge.amqp.frames import BASIC_CLASS
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import MessageError
 from delaybridge.intercept import Timing, broker_of, destination

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import Fault, Outcome, Publisher, Report, Verdict
-from delaybridge.publish.link import UNCONFIRMED
-from delaybridge.publish.owed import Owed, failure
+from delaybridge.publish.link import UNCONFIRMED, Owed, failure
 
 CLOSE_S = 1.0  # beyond what it was given; then it is left
 OVERDUE = 1.5  # confirm time-outs: by then the publisher should have said so itself

@@ -1,24 +1,98 @@
-"""A publisher's link to its broker: connect, stay connected, back off, say `unavailable`.
-
-Its invariant: each delivery ends in exactly one outcome. Whatever a publisher's code raises, in a
-call, a task or a callback, ends its session as a lost connection would, and the next one begins.
-"""
+"""The outcomes that a publisher owes: one for each delivery, whatever its code raises."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ParamSpec
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination
-from delaybridge.publish import Fault, Outcome, PublishOptions, Report, Verdict
-from delaybridge.publish.owed import Owed, failure
-from delaybridge.publish.reports import Reports
+from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Report, Verdict
+
+_log = logging.getLogger("delaybridge")
+
+
+class Owed:
+    """Deliveries without an outcome. Only their first outcome is passed on."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._left: set[Delivery] = set()
+
+    def take(self, deliveries: Iterable[Delivery]) -> None:
+        """The publisher was handed these."""
+        self._left.update(deliveries)
+
+    @property
+    def left(self) -> list[Delivery]:
+        """All that have no outcome."""
+        return list(self._left)
+
+    def has_any_of(self, deliveries: Iterable[Delivery]) -> bool:
+        """Whether one of them has no outcome."""
+        return not self._left.isdisjoint(deliveries)
+
+    def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
+        """Report this outcome of those of the deliveries that have none."""
+        left = self._left
+        if not left.issuperset(deliveries):
+            deliveries = [delivery for delivery in deliveries if delivery in left]
+        left.difference_update(deliveries)
+        if deliveries:
+            self._report(deliveries, outcome)
+
+
+def failure(name: str, exc: BaseException) -> Outcome:
+    """The outcome of deliveries whose publisher raised this, which is logged."""
+    _log.error("%s: publishing raised %s", name, type(exc).__name__, exc_info=exc)
+    return Outcome(Verdict.UNKNOWN, f"failed: {type(exc).__name__}", Fault.BROKER)
+
+
+def call_on_loop(
+    loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object
+) -> None:
+    """Call this on the loop, from another thread; nothing happens if the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *arguments)
+
+
+class Reports:
+    """Hands outcomes to `report`: each once, many in one call, never from inside `publish`."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._gathered: dict[Outcome, list[Delivery]] = {}
+
+    def add(self, deliveries: Iterable[Delivery], outcome: Outcome) -> None:
+        """Report soon that these deliveries ended in `outcome`."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._gathered.setdefault(outcome, []).extend(deliveries)
+
+    def confirmed(self, deliveries: Iterable[Delivery]) -> None:
+        """Report soon that the broker has these deliveries."""
+        self.add(deliveries, CONFIRMED)
+
+    def flush(self) -> None:
+        """Report now, without waiting for the turn to end. A publisher calls it when it closes."""
+        while self._gathered:
+            outcome = next(iter(self._gathered))
+            # Taken out first: a `report` that raises is not called with the same ones again.
+            deliveries = self._gathered.pop(outcome)
+            try:
+                if deliveries:
+                    self._report(deliveries, outcome)
+            except BaseException:
+                if self._gathered:
+                    asyncio.get_running_loop().call_soon(self.flush)
+                raise
+
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER = 0.2, 10.0, 0.5
 STABLE_S = 5.0  # a connection that lasted longer is made again after the first wait

@@ -8,8 +8,7 @@ from typing import Any
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Report, Verdict
-from delaybridge.publish.link import broker_refusal
-from delaybridge.publish.reports import Reports
+from delaybridge.publish.link import Reports, broker_refusal
 
 
 class MemoryPublisher:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from delaybridge.message import PULL, Delivery, Destination
 from delaybridge.publish import Report
-from delaybridge.publish.reports import Reports
+from delaybridge.publish.link import Reports
 
 
 class PullPublisher:

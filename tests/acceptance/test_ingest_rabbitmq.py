@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from delaybridge.amqp.header import encode_properties
+from delaybridge.amqp.encoding import encode_properties
 from tests.rigs.bridge import CALM_LEASE_MS, Bridge, MakeBridge, rabbitmq_channel
 from tests.rigs.history import Delivery, firsts, percentile
 from tests.rigs.ingest_rabbitmq import AsBytes, receive_raw

@@ -182,9 +182,9 @@ def ignore_due() -> None:
 
 def not_mandatory() -> None:
     """RabbitMQ drops what no queue takes, and confirms it."""
-    from delaybridge.amqp import encoder
+    from delaybridge.amqp import frames
 
-    encoder.MANDATORY = b"\x00"
+    frames.MANDATORY = b"\x00"
 
 
 def nack_as_delivered() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from delaybridge.accept.instructions import INSTRUCTIONS
-from delaybridge.amqp.header import encode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.errors import MessageError
 from tests.rigs.drawn import among, drawn
 from tests.rigs.ingest import Entrance

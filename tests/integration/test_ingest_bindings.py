@@ -13,7 +13,7 @@ from delaybridge.events import Event, SourceUnguarded
 from delaybridge.ingest.rabbitmq import management
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.publish import PublishOptions
-from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.publish.rabbitmq.publisher import parameters_of
 from delaybridge.worker.eventlog import EventLog
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import MakeEntrance

@@ -13,7 +13,7 @@ from delaybridge.ingest.rabbitmq import conversion
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import unbind
 from delaybridge.publish import PublishOptions
-from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.publish.rabbitmq.publisher import parameters_of
 from delaybridge.settings.routes import Route
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance

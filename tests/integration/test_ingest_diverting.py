@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge.accept.instructions import INSTRUCTIONS
-from delaybridge.amqp.table import encode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.ingest.rabbitmq import intake, topology
 from delaybridge.settings.routes import Route
 from tests.rigs.ingest import Entrance, MakeEntrance

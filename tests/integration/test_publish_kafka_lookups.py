@@ -11,9 +11,8 @@ from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Fault, Verdict
-from delaybridge.publish.kafka.blocking import THREAD
-from delaybridge.publish.kafka.client import KafkaClient
-from delaybridge.publish.kafka.turns import AT_ONCE
+from delaybridge.publish.kafka.client import THREAD, KafkaClient
+from delaybridge.publish.kafka.topic import AT_ONCE
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import until_async
 

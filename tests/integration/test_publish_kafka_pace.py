@@ -192,7 +192,7 @@ class TestFaults:
     async def test_the_idle_patient_producer_is_replaced_without_an_outage(
         self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("delaybridge.publish.kafka.spare.REOPEN_S", 0.0)
+        monkeypatch.setattr("delaybridge.publish.kafka.client.REOPEN_S", 0.0)
         async with rig.connected() as (publisher, sink):
             inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
@@ -213,7 +213,7 @@ class TestFaults:
         def fail(*_: object) -> None:
             raise KafkaException(KafkaError(KafkaError._SSL, "a certificate is gone"))
 
-        monkeypatch.setattr("delaybridge.publish.kafka.spare.REOPEN_S", 0.0)
+        monkeypatch.setattr("delaybridge.publish.kafka.client.REOPEN_S", 0.0)
         async with rig.connected() as (publisher, sink):
             inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)
@@ -251,7 +251,7 @@ class TestFaults:
         self, rig: KafkaRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("delaybridge.publish.kafka.topic.SETTLED_S", inf)
-        monkeypatch.setattr("delaybridge.publish.kafka.spare.REOPEN_S", 0.0)
+        monkeypatch.setattr("delaybridge.publish.kafka.client.REOPEN_S", 0.0)
         async with rig.connected(quick()) as (publisher, sink):
             inside = KafkaInsides(publisher)
             order = await in_use(publisher, rig, sink)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import CONFIRMED, Fault, Verdict
-from delaybridge.publish.kafka.care import Judgement
+from delaybridge.publish.kafka.outcomes import Judgement
 from tests.rigs.broker import Sink
 from tests.rigs.broker_kafka import KafkaInsides, KafkaRig
 from tests.rigs.waiting import until_async

@@ -18,7 +18,7 @@ import pytest
 
 from delaybridge import Message
 from delaybridge.accept.accept import accept
-from delaybridge.amqp.header import PROPERTY_NAMES
+from delaybridge.amqp.encoding import PROPERTY_NAMES
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import OWN_HEADERS, Delivery, Limits, decode_record
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from delaybridge.amqp.header import encode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Destination
 from delaybridge.publish import CONFIRMED, Fault, PublishOptions, Verdict
-from delaybridge.publish.rabbitmq import exchange, openings
+from delaybridge.publish.rabbitmq import exchange
 from tests.rigs.broker_rabbitmq import MAX_MESSAGE_BYTES, RabbitMQRig
 from tests.rigs.waiting import until_async
 from tests.servers.process import LOOPBACK
@@ -149,7 +149,7 @@ class TestChannels:
     async def test_a_channel_that_is_opened_again_counts_its_confirms_from_one(
         self, rig: RabbitMQRig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(openings, "MAX_CHANNELS", 3)
+        monkeypatch.setattr(exchange, "MAX_CHANNELS", 3)
         first = await rig.new_destination()
         others = [await rig.new_destination() for _ in range(4)]
         full = f"full-{uuid.uuid4().hex}"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.amqp.table import encode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import ContentHeader
 
 BROKERS = {

@@ -98,20 +98,20 @@ MUTANTS = [
         "tests/unit/test_publish_rabbitmq.py",
     ),
     Mutant(
-        "rabbitmq: all channels at once", "delaybridge/publish/rabbitmq/openings.py",
+        "rabbitmq: all channels at once", "delaybridge/publish/rabbitmq/exchange.py",
         "while len(self._under_way) < at_once and any(self._waiting):",
         "while any(self._waiting):",
         "thousands of exchanges that do not exist hold up the confirms of all others",
         "tests/unit/test_openings.py",
     ),
     Mutant(
-        "rabbitmq: what was refused goes first", "delaybridge/publish/rabbitmq/openings.py",
+        "rabbitmq: what was refused goes first", "delaybridge/publish/rabbitmq/exchange.py",
         "self._waiting[exchange.was_refused]", "self._waiting[False]",
         "an exchange that works waits until all that do not exist were asked for",
         "tests/unit/test_openings.py",
     ),
     Mutant(
-        "kafka: look-ups in any order", "delaybridge/publish/kafka/turns.py",
+        "kafka: look-ups in any order", "delaybridge/publish/kafka/topic.py",
         "self._waiting[rank]", "self._waiting[Rank.NEW]",
         "a topic that exists waits until all that do not were looked up",
         "tests/unit/test_publish_kafka_turns.py",
@@ -166,7 +166,7 @@ MUTANTS = [
         "tests/unit/test_publish_kafka_care.py",
     ),
     Mutant(
-        "kafka: the named are not believed", "delaybridge/publish/kafka/care.py",
+        "kafka: the named are not believed", "delaybridge/publish/kafka/outcomes.py",
         "if innocent and len(innocent) < len(batch):", "if False:",
         "the innocent of a refused batch go again with the guilty",
         "tests/unit/test_publish_kafka_care.py",

@@ -9,7 +9,7 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from delaybridge.amqp.header import HEADERS_FLAG, encode_properties
+from delaybridge.amqp.encoding import HEADERS_FLAG, encode_properties
 from tests.rigs.ingest import Entrance, Rabbit, source
 from tests.rigs.rabbitmq_site import Raw, receive_raw
 

@@ -35,7 +35,7 @@ from delaybridge.store.protocol import keys
 from delaybridge.worker.service import Identity
 from delaybridge.worker.worker import Worker
 from tests.rigs.bridge import ROOT, rabbitmq_channel
-from tests.rigs.waiting import PATIENCE_S, until_async
+from tests.rigs.waiting import PATIENCE_S, quiet_async, until_async
 
 PACKAGE = ROOT / "delaybridge"
 PAGE = ROOT / "docs" / "internals.md"
@@ -176,7 +176,7 @@ async def _measure(redis_url: str, rabbitmq_url: str) -> Life:
             for number in range(3):
                 await _pass_through(client, name, f"warm{number}", redis_url)
             recorder.on = True
-            await asyncio.sleep(IDLE_S)
+            await quiet_async(IDLE_S)
             idle = {step.stack for step in recorder.take()}
             recorder.sent_at.clear()
             thread = await _pass_through(client, name, "traced", redis_url)

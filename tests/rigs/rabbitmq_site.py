@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pika
 import pytest
 
-from delaybridge.amqp import table as amqp_table
-from delaybridge.amqp.header import decode_properties, decode_table, split_content_header
+from delaybridge.amqp import decoding as amqp_table
+from delaybridge.amqp.decoding import decode_properties, decode_table, split_content_header
 from delaybridge.message import ContentHeader
 from tests.rigs.bridge import rabbitmq_channel
 from tests.rigs.site import ProducerSite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from delaybridge.amqp.header import HEADERS_FLAG, encode_properties, encode_table
+from delaybridge.amqp.encoding import HEADERS_FLAG, encode_properties, encode_table
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
 from delaybridge.ingest.reach import AllowList
 from delaybridge.message import Limits, Record, decode_record

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.amqp.header import decode_table
+from delaybridge.amqp.decoding import decode_table
 from delaybridge.errors import MessageError
 from delaybridge.message import OWN_HEADERS
 from tests.rigs.accepting import KAFKA, LIMITS, RABBITMQ, SURROGATE, cases, refusal, rows, taken

@@ -15,14 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import data as pika_data
 
-from delaybridge.amqp.header import (
-    content_header,
-    decode_properties,
-    decode_table,
-    encode_properties,
-    encode_table,
-    split_content_header,
-)
+from delaybridge.amqp.decoding import decode_properties, decode_table, split_content_header
+from delaybridge.amqp.encoding import encode_properties, encode_table
+from delaybridge.amqp.frames import content_header
 from delaybridge.errors import DecodeError, MessageError
 from tests.rigs.accepting import cases
 from tests.rigs.header_tables import TABLES

@@ -14,8 +14,8 @@ from pika import frame as pika_frame
 from pika import spec
 
 from delaybridge.amqp.connection import WireConnection, returned_id
-from delaybridge.amqp.encoder import Encoder
-from delaybridge.amqp.header import content_header, encode_properties, encode_table
+from delaybridge.amqp.encoding import encode_properties, encode_table
+from delaybridge.amqp.frames import Encoder, content_header
 from delaybridge.message import Delivery
 from tests.rigs.amqp_channel import delivery
 
@@ -119,7 +119,7 @@ class TestEncoder:
             assert answer(encoder.frames, one) == answer(Encoder(9, 4096, b"guest").new_frames, one)
 
     def test_what_an_encoder_keeps_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("delaybridge.amqp.encoder._KEPT", 10)
+        monkeypatch.setattr("delaybridge.amqp.frames._KEPT", 10)
         encoder = Encoder(1, 4096, b"")
         for n in range(100):
             encoder.frames(delivery("i" * n, bytes(n), f"key{n}"))

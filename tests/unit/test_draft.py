@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.accept.accept import Accepted, accept
-from delaybridge.accept.draft import PLAIN_BYTES, Draft, Drafting
+from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft, Drafting, accept
 from delaybridge.errors import MessageError
 from delaybridge.message import ContentHeader, Limits, Message, MessagePlan, decode_record
 

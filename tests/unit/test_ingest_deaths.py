@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from delaybridge.amqp.header import decode_properties, decode_table
+from delaybridge.amqp.decoding import decode_properties, decode_table
 from delaybridge.ingest.entries import Quarantine, Schedule
 from tests.rigs.raw_messages import delivered, read, record_of
 

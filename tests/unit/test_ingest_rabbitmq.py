@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from delaybridge.amqp.header import decode_table, encode_table, split_content_header
+from delaybridge.amqp.decoding import decode_table, split_content_header
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.ingest.entries import Change, Quarantine, Schedule
 from delaybridge.ingest.rabbitmq.messages import Immediate, RawMessage
 from delaybridge.message import Destination, Limits, OnConflict

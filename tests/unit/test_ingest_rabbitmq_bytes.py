@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from delaybridge.amqp.header import encode_table, split_content_header
+from delaybridge.amqp.decoding import split_content_header
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.rabbitmq.messages import RawMessage
 from delaybridge.message import Limits

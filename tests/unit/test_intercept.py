@@ -17,7 +17,7 @@ from pika.adapters.blocking_connection import BlockingChannel as PlainChannel
 
 from delaybridge import Answer, Client, Receipt
 from delaybridge.accept.accept import Accepted, accept
-from delaybridge.amqp.header import check_content, split_content_header
+from delaybridge.amqp.decoding import check_content, split_content_header
 from delaybridge.errors import ConfigError, DecodeError, MessageError
 from delaybridge.intercept import Timing, broker_of, destination, timing_of, without_instructions
 from delaybridge.intercept.amqp import schedule_arguments

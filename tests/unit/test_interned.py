@@ -16,7 +16,8 @@ import pytest
 import delaybridge
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.instructions import instructions
-from delaybridge.amqp.table import decode_table, encode_table
+from delaybridge.amqp.decoding import decode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import Record, decode_record, encode_record
 from delaybridge.serve.api.messages.messages import OfKey
 from delaybridge.serve.api.messages.shapes import NewMessage

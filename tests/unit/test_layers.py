@@ -36,8 +36,9 @@ REDIS_IS_IMPORTED_BY = {
 }
 # In other rooms these are.
 WITHOUT_IO = {
-    "amqp/header.py",
-    "amqp/table.py",
+    "amqp/decoding.py",
+    "amqp/encoding.py",
+    "amqp/frames.py",
     "client/requests.py",
     "ingest/entries.py",
     "ingest/kafka/records.py",

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from delaybridge.amqp.table import decode_table, encode_table
+from delaybridge.amqp.decoding import decode_table
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import Destination, Record
 from delaybridge.scan.lanes.dead_letters import Letter
 from delaybridge.scan.lanes.lane import Broker

@@ -17,7 +17,7 @@ from delaybridge import errors, times
 from delaybridge.accept.accept import accept
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.instructions import INSTRUCTIONS, instructions
-from delaybridge.amqp.table import decode_table
+from delaybridge.amqp.decoding import decode_table
 from delaybridge.message import Limits, Message
 from delaybridge.operate.cli.messages.lines import read_lines
 from delaybridge.operate.terminal import layout, logs

@@ -13,9 +13,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.errors import PublishUnavailable
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict, link
-from delaybridge.publish.link import LinkedPublisher
-from delaybridge.publish.owed import Owed
-from delaybridge.publish.reports import Reports
+from delaybridge.publish.link import LinkedPublisher, Owed, Reports
 from tests.rigs.outcomes import NACK
 from tests.rigs.waiting import until_async
 

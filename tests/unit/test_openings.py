@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from delaybridge.publish.rabbitmq import openings
-from delaybridge.publish.rabbitmq.openings import AT_ONCE, Openings
+from delaybridge.publish.rabbitmq import exchange as module
+from delaybridge.publish.rabbitmq.exchange import AT_ONCE, Openings
 from tests.rigs.waiting import until_async
 
 HOUR_S = 3600.0
@@ -76,7 +76,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-@patch.object(openings, "PACE_S", HOUR_S)
+@patch.object(module, "PACE_S", HOUR_S)
 async def test_few_channels_are_opened_at_once_however_many_are_needed(board: Board) -> None:
     made = board.planned(range(2000))
     await settled()
@@ -87,17 +87,17 @@ async def test_few_channels_are_opened_at_once_however_many_are_needed(board: Bo
     assert board.begun == [str(n) for n in range(AT_ONCE + 1)]
 
 
-@patch.object(openings, "PACE_S", 0.0)
+@patch.object(module, "PACE_S", 0.0)
 async def test_while_the_broker_takes_long_ever_more_are_opened_to_a_limit(
     board: Board,
 ) -> None:
     board.planned(range(2000))
-    await board.begins(openings.AT_MOST)
+    await board.begins(module.AT_MOST)
     await settled()
-    assert len(board.begun) == openings.AT_MOST
+    assert len(board.begun) == module.AT_MOST
 
 
-@patch.object(openings, "PACE_S", HOUR_S)
+@patch.object(module, "PACE_S", HOUR_S)
 async def test_what_works_or_is_new_goes_before_what_was_refused(
     board: Board,
 ) -> None:
@@ -112,7 +112,7 @@ async def test_what_works_or_is_new_goes_before_what_was_refused(
     assert [name for name in next_ones if name.startswith("refused")], "they never starve"
 
 
-@patch.object(openings, "PACE_S", HOUR_S)
+@patch.object(module, "PACE_S", HOUR_S)
 async def test_an_exchange_that_is_dropped_gives_its_place_to_others(board: Board) -> None:
     made = board.planned(range(AT_ONCE + 2))
     await settled()
@@ -125,7 +125,7 @@ async def test_an_exchange_that_is_dropped_gives_its_place_to_others(board: Boar
     assert not board.openings.is_planned(made[0])
 
 
-@patch.object(openings, "PACE_S", HOUR_S)
+@patch.object(module, "PACE_S", HOUR_S)
 async def test_an_opening_that_raises_gives_its_place_to_others(
     board: Board,
 ) -> None:
@@ -140,7 +140,7 @@ async def test_an_opening_that_raises_gives_its_place_to_others(
     assert all(isinstance(task.exception(), AttributeError) for task in tasks)
 
 
-@patch.object(openings, "MAX_CHANNELS", 20)
+@patch.object(module, "MAX_CHANNELS", 20)
 async def test_of_idle_channels_those_unused_for_longest_are_closed_for_others(
     board: Board,
 ) -> None:

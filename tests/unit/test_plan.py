@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.accept.accept import accept
-from delaybridge.accept.plan import check_plan
+from delaybridge.accept.destination import check_plan
 from delaybridge.errors import MessageError
 from delaybridge.message import (
     Destination,

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery, Destination, Record
-from delaybridge.publish.kafka.care import ALONE, CARE_S, PIECE_RECORDS, FailedRecord, judged
+from delaybridge.publish.kafka.outcomes import ALONE, CARE_S, PIECE_RECORDS, FailedRecord, judged
 from delaybridge.publish.kafka.topic import TopicState
 
 BAD, OTHER = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD

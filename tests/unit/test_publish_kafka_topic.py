@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError
 
 from delaybridge.message import Delivery, Destination, Record
 from delaybridge.publish import PublishOptions
-from delaybridge.publish.kafka.care import FailedRecord, Judgement
 from delaybridge.publish.kafka.clients import KafkaClients
 from delaybridge.publish.kafka.configuration import configuration
+from delaybridge.publish.kafka.outcomes import FailedRecord, Judgement
 from delaybridge.publish.kafka.topic import TopicState
 
 FEW, MANY, QUEUED, SETTLED_S, SLOW_S = 128, 400, 5, 30.0, 0.2

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from delaybridge.publish.kafka.blocking import on_thread
-from delaybridge.publish.kafka.turns import AT_ONCE, Rank, Turns
+from delaybridge.publish.kafka.client import on_thread
+from delaybridge.publish.kafka.topic import AT_ONCE, Rank, Turns
 from tests.rigs.waiting import until_async
 
 PROVED, NEW, REFUSED = Rank

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from delaybridge.errors import ConfigError
 from delaybridge.message import Delivery
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
+from delaybridge.publish.link import Reports
 from delaybridge.publish.rabbitmq import publisher
 from delaybridge.publish.rabbitmq.channel import CAREFUL_MESSAGES, Unconfirmed
-from delaybridge.publish.reports import Reports
 from tests.rigs.amqp_channel import Channel, OutcomeRecorder, delivery
 
 LOST = Outcome(Verdict.UNKNOWN, "connection_lost: test", Fault.BROKER)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from delaybridge.publish.kafka.configuration import _ALLOWED as ALLOWED
-from delaybridge.publish.rabbitmq.parameters import _OPTIONS as OPTIONS
+from delaybridge.publish.rabbitmq.publisher import _OPTIONS as OPTIONS
 from delaybridge.settings import password_file
 from delaybridge.settings.password_file import PasswordFile
 from delaybridge.settings.settings import Settings

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.accept.accept import Accepted, accept
-from delaybridge.accept.draft import Drafting
+from delaybridge.accept.accept import Accepted, Drafting, accept
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.ingest.entries import Quarantine, Schedule
 from delaybridge.ingest.names import Names, tenant_of

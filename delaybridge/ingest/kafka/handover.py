@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import Place, Topic
-from delaybridge.publish.reports import call_on_loop
+from delaybridge.publish.link import call_on_loop
 
 Batch = dict[Topic, list[RawRecord]]
 

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from delaybridge.amqp.header import with_expiration
-from delaybridge.amqp.table import cut, decode_table, encode_table, entries
+from delaybridge.amqp.decoding import cut, decode_table, entries, with_expiration
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import ContentHeader
 from delaybridge.settings.routes import Route
 

@@ -36,7 +36,7 @@ from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, connect
 from delaybridge.publish.link import STABLE_S
-from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.publish.rabbitmq.publisher import parameters_of
 from delaybridge.settings.routes import Route
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0  # before a connection or a channel is opened again

@@ -25,8 +25,7 @@ from delaybridge.accept.instructions import (
     instructions,
     is_instruction,
 )
-from delaybridge.amqp.header import message_id, split_content_header
-from delaybridge.amqp.table import decode_value, entries
+from delaybridge.amqp.decoding import decode_value, entries, message_id, split_content_header
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import INGRESS, Change, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.names import NOBODYS, Names

@@ -33,7 +33,7 @@ from delaybridge.ingest.rabbitmq.topology import (
     holding_exchange,
     unbind,
 )
-from delaybridge.publish.rabbitmq.parameters import parameters_of
+from delaybridge.publish.rabbitmq.publisher import parameters_of
 from delaybridge.settings.routes import Route
 
 EVERY_S = 10.0

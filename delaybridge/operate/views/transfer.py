@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from delaybridge.accept.destination import parse_destination
-from delaybridge.accept.plan import check_plan
+from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.client.destinations import within
 from delaybridge.errors import MessageError
 from delaybridge.message import Destination, MessagePlan

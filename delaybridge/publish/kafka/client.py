@@ -1,25 +1,51 @@
-"""A librdkafka producer on the event loop, its callbacks in batches.
+"""Calls that block, on threads of their own.
 
-A thread polls the producer, so delivery reports come without delay, and polling costs nothing while
-there are none. The results of one poll reach the loop in one call.
+asyncio's own threads are few, and every look-up of a host name needs one of them: a cluster that is
+silent would hold up the connections to all other brokers. And it waits for them when it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
+from math import inf
+from threading import Thread
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka.cimpl import Producer  # never OpenTelemetry's, which changes each record
+from confluent_kafka.cimpl import Producer
 
 from delaybridge.message import OWN_HEADERS, Delivery
-from delaybridge.publish.kafka.blocking import on_thread
-from delaybridge.publish.kafka.care import FailedRecord
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
-from delaybridge.publish.kafka.outcomes import error_of
-from delaybridge.publish.reports import call_on_loop
+from delaybridge.publish.kafka.outcomes import FailedRecord, error_of
+from delaybridge.publish.link import call_on_loop
+
+T = TypeVar("T")
+THREAD = "delaybridge kafka call"
+
+
+async def on_thread(call: Callable[[], T]) -> T:
+    """What the call returns or raises. Cancelled, it is left behind."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            result = call()
+        except BaseException as exc:
+            answer.set_exception(exc)
+        else:
+            answer.set_result(result)
+
+    # A daemon: a call that never returns must not keep the process.
+    Thread(target=run, name=THREAD, daemon=True).start()
+    return await asyncio.wrap_future(answer)
+
 
 POLL_S = 0.2
 _ID, _DUE, _ATTEMPT = OWN_HEADERS
@@ -176,3 +202,42 @@ class KafkaClient:
             call_on_loop(self._loop, self.ready.set)
         elif line.startswith("FAIL"):
             self.disturbed_s = self._loop.time()
+
+
+REOPEN_S = 10.0  # between two attempts to open it
+ANSWER_TIMEOUT_S = 5.0
+
+
+class Spare:
+    """client: the producer; None while it is not open."""
+
+    def __init__(self, make: Callable[[], KafkaClient]) -> None:
+        self.client: KafkaClient | None = None
+        self._make = make
+        self._opened_s = -inf
+        self._warm_up: asyncio.Task[None] | None = None
+
+    def open(self) -> KafkaClient | None:
+        """Make it if it is missing; returns it once it is ready."""
+        now_s = asyncio.get_running_loop().time()
+        if self.client is None and now_s >= self._opened_s + REOPEN_S:
+            self._opened_s = now_s
+            # No thread is free, or a certificate is gone: the prompt one does without it.
+            with contextlib.suppress(KafkaException, RuntimeError):
+                self.client = self._make()
+                self._warm_up = asyncio.create_task(self._reach(self.client))
+        return self.client if self.client is not None and self.client.ready.is_set() else None
+
+    def take(self) -> KafkaClient | None:
+        """Give it away to be ended; it is opened again when it is wanted."""
+        if self._warm_up is not None:
+            self._warm_up.cancel()
+        client, self.client = self.client, None
+        return client
+
+    @staticmethod
+    async def _reach(client: KafkaClient) -> None:
+        # Without a question of ours, librdkafka first asks for its id after 500 ms.
+        error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
+        if error is None and not client.needs_id:
+            client.ready.set()

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
-from delaybridge.publish.kafka.client import Answers, KafkaClient
+from delaybridge.publish.kafka.client import Answers, KafkaClient, Spare
 from delaybridge.publish.kafka.configuration import Configuration
-from delaybridge.publish.kafka.spare import Spare
 from delaybridge.publish.kafka.topic import TopicState
 
 LINGER_MS = 5

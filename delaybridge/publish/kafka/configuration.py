@@ -9,6 +9,11 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, unquote
 
 from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.publish import PublishOptions, check_options, read_password
@@ -179,3 +184,23 @@ class LineLogger(logging.Logger):
     def handle(self, record: logging.LogRecord) -> None:
         """Instead of the handlers of a logger."""
         self._see(record.getMessage())
+
+
+_TIMEOUT_S = 5.0
+_FOR_ANY_CLIENT = ("bootstrap.servers", "security.", "sasl.", "ssl.")
+
+
+def largest_record(settings: Configuration) -> int | None:
+    """The most bytes of one record (`message.max.bytes`); None if the cluster does not tell.
+
+    A topic may have a limit of its own. Blocks for up to 10 s.
+    """
+    mine = {k: v for k, v in settings.current().items() if k.startswith(_FOR_ANY_CLIENT)}
+    admin = AdminClient({**mine, "log_level": 0})
+    try:
+        number = next(iter(admin.list_topics(timeout=_TIMEOUT_S).brokers))
+        broker = ConfigResource(ResourceType.BROKER, str(number))
+        asked = admin.describe_configs([broker], request_timeout=_TIMEOUT_S)
+        return int(asked[broker].result(_TIMEOUT_S)["message.max.bytes"].value)
+    except (KafkaException, StopIteration, KeyError, TimeoutError):
+        return None

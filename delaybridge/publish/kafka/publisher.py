@@ -15,24 +15,24 @@ from confluent_kafka import KafkaError, libversion
 
 from delaybridge.message import Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
-from delaybridge.publish.kafka.blocking import on_thread
-from delaybridge.publish.kafka.care import OF_A_BATCH, FailedRecord, Judgement, judged
-from delaybridge.publish.kafka.client import Answers, KafkaClient
+from delaybridge.publish.kafka.client import Answers, KafkaClient, on_thread
 from delaybridge.publish.kafka.clients import KafkaClients
-from delaybridge.publish.kafka.configuration import check, configuration
-from delaybridge.publish.kafka.limits import largest_record
+from delaybridge.publish.kafka.configuration import check, configuration, largest_record
 from delaybridge.publish.kafka.outcomes import (
     DOUBTFUL,
     LOGIN_REFUSED,
     MISSING,
+    OF_A_BATCH,
+    FailedRecord,
+    Judgement,
     answer,
     error_of,
+    judged,
     not_found,
     not_queued,
     shown,
 )
-from delaybridge.publish.kafka.topic import AGAIN_S, TopicState
-from delaybridge.publish.kafka.turns import Rank, Turns
+from delaybridge.publish.kafka.topic import AGAIN_S, Rank, TopicState, Turns
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
 ANSWER_TIMEOUT_S = 5.0

@@ -19,7 +19,7 @@ from itertools import islice
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
-from delaybridge.publish.reports import Reports
+from delaybridge.publish.link import Reports
 
 CAREFUL_MESSAGES = 16  # number sent one at a time after the broker closed a channel
 MAX_SUSPECTS = 10_000  # ids remembered per exchange

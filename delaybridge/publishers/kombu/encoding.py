@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from delaybridge.amqp.table import decode_table
+from delaybridge.amqp.decoding import decode_table
 from delaybridge.message import OWN_HEADERS, Delivery
 
 _PERSISTENT = 2

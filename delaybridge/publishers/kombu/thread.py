@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from delaybridge.errors import DETAIL_LIMIT, printable
 from delaybridge.message import Delivery
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
+from delaybridge.publish.link import call_on_loop
 from delaybridge.publish.rabbitmq.channel import NACKED, refusal
-from delaybridge.publish.reports import call_on_loop
 from delaybridge.publishers.kombu.encoding import message
 from delaybridge.publishers.redis_streams.outcomes import refusal as redis_refusal
 from delaybridge.settings.urls import redact_text

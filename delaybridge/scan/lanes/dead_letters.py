@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from delaybridge.amqp.table import encode_table, entries
+from delaybridge.amqp.decoding import entries
+from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import Destination, Record
 from delaybridge.scan.leases.copy import Copy
 

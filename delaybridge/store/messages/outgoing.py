@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from delaybridge.accept.accept import Accepted
-from delaybridge.accept.draft import PLAIN_BYTES, Draft
+from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.keys import bucket_of
 from delaybridge.store.protocol.verbs import new_stamp

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from delaybridge.accept.accept import Accepted
-from delaybridge.accept.draft import Draft
+from delaybridge.accept.accept import Accepted, Draft
 from delaybridge.errors import StoreError, StoreFull, StoreUnavailable
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.messages.outgoing import Outgoing, ScriptCall, Stamped, stamped

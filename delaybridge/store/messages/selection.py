@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from delaybridge.accept.destination import DestinationCache
+from delaybridge.accept.accept import DestinationCache
 from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound

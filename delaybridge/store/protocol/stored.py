@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from delaybridge.amqp.header import decode_properties, decode_table
+from delaybridge.amqp.decoding import decode_properties, decode_table
 from delaybridge.errors import DecodeError
 from delaybridge.message import MAX_PRIORITY, HeaderPairs, MessagePlan, State, decode_record
 from delaybridge.store.protocol.record import split_record

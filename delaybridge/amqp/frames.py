@@ -1,12 +1,116 @@
-"""A publish as AMQP frames: method, content header and body, in one piece of bytes."""
+"""A publish as AMQP frames: method, content header and body, in one piece of bytes.
+
+The stored bytes of a message are joined with delaybridge's own headers; nothing is decoded.
+"""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
-from delaybridge.amqp.header import USER_ID_FLAG, HeaderParts, content_header, header_parts
+from delaybridge.amqp.decoding import spans_of
+from delaybridge.amqp.encoding import (
+    AFTER_HEADERS,
+    DELIVERY_MODE_FLAG,
+    HEADER_START,
+    HEADERS_FLAG,
+    LONG,
+    USER_ID_FLAG,
+)
 from delaybridge.message import Delivery, Destination
+
+BASIC_CLASS = 60
+OWN_ID = "delaybridge-id"
+
+
+_ID_START = bytes([len(OWN_ID)]) + OWN_ID.encode() + b"S"
+_DUE_START = b"\x12delaybridge-due-msl"
+_ATTEMPT_START = b"\x13delaybridge-attemptI"
+_OWN_END = struct.Struct(f">{len(_DUE_START)}sq{len(_ATTEMPT_START)}si")
+_OWN_END_ATTEMPT = struct.Struct(f">{len(_ATTEMPT_START)}si")
+_OWN_START = struct.Struct(f">{len(_ID_START)}sI")
+_OWN_SIZE = _OWN_START.size + _OWN_END.size
+_PERSISTENT = b"\x02"
+
+
+def content_header(
+    table: bytes,
+    properties: tuple[int, bytes, bytes] | None,
+    body_size: int,
+    id: bytes,
+    due_ms: int,
+    attempt: int,
+    login: bytes = b"",
+) -> bytes:
+    """The payload of a content-header frame: the stored bytes plus delaybridge's three headers.
+
+    delivery_mode 2 is added if the sender gave none. A user_id other than `login` is left out: the
+    broker would close the channel.
+    """
+    flags, before, after = properties or (0, b"", b"")
+    if not flags & DELIVERY_MODE_FLAG:
+        flags |= DELIVERY_MODE_FLAG
+        after = _PERSISTENT + after
+    if flags & USER_ID_FLAG:
+        flags, after = _without_foreign_user_id(flags, after, login)
+    size = len(id)
+    return b"".join(
+        (
+            HEADER_START.pack(BASIC_CLASS, 0, body_size, flags | HEADERS_FLAG),
+            before,
+            LONG.pack(len(table) + _OWN_SIZE + size),
+            table,
+            _OWN_START.pack(_ID_START, size),
+            id,
+            _OWN_END.pack(_DUE_START, due_ms, _ATTEMPT_START, attempt),
+            after,
+        )
+    )
+
+
+class HeaderParts(NamedTuple):
+    """A content header cut where messages of one shape differ.
+
+    start, body size, flags and `before`, table, own_id, id, due, due time, attempt, `after`.
+    """
+
+    start: bytes
+    before: bytes
+    own_id: bytes
+    due: bytes
+    attempt: bytes
+
+
+def header_parts(
+    flags: int, before: bytes, after_size: int, table_size: int, id_size: int, attempt: int
+) -> tuple[HeaderParts, int]:
+    """The parts that `content_header` gives all messages of a shape, and its length.
+
+    Not for messages with a user_id, whose `after` may change.
+    """
+    end = _OWN_END_ATTEMPT.pack(_ATTEMPT_START, attempt)
+    if not flags & DELIVERY_MODE_FLAG:
+        flags |= DELIVERY_MODE_FLAG
+        end += _PERSISTENT
+    own_size = len(_ID_START) + LONG.size + id_size + len(_DUE_START) + 8
+    table_size += own_size + _OWN_END_ATTEMPT.size
+    parts = HeaderParts(
+        struct.pack(">HH", BASIC_CLASS, 0),
+        struct.pack(">H", flags | HEADERS_FLAG) + before + LONG.pack(table_size),
+        _OWN_START.pack(_ID_START, id_size),
+        _DUE_START,
+        end,
+    )
+    extra = after_size + len(end) - _OWN_END_ATTEMPT.size
+    return parts, HEADER_START.size + len(before) + LONG.size + table_size + extra
+
+
+def _without_foreign_user_id(flags: int, after: bytes, login: bytes) -> tuple[int, bytes]:
+    for name, start, end in spans_of(flags, after, AFTER_HEADERS):
+        if name == "user_id" and after[start + 1 : end] != login:
+            return flags & ~USER_ID_FLAG, after[:start] + after[end:]
+    return flags, after
+
 
 MAX_BODY_BYTES = 16 * 1024 * 1024  # RabbitMQ's default max_message_size
 METHOD, HEADER, BODY = 1, 2, 3

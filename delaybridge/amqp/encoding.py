@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 header tables: encodes a caller's values, decodes bytes to show them.
+"""Header tables and properties of AMQP 0-9-1: a caller's values, encoded once, to be stored.
 
 The types are RabbitMQ's, which differ from the standard's text (see its errata): `l` and `L` are
 both signed 64 bits, `s` is a signed short, `x` a byte array.
@@ -6,24 +6,25 @@ both signed 64 bits, `s` is a signed short, `x` a byte array.
 
 from __future__ import annotations
 
+import difflib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from math import isfinite
 from typing import Any
 
-from delaybridge.errors import DecodeError, MessageError
+from delaybridge.errors import MessageError, shown
 
 MAX_NESTING = 4
 MAX_TABLE_BYTES = 128 * 1024  # a broker's default frame; no larger table can be sent
 MAX_NAME_BYTES = 255
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z
 
-_DECODE_NESTING = 32
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_SECOND = 253_402_300_799  # 9999-12-31T23:59:59Z
-
-_LONG = struct.Struct(">I")
+LONG = struct.Struct(">I")
+HEADER_START = struct.Struct(">HHQH")  # of a content header
 _INT32 = struct.Struct(">ci")
 _INT64 = struct.Struct(">cq")
 _DOUBLE = struct.Struct(">cd")
@@ -124,8 +125,8 @@ def epoch_seconds(value: datetime, field: str) -> int:
     """Whole seconds since 1970; MessageError without a zone or outside 1970..9999."""
     if value.utcoffset() is None:
         raise MessageError("zone_required", field, "a time without zone; give one with tzinfo")
-    seconds = (value - _EPOCH) // timedelta(seconds=1)
-    if not 0 <= seconds <= _LAST_SECOND:
+    seconds = (value - EPOCH) // timedelta(seconds=1)
+    if not 0 <= seconds <= LAST_SECOND:
         raise MessageError("header_out_of_range", field, "a time outside 1970..9999")
     return seconds
 
@@ -205,134 +206,145 @@ def utf8(text: str, code: str, field: Any) -> bytes:
         raise MessageError(code, str(field), "text with a lone surrogate") from None
 
 
-def entries(data: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-    """Locate each header without decoding it: name, start, start of its value, end.
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 
-    DecodeError if the bytes are broken.
+_MAX_EXPIRATION_MS = 2**32 - 1  # the broker closes the channel above it
+
+HEADERS_FLAG = 1 << 13
+DELIVERY_MODE_FLAG = 1 << 12
+USER_ID_FLAG = 1 << 4
+CONTENT_TYPE_FLAG, CONTENT_ENCODING_FLAG = 1 << 15, 1 << 14
+EXPIRATION_FLAG, MESSAGE_ID_FLAG = 1 << 8, 1 << 7
+
+# Name, flag and kind of each property in wire order; the header table goes between
+# content_encoding and delivery_mode.
+BEFORE_HEADERS = (
+    ("content_type", CONTENT_TYPE_FLAG, "s"),
+    ("content_encoding", CONTENT_ENCODING_FLAG, "s"),
+)
+AFTER_HEADERS = (
+    ("delivery_mode", DELIVERY_MODE_FLAG, "B"),
+    ("priority", 1 << 11, "B"),
+    ("correlation_id", 1 << 10, "s"),
+    ("reply_to", 1 << 9, "s"),
+    ("expiration", EXPIRATION_FLAG, "s"),
+    ("message_id", MESSAGE_ID_FLAG, "s"),
+    ("timestamp", 1 << 6, "Q"),
+    ("type", 1 << 5, "s"),
+    ("user_id", USER_ID_FLAG, "s"),
+    ("app_id", 1 << 3, "s"),
+    ("cluster_id", 1 << 2, "s"),
+)
+PROPERTY_NAMES = tuple(name for name, _, _ in BEFORE_HEADERS + AFTER_HEADERS)
+
+
+def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]:
+    """The property list as `(flags, before, after)`, cut where the header table goes.
+
+    Names as in pika's BasicProperties; a property that is None is absent. MessageError for an
+    unknown name, or a value for which the broker would close the channel: bad_property,
+    bad_priority, bad_expiration.
     """
-    position, size = 0, len(data)
-    try:
-        while position < size:
-            at = position + 1 + data[position]
-            kind = data[at]
-            if kind in _SIZED_KINDS:
-                end = at + 5 + _LONG.unpack_from(data, at + 1)[0]
-            else:
-                end = at + 1 + _FIXED_SIZES[kind]
-            yield data[position + 1 : at], position, at, end
-            position = end
-    except (IndexError, KeyError, struct.error):
-        raise DecodeError("undecodable", "headers", "the table is broken") from None
-    if position != size:
-        raise DecodeError("undecodable", "headers", "the table is cut short")
+    for name in properties:
+        if name not in PROPERTY_NAMES:
+            raise MessageError("bad_property", "properties", _unknown_property(name))
+    flags = 0
+    parts = []
+    for group in (BEFORE_HEADERS, AFTER_HEADERS):
+        pieces = []
+        for name, flag, kind in group:
+            if (value := properties.get(name)) is not None:
+                flags |= flag
+                pieces.append(encode_property(name, value, kind))
+        parts.append(b"".join(pieces))
+    return flags, parts[0], parts[1]
 
 
-def decode_value(data: bytes, at: int, name: str) -> Any:
-    """The value at that position, as `decode_table` returns it."""
-    return _decoded(data, at, name, 0)[0]
+def _unknown_property(name: object) -> str:
+    if name == "headers":
+        return "'headers' is not a property here; use the message's `headers`"
+    near = difflib.get_close_matches(shown(name), PROPERTY_NAMES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(PROPERTY_NAMES)}"
+    return f"{shown(name)} is not an AMQP property{hint}"
 
 
-def decode_table(data: bytes) -> list[tuple[str, Any]]:
-    """The headers in their order, every type RabbitMQ knows; DecodeError if the bytes are broken.
-
-    Text that is not UTF-8 is returned as bytes; a time as datetime, or as its epoch seconds if it
-    is out of datetime's range. Publishing to RabbitMQ decodes nothing.
-    """
-    return list(_entries(data, "headers", 0))
-
-
-def _entries(data: bytes, field: str, depth: int) -> Iterator[tuple[str, Any]]:
-    position = 0
-    while position < len(data):
-        size = data[position]
-        name = cut(data, position + 1, size, field).decode(errors="backslashreplace")
-        value, position = _decoded(data, position + 1 + size, name, depth)
-        yield name, value
+def encode_property(name: str, value: Any, kind: str) -> bytes:
+    if isinstance(value, Enum):  # pika's DeliveryMode
+        value = value.value
+    if name in _CHECKS:
+        value = _CHECKS[name](value)
+    return bytes([value]) if kind == "B" else _sized_property(name, value, kind)
 
 
-def _items(data: bytes, field: str, depth: int) -> Iterator[Any]:
-    position = 0
-    while position < len(data):
-        value, position = _decoded(data, position, field, depth)
-        yield value
+def _sized_property(name: str, value: Any, kind: str) -> bytes:
+    if kind == "Q":
+        return int(value).to_bytes(8, "big")
+    data = utf8(value, "bad_property", name) if isinstance(value, str) else value
+    if not isinstance(data, bytes):
+        raise MessageError(
+            "bad_property", name, f"got {type(value).__name__}; give text of at most 255 bytes"
+        )
+    if len(data) > 255:
+        raise MessageError("bad_property", name, f"{len(data)} bytes; at most 255")
+    return bytes([len(data)]) + data
 
 
-def _decoded(data: bytes, position: int, field: str, depth: int) -> tuple[Any, int]:
-    kind = cut(data, position, 1, field)
-    position += 1
-    if fixed := _FIXED.get(kind):
-        layout, convert = fixed
-        piece = cut(data, position, layout.size, field)
-        return convert(*layout.unpack(piece)), position + layout.size
-    if kind not in (b"S", b"x", b"A", b"F"):
-        raise DecodeError("undecodable", field, f"unknown type {kind!r}")
-    (size,) = _LONG.unpack(cut(data, position, _LONG.size, field))
-    piece = cut(data, position + _LONG.size, size, field)
-    return _sized(kind, piece, field, depth), position + _LONG.size + size
+def _delivery_mode(value: Any) -> int:
+    if isinstance(value, bool) or value not in (1, 2):
+        raise MessageError(
+            "bad_property", "delivery_mode", f"got {shown(value)}; 1 transient, 2 persistent"
+        )
+    return int(value)
 
 
-def _sized(kind: bytes, piece: bytes, field: str, depth: int) -> Any:
-    if kind == b"x":
-        return piece
-    if kind == b"S":
-        return as_text(piece)
-    if depth >= _DECODE_NESTING:
-        raise DecodeError("undecodable", field, f"nested more than {_DECODE_NESTING} deep")
-    if kind == b"A":
-        return list(_items(piece, field, depth + 1))
-    return dict(_entries(piece, field, depth + 1))
-
-
-def _when(seconds: int) -> datetime | int:
-    return _EPOCH + timedelta(seconds=seconds) if seconds <= _LAST_SECOND else seconds
-
-
-def _unscaled(scale: int, unscaled: int) -> Decimal:
-    return Decimal(unscaled).scaleb(-scale)
-
-
-def _none() -> None:
-    return None
-
-
-def _same(value: Any) -> Any:
+def _priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 255:
+        raise MessageError("bad_priority", "priority", f"got {shown(value)}; give 0 to 255")
     return value
 
 
-_FIXED: Mapping[bytes, tuple[struct.Struct, Callable[..., Any]]] = {
-    b"t": (struct.Struct(">?"), bool),
-    b"b": (struct.Struct(">b"), _same),
-    b"B": (struct.Struct(">B"), _same),
-    b"s": (struct.Struct(">h"), _same),
-    b"U": (struct.Struct(">h"), _same),
-    b"u": (struct.Struct(">H"), _same),
-    b"I": (struct.Struct(">i"), _same),
-    b"i": (struct.Struct(">I"), _same),
-    b"l": (struct.Struct(">q"), _same),
-    b"L": (struct.Struct(">q"), _same),
-    b"f": (struct.Struct(">f"), _same),
-    b"d": (struct.Struct(">d"), _same),
-    b"D": (struct.Struct(">Bi"), _unscaled),
-    b"T": (struct.Struct(">Q"), _when),
-    b"V": (struct.Struct(""), _none),
+def _expiration(value: Any) -> str:
+    # Only ASCII digits: int() would take other scripts' digits, signs and underscores.
+    if not isinstance(value, str) or not (value.isascii() and value.isdigit()):
+        raise MessageError(
+            "bad_expiration",
+            "expiration",
+            f"got {shown(value)}; give milliseconds as text of digits",
+        )
+    if len(value) > 10 or int(value) > _MAX_EXPIRATION_MS:
+        raise MessageError(
+            "bad_expiration", "expiration", f"got {shown(value)}; at most {_MAX_EXPIRATION_MS} ms"
+        )
+    return value
+
+
+def _reply_to(value: Any) -> Any:
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        return value  # `_sized_property` refuses its type
+    if text == DIRECT_REPLY_TO or text.startswith(DIRECT_REPLY_TO + "."):
+        raise MessageError(
+            "bad_property", "reply_to", f"{DIRECT_REPLY_TO} ends with the sender's connection"
+        )
+    return value
+
+
+def _timestamp(value: Any) -> int:
+    if isinstance(value, datetime):
+        return epoch_seconds(value, "timestamp")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise MessageError(
+            "bad_property",
+            "timestamp",
+            f"got {shown(value)}; give epoch seconds or an aware datetime",
+        )
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "delivery_mode": _delivery_mode,
+    "priority": _priority,
+    "expiration": _expiration,
+    "reply_to": _reply_to,
+    "timestamp": _timestamp,
 }
-
-
-_FIXED_SIZES = {kind[0]: layout.size for kind, (layout, _) in _FIXED.items()}
-_SIZED_KINDS = frozenset(b"SxAF")
-
-
-def as_text(data: bytes) -> str | bytes:
-    """Text if the bytes are UTF-8, else the bytes themselves."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
-
-
-def cut(data: bytes, start: int, size: int, field: str) -> bytes:
-    """The `size` bytes from `start`; DecodeError if there are fewer."""
-    piece = data[start : start + size]
-    if len(piece) != size:
-        raise DecodeError("undecodable", field, f"cut short: {len(piece)} of {size} bytes")
-    return piece
