@@ -25,7 +25,7 @@
 -- ARGV[8]  receipt      of a pull topic: the message is removed only if it was given out last with
 --                       this one, and wherever it is; empty: any
 -- ARGV[9]  row          stamp of the ledger's row, if the message is to be cancelled though it is not
---                       here; then nobody brings it here any more; ?: only answer with the stamp of
+--                       here; then it is not brought here any more; ?: only answer with the stamp of
 --                       the one that is removed; empty: neither
 -- returns  answer: 0 unknown, 5 in flight, 6 cancelled, 7 cancelled, may have been delivered, 14
 --          foreign: bound for a destination outside the reach; with ARGV[9] a list: the answer, and
@@ -151,7 +151,7 @@ redis.call('HDEL', KEYS[1], id)
 redis.call('HDEL', KEYS[4], id, id .. '\0')
 if receipt == ''
   and type(redis.pcall('HINCRBY', KEYS[8], 'cancelled', '1')) ~= 'number' then
-  redis.call('HSET', KEYS[8], 'cancelled', '1') -- it was no number: it begins anew
+  redis.call('HSET', KEYS[8], 'cancelled', '1') -- it was not a number: it begins again
 end
 local old_calls = redis.call('ZRANGEBYSCORE', KEYS[10], '-inf', now - KEEP_CALLS_MS,
   'LIMIT', 0, 100)

@@ -75,7 +75,7 @@ if #old_calls > 0 then
 end
 redis.call('ZADD', KEYS[7], string.format('%.17g', now + KICKED / 256), stamp .. id)
 if type(redis.pcall('HINCRBY', KEYS[6], 'kicked', '1')) ~= 'number' then
-  redis.call('HSET', KEYS[6], 'kicked', '1') -- it was no number: it begins anew
+  redis.call('HSET', KEYS[6], 'kicked', '1') -- it was not a number: it begins again
 end
 
 if new < tonumber(head or math.huge) and new < (tonumber(redis.call('HGET', KEYS[6], 'look')) or 0) then

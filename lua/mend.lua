@@ -315,7 +315,7 @@ local function dead_ones(page)
   end
 end
 
--- Reasons of messages that are not dead; an orphan is none of these.
+-- Reasons of messages that are not dead; orphans are left out.
 local function reasons(page)
   for i = 1, #page, 2 do
     local id = page[i]

@@ -60,7 +60,7 @@ end
 -- Whether to go on with the next.
 local function take(member)
   if #member < #topic + 9 then
-    redis.call('ZREM', KEYS[6], member) -- not one of ours
+    redis.call('ZREM', KEYS[6], member) -- delaybridge did not write it
     return true
   end
   local score, id = struct.unpack('>d', member, #topic + 1), string.sub(member, #topic + 9)

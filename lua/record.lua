@@ -36,7 +36,7 @@ for i = 1, #totals, STRIDE do
 end
 local found = redis.call('HMGET', KEYS[1], unpack(fields))
 
--- A field that cannot be read is begun anew.
+-- A field that cannot be read begins again.
 local function decoded(text)
   local ok, value = pcall(cmsgpack.unpack, text or '')
   return ok and type(value) == 'table' and value or {}
@@ -55,7 +55,7 @@ local is_first = not workers[instance] or workers[instance][3] ~= second -- in t
 workers[instance] = {worker, number, second}
 local written = {'workers', cmsgpack.pack(workers)}
 
--- What was done in a bucket since somebody last looked: {second, total, ...}, as text.
+-- What was done in a bucket since it was last read: {second, total, ...}, as text.
 for i = 1, #totals, STRIDE do
   local at = 2 + #RINGS + (i - 1) / STRIDE
   local before, is_older = {}, false

@@ -18,7 +18,7 @@ if known and known > claimed then
   return false -- the store lost writes that the owner knows of
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
--- A claim executed late, once more: nothing of it is in `due`, and nobody was woken.
+-- A claim executed late, once more: nothing of it is in `due`, and no owner was woken.
 if known and known < claimed then
   return '0'
 end

@@ -124,7 +124,7 @@ if redis.call('ZADD', KEYS[2], string.format('%.17g', new), id) == 1 and not (cl
 end
 if receipt == ''
   and type(redis.pcall('HINCRBY', KEYS[7], 'rescheduled', '1')) ~= 'number' then
-  redis.call('HSET', KEYS[7], 'rescheduled', '1') -- it was no number: it begins anew
+  redis.call('HSET', KEYS[7], 'rescheduled', '1') -- it was not a number: it begins again
 end
 if tried then
   local last = receipt ~= '' and asked or ''

@@ -105,7 +105,7 @@ end
 -- After they are stored: this must not fail.
 local function count_scheduled(more)
   if type(redis.pcall('HINCRBY', KEYS[8], 'scheduled', more)) ~= 'number' then
-    redis.call('HSET', KEYS[8], 'scheduled', more) -- it was no number: it begins anew
+    redis.call('HSET', KEYS[8], 'scheduled', more) -- it was not a number: it begins again
   end
 end
 
@@ -394,7 +394,7 @@ if not all_new then
     return answer
   end
 
-  -- Somebody may have read the row of this call before it is withdrawn: `restore` and `cancel` are to
+  -- The row of this call may have been read before it is withdrawn: `restore` and `cancel` are to
   -- know that it was refused. One that is read from a source is made again.
   local function refuse(stamp, id, answer)
     if has_row then

@@ -97,6 +97,6 @@ if bare > 0 then
   redis.call('HSET', KEYS[6], 'bare', math.max(0, bare))
 end
 if type(redis.pcall('HINCRBY', KEYS[6], 'dropped', #ids)) ~= 'number' then
-  redis.call('HSET', KEYS[6], 'dropped', #ids) -- it was no number: it begins anew
+  redis.call('HSET', KEYS[6], 'dropped', #ids) -- it was not a number: it begins again
 end
 return #ids

@@ -133,7 +133,7 @@ CELLS = [
     sentinels(
         "F14b",
         "the same, and the old master is started at once, empty",
-        "nobody takes the empty server for the store",
+        "the empty server is not taken for the store",
         lambda site: fail_over_behind(site, 0.0),
         most=8,
         cannot_hold=LOST,
@@ -170,7 +170,7 @@ CELLS = [
     sentinels(
         "F17",
         "two of three Sentinels are dead, and the master for 4 s",
-        "nobody is promoted; work goes on when the master is back",
+        "no replica is promoted; work goes on when the master is back",
         one_sentinel_is_left,
         lines=AOF_LINES,
         load={},

@@ -224,7 +224,7 @@ CELLS = [
     Cell(
         id="F04",
         fault="a worker is stopped for 4 s, less than its lease",
-        expects="nobody takes over; no duplicate",
+        expects="no worker takes over; no duplicate",
         run=stop_a_worker(4),
         is_test=True,
         setup=Setup(lease_ms=10_000),

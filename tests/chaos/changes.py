@@ -311,7 +311,7 @@ MUTATIONS: dict[str, Mutation] = {
         ("F31",),
     ),
     "fire-skipped": Mutation(
-        "nobody asks the store again just before the due time", fire_skipped, ("F01",)
+        "no worker asks the store again just before the due time", fire_skipped, ("F01",)
     ),
     "cancel-ignores-maybe": Mutation(
         "cancel answers `cancelled` though an attempt may have arrived",
@@ -331,14 +331,14 @@ MUTATIONS: dict[str, Mutation] = {
         without_lease_check,
         ("F54", "F05"),
     ),
-    "no-reclaim": Mutation("nobody takes over what a dead worker had", no_reclaim, ("F02",)),
+    "no-reclaim": Mutation("no worker takes over what a dead one had", no_reclaim, ("F02",)),
     "no-back-off": Mutation("a failed message is tried again at once", no_back_off, ("F39",)),
     "body-as-text": Mutation("a body is decoded and encoded again", body_as_text, ("F01",)),
     "wait-elsewhere": Mutation(
         "WAIT is asked on another connection than that of the write", wait_elsewhere, ("F14",)
     ),
     "keys-never-compared": Mutation(
-        "nobody compares the keys of a bucket with one another", never_compare, ("F75",)
+        "no worker compares the keys of a bucket with one another", never_compare, ("F75",)
     ),
     "ingest-acks-first": Mutation(
         "ingest acknowledges before the store has the message", ingest_acks_first, ("F59",)

@@ -19,7 +19,7 @@ INVARIANTS = {
     "I3": "none is delivered that was answered `cancelled`",
     "I4": "after `rescheduled`, none is delivered before the new time",
     "I5": "body and headers arrive byte for byte",
-    "I6": "nothing is delivered that nobody scheduled",
+    "I6": "nothing is delivered that was not scheduled",
     "I7": "no more duplicates than stated, and none without a cause",
     "I8": "the store is consistent: each stored message is in exactly one place",
     "I9": "all is done soon after the end of the fault",
