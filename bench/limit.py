@@ -103,7 +103,7 @@ def measure(
 def fill(bench: Bench, limited: str, other: str, rate: int, seconds: int, backlog: int) -> float:
     """Schedule for both queues; returns when the first messages are due."""
     if rate:
-        bench.client.limit(f"rabbitmq:{limited}", rate)
+        bench.client.destinations.limit(f"rabbitmq:{limited}", rate)
     first_s = time.time() + AHEAD_S + backlog / FILL_RATE
     at = format_time(round(first_s * 1000))
     bench.fill_with(Message(f"rabbitmq:{limited}/key", BODY, at=at), backlog)

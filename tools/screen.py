@@ -35,7 +35,7 @@ def load(bench: Bench) -> None:
             (place,) = draw.choices(list(PLACES), list(PLACES.values()))
             messages.append(Message(place, BODY, delay=round(draw.uniform(*span), 3)))
         if second == SECONDS - 10:
-            bench.client.pause("memory:invoices")
+            bench.client.destinations.pause("memory:invoices")
         bench.client.schedule_many(messages)
         time.sleep(max(0.0, began_s + 1 - time.monotonic()))
 

@@ -9,6 +9,7 @@ bulk jobs read the other fields: `MessageVerbs.cancel.scope`, or `verbs_of(Messa
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+WARNS = False  # until the last caller has the new names
 V = TypeVar("V", bound="Verb[..., Any]")
 
 
@@ -178,6 +180,9 @@ def _deprecated(row: Verb[..., Any]) -> Any:
 
     @wraps(row.call)
     def method(self: Requests, *args: Any, **fields: Any) -> Any:
+        what = f"client.{name} is deprecated: call client.{home}.{name}"
+        if WARNS:
+            warnings.warn(what, DeprecationWarning, stacklevel=2)
         return getattr(getattr(self, home), name)(*args, **fields)
 
     return method

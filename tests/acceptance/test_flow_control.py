@@ -59,7 +59,7 @@ def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused
     until(lambda: min(map(arrived, held)) > 50, "some arrive before the pause", interval_s=0.05)
     # when they are paused, a worker is killed meanwhile, and another one starts
     for place in places:
-        bridge.client.pause(place)
+        bridge.client.destinations.pause(place)
     paused_us = time.time_ns() // 1000
     for ids, each in zip(held, (exchange, single, topic), strict=True):
         ids |= {*bridge.schedule(each, 500, seconds=1.5, first_s=1.2, keys=KEYS)}
@@ -69,7 +69,7 @@ def test_an_exchange_a_single_destination_and_a_topic_wait_while_they_are_paused
     until(lambda: arrived(others) == len(others), "the others arrive", interval_s=0.1)
     resumed_us = time.time_ns() // 1000
     for place in places:
-        bridge.client.resume(place)
+        bridge.client.destinations.resume(place)
     bridge.wait_delivered()
     # then nothing of them arrived meanwhile, and all of it afterwards, in the order of each key
     check_all_arrived(bridge)
@@ -92,7 +92,7 @@ def test_a_burst_leaves_over_its_window_while_a_worker_is_killed(
     # given a burst to spread, and for comparison messages that are due over the same window
     bridge = make_bridge({"rabbitmq": rabbitmq_url}, lease_ttl_ms=LEASE_TTL_MS, settings=SETTINGS)
     destination, even = bridge.rabbitmq_queue(namespace), bridge.rabbitmq_queue(f"{namespace}-e")
-    bridge.client.spread(destination.rpartition("/")[0], SPREAD_MS / 1000)
+    bridge.client.destinations.spread(destination.rpartition("/")[0], SPREAD_MS / 1000)
     bridge.start_workers(3)
     evenly = {*bridge.schedule(even, 1000, seconds=SPREAD_MS / 1000, first_s=2)}
     of_keys = {*bridge.schedule(destination, 1000, seconds=0, first_s=2, keys=KEYS)}

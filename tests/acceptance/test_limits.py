@@ -22,7 +22,7 @@ def check_rate(bridge: Bridge, name: str, rate: int, workers: int, seconds: int)
     """
     limited, other = bridge.rabbitmq_queue(f"{name}-l"), bridge.rabbitmq_queue(f"{name}-o")
     bridge.start_workers(workers)
-    bridge.client.limit(limited, rate)
+    bridge.client.destinations.limit(limited, rate)
     # Others first: to schedule the backlog may take a loaded machine longer than to send it.
     others = set(bridge.schedule(other, 50 * seconds, seconds=seconds, first_s=0.5))
     backlog = set(bridge.schedule(limited, rate * seconds, seconds=0))

@@ -188,11 +188,11 @@ def test_the_celery_recipe_delays_its_task(reader: Reader) -> None:
     (reader.folder / "tasks.py").write_text(reader.block("Celery"))
     reader.start("celery", reader.block("Celery", "sh"), "sh")
     reader.wait_printed("celery", "ready.")
-    reader.client.pause("rabbitmq")  # a slow machine is to find the task stored
+    reader.client.destinations.pause("rabbitmq")  # a slow machine is to find the task stored
     began_ms = time.time() * 1000
     id = reader.run(reader.block("Celery", "sh", 1), "sh").strip()
     stored = reader.client.get(id)
-    reader.client.resume("rabbitmq")
+    reader.client.destinations.resume("rabbitmq")
     assert stored is not None
     assert stored.due_ms >= began_ms + DELAY_MS
     reader.wait_printed("celery", "Celery reminds Ada")

@@ -71,7 +71,7 @@ def lose(lost: Lost, *, kills: bool, ledger: bool) -> Callable[[Site], None]:
                 until(lambda: is_mended(site, by_hand), interval_s=0.3)
                 site.finish_load()
                 until(lambda: is_mended(site, by_hand), interval_s=0.3)
-            site.bridge.client.resume(paused.partition("/")[0])
+            site.bridge.client.destinations.resume(paused.partition("/")[0])
             if ledger:
                 wait_restored(site)
         told = site.bridge.client.stats().mended.keys()
@@ -121,7 +121,7 @@ def also_load(site: Site) -> tuple[str, str]:
     """Messages for a paused destination, and for one that takes none: they end in the dead set."""
     name, client = site.namespace, site.bridge.client
     paused = site.bridge.rabbitmq_queue(f"{name}-paused")
-    client.pause(paused.partition("/")[0])
+    client.destinations.pause(paused.partition("/")[0])
     with rabbitmq_channel(site.bridge.brokers["rabbitmq"]) as channel:
         channel.exchange_declare(f"{name}-hopeless", "topic", durable=False, auto_delete=False)
     hopeless = f"rabbitmq:{name}-hopeless/key"

@@ -38,7 +38,7 @@ def while_one_is_paused(site: Site) -> Iterator[Callable[[], None]]:
     place, ids = site.bridge.rabbitmq_queue(f"{site.namespace}-paused"), set[str]()
 
     def pause() -> None:
-        site.bridge.client.pause(place)
+        site.bridge.client.destinations.pause(place)
         ids.update(site.burst(PAUSED, first_s=0.5, seconds=6, to=place))
 
     with site.fault(after_s=1):
@@ -48,7 +48,7 @@ def while_one_is_paused(site: Site) -> Iterator[Callable[[], None]]:
         site.bridge.wait_consumed()
         came = {each.id for each in site.bridge.deliveries()}
         site.expect("I17", f"what is paused waits: {len(came & ids)} came", not came & ids)
-        site.bridge.client.resume(place)
+        site.bridge.client.destinations.resume(place)
     site.notes.append(f"{said(site, SAY[:2])} alarms, {said(site, ('alarm_ended',))} ended")
     failed = telling(site, ("scanner_failed",))
     site.expect("I14", f"scanners of {failed} failed", not failed)

@@ -75,9 +75,15 @@ def test_a_hard_value_inside_headers_and_properties_is_stored_or_refused(
 @pytest.mark.parametrize("name", HARD)
 def test_a_hard_value_in_any_other_call_is_answered_or_refused(client: Client, name: str) -> None:
     value = HARD[name]
-    for call in (client.cancel, client.get, client.kick, client.discard, client.quarantined):
+    for call in (
+        client.cancel,
+        client.get,
+        client.dead.kick,
+        client.dead.discard,
+        client.dead.quarantined,
+    ):
         answered(call, value)
-    for call in (client.cancel, client.get, client.kick, client.discard):
+    for call in (client.cancel, client.get, client.dead.kick, client.dead.discard):
         answered(call, "a", key=value)
     answered(client.reschedule, "a", delay=value)
     answered(client.reschedule, "a", at=value)

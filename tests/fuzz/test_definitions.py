@@ -83,11 +83,12 @@ def test_hard_values_are_refused_or_taken_by_the_calls_that_steer(
     client: Client, name: str
 ) -> None:
     value = HARD[name]
+    places = client.destinations
     for call, args in (
-        (client.pause, (value,)), (client.resume, (value,)), (client.destinations, (value,)),
-        (client.limit, ("kafka:t", value)), (client.spread, ("kafka:t", value)),
-        (client.retry_plan, ("kafka:t", value)),
-        (client.retry_plan, ("kafka:t", {"base_ms": value})),
+        (places.pause, (value,)), (places.resume, (value,)), (places, (value,)),
+        (places.limit, ("kafka:t", value)), (places.spread, ("kafka:t", value)),
+        (places.retry_plan, ("kafka:t", value)),
+        (places.retry_plan, ("kafka:t", {"base_ms": value})),
     ):  # fmt: skip
         try:
             call(*args)  # type: ignore[operator]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from delaybridge import AsyncClient, Client, Message
+from delaybridge.client import verbs
 from delaybridge.errors import ConfigError, MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, State
 from delaybridge.store.namespace import registry
@@ -236,13 +237,13 @@ async def test_the_dead_set_is_listed_kicked_and_discarded(
         assert (dead.reason, dead.dead_ms) == ("refused: by a test", world.now_ms)
         assert dead.maybe_delivered
         assert await client.reschedule("x", delay=5) == Answer.DEAD
-        assert await client.kick("x") == Answer.KICKED
+        assert await client.dead.kick("x") == Answer.KICKED
         assert (await client.get("x")).state == State.DELAYED
-        assert await client.kick("x") == Answer.UNKNOWN
+        assert await client.dead.kick("x") == Answer.UNKNOWN
         owner.bury(*owner.claim(ahead_ms=60_000), counted=False)
-        assert await client.discard("x") == Answer.DISCARDED
+        assert await client.dead.discard("x") == Answer.DISCARDED
         assert await client.get("x") is None
-        assert await client.discard("x") == Answer.UNKNOWN
+        assert await client.dead.discard("x") == Answer.UNKNOWN
 
 
 # Client: used by many threads
@@ -260,14 +261,35 @@ def test_a_client_may_be_used_from_many_threads(redis_url: str, namespace: str) 
         assert sum(map(len, done)) == client.stats().delayed == 240
 
 
-def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
-    def calls(flavour: type) -> dict[str, inspect.Signature]:
-        public = {n: v for n, v in inspect.getmembers(flavour) if not n.startswith("_")}
-        names = [name for name, value in public.items() if not isinstance(value, property)]
-        return {name: inspect.signature(getattr(flavour, name)) for name in names}
+def parts_of(client: Client | AsyncClient) -> dict[str, Any]:
+    """The client and the objects that it has, by name."""
+    names = ("dead", "destinations", "topics", "recurring")
+    return {"": client} | {name: getattr(client, name) for name in names}
 
-    sync, both = calls(Client), calls(AsyncClient)
-    shown = {name: str(signature) for name, signature in both.items()}
-    assert {n: str(s) for n, s in sync.items()} == {
-        n: s.replace("AsyncIterator", "Iterator") for n, s in shown.items()
-    }
+
+async def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
+    def calls(part: Any) -> dict[str, inspect.Signature]:
+        public = [n for n in dir(type(part)) if n == "__call__" or not n.startswith("_")]
+        methods = {name: getattr(type(part), name) for name in public}
+        return {n: inspect.signature(m) for n, m in methods.items() if inspect.isfunction(m)}
+
+    both = parts_of(AsyncClient())
+    for name, part in parts_of(Client()).items():
+        shown = {verb: str(signature) for verb, signature in calls(both[name]).items()}
+        assert {n: str(s) for n, s in calls(part).items()} == {
+            n: s.replace("AsyncIterator", "Iterator") for n, s in shown.items()
+        }
+
+
+def test_a_former_name_works_and_says_which_one_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs, "WARNS", True)
+    client = Client()
+    with (
+        pytest.warns(DeprecationWarning, match="call client.topics.receive") as caught,
+        pytest.raises(MessageError),
+    ):
+        client.receive("t", limit=0)
+    assert caught[0].filename == __file__
+    assert "receive" not in dir(client) and "receive" in dir(client.topics)
+    with pytest.warns(DeprecationWarning), pytest.raises(MessageError):
+        AsyncClient().limit("kafka:t", -1).send(None)

@@ -40,8 +40,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "get": lambda client: client.get("x"),
     "pending": lambda client: client.pending(),
     "dead": lambda client: client.dead(),
-    "kick": lambda client: client.kick("x"),
-    "discard": lambda client: client.discard("x"),
+    "kick": lambda client: client.dead.kick("x"),
+    "discard": lambda client: client.dead.discard("x"),
     "stats": lambda client: client.stats(),
 }
 

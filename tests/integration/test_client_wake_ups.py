@@ -101,7 +101,7 @@ async def test_rescheduling_or_kicking_a_message_to_the_front_wakes_the_owner(
         assert wake_up == f"{world.number} {(await client.get('y')).due_ms}".encode()
         await client.reschedule("y", delay=3600)
         assert heard() == []
-        await client.kick("x")
+        await client.dead.kick("x")
         (wake_up,) = heard()
         assert wake_up == f"{world.number} {(await client.get('x')).due_ms}".encode()
 

@@ -31,21 +31,21 @@ pytestmark = pytest.mark.slow_with("mariadb", "postgres")
 
 
 def test_every_change_is_recorded_also_that_a_rule_was_removed(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     assert (site.recorded() or {})["paused"] is True
-    site.client.set_rule(PLACE, rate=5.0)
+    site.client.destinations.set_rule(PLACE, rate=5.0)
     assert site.recorded() == site.rule()
     assert site.rule()["rate"] == 5
-    site.client.resume(PLACE)
+    site.client.destinations.resume(PLACE)
     assert site.recorded() == {"rate": 5}
-    site.client.set_rule(PLACE)
+    site.client.destinations.set_rule(PLACE)
     assert site.recorded() == {}
 
 
 def test_all_of_it_comes_back_after_a_wipe_but_what_was_removed(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
-    site.client.pause("kafka:gone")
-    site.client.resume("kafka:gone")
+    site.client.destinations.pause(PLACE)
+    site.client.destinations.pause("kafka:gone")
+    site.client.destinations.resume("kafka:gone")
     site.client.recurring.add("daily", PLACE, "x", cron="0 3 * * *")
     site.client.recurring.add("off", PLACE, "x", cron="0 4 * * *")
     site.client.recurring.pause("off")
@@ -67,14 +67,14 @@ def test_all_of_it_comes_back_after_a_wipe_but_what_was_removed(site: ControlsSi
 
 
 def test_where_redis_came_back_older_the_later_change_counts(site: ControlsSite) -> None:
-    site.client.pause("kafka:removed")
-    site.client.set_rule("kafka:changed", rate=1.0)
-    site.client.set_rule("kafka:same", rate=1.0)
+    site.client.destinations.pause("kafka:removed")
+    site.client.destinations.set_rule("kafka:changed", rate=1.0)
+    site.client.destinations.set_rule("kafka:same", rate=1.0)
     site.agree()
     older = site.snapshot()
-    site.client.pause(PLACE)
-    site.client.resume("kafka:removed")
-    site.client.set_rule("kafka:changed", rate=2.0)
+    site.client.destinations.pause(PLACE)
+    site.client.destinations.resume("kafka:removed")
+    site.client.destinations.set_rule("kafka:changed", rate=2.0)
     site.go_back(older)
     assert not site.are_agreed
     assert site.agree() == 3
@@ -87,9 +87,9 @@ def test_where_redis_came_back_older_the_later_change_counts(site: ControlsSite)
 def test_where_the_ledger_came_back_older_the_later_change_counts(
     site: ControlsSite, ledger: LedgerProbe
 ) -> None:
-    site.client.pause(PLACE)
-    site.client.set_rule("kafka:a", rate=1.0)
-    site.client.set_rule("kafka:a")
+    site.client.destinations.pause(PLACE)
+    site.client.destinations.set_rule("kafka:a", rate=1.0)
+    site.client.destinations.set_rule("kafka:a")
     ledger.ask("DELETE FROM control WHERE name = :name", name=f"paused:{PLACE}".encode())
     ledger.ask("UPDATE control SET value = :one, changed_ms = 1", one=b'{"rate":1}')
     assert site.agree() == 0
@@ -100,7 +100,7 @@ def test_where_the_ledger_came_back_older_the_later_change_counts(
 
 def test_a_full_redis_is_compared_all_the_same(site: ControlsSite) -> None:
     """Else nothing is claimed from it, and it stays full."""
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.agree()
     site.redis.hdel(keys.controls(site.namespace), "healed")
     site.redis.config_set("maxmemory", 1)
@@ -114,7 +114,7 @@ def test_a_full_redis_is_compared_all_the_same(site: ControlsSite) -> None:
 def test_a_rule_that_is_lost_with_its_time_comes_back_also_if_the_ledger_was_older_once(
     site: ControlsSite,
 ) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.agree()
     namespace = site.namespace
     site.redis.hset(keys.ledger(namespace), "back", 2**50)
@@ -126,7 +126,7 @@ def test_a_rule_that_is_lost_with_its_time_comes_back_also_if_the_ledger_was_old
 
 @pytest.mark.parametrize("is_here", [True, False])
 def test_a_pause_wins_a_tie(site: ControlsSite, ledger: LedgerProbe, is_here: bool) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     paused = site.rule()
     at_ms = site.changed_ms("paused")
     if not is_here:
@@ -152,11 +152,11 @@ def test_a_change_that_is_recorded_late_does_not_undo_a_later_one(site: Controls
 def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: ControlsSite) -> None:
     def change(client: Client, turn: int) -> None:
         if turn % 3:
-            client.set_rule(PLACE, rate=1.0 + turn)
+            client.destinations.set_rule(PLACE, rate=1.0 + turn)
         elif turn % 2:
-            client.pause(PLACE)
+            client.destinations.pause(PLACE)
         else:
-            client.resume(PLACE)
+            client.destinations.resume(PLACE)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda turn: change((site.client, site.other)[turn % 2], turn), range(40)))
@@ -164,16 +164,16 @@ def test_of_two_who_change_a_rule_at_once_the_ledger_has_what_redis_has(site: Co
 
 
 def test_a_change_is_later_than_all_before_it_whatever_the_clock_says(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     future_ms = site.changed_ms("paused") + 3_600_000
     site.redis.hset(keys.controls(site.namespace), "clock", future_ms)
-    site.client.resume(PLACE)
-    site.client.limit(PLACE, 1.0)
+    site.client.destinations.resume(PLACE)
+    site.client.destinations.limit(PLACE, 1.0)
     assert site.changed_ms("rate") == future_ms + 2
     site.wipe()
     site.agree()
     assert site.changed_ms("rate") == future_ms + 2
-    site.client.limit(PLACE, 2.0)
+    site.client.destinations.limit(PLACE, 2.0)
     assert site.changed_ms("rate") > future_ms + 2
     assert site.recorded() == {"rate": 2}
 
@@ -198,7 +198,7 @@ def test_what_was_there_before_the_ledger_is_recorded_but_not_what_makes_no_sens
 
 @pytest.mark.parametrize("what", ["another comparison", "a change"])
 def test_a_comparison_is_in_vain_if_something_came_between(site: ControlsSite, what: str) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.wipe()
     steps = site.agreeing()
     asked = next(steps)
@@ -210,7 +210,7 @@ def test_a_comparison_is_in_vain_if_something_came_between(site: ControlsSite, w
                     site.other.set_rule(PLACE, rate=5.0)
                 else:
                     assert site.agree() == 1
-                    site.client.resume(PLACE)
+                    site.client.destinations.resume(PLACE)
             else:
                 answer = site.store.run(asked)
             asked = steps.send(answer)
@@ -220,7 +220,7 @@ def test_a_comparison_is_in_vain_if_something_came_between(site: ControlsSite, w
 
 
 def test_workers_who_compare_at_once_leave_it_to_one_unless_he_died(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.wipe()
     steps = site.agreeing("dead")
     asked = next(steps)
@@ -238,9 +238,9 @@ def test_workers_who_compare_at_once_leave_it_to_one_unless_he_died(site: Contro
 
 
 def test_what_was_removed_is_forgotten_in_time_and_nothing_else(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
-    site.client.pause("kafka:removed")
-    site.client.resume("kafka:removed")
+    site.client.destinations.pause(PLACE)
+    site.client.destinations.pause("kafka:removed")
+    site.client.destinations.resume("kafka:removed")
     at_ms = site.client.run(Calls.now_ms)
     for before_ms, left in ((at_ms - 60_000, {}), (at_ms + 60_000, None)):
         forget = partial(site.recorder.controls.forget, before_ms=before_ms)
@@ -252,22 +252,22 @@ def test_what_was_removed_is_forgotten_in_time_and_nothing_else(site: ControlsSi
 def test_a_pause_that_is_ended_before_it_has_come_back_does_not_come_back(
     site: ControlsSite,
 ) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.wipe()
-    site.client.resume(PLACE)
+    site.client.destinations.resume(PLACE)
     assert site.agree() == 0
     assert site.rule() == site.recorded() == {}
 
 
 def test_a_change_that_was_recorded_is_forgotten_and_no_other(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
-    site.client.pause("kafka:b")
-    site.client.resume("kafka:b")
+    site.client.destinations.pause(PLACE)
+    site.client.destinations.pause("kafka:b")
+    site.client.destinations.resume("kafka:b")
     times = site.store.run([reinstating.unrecorded(site.namespace, 9)])[0]
     assert {*times} == {b"rule:paused:kafka:b", f"rule:paused:{PLACE}".encode()}
     clock = site.redis.hget(keys.controls(site.namespace), "clock")
     assert times[b"rule:paused:kafka:b"] == int(clock or 0), "its removal, not the pause"
-    site.client.resume(PLACE)
+    site.client.destinations.resume(PLACE)
     found = site.store.complete(reinstating.read_changed(site.namespace, times))
     assert [(each.name, each.value) for each in found] == [(b"paused:kafka:b", b"")], (
         "not the changed one"
@@ -311,7 +311,7 @@ def test_a_pause_works_while_the_database_is_down_and_says_that_it_is_not_record
         try:
             database.stop()
             with caplog.at_level(logging.WARNING):
-                assert site.client.pause(PLACE).paused
+                assert site.client.destinations.pause(PLACE).paused
             assert f"control_not_recorded rule:{PLACE} is in force" in caplog.text
             assert site.rule()["paused"]
         finally:

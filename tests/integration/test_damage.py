@@ -247,5 +247,5 @@ def test_a_counter_that_is_no_number_begins_anew_and_no_call_fails(
         assert client.cancel("second") == "cancelled"
         raw.zrem(keys.bucket_key(namespace, 0, "due"), "first")
         raw.zadd(keys.bucket_key(namespace, 0, "dead"), {"first": 1})
-        assert client.kick("first") == "kicked"
+        assert client.dead.kick("first") == "kicked"
         assert raw.hmget(marks, *counters) == [b"2", b"1", b"1", b"1"]

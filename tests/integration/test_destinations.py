@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -43,8 +44,8 @@ async def test_places_count_the_messages_that_they_cover(
     await client.schedule_many(
         [Message(to, b"", at=at.format(9 - n)) for n, to in enumerate([*MANY, "kafka:orders"])]
     )
-    await client.pause("rabbitmq")
-    await client.limit("rabbitmq:orders/close", 5)
+    await client.destinations.pause("rabbitmq")
+    await client.destinations.limit("rabbitmq:orders/close", 5)
     found = await client.destinations()
     places = named(found.places)
     delayed = {name: place.delayed for name, place in places.items()}
@@ -67,21 +68,23 @@ async def test_a_rule_is_set_changed_and_removed_field_by_field(
 ) -> None:
     client = make(redis_url, namespace=namespace, brokers=BROKERS)
     to = "rabbitmq:orders"
-    assert (await client.limit(to, 500)).rate == 500
-    assert (await client.spread(to, "10m")).spread_ms == 600_000
-    await client.retry_plan(to, {"max_attempts": 3, "dead_letter": "eu:/failed"})
-    rule = await client.retry_plan(to, {"base_ms": 10_000})
+    assert (await client.destinations.limit(to, 500)).rate == 500
+    assert (await client.destinations.spread(to, "10m")).spread_ms == 600_000
+    await client.destinations.retry_plan(to, {"max_attempts": 3, "dead_letter": "eu:/failed"})
+    rule = await client.destinations.retry_plan(to, {"base_ms": 10_000})
     assert (rule.retry.max_attempts, rule.retry.base_ms) == (3, 10_000)
     assert (rule.rate, rule.dead_letter) == (500, "eu:/failed")
-    rule = await client.retry_plan(to, {"max_attempts": None, "dead_letter": ""})
+    rule = await client.destinations.retry_plan(to, {"max_attempts": None, "dead_letter": ""})
     assert (rule.retry.max_attempts, rule.retry.base_ms, rule.dead_letter) == (None, 10_000, "")
-    paused = await client.pause(to)
+    paused = await client.destinations.pause(to)
     assert paused.paused and paused.paused_ms
-    assert (await client.pause(to)) == paused  # since when it is paused, not since the last call
-    await client.limit(to, None)
-    await client.spread(to, None)
-    await client.retry_plan(to, None)
-    assert await client.resume(to) == Rule()
+    assert (
+        await client.destinations.pause(to)
+    ) == paused  # since when it is paused, not since the last call
+    await client.destinations.limit(to, None)
+    await client.destinations.spread(to, None)
+    await client.destinations.retry_plan(to, None)
+    assert await client.destinations.resume(to) == Rule()
     (place,) = (await client.destinations(to)).places
     assert (place.levels, place.state, place.in_force) == ([], "ok", {})
 
@@ -89,29 +92,44 @@ async def test_a_rule_is_set_changed_and_removed_field_by_field(
 @pytest.mark.parametrize(
     ("method", "args", "field", "what"),
     [
-        ("pause", (5,), "destination", "give text"),
-        ("pause", ("",), "destination", "BROKER"),
-        ("pause", ("rabit",), "destination", "configured: rabbitmq"),
-        ("pause", ("nowhere:x",), "destination", "no broker is named"),
-        ("pause", ("kafka:a/b",), "destination", "not a topic name"),
-        ("pause", ("rabbitmq:" + "x" * 300,), "destination", "at most 255"),
-        ("limit", ("kafka:t", 0), "rate", "use pause"),
-        ("limit", ("kafka:t", 0.0), "rate", "use pause"),
-        ("limit", ("kafka:t", -1), "rate", "up to 1,000,000"),
-        ("limit", ("kafka:t", float("nan")), "rate", "got nan"),
-        ("limit", ("kafka:t", float("inf")), "rate", "got inf"),
-        ("limit", ("kafka:t", 10**400), "rate", "got int"),
-        ("limit", ("kafka:t", True), "rate", "got True"),
-        ("limit", ("kafka:t", "5"), "rate", "got '5'"),
-        ("spread", ("kafka:t", "25h"), "window", "at most 1d"),
-        ("spread", ("kafka:t", -1), "window", "below zero"),
-        ("spread", ("kafka:t", "soon"), "window", "got 'soon'"),
-        ("retry_plan", ("kafka:t", {"max_attempts": 0}), "retry.max_attempts", "from 1"),
-        ("retry_plan", ("kafka:t", {"colour": 1}), "retry", "unknown"),
-        ("retry_plan", ("kafka:t", {"dead_letter": "eu:/q"}), "retry.dead_letter", "kind kafka"),
-        ("retry_plan", ("kafka:t", {"dead_letter": "kafka:t"}), "retry.dead_letter", "itself"),
-        ("destinations", ("kafka:",), "destination", "BROKER"),
-        ("purge", ("kafka:",), "destination", "BROKER"),
+        (".pause", (5,), "destination", "give text"),
+        (".pause", ("",), "destination", "BROKER"),
+        (".pause", ("rabit",), "destination", "configured: rabbitmq"),
+        (".pause", ("nowhere:x",), "destination", "no broker is named"),
+        (".pause", ("kafka:a/b",), "destination", "not a topic name"),
+        (".pause", ("rabbitmq:" + "x" * 300,), "destination", "at most 255"),
+        (".limit", ("kafka:t", 0), "rate", "use pause"),
+        (".limit", ("kafka:t", 0.0), "rate", "use pause"),
+        (".limit", ("kafka:t", -1), "rate", "up to 1,000,000"),
+        (".limit", ("kafka:t", float("nan")), "rate", "got nan"),
+        (".limit", ("kafka:t", float("inf")), "rate", "got inf"),
+        (".limit", ("kafka:t", 10**400), "rate", "got int"),
+        (".limit", ("kafka:t", True), "rate", "got True"),
+        (".limit", ("kafka:t", "5"), "rate", "got '5'"),
+        (".spread", ("kafka:t", "25h"), "window", "at most 1d"),
+        (".spread", ("kafka:t", -1), "window", "below zero"),
+        (".spread", ("kafka:t", "soon"), "window", "got 'soon'"),
+        (
+            ".retry_plan",
+            ("kafka:t", {"max_attempts": 0}),
+            "retry.max_attempts",
+            "from 1",
+        ),
+        (".retry_plan", ("kafka:t", {"colour": 1}), "retry", "unknown"),
+        (
+            ".retry_plan",
+            ("kafka:t", {"dead_letter": "eu:/q"}),
+            "retry.dead_letter",
+            "kind kafka",
+        ),
+        (
+            ".retry_plan",
+            ("kafka:t", {"dead_letter": "kafka:t"}),
+            "retry.dead_letter",
+            "itself",
+        ),
+        ("", ("kafka:",), "destination", "BROKER"),
+        (".purge", ("kafka:",), "destination", "BROKER"),
     ],
 )
 async def test_wrong_arguments_are_refused_by_field(
@@ -119,7 +137,7 @@ async def test_wrong_arguments_are_refused_by_field(
 ) -> None:
     client = make(redis_url, namespace=namespace, brokers=BROKERS)
     with pytest.raises(MessageError) as caught:
-        await getattr(client, method)(*args)
+        await attrgetter(f"destinations{method}")(client)(*args)
     assert caught.value.field == field
     assert what in caught.value.detail
 
@@ -128,11 +146,11 @@ def test_a_rule_of_a_broker_that_is_gone_can_still_be_removed(
     redis_url: str, namespace: str
 ) -> None:
     with Client(redis_url, namespace=namespace, brokers=BROKERS) as client:
-        client.pause("eu:orders")
+        client.destinations.pause("eu:orders")
     with Client(redis_url, namespace=namespace, brokers={"kafka": "kafka://h"}) as stranger:
         with pytest.raises(MessageError, match="no broker is named"):
-            stranger.pause("eu:other")
-        assert stranger.resume("eu:orders") == Rule()
+            stranger.destinations.pause("eu:other")
+        assert stranger.destinations.resume("eu:orders") == Rule()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +196,7 @@ async def test_what_an_operator_holds_back_is_not_late(
     """A paused destination's messages wait, another destination's failure still counts."""
     crew.start(lease=CALM)
     await crew.shared("w")
-    await crew.client.pause("memory:paused")
+    await crew.client.destinations.pause("memory:paused")
     await crew.obeys_pause("memory:paused")
     await crew.client.schedule("memory:paused", b"", delay=0, id="p")
 
@@ -199,7 +217,7 @@ async def test_what_an_operator_holds_back_is_not_late(
         return (await crew.client.stats()).overdue_ms > 0
 
     await until_async(is_late, "the other message is late")
-    await crew.client.resume("memory:paused")
+    await crew.client.destinations.resume("memory:paused")
     assert (await crew.client.stats()).paused == []
 
 

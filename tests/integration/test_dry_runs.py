@@ -22,8 +22,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "reschedule": partial(Client.reschedule_many, delay="1h"),
     "publish": partial(Client.reschedule_many, delay=0),
     "move": partial(Client.move_many, by_ms=-HOUR_MS),
-    "kick": Client.kick_many,
-    "discard": Client.discard_many,
+    "kick": lambda client, *named, **of: client.dead.kick_many(*named, **of),
+    "discard": lambda client, *named, **of: client.dead.discard_many(*named, **of),
 }
 
 

@@ -175,9 +175,9 @@ async def test_every_answer_that_promises_something_is_waited_for(
         lambda: hasty.schedule_many([message] * 3),
         lambda: hasty.reschedule("a", delay="2h"),
         lambda: hasty.cancel("a"),
-        lambda: hasty.kick("a"),
-        lambda: hasty.discard("a"),
-        lambda: hasty.pause(TO),
+        lambda: hasty.dead.kick("a"),
+        lambda: hasty.dead.discard("a"),
+        lambda: hasty.destinations.pause(TO),
     ):
         await is_not_durable(call)
     assert (await client.stats()).delayed >= 3  # reading waits for nothing

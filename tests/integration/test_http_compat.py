@@ -191,7 +191,7 @@ async def test_mykit_clears_and_restores(redis_url: str, namespace: str) -> None
 
 async def test_a_dead_job_comes_back(redis_url: str, namespace: str, crew: Crew) -> None:
     crew.start(lease=CALM)
-    await crew.client.pause("memory:order")
+    await crew.client.destinations.pause("memory:order")
     await crew.shared("w")
     async with server(redis_url, namespace, "mykit") as http:
         for id in "ab":

@@ -133,7 +133,7 @@ class TestKafka:
         entrance = make_entrance(limits={"destination_messages": 100})
         entrance.ingest("kafka")
         entrance.scan()
-        await entrance.client.pause(f"kafka:{to}")
+        await entrance.client.destinations.pause(f"kafka:{to}")
         sent = [b"%03d" % n for n in range(300)]
         await kafka.send_many(a, [(body, body, SOON) for body in sent])
         await until_told(entrance, a, full(f"kafka:{to}"))
@@ -146,7 +146,7 @@ class TestKafka:
             return found is not None and found.lag == 200
 
         await entrance.until(is_counted, "what waits, here and at the broker")
-        await entrance.client.resume(f"kafka:{to}")
+        await entrance.client.destinations.resume(f"kafka:{to}")
         found = await kafka.take(to, 300)
         assert sorted(record.value or b"" for record in found) == sent
         await until_told(entrance, a, "")

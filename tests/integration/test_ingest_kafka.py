@@ -225,7 +225,7 @@ async def test_a_worker_without_topics_to_ingest_says_so_once_and_works(
     try:
         async with AsyncClient(redis_url, namespace=namespace) as client:
             await client.schedule("pull:t", b"", delay=0)
-            await until_async(lambda: client.receive("t"), "the worker works")
+            await until_async(lambda: client.topics.receive("t"), "the worker works")
             assert (await client.stats()).ingests == []
         process.signal(signal.SIGTERM)
         assert await kafka.do(process.wait) == 0

@@ -49,7 +49,7 @@ class TestQuarantine:
             "ingress:body_too_large",
         ]
         # kicked, it goes where it would have gone
-        assert await entrance.client.kick(dead[0].id) == "kicked"
+        assert await entrance.client.dead.kick(dead[0].id) == "kicked"
         records = await kafka.take(target, 2)
         assert records[1].given[:2] == wrong[0][:2]
         await announced(entrance, delay, 5, 4)
@@ -69,7 +69,7 @@ class TestQuarantine:
         await kafka.send(second, b"third", headers, key=b"k")
         await entrance.until_dead(2)
         assert {m.body for m in await entrance.delayed()} == {b"first", b"behind"}
-        found = await entrance.client.quarantined("one")
+        found = await entrance.client.dead.quarantined("one")
         assert [(m.body, str(m.reason).split()[0]) for m in found] == [
             (b"other", "ingress:conflict"),
             (b"third", "ingress:foreign"),
@@ -133,7 +133,7 @@ class TestQuarantine:
         await entrance.until(logged, "it is logged")
         after = [message for message in await entrance.delayed() if message.body is not None]
         assert after == before, "the trusted one is cancelled; a tombstone here cancels nothing"
-        (dead,) = await entrance.client.quarantined("etf1")
+        (dead,) = await entrance.client.dead.quarantined("etf1")
         assert dead.body == b"replaced"
 
     async def test_a_record_with_a_header_name_that_is_not_utf_8_is_quarantined(

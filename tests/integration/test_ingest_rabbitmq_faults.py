@@ -240,7 +240,7 @@ async def test_a_cancel_that_waits_cancels_the_message_before_it_whatever_become
         if len(entries) != 2 or parked:
             return await store(entries)
         answers = await store(entries[:1])
-        await entrance.client.pause(f"rabbitmq:{namespace}")
+        await entrance.client.destinations.pause(f"rabbitmq:{namespace}")
         await workers.kill(worker)
         make_entrance().scan()
         await entrance.until(lambda: is_parked(entrance), "the first delivery is parked")

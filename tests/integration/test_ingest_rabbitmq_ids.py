@@ -53,7 +53,7 @@ async def test_the_message_id_decides_duplicates_cancels_and_conflicts(
     assert dead.body == b"2"
     assert dead.reason is not None
     assert dead.reason.startswith("ingress:conflict delaybridge-id: 'kept'")
-    assert await entrance.client.kick("kept") is Answer.KICKED
+    assert await entrance.client.dead.kick("kept") is Answer.KICKED
     (raw,) = await rabbit.take_raw(namespace, 1)
     assert (raw.body, raw.properties["message_id"]) == (b"2", "kept")
 
@@ -92,10 +92,10 @@ async def test_a_source_changes_no_message_that_goes_elsewhere(
     await entrance.until(lambda: "change_refused" in caplog.text, "it is logged")
     assert await entrance.delayed() == [before]
     # each is quarantined under an id of its own, and is found by the id that it came with
-    found = await entrance.client.quarantined("id")
+    found = await entrance.client.dead.quarantined("id")
     assert [message.id for message in found] == ["id~1", "id~2", "id~3"]
     assert all("ingress:foreign delaybridge-id: 'id'" in (m.reason or "") for m in found)
-    assert await entrance.client.kick("id") is Answer.KICKED
+    assert await entrance.client.dead.kick("id") is Answer.KICKED
     entrance.scan()
     arrived = await rabbit.take_raw(other, 3)
     assert {raw.headers["delaybridge-id"] for raw in arrived} == {"id~1", "id~2", "id~3"}

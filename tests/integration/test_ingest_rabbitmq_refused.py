@@ -94,7 +94,7 @@ async def test_an_unacceptable_message_is_in_the_dead_set_and_stops_nothing(
 
     await announced(entrance, delay, len(bad) + 1, len(bad))
     # after repair each can be kicked, with everything that it came with
-    assert await entrance.client.kick(dead["ingress:bad_id"].id) is Answer.KICKED
+    assert await entrance.client.dead.kick(dead["ingress:bad_id"].id) is Answer.KICKED
     (raw,) = await rabbit.take_raw(namespace, 1)
     assert (raw.body, raw.properties["message_id"]) == (b"6", "a\nb")
 
@@ -124,7 +124,7 @@ async def test_an_immediate_message_that_is_unroutable_blocks_nothing(
     await entrance.client.schedule(f"rabbitmq:{fine}/k", b"", delay="1h", id="taken")
     await rabbit.send(sources[0], [("k", b"3", described(0, message_id="taken"))])
     await entrance.until_dead(5)
-    (kept,) = await entrance.client.quarantined("taken")
+    (kept,) = await entrance.client.dead.quarantined("taken")
     assert (kept.reason or "").startswith("ingress:foreign")
     assert await rabbit.waiting(sources[0]) == await rabbit.waiting(sources[1]) == 0
 

@@ -55,7 +55,7 @@ async def test_rabbitmq(make_entrance: MakeEntrance, rabbit: Exchanges, namespac
     for raw in await rabbit.take_raw(beta, 2):
         assert raw.properties["message_id"] == raw.headers["delaybridge-id"]
         assert raw.headers["delaybridge-id"] in ("invoice-2", "invoice-3")
-    assert await entrance.client.kick("acme/invoice-3") == "kicked"
+    assert await entrance.client.dead.kick("acme/invoice-3") == "kicked"
     at_once = described(0, message_id="now")
     await rabbit.send(f"{acme}.delay", [("k", b"now", at_once)])
     ids = {raw.headers["delaybridge-id"] for raw in await rabbit.take_raw(acme, 2)}

@@ -244,7 +244,7 @@ def test_a_message_that_no_queue_takes_is_in_the_dead_set(
     assert returned == []
     stored = site.client.get(receipt.id)
     assert stored is not None and stored.reason is not None and "unroutable" in stored.reason
-    site.client.discard(receipt.id)
+    site.client.dead.discard(receipt.id)
 
 
 def test_without_a_client_one_is_made_from_the_settings(site: Site) -> None:

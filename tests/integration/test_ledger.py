@@ -293,7 +293,7 @@ def test_the_user_of_the_page_needs_no_more_rights(
         client.schedule(TO, b"1", delay="1h", id="x")
         assert client.reschedule("x", delay="2h") is Answer.RESCHEDULED
         assert client.cancel("x") is Answer.CANCELLED
-        client.pause(TO)
+        client.destinations.pause(TO)
     assert owner.states() == {"cancelled": 1}
     assert owner.ask("SELECT kind FROM control") == [("rule",)]
     owner.ask(f"DROP OWNED BY {user}")

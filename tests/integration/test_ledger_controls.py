@@ -49,7 +49,7 @@ async def test_a_destination_that_is_paused_stays_so_when_redis_is_wiped(
     crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
 ) -> None:
     crew.start(lease=WATCHED)
-    await crew.client.pause(PAUSED)
+    await crew.client.destinations.pause(PAUSED)
     await crew.obeys_pause(PAUSED)
     await crew.client.schedule(PAUSED, b"x", delay=0, id="stays")
     await crew.parked(1)
@@ -60,7 +60,7 @@ async def test_a_destination_that_is_paused_stays_so_when_redis_is_wiped(
     await crew.parked(1)
     assert await is_paused(crew, PAUSED)
     assert "stays" not in arrived.at_ms
-    await crew.client.resume(PAUSED)
+    await crew.client.destinations.resume(PAUSED)
     await arrived.all(["stays"])
     assert not arrived.twice
     await crew.stop()
@@ -71,15 +71,15 @@ async def test_a_pause_that_an_older_redis_does_not_have_is_obeyed_before_anythi
     crew: Crew, server: RedisServer, arrived: Arrived, ledger: LedgerProbe
 ) -> None:
     await crew.client.schedule(PAUSED, b"x", delay=1, id="stays")
-    await crew.client.pause("memory:resumed")
+    await crew.client.destinations.pause("memory:resumed")
     await crew.client.schedule("memory:resumed", b"x", delay=1, id="goes")
     await crew.client.recurring.add("removed", OPEN, "x", every="1s")
     with admin(server) as connection:
         connection.save()
     kept = server.folder / "kept.rdb"
     await asyncio.to_thread(shutil.copy, server.folder / "dump.rdb", kept)
-    await crew.client.pause(PAUSED)
-    await crew.client.resume("memory:resumed")
+    await crew.client.destinations.pause(PAUSED)
+    await crew.client.destinations.resume("memory:resumed")
     await crew.client.recurring.add("later", OPEN, "x", every="300d")
     await crew.client.recurring.remove("removed")
     await asyncio.to_thread(server.kill)
@@ -99,7 +99,7 @@ async def test_rules_that_were_deleted_by_hand_come_back_and_nobody_obeyed_that(
     crew: Crew, server: RedisServer, arrived: Arrived, namespace: str, ledger: LedgerProbe
 ) -> None:
     crew.start(lease=CALM)
-    await crew.client.pause(PAUSED)
+    await crew.client.destinations.pause(PAUSED)
     await crew.client.schedule(PAUSED, b"x", delay=0, id="stays")
     await crew.client.recurring.add("daily", OPEN, "x", cron="0 3 * * *")
     await crew.parked(1)
@@ -127,7 +127,7 @@ async def test_a_pause_while_the_database_is_down_is_obeyed_and_recorded_when_it
             crew.start(lease=CALM)
             await crew.client.schedule(PAUSED, b"x", delay="1h", id="stays")
             await asyncio.to_thread(database.stop)
-            await crew.client.pause(PAUSED)
+            await crew.client.destinations.pause(PAUSED)
             await crew.obeys_pause(PAUSED)
 
             async def is_told() -> bool:
@@ -160,7 +160,7 @@ async def test_a_worker_that_knows_of_a_pause_records_it_though_redis_and_the_da
             crew.start(lease=WATCHED)
             await crew.client.schedule(PAUSED, b"x", delay="1h", id="stays")
             await asyncio.to_thread(database.stop)
-            await crew.client.pause(PAUSED)
+            await crew.client.destinations.pause(PAUSED)
             await until_async(lambda: crew.workers["w"].unrecorded, "the worker has seen it")
             with admin(server) as connection:
                 connection.flushall()

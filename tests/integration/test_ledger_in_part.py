@@ -58,7 +58,7 @@ async def test_all_comes_once_and_what_is_paused_waits(
     caplog.set_level(logging.INFO)
     crew.start(lease=WATCHED)
     await crew.shared("w")
-    await crew.client.pause(PAUSED)
+    await crew.client.destinations.pause(PAUSED)
     await crew.obeys_pause(PAUSED)
     ids = await crew.schedule(3 * BUCKETS, seconds=0.1, first_s=1800)
     assert await crew.client.cancel(ids[0]) is Answer.CANCELLED
@@ -70,7 +70,7 @@ async def test_all_comes_once_and_what_is_paused_waits(
     await asyncio.gather(*(crew.client.reschedule(id, delay=0) for id in ids[2:]))
     await arrived.all(ids[2:])
     await crew.parked(len(stay))
-    await crew.client.resume(PAUSED)
+    await crew.client.destinations.resume(PAUSED)
     await crew.settled()
     assert {id for id, _ in arrived.attempts} == {*ids[2:], *(each.id for each in stay)}
     assert arrived.twice == []

@@ -154,7 +154,7 @@ async def test_whole_buckets_go_on_meanwhile(
     crew: Crew, server: RedisServer, namespace: str, arrived: Arrived, database: PostgresServer
 ) -> None:
     """As of a Cluster, one of whose masters is wiped: with the namespace's record and its rules."""
-    await crew.client.pause("memory:paused")
+    await crew.client.destinations.pause("memory:paused")
     crew.start(lease=WATCHED)
     await until_async(lambda: len(claimed_from(crew)) == BUCKETS, "all are compared")
     lost = [id for id in map(str, range(100)) if bucket_of(id.encode(), BUCKETS) == 1]
@@ -173,7 +173,7 @@ async def test_whole_buckets_go_on_meanwhile(
     await made_due(crew, lost)
     await arrived.all(lost)
     assert not {*arrived.at_ms} & {*held}
-    await crew.client.resume("memory:paused")
+    await crew.client.destinations.resume("memory:paused")
     await arrived.all(held)
     await crew.stop()
 

@@ -45,7 +45,7 @@ DEAD = {bucket: ids_of(bucket, "dead") for bucket in LOST}
 async def fill(crew: Crew, store: Store) -> None:
     """Put messages of every state into each bucket, and end its worker."""
     client = crew.client
-    await client.pause(PAUSED)
+    await client.destinations.pause(PAUSED)
     crew.start(lease=CALM)
     await crew.obeys_pause(PAUSED)
     for id in sum(PARKED.values(), []):
@@ -87,7 +87,7 @@ async def test_a_worker_that_takes_buckets_without_some_keys_mends_what_can_be_m
         kept = [bucket for bucket, names in LOST.items() if "messages" not in names]
         due = [id for bucket in kept for id in DELAYED[bucket] + CLAIMED[bucket]]
         await arrived.all([*due, *DEAD[6]])  # without reasons dead messages are tried again
-        await crew.client.resume(PAUSED)
+        await crew.client.destinations.resume(PAUSED)
         await arrived.all([id for bucket in kept for id in PARKED[bucket]])
         assert not arrived.twice
         await until_async(lambda: is_quiet(crew), "nothing is left")

@@ -117,7 +117,7 @@ async def test_a_receipt_of_the_last_message_does_not_finish_the_next_one(
     received = []
 
     async def is_received() -> bool:
-        received.extend(await crew.client.receive("t", ttr="30s"))
+        received.extend(await crew.client.topics.receive("t", ttr="30s"))
         return bool(received)
 
     await until_async(is_received, "received")
@@ -125,7 +125,7 @@ async def test_a_receipt_of_the_last_message_does_not_finish_the_next_one(
     keys = [bucket_key(crew.namespace, number, name) for name in names]
     await crew.store.redis.delete(*keys)
     assert await crew.client.schedule("pull:t", b"next", delay="1h", id="x") == "created"
-    assert await crew.client.finish(received) == ["unknown"]
+    assert await crew.client.topics.finish(received) == ["unknown"]
     assert await crew.client.get("x") is not None
 
 

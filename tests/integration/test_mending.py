@@ -112,7 +112,7 @@ async def test_records_that_are_gone_are_told_and_their_ids_can_be_scheduled_aga
     await lone.send(message("x", FAR_MS))
     assert await lone.state("x") == "delayed"
     assert (await counts(lone)).bare == 1
-    await lone.client.discard("y")
+    await lone.client.dead.discard("y")
     assert (await counts(lone)).bare == 0
     assert await compare(lone)
     assert await look(lone)
@@ -345,7 +345,7 @@ async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order
     number = bucket_of(b"x", BUCKETS)
     parked, ready = (bucket_key(crew.namespace, number, name) for name in ("parked", "ready"))
     if has_backlog:  # for longer than this test
-        await crew.client.set_rule("pull:t", rate=2.0)
+        await crew.client.destinations.set_rule("pull:t", rate=2.0)
         ids = [id for id in map(str, range(4000)) if bucket_of(id.encode(), BUCKETS) == number]
         await crew.client.schedule_many([Message("pull:t", b"x", delay=0, id=id) for id in ids])
 
@@ -356,7 +356,7 @@ async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order
     await crew.store.redis.delete(ready)
 
     async def received() -> bool:
-        return any(each.id == "x" for each in await crew.client.receive("t", ttr="30s"))
+        return any(each.id == "x" for each in await crew.client.topics.receive("t", ttr="30s"))
 
     await until_async(received, "received")
 

@@ -96,7 +96,7 @@ async def test_what_was_kicked_lives_and_may_have_been_delivered_though_dead_is_
     await lone.schedule(message("x", NOW_MS), message("y", NOW_MS + 7_200_000))
     await die(lone, "x", NACK)
     async with old(lone, "dead", "dead_reason"):
-        assert await lone.client.kick("x") == "kicked"
+        assert await lone.client.dead.kick("x") == "kicked"
         # The client's calls have the server's time, and the scanner another.
         await lone.client.reschedule("x", at=message("x", FAR_MS).at)
     await mend(lone)
@@ -186,7 +186,7 @@ async def take_out(rig: Rig, id: str, how: str) -> None:
         trim = session.bucket.trim(*session.owner, keep=0, age_ms=None)
         assert (await rig.store.run_one(trim)).dropped == 0
     else:
-        assert await getattr(rig.client, how)(id) == "in_flight"
+        assert await getattr(rig.client.dead, how)(id) == "in_flight"
 
 
 @pytest.mark.parametrize("how", ["trim", "discard", "kick"])
@@ -194,7 +194,7 @@ async def test_what_lives_is_not_taken_for_dead_though_dead_is_old(lone: Rig, ho
     await lone.schedule(message("x", NOW_MS), message("y", NOW_MS + 7_200_000))
     await die(lone, "x")
     async with old(lone, "dead", "dead_reason"):
-        assert await lone.client.kick("x") == "kicked"
+        assert await lone.client.dead.kick("x") == "kicked"
         # The client's calls have the server's time, and the scanner another.
         await lone.client.reschedule("x", at=message("x", FAR_MS).at)
     await take_out(lone, "x", how)
@@ -225,7 +225,7 @@ async def test_for_what_may_live_the_quarantined_ones_of_its_id_do_not_go(
     await lone.store.run_one(bucket.quarantine([(b"1234", "x~1", b"payload", "ingress:foreign x")]))
     dead = bucket_key(lone.namespace, 0, "dead")
     await lone.store.redis.zadd(dead, {"x": NOW_MS})
-    assert await getattr(lone.client, how)("x") == "in_flight"
-    assert await getattr(lone.client, f"{how}_many")(["x", "none"]) == ["in_flight", "unknown"]
+    assert await getattr(lone.client.dead, how)("x") == "in_flight"
+    assert await getattr(lone.client.dead, f"{how}_many")(["x", "none"]) == ["in_flight", "unknown"]
     assert {id for id, _ in await lone.raw("dead")} == {b"x", b"x~1"}
     assert [(id, int(score)) for id, score in await lone.raw("due")] == [(b"x", FAR_MS)]

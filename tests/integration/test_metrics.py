@@ -212,7 +212,7 @@ async def test_every_step_of_a_message_is_counted_by_destination(
         lost = client.schedule(wrong, b"x", delay=0.01).id
         buried = "messages_buried_total", wrong, "unroutable"
         await until_async(lambda: port.value(*buried) == 1, "buried")
-        assert client.kick(lost) == "kicked"
+        assert client.dead.kick(lost) == "kicked"
     await until_async(lambda: port.value(*buried) == 2, "buried again")
     expected = {
         f"messages_{step}_total": 2 for step in ("claimed", "fired", "published", "settled")
@@ -343,7 +343,7 @@ def test_paused_messages_are_held_and_not_overdue(
     port = Port()
     with Fleet(tmp_path, redis_url, namespace, ttl_ms=SELDOM["ttl_ms"]) as fleet:
         worker = fleet.start("w", "--metrics-port", str(port.number))
-        fleet.client.pause("file:q")
+        fleet.client.destinations.pause("file:q")
         until(lambda: "rules_changed rules=1 paused=file:q" in worker.log)
         fleet.schedule(5, seconds=0.1, first_s=0.5)
         until(lambda: port.value("held_messages", "paused", "file:q") == 5)
@@ -352,7 +352,7 @@ def test_paused_messages_are_held_and_not_overdue(
         until(lambda: port.value("destination_messages", *of_it) == 5)
         assert port.value("destination_messages_error", *of_it) == 0
         until(lambda: not port.ready(), "ready")
-        fleet.client.resume("file:q")
+        fleet.client.destinations.resume("file:q")
         until(lambda: port.value("messages_published_total", "file:q") == 5)
         assert port.value("held_messages", "paused", "file:q") is None
 
@@ -391,10 +391,10 @@ def test_paused_messages_without_a_worker_are_late_neither_in_stats_nor_in_metri
     with Client(redis_url, namespace=namespace, brokers=brokers) as client:
         reader = Reader(redis_url, namespace, {"memory": "memory"})
         client.schedule("memory:q", b"x", delay=0.001)
-        client.pause("memory:q")
+        client.destinations.pause("memory:q")
         until(lambda: client.stats().next_due_ms < client.stats().now_ms)
         assert reader.read([]).overdue_s([]) == client.stats().overdue_ms == 0
-        client.resume("memory:q")
+        client.destinations.resume("memory:q")
         late_s, late_ms = reader.read([]).overdue_s([]), client.stats().overdue_ms
         assert 0 < late_s <= late_ms / 1000
         reader.close()

@@ -228,16 +228,16 @@ def test_of_rules_and_definitions_what_redis_has_counts(
     """Also if they were removed since, of which it keeps nothing."""
     names = "namespace, kind, name, value, changed_ms, birth, made_ms"
     with closing(ControlsSite(redis_url, namespace, ledger_url)) as site:
-        site.client.pause(PLACE)
-        site.client.pause("kafka:removed")
+        site.client.destinations.pause(PLACE)
+        site.client.destinations.pause("kafka:removed")
         site.client.recurring.add("removed", "kafka:x", "x", every="300d")
         site.agree()
         before = ledger.ask(f"SELECT {names} FROM control")
-        site.client.limit(PLACE, 5)
-        site.client.resume(PLACE)
-        site.client.resume("kafka:removed")
+        site.client.destinations.limit(PLACE, 5)
+        site.client.destinations.resume(PLACE)
+        site.client.destinations.resume("kafka:removed")
         site.client.recurring.remove("removed")
-        site.client.pause("kafka:new")
+        site.client.destinations.pause("kafka:new")
         site.redis.delete(keys.unrecorded(namespace))  # the ledger had all of that
         ledger.ask("DELETE FROM control")
         for row in before:

@@ -213,7 +213,7 @@ def test_every_query_of_the_dashboard_has_data_after_a_short_load(site: Site) ->
     client.schedule(f"rabbitmq:/{site.queue}-gone", b"x", id="gone", delay="1ms")
     client.schedule(queue, b"x", id="later", delay="30s")
     held = f"rabbitmq:{site.namespace}.held"
-    client.pause(held)
+    client.destinations.pause(held)
     client.schedule(f"{held}/key", b"x", id="held", delay="1ms")
     expressions = [
         target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])
@@ -228,7 +228,7 @@ def test_every_query_of_the_dashboard_has_data_after_a_short_load(site: Site) ->
     until(lambda: not missing(), lambda: f"data for {missing()}")
     site.fires("DelaybridgeBuried")  # of either worker
     site.cancel("gone", "later", "held")
-    client.resume(held)
+    client.destinations.resume(held)
     site.forget("second")
 
 
@@ -359,14 +359,14 @@ def test_a_wait_that_somebody_wanted_is_lateness_but_no_alert(site: Site) -> Non
             site.client.schedule(place, b"x", delay="1ms")
             confirmed = f'delaybridge_messages_published_total{{destination="{place}"}}'
             until(lambda: site.value(confirmed) == 1)
-            site.client.pause(place)
+            site.client.destinations.pause(place)
             told = f"rules_changed rules=1 paused={place}"
             until(lambda: told in site.processes["worker"].log)
             receipts = site.client.schedule_many([Message(place, b"x", delay="1ms")] * 20)
             held = f'min_over_time(delaybridge_held_messages{{destination="{place}"}}[3s])'
             until(lambda: site.value(held) == 20)
             until(lambda: site.client.stats().now_ms > receipts[0].due_ms + 2500)
-            site.client.resume(place)
+            site.client.destinations.resume(place)
             until(lambda: place in site.destinations(lateness))
             assert wanted and place not in site.destinations(rule["expr"])
         finally:

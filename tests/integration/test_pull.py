@@ -42,7 +42,7 @@ async def received(
     found: list[ReceivedMessage] = []
 
     async def are_there() -> bool:
-        found.extend(await client.receive("t", limit=count - len(found), ttr=ttr))
+        found.extend(await client.topics.receive("t", limit=count - len(found), ttr=ttr))
         return len(found) == count
 
     await until_async(are_there, lambda: f"{count} messages, got {found}")
@@ -107,9 +107,9 @@ async def test_a_message_is_received_once_due_and_finished_once(crew: Crew) -> N
     assert (one.id, one.body, one.key, one.attempt) == ("a", b"x", b"k", 1)
     assert one.headers == (("n", b"1"),)
     assert one.until_ms - 30_000 >= made.due_ms
-    assert await client.receive("t") == []
-    assert await client.finish([one]) == ["finished"]
-    assert await client.finish([one]) == ["unknown"]
+    assert await client.topics.receive("t") == []
+    assert await client.topics.finish([one]) == ["finished"]
+    assert await client.topics.finish([one]) == ["unknown"]
     assert await client.get("a") is None
     await crew.settled()
 
@@ -122,21 +122,21 @@ async def test_what_is_not_finished_in_time_comes_again_under_another_receipt(cr
     (again,) = await received(client)
     assert (again.id, again.attempt) == ("a", 2)
     assert again.until_ms - 30_000 >= first.until_ms
-    assert await client.finish([first]) == ["unknown"]
-    assert await client.extend([first], ttr="1m") == ["unknown"]
-    assert await client.release([first]) == ["unknown"]
-    assert await client.finish([again]) == ["finished"]
+    assert await client.topics.finish([first]) == ["unknown"]
+    assert await client.topics.extend([first], ttr="1m") == ["unknown"]
+    assert await client.topics.release([first]) == ["unknown"]
+    assert await client.topics.finish([again]) == ["finished"]
 
 
 async def test_released_comes_again_and_extended_does_not(crew: Crew) -> None:
     client = crew.client
     await client.schedule("pull:t", b"x", delay=0, id="a")
     (one,) = await received(client)
-    assert await client.extend([one], ttr="1h") == ["extended"]
+    assert await client.topics.extend([one], ttr="1h") == ["extended"]
     stored = await client.get("a")
     assert stored is not None and stored.due_ms > one.until_ms + 3_000_000
-    assert await client.release([one]) == ["released"]
-    assert await client.finish([one]) == ["unknown"]
+    assert await client.topics.release([one]) == ["released"]
+    assert await client.topics.finish([one]) == ["unknown"]
     (again,) = await received(client)
     assert again.attempt == 2
 
@@ -162,11 +162,11 @@ async def test_a_cancelled_message_does_not_come(crew: Crew, is_received: bool) 
     if is_received:
         (one,) = await received(client)
         assert await client.cancel("a") == "cancelled_maybe_delivered"
-        assert await client.finish([one]) == ["unknown"]
+        assert await client.topics.finish([one]) == ["unknown"]
     else:
         await until_state(client, "a", "parked")
         assert await client.cancel("a") == "cancelled"
-    assert await client.receive("t") == []
+    assert await client.topics.receive("t") == []
     await client.schedule("pull:t", b"y", delay=0, id="a")
     (new,) = await received(client)
     assert (new.body, new.attempt) == (b"y", 1)
@@ -176,7 +176,7 @@ async def test_a_message_never_finished_is_buried(crew: Crew) -> None:
     client = crew.client
     await client.schedule("pull:t", b"x", delay=0, id="a", retry={"max_attempts": 2})
     for _ in range(2):
-        await client.release(await received(client))
+        await client.topics.release(await received(client))
     assert str((await until_state(client, "a", "dead")).reason).startswith("used_up: ")
 
 
@@ -202,7 +202,7 @@ async def _cancelled_entries_go(crew: Crew, plain: redis.Redis) -> None:
         return sum(map(plain.zcard, ready))
 
     await until_async(lambda: entries() == 1, lambda: f"1 left, not {entries()}")
-    assert [one.id for one in await client.receive("t", limit=9)] == [ids[0]]
+    assert [one.id for one in await client.topics.receive("t", limit=9)] == [ids[0]]
 
 
 async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
@@ -213,12 +213,12 @@ async def test_what_is_offered_outlives_its_worker(crew: Crew) -> None:
     offered = await client.get("m0")
     assert offered is not None and (offered.reason or "").startswith("unreceived")
     await crew.stop()
-    (one,) = await client.receive("t")
-    assert await client.finish([one]) == ["finished"]
+    (one,) = await client.topics.receive("t")
+    assert await client.topics.finish([one]) == ["finished"]
     crew.start(lease=CALM)
     rest = await received(client, 19)
     assert {each.attempt for each in rest} == {1}
-    assert set(await client.finish(rest)) == {"finished"}
+    assert set(await client.topics.finish(rest)) == {"finished"}
     await crew.settled()
 
 
@@ -228,14 +228,14 @@ async def test_four_consumers_finish_all_though_one_dies_with_fifty(crew: Crew) 
     messages = [Message("pull:t", b"x", delay=i % 20 / 10, id=f"m{i}") for i in range(2000)]
     await client.schedule_many(messages)
     held = await received(client, 50)
-    await client.extend(held, ttr=TTR)  # its consumer dies now
+    await client.topics.extend(held, ttr=TTR)  # its consumer dies now
     attempts: dict[str, int] = {}
 
     async def consume() -> None:
         while finished.total() < 2000:
-            some = await client.receive("t", limit=40)
+            some = await client.topics.receive("t", limit=40)
             attempts.update((one.id, one.attempt) for one in some)
-            answers = await client.finish(some)
+            answers = await client.topics.finish(some)
             finished.update(
                 one.id for one, said in zip(some, answers, strict=True) if said == "finished"
             )
@@ -352,9 +352,9 @@ async def test_what_a_consumer_has_is_taken_over_by_whoever_schedules_its_id(
     assert made == ("replaced" if policy is OnConflict.REPLACE else "created")
     stored = await client.get("a")
     assert stored is not None and (stored.body, stored.due_ms) == (b"y", made.due_ms)
-    assert await client.finish([one]) == ["unknown"]
-    assert await client.extend([one], ttr="1h") == ["unknown"]
-    assert await client.release([one]) == ["unknown"]
+    assert await client.topics.finish([one]) == ["unknown"]
+    assert await client.topics.extend([one], ttr="1h") == ["unknown"]
+    assert await client.topics.release([one]) == ["unknown"]
     assert await client.get("a") == stored
     maybe = "" if made == "created" else "_maybe_delivered"
     assert await client.cancel("a") == f"cancelled{maybe}", "of the new one no consumer has a copy"
@@ -368,10 +368,10 @@ async def test_who_was_told_that_it_is_pending_gets_it_though_a_late_consumer_fi
     (one,) = await received(client, ttr=TTR)
     await until_state(client, "a", "parked")
     assert await client.schedule("pull:t", b"x", delay=60, id="a") == "duplicate"
-    assert await client.finish([one]) == ["unknown"]
+    assert await client.topics.finish([one]) == ["unknown"]
     (again,) = await received(client)
     assert (again.body, again.attempt) == (b"x", 2)
-    assert await client.finish([again]) == ["finished"]
+    assert await client.topics.finish([again]) == ["finished"]
 
 
 async def test_a_chain_of_a_pull_topic_never_stops_whatever_comes_first(crew: Crew) -> None:
@@ -384,17 +384,17 @@ async def test_a_chain_of_a_pull_topic_never_stops_whatever_comes_first(crew: Cr
         counts[one.id] += 1
         before = counts[one.id] % 2 == 0
         if not before:
-            assert await client.finish([one]) == ["finished"]
+            assert await client.topics.finish([one]) == ["finished"]
         if counts[one.id] < rounds:
             assert await client.schedule("pull:t", b"x", delay=0, id=one.id) == "created"
         if before:
             is_last = counts[one.id] == rounds
-            assert await client.finish([one]) == ["finished" if is_last else "unknown"]
+            assert await client.topics.finish([one]) == ["finished" if is_last else "unknown"]
 
     async def all_came() -> bool:
-        await asyncio.gather(*map(next_of, await client.receive("t", limit=100)))
+        await asyncio.gather(*map(next_of, await client.topics.receive("t", limit=100)))
         return counts == dict.fromkeys(ids, rounds)
 
     await until_async(all_came, lambda: f"{counts}")
-    assert await client.receive("t") == []
+    assert await client.topics.receive("t") == []
     await crew.settled()

@@ -27,7 +27,7 @@ async def test_a_run_that_is_made_again_leaves_its_consumer_the_message(
         held: list[Any] = []
 
         async def is_received() -> Sequence[Any]:
-            held.extend(await client.receive("t", ttr="1h"))
+            held.extend(await client.topics.receive("t", ttr="1h"))
             return held
 
         await until_async(is_received, "received")
@@ -41,7 +41,7 @@ async def test_a_run_that_is_made_again_leaves_its_consumer_the_message(
             return (yield Each([bucket.schedule([(new_stamp(), accepted)], KNOWN, source=source)]))
 
         await client.run(again)
-        assert [str(answer) for answer in await client.finish(held)] == ["finished"]
+        assert [str(answer) for answer in await client.topics.finish(held)] == ["finished"]
 
 
 async def test_what_took_the_place_of_a_received_message_is_found_though_due_vanished(
@@ -53,7 +53,7 @@ async def test_what_took_the_place_of_a_received_message_is_found_though_due_van
         crew.start(lease=CALM)
         client = crew.client
         await client.schedule("pull:t", b"x", delay=0, id="x")
-        await until_async(lambda: client.receive("t", ttr="1h"), "received")
+        await until_async(lambda: client.topics.receive("t", ttr="1h"), "received")
         later: dict[str, Any] = {"delay": 3600, "at_most_once": True}
         assert await client.schedule("memory:q", b"again", id="x", **later) == "created"
         due = bucket_key(namespace, bucket_of(b"x", BUCKETS), "due")

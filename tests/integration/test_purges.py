@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from delaybridge import Answer, Client, Message
 from delaybridge.client import destinations
+from delaybridge.client.messages import MessageVerbs
+from delaybridge.store.protocol.command import Steps
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker
@@ -25,11 +28,11 @@ async def test_a_purge_takes_every_message_of_a_place_in_whatever_state(
     client = make(redis_url, namespace=namespace, brokers=BROKERS)
     messages = [Message(MANY[n % 4], b"", delay=3600, id=f"{n}") for n in range(600)]
     await client.schedule_many(messages)
-    assert await client.purge("rabbitmq:orders") == {Answer.CANCELLED: 450}
-    assert await client.purge("rabbitmq:orders") == {}
+    assert await client.destinations.purge("rabbitmq:orders") == {Answer.CANCELLED: 450}
+    assert await client.destinations.purge("rabbitmq:orders") == {}
     (left,) = (await client.destinations("rabbitmq:/jobs")).places
     assert left.delayed == (150, 0)
-    assert await client.purge("rabbitmq") == {Answer.CANCELLED: 150}
+    assert await client.destinations.purge("rabbitmq") == {Answer.CANCELLED: 150}
 
 
 async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_delivers_none(
@@ -37,7 +40,7 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
 ) -> None:
     crew.start()
     await crew.shared("w")
-    await crew.client.pause("memory:paused")
+    await crew.client.destinations.pause("memory:paused")
     await crew.obeys_pause("memory:paused")
     some = [Message("memory:paused", b"", delay=0.05 * n, id=f"p{n}") for n in range(100)]
     other = [Message("memory:other", b"", delay=0.05 * n, id=f"o{n}") for n in range(40)]
@@ -49,9 +52,9 @@ async def test_a_purge_of_a_paused_destination_takes_its_parked_messages_and_del
     await until_async(is_parked, "some are parked")
     (stored,) = (await crew.client.pending(state="parked", limit=1)).items
     assert (stored.reason or "").startswith("paused: memory:paused;")
-    answers = await crew.client.purge("memory:paused")
+    answers = await crew.client.destinations.purge("memory:paused")
     assert answers == {Answer.CANCELLED: 100}
-    await crew.client.resume("memory:paused")
+    await crew.client.destinations.resume("memory:paused")
     await arrived.all([message.id for message in other if message.id])
     assert not [id for id in arrived.at_ms if id.startswith("p")]
 
@@ -69,17 +72,18 @@ async def test_a_purge_while_messages_fall_due_never_delivers_what_it_answered_p
         [Message("memory:t", b"", delay=s, id=id) for s, id in zip(delays, ids, strict=True)]
     )
     answered: dict[str, Answer] = {}
-    cancel_many = crew.client.cancel_many
+    cancel_many = MessageVerbs.cancel_many.call
 
-    async def noted(messages: Any) -> list[Answer]:
-        answers = await cancel_many(messages)
+    def noted(client: Any, messages: Any) -> Steps[list[Answer]]:
+        answers = yield from cancel_many(client, messages)
         answered.update(zip([one.id for one in messages], answers, strict=True))
         return answers
 
-    monkeypatch.setattr(crew.client, "cancel_many", noted)
+    row = replace(MessageVerbs.cancel_many, call=noted)
+    monkeypatch.setattr(MessageVerbs, "cancel_many", row)
     while len(arrived.at_ms) < 20:
         await asyncio.sleep(0)
-    counts = await crew.client.purge("memory:t")
+    counts = await crew.client.destinations.purge("memory:t")
     purged = {id for id, answer in answered.items() if answer is Answer.CANCELLED}
     assert counts[Answer.CANCELLED] == len(purged) > 50
     await arrived.all([id for id in ids if id not in purged])

@@ -67,7 +67,7 @@ def test_another_comparison_of_this_run_that_began_lately_is_left_to_end(
 def test_a_comparison_that_is_overtaken_before_its_last_call_is_in_vain(
     site: ControlsSite,
 ) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.wipe()
     steps = site.agreeing()
     asked = next(steps)
@@ -87,7 +87,7 @@ def test_a_comparison_that_is_overtaken_before_its_last_call_is_in_vain(
 
 
 def test_a_rule_that_was_removed_and_is_gone_leaves_no_time(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.redis.hdel(keys.destinations(site.namespace), PLACE)
     site.record(None, site.changed_ms("paused") + 1)
     restarted(site)
@@ -97,8 +97,8 @@ def test_a_rule_that_was_removed_and_is_gone_leaves_no_time(site: ControlsSite) 
 
 
 def test_of_two_changes_the_earlier_stays_until_it_is_recorded(site: ControlsSite) -> None:
-    site.client.pause("kafka:a")
-    site.client.pause("kafka:b")
+    site.client.destinations.pause("kafka:a")
+    site.client.destinations.pause("kafka:b")
     (times,) = site.store.run([reinstating.unrecorded(site.namespace, 9)])
     later = {b"rule:paused:kafka:b": times[b"rule:paused:kafka:b"]}
     found = site.store.complete(reinstating.read_changed(site.namespace, later))

@@ -52,15 +52,15 @@ def database_down(site: ControlsSite) -> Iterator[None]:
 def test_a_change_of_a_rule_that_redis_lost_is_one_of_that_field_alone(
     site: ControlsSite, what: str, is_down: bool
 ) -> None:
-    site.client.limit(PLACE, 5.0)
-    site.client.retry_plan(PLACE, {"base_ms": 500, "max_ms": 900, "dead_letter": ""})
-    site.client.pause(PLACE)
+    site.client.destinations.limit(PLACE, 5.0)
+    site.client.destinations.retry_plan(PLACE, {"base_ms": 500, "max_ms": 900, "dead_letter": ""})
+    site.client.destinations.pause(PLACE)
     site.wipe()
     changes = {
-        "rate": lambda: site.client.limit(PLACE, 7.0),
-        "retry": lambda: site.client.retry_plan(PLACE, {"max_ms": 700}),
-        "pause": lambda: site.client.pause(PLACE),
-        "resume": lambda: site.client.resume(PLACE),
+        "rate": lambda: site.client.destinations.limit(PLACE, 7.0),
+        "retry": lambda: site.client.destinations.retry_plan(PLACE, {"max_ms": 700}),
+        "pause": lambda: site.client.destinations.pause(PLACE),
+        "resume": lambda: site.client.destinations.resume(PLACE),
     }
     if is_down:
         with database_down(site):
@@ -79,16 +79,16 @@ def test_a_change_of_a_rule_that_redis_lost_is_one_of_that_field_alone(
 def test_a_pause_of_what_is_paused_already_counts_more_than_an_end_that_redis_lost(
     site: ControlsSite,
 ) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     site.client.recurring.add("off", PLACE, "x", cron="0 4 * * *")
     site.client.recurring.pause("off")
     site.client.recurring.add("here", PLACE, "x", cron="0 4 * * *")
     older, before = site.snapshot(), site.rule()
-    site.client.resume(PLACE)
+    site.client.destinations.resume(PLACE)
     site.client.recurring.resume("off")
     site.client.recurring.remove("here")
     site.go_back(older)
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     assert site.client.recurring.pause("off")
     site.client.recurring.add("here", PLACE, "x", cron="0 4 * * *")
     site.agree()
@@ -100,12 +100,12 @@ def test_a_pause_of_what_is_paused_already_counts_more_than_an_end_that_redis_lo
 def test_a_pause_of_a_client_without_a_ledger_is_not_undone(
     site: ControlsSite, redis_url: str
 ) -> None:
-    site.client.resume(PLACE)
-    site.client.limit(PLACE, 5.0)
+    site.client.destinations.resume(PLACE)
+    site.client.destinations.limit(PLACE, 5.0)
     site.agree()
     site.wipe()
     with without_a_ledger(site, redis_url) as plain:
-        plain.pause(PLACE)
+        plain.destinations.pause(PLACE)
     site.agree()
     assert site.rule() == site.recorded()
     assert (site.rule()["paused"], site.rule()["rate"]) == (True, 5)
@@ -135,7 +135,7 @@ def test_only_how_far_the_present_plan_is_goes_into_the_ledger(site: ControlsSit
 
 
 def test_a_time_that_somebody_wrote_by_hand_is_none(site: ControlsSite) -> None:
-    site.client.pause(PLACE)
+    site.client.destinations.pause(PLACE)
     name = keys.controls(site.namespace)
     site.redis.hset(name, mapping={f"rule:paused:{PLACE}": "soon", "rule:rate:kafka:x": "inf"})
     site.redis.zadd(keys.unrecorded(site.namespace), {"rule:rate:kafka:x": "inf"})
@@ -146,10 +146,10 @@ def test_a_time_that_somebody_wrote_by_hand_is_none(site: ControlsSite) -> None:
 def test_what_only_a_worker_knows_is_in_redis_before_anybody_compares_it(
     site: ControlsSite,
 ) -> None:
-    site.client.limit(PLACE, 5.0)
+    site.client.destinations.limit(PLACE, 5.0)
     site.agree()
     with database_down(site):
-        site.client.pause(PLACE)
+        site.client.destinations.pause(PLACE)
         site.client.recurring.add("job", PLACE, "x", every="1h")
     paused, at_ms = site.rule(), site.changed_ms("paused")
     times = site.store.run([reinstating.unrecorded(site.namespace)])[0]
@@ -253,7 +253,7 @@ async def test_all_that_is_changed_during_an_outage_is_remembered_not_just_the_f
     unrecorded: dict[Any, Control] = {}
     agreeing = Agreeing(silent, silent, site.calls, destinations, silent, unrecorded)
     with database_down(site):
-        _ = [site.client.pause(f"kafka:{number}") for number in range(230)]
+        _ = [site.client.destinations.pause(f"kafka:{number}") for number in range(230)]
         for _ in "ab":
             agreeing.take(site.store.run_each(agreeing.commands()))
             with pytest.raises(LedgerUnavailable):

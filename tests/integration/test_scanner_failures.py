@@ -81,7 +81,7 @@ async def test_the_last_attempt_buries_with_its_reason_and_a_kick_starts_over(lo
     assert stored is not None
     assert (stored.state, stored.reason, stored.attempts) == ("dead", UNROUTABLE.reason, 3)
     assert stored.maybe_delivered
-    assert await lone.client.kick("x") == "kicked"
+    assert await lone.client.dead.kick("x") == "kicked"
     lone.scanner.wake_all()
     await lone.quiet()
     assert lone.memory.taken[-1].attempt == 1

@@ -344,7 +344,7 @@ async def test_with_a_ledger_what_a_consumer_had_is_published_and_the_new_one_de
     async with Crew(redis_url, namespace, ledger=probe.url) as crew:
         crew.start(lease=CALM)
         await crew.client.schedule("pull:t", b"x", delay=0, id="a")
-        await until_async(lambda: crew.client.receive("t", ttr="1h"), "it is received")
+        await until_async(lambda: crew.client.topics.receive("t", ttr="1h"), "it is received")
         assert await crew.client.schedule("pull:t", b"x", delay="1h", id="a") == CREATED
         ended = {"published": 1, "delayed": 1}
         await until_async(lambda: probe.states() == ended, lambda: f"{probe.states()}")

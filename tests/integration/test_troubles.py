@@ -158,8 +158,8 @@ def test_dead_entries_that_cannot_be_read_have_date_and_reason_and_are_not_kicke
         shown = run("dead", "show", id)
         assert (shown.code, why in shown.out) == (0, True)
         assert run("dead", "kick", id).code == 4
-        assert caller.kick(id) == Answer.UNREADABLE
-        assert caller.discard(id) == Answer.DISCARDED
+        assert caller.dead.kick(id) == Answer.UNREADABLE
+        assert caller.dead.discard(id) == Answer.DISCARDED
 
 
 def test_quarantined_messages_are_counted_by_their_code(

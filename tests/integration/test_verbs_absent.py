@@ -145,7 +145,7 @@ def test_verbs_for_many_take_few_transactions(site: Site, monkeypatch: pytest.Mo
     run = recorder.ledger.run
     monkeypatch.setattr(recorder.ledger, "run", lambda work: works.append(work) or run(work))
     assert {*site.client.reschedule_many(ids, delay=9999)} == {Answer.RESCHEDULED}
-    assert {*site.client.discard_many([f"n{id}" for id in ids])} == {Answer.UNKNOWN}
+    assert {*site.client.dead.discard_many([f"n{id}" for id in ids])} == {Answer.UNKNOWN}
     assert {*site.client.cancel_many(ids)} == {Answer.CANCELLED}
     assert len(works) < 20
 
@@ -181,7 +181,7 @@ def test_a_dry_run_says_what_becomes_of_what_redis_lacks(site: Site) -> None:
     cancelled, rescheduled = [Answer.CANCELLED] * 3, [Answer.RESCHEDULED] * 3
     assert site.client.cancel_many(delays, dry_run=True) == cancelled
     assert site.client.reschedule_many(delays, delay=999, dry_run=True) == rescheduled
-    assert site.client.kick_many(delays, dry_run=True) == [Answer.UNKNOWN] * 3
+    assert site.client.dead.kick_many(delays, dry_run=True) == [Answer.UNKNOWN] * 3
     assert site.client.get("m0") is None, "it has brought one"
     assert site.client.cancel_many(delays) == cancelled
     assert site.client.cancel_many(delays, dry_run=True) == [Answer.UNKNOWN] * 3

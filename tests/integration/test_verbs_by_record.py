@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from operator import attrgetter
 from typing import Any
 
 import httpx
@@ -91,14 +92,14 @@ class Site:
 
 def by_id(name: str, **options: Any) -> Verb:
     async def verb(site: Site, id: str, to: str) -> Any:
-        return await getattr(site.client, name)(id, **options)
+        return await attrgetter(name)(site.client)(id, **options)
 
     return verb
 
 
 def dry(name: str, **options: Any) -> Verb:
     async def verb(site: Site, id: str, to: str) -> Any:
-        return await getattr(site.client, name)([id], dry_run=True, **options)
+        return await attrgetter(name)(site.client)([id], dry_run=True, **options)
 
     return verb
 
@@ -135,7 +136,7 @@ async def outbox_cancel(site: Site, id: str, to: str) -> Any:
 
 
 async def purge(site: Site, id: str, to: str) -> Any:
-    return dict(await site.client.purge(to))
+    return dict(await site.client.destinations.purge(to))
 
 
 def selecting(name: str, *states: State, **options: Any) -> Verb:
@@ -145,7 +146,7 @@ def selecting(name: str, *states: State, **options: Any) -> Verb:
         wanted = Selection(place=to, states=states) if states else Selection(place=to)
         answers: list[Answer] = []
         async for page in site.client.select(wanted):
-            answers += await getattr(site.client, name)(page, **options)
+            answers += await attrgetter(name)(site.client)(page, **options)
         return answers
 
     return verb
@@ -174,13 +175,13 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "cancel": (by_id("cancel"), "memory"),
     "reschedule": (by_id("reschedule", delay="1h"), "memory"),
     "replace": (replace, "memory"),
-    "kick": (by_id("kick"), "memory"),
-    "discard": (by_id("discard"), "memory"),
+    "kick": (by_id("dead.kick"), "memory"),
+    "discard": (by_id("dead.discard"), "memory"),
     "purge": (purge, "memory"),
     "cancel by filter": (selecting("cancel_many"), "memory"),
     "reschedule by filter": (selecting("reschedule_many", delay="1h"), "memory"),
-    "kick by filter": (selecting("kick_many", State.DEAD), "memory"),
-    "discard by filter": (selecting("discard_many", State.DEAD), "memory"),
+    "kick by filter": (selecting("dead.kick_many", State.DEAD), "memory"),
+    "discard by filter": (selecting("dead.discard_many", State.DEAD), "memory"),
     "youzan delete": (posting("youzan", "/", command="delete"), "youzan"),
     "youzan finish": (posting("youzan", "/", command="finish"), "youzan"),
     "delay-queue delete": (posting("queue", "/delete"), "queue"),
@@ -194,8 +195,8 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "ingest replace": (ingesting(scheduled), "memory"),
     "cancel, dry": (dry("cancel_many"), "memory"),
     "reschedule, dry": (dry("reschedule_many", delay="1h"), "memory"),
-    "kick, dry": (dry("kick_many"), "memory"),
-    "discard, dry": (dry("discard_many"), "memory"),
+    "kick, dry": (dry("dead.kick_many"), "memory"),
+    "discard, dry": (dry("dead.discard_many"), "memory"),
     "outbox cancel": (outbox_cancel, "memory"),
     "mykit reStore": (getting("restored", "/reStore?expire=true"), "restored"),
 }

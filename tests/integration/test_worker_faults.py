@@ -81,7 +81,7 @@ async def test_brokers_unavailable_at_the_start_delay_neither_leases_nor_other_d
 async def test_a_worker_announces_its_brokers_and_what_is_paused_and_damaged(crew: Crew) -> None:
     crew.start(lease=CALM)
     await crew.shared("w")
-    await crew.client.pause("memory:q")
+    await crew.client.destinations.pause("memory:q")
     await crew.store.redis.set(keys.bucket_key(crew.namespace, 3, "attempts"), "not a hash")
     await crew.schedule(100, seconds=0.1)
 

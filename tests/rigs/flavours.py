@@ -16,30 +16,22 @@ Maker = Callable[..., Any]
 
 
 class Awaited:
-    """A client whose every method is awaited, be it Client or AsyncClient."""
+    """A client whose every method is awaited, be it Client or AsyncClient; or a part of one."""
 
-    def __init__(self, client: Client | AsyncClient) -> None:
+    def __init__(self, client: Any) -> None:
         self.client = client
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.client, name)
+    def __getattr__(self, name: str) -> Any:
+        return type(self)(getattr(self.client, name))
 
-        async def call(*args: Any, **fields: Any) -> Any:
-            answer = method(*args, **fields)
-            return await answer if inspect.isawaitable(answer) else answer
-
-        return call
+    async def __call__(self, *args: Any, **fields: Any) -> Any:
+        answer = self.client(*args, **fields)
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 class Threaded(Awaited):
     """The same, where the loop has to go on meanwhile: a `Client` is called in a thread."""
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.client, name)
-
-        async def call(*args: Any, **fields: Any) -> Any:
-            if isinstance(self.client, AsyncClient):
-                return await method(*args, **fields)
-            return await asyncio.to_thread(method, *args, **fields)
-
-        return call
+    async def __call__(self, *args: Any, **fields: Any) -> Any:
+        answer = await asyncio.to_thread(self.client, *args, **fields)
+        return await answer if inspect.isawaitable(answer) else answer
