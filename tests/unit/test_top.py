@@ -202,6 +202,7 @@ class Fake:
     def __init__(self) -> None:
         self.answer: Callable[[], Picture] = lambda: Picture(stats())
         self.changes: list[str] = []
+        self.destinations = self  # which has the verbs pause and resume
 
     def run(self, call: object) -> Picture:
         return self.answer()

@@ -122,9 +122,9 @@ class Watcher:
         is_paused = place is not None and place.rule.paused
         try:
             if is_paused:
-                self._client.resume(name)
+                self._client.destinations.resume(name)
                 return f"{name} is resumed"
-            self._client.pause(name)
+            self._client.destinations.pause(name)
         except Exception as exc:
             return f"{name} is not changed: {exc}"
         ignoring = self.picture.places.ignoring if self.picture.places else []

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from delaybridge.client.spreading import Spreading
+from delaybridge.client.surface import TABLE
+from delaybridge.client.verbs import Verb as TableVerb
 from delaybridge.errors import StoreDamaged
+from delaybridge.message import State
 from delaybridge.operate.cli.messages.targets import Targets
 from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, Failure
 from delaybridge.operate.terminal.invocation import Invocation
@@ -38,52 +42,78 @@ _FAILURES = {
     ),
     "dead": (Exit.CONFLICT, "it is in the dead set; bring it back: delaybridge dead kick"),
 }
-_CONFIRMED = ("cancel", "discard")  # verbs that ask first, even if the messages are named by id
+NOT_DEAD = "not in the dead set"
+_PENDING_WORDS = {
+    "unknown": "no such message is pending",
+    "in_flight": "too late: it is handed to the broker",
+}
+_DEAD_WORDS = {
+    "unknown": NOT_DEAD,
+    "in_flight": "it may live: it is dead and elsewhere; try again once that is mended",
+}
 Verb = Callable[..., "list[Answer]"]
-"""A method of `Client` for many messages, such as `Client.cancel_many`."""
+"""Called with a client and some messages, such as `Client.cancel_many`."""
 
 
-def perform(
-    call: Invocation,
-    targets: Targets,
-    word: str,
-    verb: Verb,
-    unknown: str = "no such message",
-    in_flight: str = "too late: it is handed to the broker",
-) -> int:
+class BulkVerb(NamedTuple):
+    """A verb for many messages, with further arguments. name: at a client, as `dead.kick_many`.
+
+    asks: what people are asked to confirm, before the number of messages.
+    """
+
+    name: str
+    asks: str
+    fields: Mapping[str, Any] = {}
+
+    def __call__(self, client: Client, messages: Sequence[Named], **how: Any) -> list[Answer]:
+        """Do it, and return the answer for each message."""
+        found: list[Answer] = attrgetter(self.name)(client)(messages, **self.fields, **how)
+        return found
+
+    def row(self) -> TableVerb[..., Any]:
+        """Its row in the table of verbs."""
+        return TABLE[self.name]
+
+    @property
+    def is_of_dead(self) -> bool:
+        """Whether it changes dead messages only."""
+        return [*self.row().states] == [State.DEAD]
+
+
+def perform(call: Invocation, targets: Targets, bulk: BulkVerb) -> int:
     """Apply the verb and print the answer for every message; the exit code.
 
-    All ids are checked before anything is done. A dry run with ids prints what would be answered
-    now, and has the exit code of that. The failure of a single id is raised; unknown,
-    in_flight: its words.
+    All ids are checked before anything is done. Verbs that destroy something ask first, even if the
+    messages are named by id. A dry run with ids prints what would be answered now, and has the exit
+    code of that. The failure of a single id is raised.
     """
     from delaybridge.accept.accept import check_id
 
-    ids = [*dict.fromkeys(targets.ids)]
+    ids, verb = [*dict.fromkeys(targets.ids)], cast(Verb, bulk)
     if ids and targets.dry_run:
         verb = partial(verb, dry_run=True)
         call.note("dry run: nothing is changed")
-    elif word in _CONFIRMED and len(ids) > 1:
-        call.confirm(f"{word} {len(ids)} messages", yes=targets.yes)
+    elif bulk.row().is_destructive and len(ids) > 1:
+        call.confirm(f"{bulk.asks} {len(ids)} messages", yes=targets.yes)
     for id in ids:
         check_id(id, call.settings.limits.as_limits())
     with call.client(remedy="run the command again") as client:
         sweep = Sweep(call, client, verb, targets.key, targets.over_ms)
         if not ids:
-            return _sweep_matches(sweep, targets, word)
+            return _sweep_matches(sweep, targets, bulk.asks)
         if len(ids) > 1:
             sweep.counted = Counter({None: len(ids)})
             return sweep.run([ids])
         (answer,) = verb(client, ids, key=targets.key)
         if answer.value in _FAILURES:
             exit, what = _FAILURES[answer.value]
-            words = {"unknown": unknown, "in_flight": in_flight}
+            words = _DEAD_WORDS if bulk.is_of_dead else _PENDING_WORDS
             raise Failure(exit, answer.value, ids[0], words.get(answer.value, what))
         _show(call, ids, [answer])
         return Exit.DONE
 
 
-def _sweep_matches(sweep: Sweep, targets: Targets, word: str) -> int:
+def _sweep_matches(sweep: Sweep, targets: Targets, asks: str) -> int:
     """Count the messages that match the filters, ask, and apply the verb; the exit code.
 
     Counts only if the number is needed: to ask, to spread the messages, or for --dry-run.
@@ -101,7 +131,7 @@ def _sweep_matches(sweep: Sweep, targets: Targets, word: str) -> int:
                 raise damage
             return Exit.DONE
         if states:
-            call.confirm(f"{word} {text}", yes=targets.yes, flag=targets.confirmed_by)
+            call.confirm(f"{asks} {text}", yes=targets.yes, flag=targets.confirmed_by)
     try:
         return sweep.run(_pages(sweep, targets), quiet=call.output.is_watched)
     finally:

@@ -8,17 +8,15 @@ from typing import Any
 import click
 
 import delaybridge
-from delaybridge.operate.cli.messages.bulk import perform
+from delaybridge.client.messages import DeadVerbs
+from delaybridge.operate.cli.messages.bulk import NOT_DEAD, BulkVerb
 from delaybridge.operate.cli.messages.stored import page_of, show_message, show_page
-from delaybridge.operate.cli.messages.targets import Targets, target_options
+from delaybridge.operate.cli.messages.verbs import add_plain_commands, bulk_command
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Exit
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.described import moment
-
-_NOT_DEAD = "not in the dead set"
-_MAY_LIVE = "it may live: it is dead and elsewhere; try again once that is mended"
 
 
 @click.group(cls=Group)
@@ -51,35 +49,15 @@ def ls(call: Invocation, by_reason: bool, **query: Any) -> int:
 @pass_call
 def show(call: Invocation, **given: Any) -> None:
     """Show one dead message."""
-    show_message(call, given, _NOT_DEAD, delaybridge.State.DEAD)
+    show_message(call, given, NOT_DEAD, delaybridge.State.DEAD)
 
 
-@dead.command("kick")
-@target_options(dead=True, over=True)
-@pass_call
-def kick(call: Invocation, **given: Any) -> int:
-    """Bring messages back, due now (or spread with --over); attempts start again at 1.
-
-    Give ids or filters. Messages that match all filters are counted first, then brought back
-    once you confirm (or with --yes).
-    """
-    targets = Targets(**given, default_states=("dead",))
-    verb = delaybridge.Client.kick_many
-    return perform(call, targets, "bring back", verb, _NOT_DEAD, _MAY_LIVE)
-
-
-@dead.command("discard")
-@target_options(dead=True)
-@pass_call
-def discard(call: Invocation, **given: Any) -> int:
-    """Delete messages from the dead set for good.
-
-    Give ids or filters. Messages that match all filters are counted first, then deleted once
-    you confirm (or with --yes).
-    """
-    targets = Targets(**given, default_states=("dead",))
-    verb = delaybridge.Client.discard_many
-    return perform(call, targets, "discard", verb, _NOT_DEAD, _MAY_LIVE)
+_KICK, _DISCARD = BulkVerb("dead.kick_many", "bring back"), BulkVerb("dead.discard_many", "discard")
+_KICK_ABOUT = "Bring messages back, due now (or spread with --over); attempts start again at 1."
+_DISCARD_ABOUT = "Delete messages from the dead set for good."
+dead.add_command(bulk_command("kick", _KICK, _KICK_ABOUT, "brought back"))
+dead.add_command(bulk_command("discard", _DISCARD, _DISCARD_ABOUT, "deleted"))
+add_plain_commands(dead, "dead.", DeadVerbs)
 
 
 def _show_reasons(call: Invocation, query: dict[str, Any]) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import click
 
 import delaybridge
-from delaybridge.operate.cli.messages.bulk import perform
+from delaybridge.client.messages import MessageVerbs
+from delaybridge.operate.cli.messages.bulk import BulkVerb, perform
 from delaybridge.operate.cli.messages.stored import show_message, show_page
 from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets, target_options
+from delaybridge.operate.cli.messages.verbs import add_plain_commands, bulk_command
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import refused
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 
 _MOVABLE = ("delayed", "parked")  # those in flight may be handed over at any moment
-_NOT_PENDING = "no such message is pending"
 _COLUMNS = ("DUE", ">IN", "ID", "DESTINATION", ">TRY", ">BYTES", "HEADERS", "FIRST DUE", "REASON")
 _STATES = click.Choice([*PENDING_STATES, "dead"])
 _SPARE = ("DUE", "HEADERS", "FIRST DUE", ">BYTES", ">TRY")
@@ -57,19 +57,17 @@ def show(call: Invocation, **given: Any) -> None:
     show_message(call, given, "no such message is pending or dead")
 
 
-@message.command("cancel")
-@target_options()
-@pass_call
-def cancel(call: Invocation, **given: Any) -> int:
-    """Cancel messages that are not yet handed to the broker.
-
-    Give ids or filters. Messages that match all filters are counted first, then cancelled once
-    you confirm (or with --yes). `cancelled`: it will never be delivered.
-    `cancelled_maybe_delivered`: nothing more is sent, but an earlier attempt, whose outcome is
-    unknown, may have arrived. `in_flight`: too late.
-    """
-    verb = delaybridge.Client.cancel_many
-    return perform(call, Targets(**given), "cancel", verb, _NOT_PENDING)
+message.add_command(
+    bulk_command(
+        "cancel",
+        BulkVerb("cancel_many", "cancel"),
+        "Cancel messages that are not yet handed to the broker.",
+        "cancelled",
+        """`cancelled`: it will never be delivered.
+`cancelled_maybe_delivered`: nothing more is sent, but an earlier attempt, whose outcome is
+unknown, may have arrived. `in_flight`: too late.""",
+    )
+)
 
 
 @message.command("reschedule")
@@ -94,26 +92,17 @@ def reschedule(
         code = "time_ambiguous" if times else "time_required"
         raise refused("--in", "give one of --in DURATION, --at TIME and --by OFFSET", code)
     if by_ms is None:
-        verb = partial(delaybridge.Client.reschedule_many, delay=delay, at=at)
-        return perform(call, Targets(**given), "reschedule", verb, _NOT_PENDING)
+        bulk = BulkVerb("reschedule_many", "reschedule", {"delay": delay, "at": at})
+        return perform(call, Targets(**given), bulk)
     if given["over"]:
         raise refused(
             "--over", "given together with --by, which keeps them as far apart as they are"
         )
     moving = Targets(**given, default_states=_MOVABLE)
-    return perform(
-        call, moving, "move", partial(delaybridge.Client.move_many, by_ms=by_ms), _NOT_PENDING
-    )
+    return perform(call, moving, BulkVerb("move_many", "move", {"by_ms": by_ms}))
 
 
-@message.command("publish-now")
-@target_options(over=True)
-@pass_call
-def publish_now(call: Invocation, **given: Any) -> int:
-    """Make messages due now, or with --over from now on.
-
-    Give ids or filters. Messages that match all filters are counted first, then moved once you
-    confirm (or with --yes).
-    """
-    verb = partial(delaybridge.Client.reschedule_many, delay="0s")
-    return perform(call, Targets(**given), "publish", verb, _NOT_PENDING)
+_NOW = BulkVerb("reschedule_many", "publish", {"delay": "0s", "at": None})
+_NOW_ABOUT = "Make messages due now, or with --over from now on."
+message.add_command(bulk_command("publish-now", _NOW, _NOW_ABOUT, "moved"))
+add_plain_commands(message, "", MessageVerbs, by_hand=("move",))  # `reschedule --by`

@@ -135,7 +135,7 @@ def show_message(
     id = given["id"]
     with call.client() as client:
         stored = client.get(id, key=given["key"])
-        found = [*([] if stored is None else [stored]), *client.quarantined(id)]
+        found = [*([] if stored is None else [stored]), *client.dead.quarantined(id)]
         now_ms = call.now_ms(client)
     wanted = [one for one in found if state in (None, one.state)]
     life = life_of(call, id)

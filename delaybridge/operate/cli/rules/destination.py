@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
-from delaybridge.operate.cli.messages.bulk import perform
+from delaybridge.operate.cli.messages.bulk import BulkVerb, perform
 from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Exit, refused
@@ -97,7 +97,7 @@ def pause(call: Invocation, destination: str) -> None:
 
     Messages that were handed to the broker before are delivered. Those with a ttl may expire.
     """
-    _steer(call, destination, lambda client: client.pause(destination))
+    _steer(call, destination, lambda client: client.destinations.pause(destination))
 
 
 @destination.command("resume")
@@ -113,7 +113,7 @@ def resume(call: Invocation, destination: str) -> None:
     def change(client: delaybridge.Client) -> Rule:
         nonlocal was_paused
         was_paused = client.destinations(destination).places[0].rule.paused
-        return client.resume(destination)
+        return client.destinations.resume(destination)
 
     _steer(call, destination, change)
     if not was_paused:
@@ -129,7 +129,7 @@ def limit(call: Invocation, destination: str, rate: str | None, off: bool) -> No
     """Publish at most N messages a second to D. Limits of broader places hold as well."""
     _check_off(off, "--rate", rate)
     number = None if rate is None else _rate(rate)
-    _steer(call, destination, lambda client: client.limit(destination, number))
+    _steer(call, destination, lambda client: client.destinations.limit(destination, number))
 
 
 @destination.command("spread")
@@ -140,7 +140,7 @@ def limit(call: Invocation, destination: str, rate: str | None, off: bool) -> No
 def spread(call: Invocation, destination: str, window: str | None, off: bool) -> None:
     """Let messages due in one instant leave over WINDOW, as 10m; none of them early."""
     _check_off(off, "WINDOW", window)
-    _steer(call, destination, lambda client: client.spread(destination, window))
+    _steer(call, destination, lambda client: client.destinations.spread(destination, window))
 
 
 @destination.command("retry")
@@ -158,7 +158,7 @@ def retry(call: Invocation, destination: str, off: bool, **plan: Any) -> None:
     given = {field: value for field, value in plan.items() if value is not None}
     _check_off(off, "--max-attempts", given or None, "give it, another option, or --off")
     change = None if off else given
-    _steer(call, destination, lambda client: client.retry_plan(destination, change))
+    _steer(call, destination, lambda client: client.destinations.retry_plan(destination, change))
 
 
 @destination.command("purge")
@@ -186,7 +186,7 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
         confirmed_by=f"--confirm {destination}",
         repeated=True,
     )
-    return perform(call, targets, "purge", delaybridge.Client.cancel_many)
+    return perform(call, targets, BulkVerb("cancel_many", "purge"))
 
 
 def _check_off(off: bool, flag: str, given: object, missing: str = "give it, or --off") -> None:
