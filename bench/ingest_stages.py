@@ -18,8 +18,7 @@ from typing import Any, TypeVar, cast
 
 from bench.rig import BODY, Table
 from delaybridge.amqp.connection import READ_BYTES
-from delaybridge.amqp.encoding import encode_table
-from delaybridge.amqp.encoding import HEADERS_FLAG, encode_properties
+from delaybridge.amqp.encoding import HEADERS_FLAG, encode_properties, encode_table
 from delaybridge.ingest.entries import Entry
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.rabbitmq.channel import IntakeChannel

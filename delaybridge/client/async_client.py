@@ -80,7 +80,7 @@ class AsyncClient(ClientVerbs, Awaiting):
     def recurring(self) -> AsyncRecurringMessages:
         """Messages that are sent again and again, by a cron expression or an interval."""
         made: AsyncRecurringMessages = annex("recurring.client").AsyncRecurringMessages(
-            self._calls, self._store
+            self._calls, self._store, self._batching
         )
         return made
 

@@ -9,15 +9,15 @@ from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+from delaybridge.client.requests import Requests
+from delaybridge.client.verbs import Awaiting, Blocking, Scope, verb
 from delaybridge.errors import MessageError, shown
 from delaybridge.message import Answer
 from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.definition import Definition, Scalar, check_every
 from delaybridge.recurring.definitions import Backfilled, Definitions, Recurring
-from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol.command import Steps
-from delaybridge.store.redis.store import AsyncStore, Store
 from delaybridge.times import At, Delay, at_ms, delay_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,17 +31,17 @@ class Preview(NamedTuple):
     times: list[datetime]
 
 
-class RecurringMessages:
-    """Recurring messages of a `Client`.
+class RecurringVerbs(Requests):
+    """Verbs of recurring messages.
 
     A definition says what is sent, where, and when. Workers make a message of each run, one run
     ahead, with the id `NAME@DUE`, as `report@2026-11-23T09:00:00Z`.
     """
 
-    def __init__(self, calls: Calls, store: Store) -> None:
-        self._calls, self._store = calls, store
-
-    def add(self, name: str, destination: str, body: bytes | str | None, **fields: Any) -> Answer:
+    @verb(Scope.WRITE, "Add a recurring definition", is_audited=True)
+    def add(
+        self, /, name: str, destination: str, body: bytes | str | None, **fields: Any
+    ) -> Steps[Answer]:
         """Add a definition.
 
         Args:
@@ -72,35 +72,40 @@ class RecurringMessages:
         """
         replace = fields.pop("replace", False)
         definition = definition_of(name, destination, body, **fields)
-        return self._store.complete(Definitions(self._calls).add(definition, replace=replace))
+        return Definitions(self._calls).add(definition, replace=replace)
 
-    def list(self) -> list[Recurring]:
+    @verb(Scope.READ, "List recurring definitions")
+    def list(self) -> Steps[list[Recurring]]:
         """Every definition by name, with its state, next and last run."""
-        return self._store.complete(Definitions(self._calls).list_all())
+        return Definitions(self._calls).list_all()
 
-    def get(self, name: str) -> Recurring | None:
+    @verb(Scope.READ, "Show a recurring definition")
+    def get(self, name: str) -> Steps[Recurring | None]:
         """One definition; None if there is none of this name."""
-        return self._store.complete(Definitions(self._calls).get(name))
+        return Definitions(self._calls).get(name)
 
-    def pause(self, name: str) -> bool:
+    @verb(Scope.WRITE, "Pause a definition", is_audited=True)
+    def pause(self, name: str) -> Steps[bool]:
         """Make no further run, and cancel those that are not due; False: no such definition."""
-        found = self._store.complete(Definitions(self._calls).pause(name, paused=True))
-        return found is not None
+        return (yield from Definitions(self._calls).pause(name, paused=True)) is not None
 
-    def resume(self, name: str) -> bool:
+    @verb(Scope.WRITE, "Resume a definition", is_audited=True)
+    def resume(self, name: str) -> Steps[bool]:
         """Go on with the first run from now on; False: no such definition."""
-        found = self._store.complete(Definitions(self._calls).pause(name, paused=False))
-        return found is not None
+        return (yield from Definitions(self._calls).pause(name, paused=False)) is not None
 
-    def remove(self, name: str) -> bool:
+    @verb(Scope.WRITE, "Remove a definition", is_audited=True)
+    def remove(self, name: str) -> Steps[bool]:
         """Remove a definition, and cancel its runs that are not due; False: there is none."""
-        return self._store.complete(Definitions(self._calls).remove(name)) is not None
+        return (yield from Definitions(self._calls).remove(name)) is not None
 
-    def run(self, name: str) -> Receipt | None:
+    @verb(Scope.WRITE, "Run a definition now")
+    def run(self, name: str) -> Steps[Receipt | None]:
         """Schedule one more run, due now; the plan stays as it is. None: no such definition."""
-        return self._store.complete(Definitions(self._calls).run(name))
+        return Definitions(self._calls).run(name)
 
-    def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
+    @verb(Scope.WRITE, "Make missed runs", is_audited=True)
+    def backfill(self, name: str, start: At, end: At = None) -> Steps[Backfilled | None]:
         """Make the runs from `start` until before `end` (now) that were not made.
 
         They are due at once, in order, without a ttl. The same call again makes nothing twice.
@@ -108,7 +113,10 @@ class RecurringMessages:
         Raises:
             MessageError: the span is in the future, or has more than 10,000 runs.
         """
-        return self._store.complete(_backfill(self._calls, name, start, end))
+        if start is None:
+            raise MessageError("time_required", "start", "missing; say where to begin")
+        to_ms = None if end is None else at_ms(end, field="end")
+        return Definitions(self._calls).backfill(name, at_ms(start, field="start"), to_ms)
 
     def preview(
         self, cron: str | None = None, *, every: Delay = None, tz: str = "UTC", count: int = 5
@@ -117,55 +125,12 @@ class RecurringMessages:
         return preview_of(cron, every, tz, count)
 
 
-class AsyncRecurringMessages:
-    """Recurring messages of an `AsyncClient`: the same methods as `RecurringMessages`."""
+class RecurringMessages(RecurringVerbs, Blocking):
+    """Recurring messages of a `Client`: `client.recurring`."""
 
-    def __init__(self, calls: Calls, store: AsyncStore) -> None:
-        self._calls, self._store = calls, store
 
-    async def add(
-        self, name: str, destination: str, body: bytes | str | None, **fields: Any
-    ) -> Answer:
-        """Add a definition: `created`, `duplicate` or `replaced`."""
-        replace = fields.pop("replace", False)
-        definition = definition_of(name, destination, body, **fields)
-        return await self._store.complete(Definitions(self._calls).add(definition, replace=replace))
-
-    async def list(self) -> list[Recurring]:
-        """Every definition by name, with its state, next and last run."""
-        return await self._store.complete(Definitions(self._calls).list_all())
-
-    async def get(self, name: str) -> Recurring | None:
-        """One definition; None if there is none of this name."""
-        return await self._store.complete(Definitions(self._calls).get(name))
-
-    async def pause(self, name: str) -> bool:
-        """Make no further run, and cancel those that are not due; False: no such definition."""
-        found = await self._store.complete(Definitions(self._calls).pause(name, paused=True))
-        return found is not None
-
-    async def resume(self, name: str) -> bool:
-        """Go on with the first run from now on; False: no such definition."""
-        found = await self._store.complete(Definitions(self._calls).pause(name, paused=False))
-        return found is not None
-
-    async def remove(self, name: str) -> bool:
-        """Remove a definition, and cancel its runs that are not due; False: there is none."""
-        return await self._store.complete(Definitions(self._calls).remove(name)) is not None
-
-    async def run(self, name: str) -> Receipt | None:
-        """Schedule one more run, due now; the plan stays as it is. None: no such definition."""
-        return await self._store.complete(Definitions(self._calls).run(name))
-
-    async def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
-        """Make the runs from `start` until before `end` (now) that were not made."""
-        return await self._store.complete(_backfill(self._calls, name, start, end))
-
-    def preview(
-        self, cron: str | None = None, *, every: Delay = None, tz: str = "UTC", count: int = 5
-    ) -> Preview:
-        """When a definition with these times would run next. No I/O."""
-        return preview_of(cron, every, tz, count)
+class AsyncRecurringMessages(RecurringVerbs, Awaiting):
+    """Recurring messages of an `AsyncClient`: `client.recurring`."""
 
 
 def definition_of(
@@ -224,13 +189,6 @@ def preview_of_definition(definition: Definition, count: int, now_ms: int) -> Pr
     found = islice(definition.times(now_ms), count)
     times = [(_EPOCH + timedelta(milliseconds=due_ms)).astimezone(zone) for due_ms in found]
     return Preview(definition.explained(), times)
-
-
-def _backfill(calls: Calls, name: str, start: At, end: At) -> Steps[Backfilled | None]:
-    if start is None:
-        raise MessageError("time_required", "start", "missing; say where to begin")
-    to_ms = None if end is None else at_ms(end, field="end")
-    return Definitions(calls).backfill(name, at_ms(start, field="start"), to_ms)
 
 
 def _content(body: object) -> tuple[str | None, bytes | None]:
