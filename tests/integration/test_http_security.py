@@ -15,11 +15,11 @@ import httpx
 import pytest
 import redis
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import ConfigError
 from delaybridge.serve.access import access
 from delaybridge.serve.access.throttle import Pace
 from delaybridge.serve.dialects.known import DIALECTS
-from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.server.serving import listener, serve
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings

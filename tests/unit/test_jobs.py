@@ -63,7 +63,8 @@ async def test_a_job_of_mykit_reads_its_pages_as_patiently_as_others(
         return SimpleNamespace(id="j")
 
     monkeypatch.setattr(jobs, "begin", begin)
-    patient = SimpleNamespace(select=read.append, kick_many=None, cancel_many=None)
+    dead = SimpleNamespace(kick_many=None)
+    patient = SimpleNamespace(select=read.append, dead=dead, cancel_many=None)
     serve = SimpleNamespace(compat_destination="kafka:t")
     settings = SimpleNamespace(namespace="n", serve=serve, kept=check_durability("memory"))
     site: Any = SimpleNamespace(patient=patient, settings=settings)  # without an impatient client

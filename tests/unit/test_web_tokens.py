@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import ConfigError
 from delaybridge.serve.access.guessing import weakness
 from delaybridge.serve.access.tokens import TokenFile, add_token
-from delaybridge.serve.http.endpoint import Scope
 from tests.rigs.command_line import Run
 
 SOUND = "Zr7qK2mVx9TbWc4P"

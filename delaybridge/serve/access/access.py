@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from delaybridge.client.async_client import AsyncClient
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.access.sessions import Sessions, check_guard
 from delaybridge.serve.access.throttle import Failures, Pace
 from delaybridge.serve.access.tokens import Token, TokenFile
-from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.problems import Problem
 from delaybridge.settings.settings import Settings
 

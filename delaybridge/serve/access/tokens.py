@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import ConfigError
 from delaybridge.serve.access.guessing import weakness
-from delaybridge.serve.http.endpoint import Scope
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")

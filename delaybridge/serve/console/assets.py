@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.client.verbs import Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.console.rendering import SAFE_HEADERS, render
 from delaybridge.serve.console.snapshot import Snapshot, page_of, snapshots_of
 from delaybridge.serve.console.translations import language_of
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 

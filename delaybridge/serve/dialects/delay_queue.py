@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.serve.dialects.dialect import answers, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call

@@ -83,7 +83,7 @@ async def drop(call: Call, id: str) -> None:
     """Cancel a job, also one that nobody knows; Problem if it is too late."""
     if not id:
         raise MessageError("bad_id", "id", "give the id of a job")
-    if await call.client.cancel(id) is Answer.IN_FLIGHT:
+    if await call.verb("cancel")(id) is Answer.IN_FLIGHT:
         what = f"{id[:80]!r} was handed to the broker, or is about to be"
         raise Problem(409, "in_flight", what)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.ledger.comparing.agreement import WantedRows
 from delaybridge.message import Answer, State
@@ -28,13 +29,13 @@ from delaybridge.serve.dialects.dialect import (
     put,
 )
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Progress
-from delaybridge.serve.shared.tenancy import Tenancy
+from delaybridge.serve.shared.tenancy import Tenancy, verb_of
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.store.messages.selection import Selection
 from delaybridge.times import epoch_ms
@@ -191,7 +192,7 @@ async def delete(call: Call) -> MykitEnvelope:
 async def restore_one(call: Call) -> MykitEnvelope:
     """Bring a job back from the dead set, or by the ledger; one that waits is left as it is."""
     id = call.path.get("id") or call.query.one()
-    answer = await call.client.kick(id)
+    answer = await call.verb("dead.kick")(id)
     if answer is Answer.UNKNOWN and (records := records_of(call.site)) is not None:
         wanted = WantedRows(ids=frozenset([Tenancy(call.tenant).in_store(id)]))
         if any([found["restored"] async for _, found in restored(call.site, records, wanted)]):
@@ -222,7 +223,7 @@ async def restore(call: Call) -> MykitEnvelope:
     if call.query.expire:
         dead = Selection(states=(State.DEAD,), place=_ours(call))
         pages = call.patient.select(dead)
-        parts.append(jobs.applied(pages, call.patient.kick_many))
+        parts.append(jobs.applied(pages, verb_of(call.patient, "dead.kick_many")))
     if not parts:
         return MykitEnvelope(True, message="nothing to do: the time of every dead job has come")
     return await _begin(call, "restore", *parts)
@@ -236,7 +237,7 @@ async def clear(call: Call) -> MykitEnvelope:
         what = "this cancels every job; add ?confirm=NAMESPACE"
         raise Problem(422, "unconfirmed", what)
     pages = call.patient.select(Selection(place=_ours(call)))
-    return await _begin(call, "cancel", jobs.applied(pages, call.patient.cancel_many))
+    return await _begin(call, "cancel", jobs.applied(pages, verb_of(call.patient, "cancel_many")))
 
 
 def _records(call: Call) -> Records | None:

@@ -60,7 +60,7 @@ class Pop:
         ]
         if not all(place.startswith(f"{PULL}:") for place in places):
             raise NO_PULL
-        self._call, self._client, self._wait_s = call, call.client, wait_s
+        self._call, self._wait_s = call, wait_s
         self._own = Tenancy(call.tenant)
         self._topics = [place.removeprefix(f"{PULL}:") for place in dict.fromkeys(places)]
         self._shown, self._refusal = shown, refusal
@@ -75,7 +75,7 @@ class Pop:
             with seats.seat(call.tenant, call.digest) if self._wait_s else nullcontext():
                 found = await self._found(ending)
             if found and ending.has_ended:
-                await self._client.release([found])
+                await self._call.verb("topics.release")([found])
                 return
             content = self._shown(found)
         except Exception as exc:
@@ -109,11 +109,11 @@ class Pop:
 
     async def _look(self) -> ReceivedMessage | None:
         """A job, held for the time to run that it was stored with."""
-        client = self._client
+        receive, extend = map(self._call.verb, ("topics.receive", "topics.extend"))
         for topic in self._topics:
-            if some := await client.receive(topic, ttr=_FIRST_TTR):
+            if some := await receive(topic, ttr=_FIRST_TTR):
                 if asked := number_of(dict(some[0].headers).get(self._header)):
                     least, most = _TTR_S
-                    await client.extend(some, ttr=max(least, min(asked * self._unit_s, most)))
-                return some[0]
+                    await extend(some, ttr=max(least, min(asked * self._unit_s, most)))
+                return some[0]  # type: ignore[no-any-return]
         return None

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.client.verbs import Scope as Scope
+from delaybridge.client.verbs import Scope
 
 if TYPE_CHECKING:
     from delaybridge.serve.http.problems import Problem

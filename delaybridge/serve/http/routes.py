@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.client.verbs import Scope
+from delaybridge.serve.http.endpoint import Endpoint
 
 F = TypeVar("F", bound=Callable[..., Any])
 

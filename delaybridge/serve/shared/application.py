@@ -12,9 +12,10 @@ from starlette import routing
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.access.sessions import GUARD
 from delaybridge.serve.http.checks import check_request
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import MEDIA, Problem, problem_of
 from delaybridge.serve.http.proxies import Proxies

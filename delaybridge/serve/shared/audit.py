@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, MessageError, printable
 from delaybridge.operate.views import audit
-from delaybridge.serve.http.endpoint import Handler, Reply, Scope
+from delaybridge.serve.http.endpoint import Handler, Reply
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call

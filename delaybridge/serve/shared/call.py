@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from delaybridge.client.async_client import AsyncClient
-from delaybridge.serve.http.endpoint import Scope
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.shared.site import Site
-from delaybridge.serve.shared.tenancy import TenantClient
+from delaybridge.serve.shared.tenancy import TenantClient, verb_of
 
 
 class Call(NamedTuple):
@@ -45,6 +45,10 @@ class Call(NamedTuple):
     def patient(self) -> AsyncClient | TenantClient:
         """The same, with a client that waits longer for Redis."""
         return self._within(self.site.patient)
+
+    def verb(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """The verb with this name in the client's table, as `dead.kick`, for this token."""
+        return verb_of(self.client, name)
 
     def _within(self, client: AsyncClient) -> AsyncClient | TenantClient:
         return TenantClient(client, self.tenant) if self.tenant else client

@@ -7,15 +7,17 @@ out without, so that handlers need not know of tenants.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar
 
 import msgspec
 
 from delaybridge.accept.accept import check_id, of_tenant
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.client.requests import Named
+from delaybridge.client.surface import TABLE
 from delaybridge.client.topics import Items, named
 from delaybridge.errors import MessageConflict
 from delaybridge.ledger.recording.life_of_id import RecordedLife
@@ -141,11 +143,8 @@ class TenantClient(Tenancy):
         return self.receipt(made)
 
     async def get(self, id: str, **of: Any) -> Stored | None:
-        found = await self._client.get(self.in_store(id), **of)
-        return found and self.shown(found)
-
-    async def quarantined(self, id: str) -> list[Stored]:
-        return [self.shown(one) for one in await self._client.quarantined(self.in_store(id))]
+        found: Stored | None = await self.verb("get")(id, **of)
+        return found
 
     async def page(self, state: State, asked: Any, conditions: Conditions) -> Page:
         """A page as `Requests.page` gives it; asked: its other arguments."""
@@ -160,18 +159,6 @@ class TenantClient(Tenancy):
         items = [self.shown(one) for one in page.items]
         return page._replace(items=items, cursor=self.following(page.cursor))
 
-    async def cancel(self, id: str, **of: Any) -> Answer:
-        return await self._client.cancel(self.in_store(id), **of)
-
-    async def reschedule(self, id: str, **to: Any) -> Answer:
-        return await self._client.reschedule(self.in_store(id), **to)
-
-    async def kick(self, id: str, **of: Any) -> Answer:
-        return await self._client.kick(self.in_store(id), **of)
-
-    async def discard(self, id: str, **of: Any) -> Answer:
-        return await self._client.discard(self.in_store(id), **of)
-
     async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
         """As `AsyncClient.select`; what it finds is named as in the store, for the verbs below."""
         place = selection.place and of_tenant(selection.place, self.tenant)
@@ -179,39 +166,44 @@ class TenantClient(Tenancy):
         async for page in self._client.select(replace(selection, id_prefix=prefix, place=place)):
             yield page
 
-    async def cancel_many(self, messages: Iterable[Named], **of: Any) -> list[Answer]:
-        return await self._client.cancel_many(self._named(messages), **of)
+    def verb(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """The verb with this name in the client's table, as `dead.kick`; the same arguments."""
+        method = attrgetter(name)(self._client)
+        stored = self._STORED[TABLE[name].subject]
 
-    async def reschedule_many(self, messages: Iterable[Named], **to: Any) -> list[Answer]:
-        return await self._client.reschedule_many(self._named(messages), **to)
+        async def run(subject: Any, **arguments: Any) -> Any:
+            return self._seen(await method(stored(self, subject), **arguments))
 
-    async def move_many(self, messages: Iterable[Named], **by: Any) -> list[Answer]:
-        return await self._client.move_many(self._named(messages), **by)
+        return run
 
-    async def kick_many(self, messages: Iterable[Named], **to: Any) -> list[Answer]:
-        return await self._client.kick_many(self._named(messages), **to)
-
-    async def discard_many(self, messages: Iterable[Named], **of: Any) -> list[Answer]:
-        return await self._client.discard_many(self._named(messages), **of)
+    def _seen(self, found: Any) -> Any:
+        if isinstance(found, list):
+            return [self._seen(one) for one in found]
+        if isinstance(found, ReceivedMessage):
+            return msgspec.structs.replace(found, id=self.given(found.id))
+        return self.shown(found) if isinstance(found, Stored) else found
 
     def _named(self, messages: Iterable[Named]) -> list[Named]:
         return [self.in_store(one) if isinstance(one, str) else one for one in messages]
 
-    async def receive(self, topic: str, **asked: Any) -> list[ReceivedMessage]:
-        found = await self._client.receive(self.topic(topic), **asked)
-        return [msgspec.structs.replace(one, id=self.given(one.id)) for one in found]
-
-    async def finish(self, items: Items) -> list[Answer]:
-        return await self._client.finish(self._received(items))
-
-    async def extend(self, items: Items, **to: Any) -> list[Answer]:
-        return await self._client.extend(self._received(items), **to)
-
-    async def release(self, items: Items, **to: Any) -> list[Answer]:
-        return await self._client.release(self._received(items), **to)
-
     def _received(self, items: Items) -> list[tuple[str, str]]:
         return [(self.prefix + id, receipt) for id, receipt in named(items)]
+
+    # By what the first argument of a verb is: what the store calls that.
+    _STORED: ClassVar[Mapping[str, Callable[[Any, Any], Any]]] = {
+        "id": Tenancy.in_store,
+        "messages": _named,
+        "items": _received,
+        "topic": Tenancy.topic,
+    }
+
+
+def verb_of(client: AsyncClient | TenantClient, name: str) -> Callable[..., Awaitable[Any]]:
+    """The verb with this name in the client's table, as `dead.kick`."""
+    if isinstance(client, TenantClient):
+        return client.verb(name)
+    found: Callable[..., Awaitable[Any]] = attrgetter(name)(client)
+    return found
 
 
 class TenantRecurring(Tenancy):

@@ -85,8 +85,8 @@ def new(call: Invocation, scope: str, name: str, tenant: str, token_file: str | 
     It is shown this once: the file has SHA-256 of it. Servers that run know it at once. NAME is
     who it is in the audit; TENANT is whose messages it sees.
     """
+    from delaybridge.client.verbs import Scope
     from delaybridge.serve.access.tokens import add_token
-    from delaybridge.serve.http.endpoint import Scope
 
     settings = call.load({"serve": {"token_file": token_file}})
     file = settings.serve.token_file

@@ -9,9 +9,10 @@ from zlib import crc32
 import msgspec
 
 from delaybridge import __version__
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.api.description.openapi import description, with_base
 from delaybridge.serve.api.description.page import STYLE, page
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.shared.call import Call
 
 _SAFE = {

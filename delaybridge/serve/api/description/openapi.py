@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from delaybridge import __version__
-from delaybridge.serve.http.endpoint import Endpoint, Scope
+from delaybridge.client.verbs import Scope
+from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.problems import MEDIA, ProblemAnswer
 
 _encode = msgspec.json.encode

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from delaybridge.client.spreading import Spreading
+from delaybridge.client.surface import TABLE
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
+from delaybridge.serve.api.messages.changing import body_of, changes_of
 from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
-from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Named, Verb
+from delaybridge.serve.shared.tenancy import verb_of
 from delaybridge.serve.stored.jobs import RUNNING, Job
-from delaybridge.store.messages.selection import PENDING, Selection
+from delaybridge.store.messages.selection import Selection
 from delaybridge.times import delay_ms
 
 _MOST_IDS = 1000
-_MOVABLE = (State.PARKED, State.DELAYED)  # the others have no due time that can change
+_SAME = ("reason", "id_prefix", "due_from_ms", "due_to_ms", "header", "attempts")
+_TEXTS = {
+    "dead.kick_many": "Take many messages out of the dead set, due now or spread over a span.",
+    "dead.discard_many": "Delete many messages from the dead set for good.",
+}
 routes = Routes(is_for_tenants=True)
 
 
@@ -93,15 +102,6 @@ class JobList(msgspec.Struct):
 
 
 @routes(
-    "POST /v1/messages:cancel", "Cancel many messages", is_audited=True, body=Bulk,
-    answers=_STARTED,
-)  # fmt: skip
-async def cancel(call: Call) -> Reply:
-    """Cancel many messages."""
-    return await _bulk(call, "cancel", PENDING, call.patient.cancel_many)
-
-
-@routes(
     "POST /v1/messages:reschedule", "Reschedule many messages", is_audited=True, body=BulkDue,
     answers=_STARTED,
 )  # fmt: skip
@@ -112,10 +112,10 @@ async def reschedule(call: Call) -> Reply:
         by_ms = NewDue(
             delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms, by=wanted.by
         ).by_ms()  # fmt: skip
-        return await _bulk(call, "move", _MOVABLE, partial(call.patient.move_many, by_ms=by_ms))
+        return await _bulk(call, "move", "move_many", {"by_ms": by_ms})
     due = Due(delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms)
-    verb = partial(call.patient.reschedule_many, delay=due.delay, at=due.at())
-    return await _bulk(call, "reschedule", PENDING, verb)
+    given = {"delay": due.delay, "at": due.at()}
+    return await _bulk(call, "reschedule", "reschedule_many", given)
 
 
 @routes(
@@ -124,30 +124,36 @@ async def reschedule(call: Call) -> Reply:
 )  # fmt: skip
 async def publish(call: Call) -> Reply:
     """Make many messages due now, or spread over a span."""
-    verb = partial(call.patient.reschedule_many, delay=0)
-    return await _bulk(call, "publish", PENDING, verb)
+    return await _bulk(call, "publish", "reschedule_many", {"delay": 0})
 
 
-@routes(
-    "POST /v1/dead:kick", "Bring many dead messages back", is_audited=True, body=BulkOver,
-    answers=_STARTED,
-)  # fmt: skip
-async def kick(call: Call) -> Reply:
-    """Take many messages out of the dead set, due now or spread over a span."""
-    return await _bulk(call, "kick", (State.DEAD,), call.patient.kick_many)
+def _add(name: str, noun: str, word: str) -> None:
+    """The route of a row whose first argument are messages: a job applies it."""
+    row, verb = TABLE[name], word.removesuffix("_many")
+    base = BulkOver if "spread_ms" in inspect.signature(row.call).parameters else Bulk
+    body = body_of(row, f"Bulk{verb.title()}", base)
+    further = [name for name in body.__struct_fields__ if name not in base.__struct_fields__]
+
+    async def handler(call: Call) -> Reply:
+        given = {name: getattr(call.body, name) for name in further}
+        return await _bulk(call, verb, name, given)
+
+    handler.__doc__ = _TEXTS.get(name, f"{row.help}.")
+    routes(
+        f"POST /v1/{noun}:{verb}", row.help, scope=row.scope, is_audited=row.is_audited,
+        body=body, answers=_STARTED,
+    )(handler)  # fmt: skip
 
 
-@routes(
-    "POST /v1/dead:discard", "Discard many dead messages", scope=Scope.ADMIN, is_audited=True,
-    body=Bulk, answers=_STARTED,
-)  # fmt: skip
-async def discard(call: Call) -> Reply:
-    """Delete many messages from the dead set for good."""
-    return await _bulk(call, "discard", (State.DEAD,), call.patient.discard_many)
+for name, noun, verb in changes_of("messages"):
+    if name not in ("reschedule_many", "move_many"):
+        _add(name, noun, verb)
 
 
-async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> Reply:
+async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> Reply:
+    """Begin a job, or tell what it would do. word: what it is called. name: of its row."""
     wanted: Bulk = call.body
+    verb: Any = partial(verb_of(call.patient, name), **given)
     if (wanted.ids is None) == (wanted.filter is None):
         raise MessageError("bad_selection", "ids", "give either ids or filter")
     over_ms = _over_ms(wanted)
@@ -160,7 +166,7 @@ async def _bulk(call: Call, word: str, states: tuple[State, ...], verb: Any) -> 
     else:
         if call.may is not Scope.ADMIN:
             raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
-        selection = _selection(wanted.filter or Filter(), states)
+        selection = _selection(wanted.filter or Filter(), TABLE[name].states)
         counted = Counter()
         if wanted.dry_run or over_ms:
             by_state = await _count(call, selection, counted)
@@ -194,20 +200,13 @@ async def _foreseen(ids: Sequence[str], verb: Any) -> list[ChangedMessage]:
     return found
 
 
-def _selection(wanted: Filter, states: tuple[State, ...]) -> Selection:
+def _selection(wanted: Filter, states: Sequence[State]) -> Selection:
     if wanted.state is not None and wanted.state not in states:
         what = f"got {wanted.state}; this verb takes {', '.join(states)}"
         raise MessageError("bad_state", "filter.state", what)
-    return Selection(
-        states=states if wanted.state is None else (wanted.state,),
-        place=wanted.destination,
-        reason=wanted.reason,
-        id_prefix=wanted.id_prefix,
-        due_from_ms=wanted.due_from_ms,
-        due_to_ms=wanted.due_to_ms,
-        header=wanted.header,
-        attempts=wanted.attempts,
-    )
+    same = {name: getattr(wanted, name) for name in _SAME}
+    chosen = states if wanted.state is None else (wanted.state,)
+    return Selection(states=tuple(chosen), place=wanted.destination, **same)
 
 
 async def _count(call: Call, selection: Selection, counted: Counter[int | None]) -> Counter[str]:

@@ -6,26 +6,24 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.message import Answer, State
+from delaybridge.client.surface import TABLE
+from delaybridge.message import State
 from delaybridge.operate.views.burials import Burials, DeadGroup
-from delaybridge.serve.api.messages.messages import OfKey, listed
+from delaybridge.serve.api.messages.changing import OfKey, add_changes, unknown
+from delaybridge.serve.api.messages.messages import listed
 from delaybridge.serve.api.messages.paging import PageQuery
 from delaybridge.serve.api.messages.shapes import (
-    ChangedMessage,
     MessagePage,
     StoredMessage,
-    may_live,
     shape_of,
 )
-from delaybridge.serve.http.endpoint import Reply, Scope
-from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored
 
 _MOST = 5000
-_ONE = "/v1/dead/{id}"
 routes = Routes()
 
 
@@ -64,18 +62,11 @@ async def summarized(call: Call) -> DeadSummary:
     return DeadSummary(burials.groups(), looked, cursor is not None)
 
 
-@routes(
-    f"POST {_ONE}:kick", "Bring a dead message back", is_for_tenants=True, query=OfKey,
-    answer=ChangedMessage, fails=(404, 409),
-)  # fmt: skip
-async def kick(call: Call) -> Reply:
-    """Take a message out of the dead set, due now; its attempts start again."""
-    id = call.path["id"]
-    return _done(id, await call.client.kick(id, key=call.query.key))
+add_changes(routes, "dead")
 
 
 @routes(
-    f"GET {_ONE}", "Show a dead message", is_for_tenants=True, query=OfKey,
+    "GET /v1/dead/{id}", "Show a dead message", is_for_tenants=True, query=OfKey,
     answer=StoredMessage, fails=(404,),
 )  # fmt: skip
 async def show(call: Call) -> Any:
@@ -87,35 +78,13 @@ async def show(call: Call) -> Any:
     found: list[Stored] = []
     if (stored := await call.client.get(id, key=call.query.key)) is not None:
         found.append(stored)
-    found += await call.client.quarantined(id)
+    found += await call.verb("dead.quarantined")(id)
     for one in found:
         if one.state is State.DEAD:
             if one.body is not None:
                 await note_reading(call, id)
             return shape_of(one, with_body=call.may_read_bodies)
-    raise _not_dead(id)
+    raise unknown(TABLE["dead.kick"], id)
 
 
-@routes(
-    f"DELETE {_ONE}", "Discard a dead message", scope=Scope.ADMIN, is_audited=True,
-    is_for_tenants=True, query=OfKey, answer=ChangedMessage, fails=(404, 409),
-)  # fmt: skip
-async def discard(call: Call) -> Reply:
-    """Delete a message from the dead set for good."""
-    id = call.path["id"]
-    return _done(id, await call.client.discard(id, key=call.query.key))
-
-
-def _done(id: str, answer: Answer) -> Reply:
-    if answer is Answer.UNKNOWN:
-        raise _not_dead(id)
-    if answer is Answer.IN_FLIGHT:
-        raise may_live(id)
-    if answer is Answer.UNREADABLE:
-        what = "its record cannot be read; look at it, then discard it"
-        raise Problem(409, answer.value, what, "$.id")
-    return Reply(ChangedMessage(id, answer.value))
-
-
-def _not_dead(id: str) -> Problem:
-    return Problem(404, "unknown", f"no message {id[:80]!r} is in the dead set", "$.id")
+add_changes(routes, "dead", whole=True)

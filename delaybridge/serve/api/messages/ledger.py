@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError, StoreUnavailable
 from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.recording.life_of_id import as_recorded, life, recorded_life
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
-from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared import jobs

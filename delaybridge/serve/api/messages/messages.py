@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from delaybridge.client.surface import TABLE
 from delaybridge.message import Answer, State
 from delaybridge.operate.views import questions
+from delaybridge.serve.api.messages.changing import OfKey, add_changes, changed, unknown
 from delaybridge.serve.api.messages.csv_pages import csv_reply
 from delaybridge.serve.api.messages.idempotency import HEADER, schedule_once
 from delaybridge.serve.api.messages.ledger import shown
@@ -22,22 +22,14 @@ from delaybridge.serve.api.messages.shapes import (
     StoredMessage,
     scheduled,
     shape_of,
-    too_late,
 )
 from delaybridge.serve.http.endpoint import Reply
-from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import TenantClient
 
 routes = Routes(is_for_tenants=True)
-
-
-class OfKey(msgspec.Struct, forbid_unknown_fields=True):
-    """key: the message's own, if it has one; it saves a search through all buckets."""
-
-    key: str | None = None
 
 
 @routes(
@@ -81,8 +73,11 @@ async def in_flight(call: Call) -> Reply:
 async def publish(call: Call) -> Reply:
     """Make a message due now; a worker publishes it at once."""
     id = call.path["id"]
-    answer = await call.client.reschedule(id, delay=0, key=call.query.key)
-    return Reply(changed(id, answer), 202)
+    answer = await call.verb("reschedule")(id, delay=0, key=call.query.key)
+    return Reply(changed(TABLE["reschedule"], id, answer), 202)
+
+
+add_changes(routes, "messages")
 
 
 async def listed(call: Call, state: State) -> Reply:
@@ -118,7 +113,7 @@ async def get(call: Call) -> Any:
     id = call.path["id"]
     made = await shown(call, id, await call.client.get(id, key=call.query.key))
     if made is None:
-        raise _unknown(id)
+        raise unknown(TABLE["get"], id)
     if made.body_bytes is not None:
         await note_reading(call, id)
     return made
@@ -126,39 +121,17 @@ async def get(call: Call) -> Any:
 
 @routes(
     "PATCH /v1/messages/{id}", "Reschedule a message", body=NewDue, query=OfKey,
-    answer=ChangedMessage, fails=(404, 409),
+    fails=(404, 409),
 )  # fmt: skip
-async def reschedule(call: Call) -> Reply:
+async def reschedule(call: Call) -> ChangedMessage:
     """Give a message another due time; with `by`, so much later or earlier than it was."""
     due: NewDue = call.body
-    id, key, client = call.path["id"], call.query.key, call.client
+    id, key = call.path["id"], call.query.key
     if due.by is None:
-        answer = await client.reschedule(id, delay=due.delay, at=due.at(), key=key)
-        return Reply(changed(id, answer))
-    return Reply(changed(id, (await client.move_many([id], by_ms=due.by_ms(), key=key))[0]))
+        answer = await call.verb("reschedule")(id, delay=due.delay, at=due.at(), key=key)
+    else:
+        (answer,) = await call.verb("move_many")([id], by_ms=due.by_ms(), key=key)
+    return changed(TABLE["reschedule"], id, answer)
 
 
-@routes(
-    "DELETE /v1/messages/{id}", "Cancel a message", query=OfKey,
-    answer=ChangedMessage, fails=(404, 409),
-)  # fmt: skip
-async def cancel(call: Call) -> Reply:
-    """Cancel a message: after `cancelled` it is not delivered."""
-    id = call.path["id"]
-    return Reply(changed(id, await call.client.cancel(id, key=call.query.key)))
-
-
-def changed(id: str, answer: Answer) -> ChangedMessage:
-    """The answer to a change; Problem if nothing was changed."""
-    if answer is Answer.UNKNOWN:
-        raise _unknown(id)
-    if answer is Answer.DEAD:
-        raise Problem(409, "dead", f"{id[:80]!r} is in the dead set: kick or discard it", "$.id")
-    if answer is Answer.IN_FLIGHT:
-        raise too_late(id, answer)
-    return ChangedMessage(id, answer.value)
-
-
-def _unknown(id: str) -> Problem:
-    what = f"no message {id[:80]!r} is pending: it was delivered or cancelled, or never scheduled"
-    return Problem(404, "unknown", what, "$.id")
+add_changes(routes, "messages", whole=True)

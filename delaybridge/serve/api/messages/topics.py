@@ -10,9 +10,10 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.accept.destination import parse_destination
+from delaybridge.client.surface import TABLE
 from delaybridge.client.topics import MOST_RECEIVED, check_receiving
 from delaybridge.errors import MessageError
-from delaybridge.message import PULL, Answer
+from delaybridge.message import PULL
 from delaybridge.serve.api.messages.shapes import as_text
 from delaybridge.serve.http.disconnect import Ending
 from delaybridge.serve.http.endpoint import Reply
@@ -118,7 +119,7 @@ class Poll:
         with seats.seat(call.tenant, call.digest) if self._wait_s else nullcontext():
             found = await self._found(ending)
         if found and ending.has_ended:
-            await self._call.client.release(found)
+            await call.verb("topics.release")(found)
             return
         text = _encode(TopicMessages([_shape(one) for one in found]))
         headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
@@ -146,7 +147,9 @@ class Poll:
 
     async def _look(self) -> list[ReceivedMessage]:
         asked = self._asked
-        return await self._call.client.receive(self._topic, limit=asked.max, ttr=asked.ttr)
+        receive = self._call.verb("topics.receive")
+        found: list[ReceivedMessage] = await receive(self._topic, limit=asked.max, ttr=asked.ttr)
+        return found
 
 
 @routes(f"POST {_PATH}:receive", "Receive messages of a topic", body=Wanted, answer=TopicMessages)
@@ -164,22 +167,27 @@ async def receive(call: Call) -> Poll | Reply:
     return Poll(call, wait_ms)
 
 
-@routes(f"POST {_PATH}:finish", "Finish received messages", body=Finished, answer=GivenResults)
-async def finish(call: Call) -> Reply:
-    """Say that received messages are done: they do not come again."""
-    return _results(call, await call.client.finish(_pairs(call)))
+def _add(verb: str, body: type[Finished]) -> None:
+    """The route of a verb of received messages: the other fields of the body are its arguments."""
+    row, further = TABLE[f"topics.{verb}"], body.__struct_fields__[1:]
+
+    async def handler(call: Call) -> GivenResults:
+        given = {name: getattr(call.body, name) for name in further}
+        answers = await call.verb(f"topics.{verb}")(_pairs(call), **given)
+        both = zip(call.body.items, answers, strict=True)
+        return GivenResults([GivenResult(one.id, answer.value) for one, answer in both])
+
+    handler.__doc__ = _TEXTS[verb]
+    routes(f"POST {_PATH}:{verb}", row.help, scope=row.scope, body=body)(handler)
 
 
-@routes(f"POST {_PATH}:extend", "Extend received messages", body=Extended, answer=GivenResults)
-async def extend(call: Call) -> Reply:
-    """Have received messages for longer."""
-    return _results(call, await call.client.extend(_pairs(call), ttr=call.body.ttr))
-
-
-@routes(f"POST {_PATH}:release", "Release received messages", body=Released, answer=GivenResults)
-async def release(call: Call) -> Reply:
-    """Give received messages back."""
-    return _results(call, await call.client.release(_pairs(call), delay=call.body.delay))
+_TEXTS = {
+    "finish": "Say that received messages are done: they do not come again.",
+    "extend": "Have received messages for longer.",
+    "release": "Give received messages back.",
+}
+for verb, body in (("finish", Finished), ("extend", Extended), ("release", Released)):
+    _add(verb, body)
 
 
 def _pairs(call: Call) -> list[tuple[str, str]]:
@@ -189,11 +197,6 @@ def _pairs(call: Call) -> list[tuple[str, str]]:
         what = f"{len(items)} items; give 1 to {MOST_RECEIVED}"
         raise Problem(422, "bad_items", what, "$.items")
     return [(one.id, one.receipt) for one in items]
-
-
-def _results(call: Call, answers: list[Answer]) -> Reply:
-    both = zip(call.body.items, answers, strict=True)
-    return Reply(GivenResults([GivenResult(one.id, answer.value) for one, answer in both]))
 
 
 def _shape(one: ReceivedMessage) -> TopicMessage:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from delaybridge import __version__
-from delaybridge.serve.http.endpoint import Scope
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.operate.views.transfer import Difference, checked, contents, differences, write
-from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading

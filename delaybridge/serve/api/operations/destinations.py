@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.surface import TABLE
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.operate.views.described import place_data
-from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
@@ -82,24 +83,23 @@ async def all_places(call: Call) -> Any:
     return {"items": items, "more": found.more}
 
 
-@routes(
-    f"POST {_ONE}:pause", "Pause a destination", scope=Scope.ADMIN, is_audited=True,
-    answer=PlaceState,
-)  # fmt: skip
-async def pause(call: Call) -> Any:
-    """Publish nothing to a destination: what falls due waits, in order."""
-    await call.site.client.pause(call.path["destination"])
-    return await show(call)
+def _add(verb: str, text: str) -> None:
+    """The route of a verb that takes only the destination."""
+    row = TABLE[f"destinations.{verb}"]
+
+    async def handler(call: Call) -> Any:
+        await call.verb(f"destinations.{verb}")(call.path["destination"])
+        return await show(call)
+
+    handler.__doc__ = text
+    routes(
+        f"POST {_ONE}:{verb}", row.help, scope=row.scope, is_audited=row.is_audited,
+        answer=PlaceState,
+    )(handler)  # fmt: skip
 
 
-@routes(
-    f"POST {_ONE}:resume", "Resume a destination", scope=Scope.ADMIN, is_audited=True,
-    answer=PlaceState,
-)  # fmt: skip
-async def resume(call: Call) -> Any:
-    """End a pause; a pause of its exchange or broker stays."""
-    await call.site.client.resume(call.path["destination"])
-    return await show(call)
+_add("pause", "Publish nothing to a destination: what falls due waits, in order.")
+_add("resume", "End a pause; a pause of its exchange or broker stays.")
 
 
 @routes(
@@ -112,7 +112,7 @@ async def purge(call: Call) -> Purged:
     if call.body.confirm != place:
         what = f"write {place[:80]!r} once more; nothing was done"
         raise Problem(422, "not_confirmed", what, "$.confirm")
-    answers = await call.site.client.purge(place)
+    answers = await call.site.client.destinations.purge(place)
     return Purged({answer.value: count for answer, count in answers.items()})
 
 
@@ -135,7 +135,7 @@ async def put(call: Call) -> Any:
         raise MessageError("unknown_field", "retry.dead_letter", "give it beside retry")
     if wanted.dead_letter is not None:
         plan["dead_letter"] = wanted.dead_letter
-    await call.site.client.set_rule(
+    await call.site.client.destinations.set_rule(
         call.path["destination"], rate=wanted.rate, spread=wanted.spread, retry=plan or None
     )
     return await show(call)
@@ -148,6 +148,6 @@ async def put(call: Call) -> Any:
 async def delete(call: Call) -> Any:
     """Remove the rule of a destination, also its pause."""
     client, place = call.site.client, call.path["destination"]
-    await client.resume(place)
-    await client.set_rule(place)
+    await client.destinations.resume(place)
+    await client.destinations.set_rule(place)
     return await show(call)

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import printable
 from delaybridge.operate.doctor.finding import FAIL, Finding
-from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.urls import redact_text

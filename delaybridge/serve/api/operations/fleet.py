@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.serve.api.description.typed import object_of
-from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.fleet.announcements import IngestInfo, WorkerInfo

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
-from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.shared.audit import AuditQuery, records
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import all_jobs

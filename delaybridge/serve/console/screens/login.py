@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.access.sessions import KEPT_S, is_foreign
 from delaybridge.serve.console.page import refusal, shown
 from delaybridge.serve.console.snapshot import Snapshot
-from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.serve.api.messages.ledger import shown
 from delaybridge.serve.api.messages.shapes import StoredMessage
@@ -17,7 +18,7 @@ from delaybridge.serve.console.page import ConsolePage, refusal
 from delaybridge.serve.console.rendering import link, segment
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.console.timeline import gaps_of, steps_of
-from delaybridge.serve.http.endpoint import Reply, Scope
+from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
@@ -97,7 +98,7 @@ async def _read(call: Call) -> StoredMessage:
     try:
         found: Stored | None = await client.get(id, key=call.query.key)
         if found is None:
-            found = next(iter(await client.quarantined(id)), None)
+            found = next(iter(await client.dead.quarantined(id)), None)
         # The size and the digest of a body are for all; who may see more is asked by those above.
         item = await shown(call._replace(may=Scope.ADMIN), id, found)
     except MessageError as exc:  # no message can have this id

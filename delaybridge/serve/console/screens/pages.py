@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.console import assets
 from delaybridge.serve.console.page import refusal
 from delaybridge.serve.console.screens import (
@@ -20,7 +21,7 @@ from delaybridge.serve.console.screens import (
     system,
     tail,
 )
-from delaybridge.serve.http.endpoint import Endpoint, Reply, Scope
+from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 

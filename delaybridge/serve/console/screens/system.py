@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from delaybridge.client.verbs import Scope
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
 from delaybridge.serve.api.operations.configuration import settings_in_force
 from delaybridge.serve.api.operations.doctor import checked
@@ -16,7 +17,6 @@ from delaybridge.serve.api.operations.storefacts import facts_of
 from delaybridge.serve.console.bodies import is_kept_by_fields
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.snapshot import snapshots_of
-from delaybridge.serve.http.endpoint import Scope
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.urls import redact_text
