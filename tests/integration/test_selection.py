@@ -226,4 +226,7 @@ async def test_the_asyncio_client_does_the_same(
             a async for page in mine.select(Selection()) for a in await mine.cancel_many(page)
         ]
         assert answers == [Answer.CANCELLED] * 9
-        assert await mine.kick_many(["m0"]) + await mine.discard_many(["m0"]) == ["unknown"] * 2
+        assert (
+            await mine.dead.kick_many(["m0"]) + await mine.dead.discard_many(["m0"])
+            == ["unknown"] * 2
+        )
