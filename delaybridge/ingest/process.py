@@ -20,8 +20,6 @@ from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.storing import EntryStore
-from delaybridge.operate.metrics.counts import MOST_DESTINATIONS
-from delaybridge.operate.metrics.reports import ProcessReport
 from delaybridge.publish import PublishOptions
 from delaybridge.scan.leases.fleet import NameTaken
 from delaybridge.settings.routes import Route, parse_routes
@@ -32,19 +30,28 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import command, keys, replies
 from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.open_namespace import wait_for_namespace
+from delaybridge.worker.parts import MakeParts, Part, no_parts
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.reload import changed_brokers, reread
-from delaybridge.worker.service import Background, Identity, OnReport, Service, end, run, until
+from delaybridge.worker.service import (
+    Background,
+    Identity,
+    OnReport,
+    ProcessReport,
+    Service,
+    end,
+    run,
+    until,
+)
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.2, 10.0)  # pause before a failed ingest is restarted: first, longest
 # The steps of a drain, as shares of scan.drain_timeout_s.
 _STOPPING = 0.9  # store the messages already read
 _LEAVING = 0.05  # remove the announcement
+_MOST_SOURCES = 200  # in a report
 KINDS = ("rabbitmq", "kafka")
 
 
@@ -109,11 +116,11 @@ class Ingester(Service):
         identity: Identity,
         routes: Sequence[Route],
         kinds: Collection[str] = KINDS,
+        parts: Sequence[Part] = (),
     ) -> None:
-        """kinds: of the brokers to read from, also after a reload."""
-        super().__init__()
+        """kinds: of the brokers to read from, also after a reload. parts: what it does besides."""
+        super().__init__(parts)
         self.settings, self.identity, self._kinds = settings, identity, kinds
-        self.emit = Listeners()
         self._options = options_of(settings, routes)
         self._changed = asyncio.Event()  # the state of a source: announced at once
         self._ingests: dict[str, Ingest] = {}
@@ -123,8 +130,7 @@ class Ingester(Service):
         """Read until stopped. Raises only errors that a restart cannot mend."""
         self._make_store()
         self._background = Background()
-        beats = [Broadcast(self.settings.namespace, self.identity, self.emit)]
-        self.pulse = Pulse(self._store, beats)
+        self.pulse = Pulse(self._store, self.parts)
         try:
             if not await wait_for_namespace(self._store, self._calls, "producer", self):
                 return
@@ -166,7 +172,8 @@ class Ingester(Service):
             return
         old, self.settings = self.settings, taken
         before, self._options = self._options, options_of(taken, check(taken))
-        kinds, self._calls.kinds = self._calls.kinds, kinds_of(taken.brokers)
+        kinds = self._calls.kinds
+        self._calls.brokers_changed(taken.brokers)
         is_same_ingest = (old.ingest, old.tenants) == (taken.ingest, taken.tenants)
         all_change = not is_same_ingest or kinds != self._calls.kinds
         changed = changed_brokers(old, taken)
@@ -180,18 +187,11 @@ class Ingester(Service):
 
     def report(self) -> ProcessReport:
         """Its totals, and the state of its sources."""
-        totals, histograms = self.emit.counts.copy()
         read = [counts for ingest in self._ingests.values() for counts in ingest.counts]
-        return ProcessReport(
-            totals,
-            histograms,
-            sources={
-                each.source: (each.state, each.lag, len(each.faults))
-                for each in read[:MOST_DESTINATIONS]
-            },
-            is_draining=self.stopping.is_set(),
-            awaits=self.awaits,
-        )
+        sources = {
+            each.source: (each.state, each.lag, len(each.faults)) for each in read[:_MOST_SOURCES]
+        }
+        return super().report()._replace(sources=sources)
 
     def _start_keepers(self) -> None:
         for name in self._options.keys() - self._keepers.keys():
@@ -275,8 +275,8 @@ class Ingester(Service):
 def run_ingest(
     settings: Settings,
     *,
-    routes: Sequence[Route],
     kinds: Collection[str] = KINDS,
+    parts: MakeParts = no_parts,
     name: str | None = None,
     ignore: Iterable[signal.Signals] = (),
     on_start: Callable[[Identity], None] = lambda identity: None,
@@ -285,4 +285,5 @@ def run_ingest(
     """Ingest in this process until SIGTERM or Ctrl-C, then drain; a second one ends it at once."""
     identity = Identity.of_this_process(name)
     on_start(identity)
-    run(Ingester(settings, identity, routes, kinds), ignore=ignore, on_report=on_report)
+    routes, made = routes_of(settings, kinds), parts(settings, identity)
+    run(Ingester(settings, identity, routes, kinds, made), ignore=ignore, on_report=on_report)

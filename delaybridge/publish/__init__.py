@@ -82,7 +82,7 @@ class Publisher(Protocol):
 
     @property
     def name(self) -> str:
-        """The broker's name."""
+        """The broker's name in the settings."""
 
     @property
     def unavailable(self) -> str | None:

@@ -29,7 +29,7 @@ class GuardedPublisher:
 
     @property
     def name(self) -> str:
-        """The broker's name."""
+        """The broker's name in the settings."""
         return self._made.name
 
     @property
@@ -64,7 +64,7 @@ class GuardedPublisher:
         return {} if asked is None else await asked()
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line for people, without secrets."""
         return self._made.describe()
 
     async def close(self, timeout_s: float) -> None:

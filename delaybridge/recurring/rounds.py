@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from delaybridge.errors import NotDurable, StoreError
-from delaybridge.events import Emit, RecurringFailed, RunsMade
+from delaybridge.events import RecurringFailed, RunsMade
 from delaybridge.recurring import stored
 from delaybridge.recurring.repair import mend_looks
 from delaybridge.recurring.runs import AT_ONCE, Made, RunMaking
-from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import RedisCommand, plain
-from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.parts import Part, RunView
 
 _Taken = tuple[int, Sequence[stored.DefinitionEntry]]  # and when, in epoch ms
 _log = logging.getLogger("delaybridge")
@@ -25,8 +25,8 @@ _MEND_BEATS = 60
 _NAMED = 10
 
 
-class RecurringRuns:
-    """A part of the pulse. While nothing is to be looked at, it costs one short script a second.
+class RecurringRuns(Part):
+    """While nothing is to be looked at, it costs one short script a second.
 
     Any number of workers may do this. Whoever takes a definition has 1.5 s for it; after that
     another one takes it, and each run is made once nevertheless.
@@ -34,8 +34,13 @@ class RecurringRuns:
 
     name = "recurring"
 
-    def __init__(self, store: AsyncStore, calls: Calls, emit: Emit) -> None:
-        self._store, self._calls, self._emit = store, calls, emit
+    def join(self, listeners: Listeners) -> None:
+        """Keep them, to tell of the runs."""
+        self._emit = listeners
+
+    def begin(self, run: RunView) -> None:
+        """Make the runs of this namespace until `close`."""
+        self._store, self._calls = run.store, run.calls
         self._making: asyncio.Task[None] | None = None
         self._closed = False
         self.agree = True  # whether they were those of the ledger, when it was asked last
@@ -68,7 +73,7 @@ class RecurringRuns:
             self.agree = found is not None and number >= found.definitions
         return taken if self.agree and not isinstance(taken, Exception) else None
 
-    def take(self, replies: Sequence[Any]) -> None:
+    def take_replies(self, replies: Sequence[Any]) -> None:
         """Begin to make the runs of the definitions that were taken."""
         if (taken := self._taken(replies)) is None:
             return

@@ -72,7 +72,7 @@ class Brokers:
 
     @property
     def configured(self) -> dict[str, Broker]:
-        """Those of the settings."""
+        """The brokers that the settings name."""
         return {name: broker for name, broker in self.by_name.items() if name != PULL}
 
     def retire(self, brokers: Collection[Broker], lanes: Collection[Lane]) -> None:

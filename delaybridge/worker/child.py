@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -20,13 +20,9 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
-from delaybridge.ingest.process import run_ingest
-from delaybridge.operate.metrics.reports import ProcessReport
 from delaybridge.scan.leases.fleet import NameTaken
-from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
-from delaybridge.worker.service import Identity, OnReport
-from delaybridge.worker.worker import run_one
+from delaybridge.worker.service import Identity, OnReport, ProcessReport
 
 _log = logging.getLogger("delaybridge")
 _spawn = multiprocessing.get_context("spawn")
@@ -37,14 +33,16 @@ _PR_SET_PDEATHSIG = 1
 class ChildSpec:
     """The work of one child; it is pickled.
 
-    process_name: for `ps` and logs. name: of the worker in the fleet. routes: the sources that it
-    ingests; a child without any scans. exit_code, prepare: as for `processes.run`.
+    process_name: for `ps` and logs. name: of the process in the fleet. work: `run_one`, or the like
+    of another service, with what the child cannot know. ingests: it is not a worker. exit_code:
+    maps an error that ended it and that a restart cannot mend to the exit code. prepare: run first,
+    for logging.
     """
 
     process_name: str
     name: str | None
-    routes: Sequence[Route]
-    burst: bool
+    work: Callable[..., None]
+    ingests: bool
     exit_code: Callable[[BaseException], int]
     prepare: Callable[[], None]
 
@@ -126,17 +124,15 @@ def _work(
         if said.is_last or not _unread(pipe):
             report("report", said)
 
-    common: dict[str, Any] = {
-        "on_report": offer if settings.metrics.port else None,
-        "name": spec.name,
-        "ignore": [signal.SIGINT],
-        "on_start": partial(report, "identity"),
-    }
     try:
-        if spec.routes:
-            run_ingest(settings, routes=spec.routes, **common)
-        else:
-            run_one(settings, burst=spec.burst, on_token=partial(report, "token"), **common)
+        spec.work(
+            settings,
+            name=spec.name,
+            ignore=[signal.SIGINT],
+            on_start=partial(report, "identity"),
+            on_report=offer if settings.metrics.port else None,
+            **({} if spec.ingests else {"on_token": partial(report, "token")}),
+        )
     except (DelayBridgeError, NameTaken) as exc:
         _log.error("%s", exc, extra={"event": "worker_failed", "fields": {"reason": str(exc)}})
         code = spec.exit_code(exc)

@@ -1,26 +1,18 @@
 """The rules of destinations that a worker obeys: read before it claims anything, then each second.
 
 A change is also told on the wake channel. What cannot be read changes nothing: the rules known
-before stay in force, so no error resumes a destination that is paused. With a ledger nor does a
-Redis that was wiped, or came back older: until its rules agree with the ledger, of what it has only
-pauses are obeyed, besides the rules known before.
+before stay in force, so no error resumes a destination that is paused.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-import msgspec
-
 from delaybridge.errors import StoreUnavailable, printable
-from delaybridge.ledger.sql.rows import RULE, Control, ControlName
-from delaybridge.store.namespace import ledger_agreement, rules
-from delaybridge.store.namespace.ledger_agreement import Agreement
-from delaybridge.store.namespace.rule_fields import field_and_place
+from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rules import NO_RULES, Rule, Rules
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
@@ -29,47 +21,35 @@ from delaybridge.worker.eventlog import say
 _SHOWN_CHARS = 200
 _SHOWN_PLACES = 10
 _TOLD_ANSWERS = 3
-_NOTHING: Mapping[ControlName, Control] = {}
-_UNREAD_S = 10.0  # a pause may have come and been lost since
 
 
 class Destinations:
-    """A part of the pulse. on_change: called with the rules whenever they have changed.
-
-    asked: how often they were asked for. agree: whether those that were read last were those of
-    the ledger, if there is one. known: whether they agreed once, and were read ever since.
-    """
+    """A part of the pulse. asked: how often the rules were asked for."""
 
     name = "destinations"
 
-    def __init__(
-        self,
-        namespace: str,
-        *,
-        has_ledger: bool = False,
-        unrecorded: Mapping[ControlName, Control] = _NOTHING,
-    ) -> None:
-        """unrecorded: changes that the ledger lacks, and Redis may have lost."""
-        self._unrecorded = unrecorded
-        self._namespace, self._has_ledger = namespace, has_ledger
-        self.agree = self.known = not has_ledger
-        self._read_s = -inf
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
         self.rules: Rules = NO_RULES
-        self.on_change: Callable[[Rules], None] = lambda rules: None
+        self._on_change: Callable[[Rules], None] = lambda rules: None
         self.asked = self._taken = 0
         self._stored: Mapping[bytes, bytes] | None = {}  # None: others are in force
         self._error = ""
-        self._told = 0  # answers for which somebody may have changed the rules
-        self._eased: Sequence[str] = ()  # places whose pause or rate went, and nobody said so yet
+        self._told = 0  # answers in which the rules may have been changed
+        self._eased: Sequence[str] = ()  # places whose pause or rate went, untold so far
 
-    def told(self) -> None:
-        """Somebody said that the rules have changed."""
+    def expect_change(self) -> None:
+        """The wake channel says that the rules have changed."""
         self._told = _TOLD_ANSWERS
+
+    def follow(self, on_change: Callable[[Rules], None]) -> None:
+        """Call this with the rules whenever they have changed from now on."""
+        self._on_change = on_change
 
     async def read(self, store: AsyncStore) -> None:
         """Read them now. Raises StoreUnavailable if Redis does not answer."""
         replies = await store.run_each(self.commands())
-        self.take(replies)
+        self.take_replies(replies)
         for reply in replies:
             if isinstance(reply, StoreUnavailable):
                 raise reply
@@ -78,77 +58,49 @@ class Destinations:
         """What reads them; the reply knows when they were asked for."""
         self.asked += 1
         number, read = self.asked, rules.read(self._namespace)
-        asked = [
-            RedisCommand(
-                read.name, read.keys, read.args,
-                lambda reply: (number, read.parse(reply)), is_plain=True,
-            )
-        ]  # fmt: skip
-        return ledger_agreement.watched(self._namespace, asked) if self._has_ledger else asked
+        numbered = RedisCommand(
+            read.name, read.keys, read.args,
+            lambda reply: (number, read.parse(reply)), is_plain=True,
+        )  # fmt: skip
+        return [numbered]
 
-    def take(self, replies: Sequence[Any]) -> None:
+    def take_replies(self, replies: Sequence[Any]) -> None:
         """Obey the rules in the reply, unless a later question was answered already."""
-        found = None
-        if self._has_ledger:
-            found, replies = ledger_agreement.agreed(replies)
         (reply,) = replies
         if isinstance(reply, Exception):
-            self.known = not self._has_ledger
             self._unreadable(reply)
-            return
+        elif (stored := self._newest(reply)) is not None:
+            self._obey(stored)
+
+    def _newest(self, reply: tuple[int, Mapping[bytes, bytes]]) -> Mapping[bytes, bytes] | None:
+        """What a reply says; None: a later question was answered already."""
         number, stored = reply
         if number < self._taken:
-            return
+            return None
         self._taken = number
-        if self._has_ledger:
-            self._compare(found, stored)
-        if not self.agree:
-            self._obey_pauses(stored)
-            return
+        return stored
+
+    def _obey(self, stored: Mapping[bytes, bytes]) -> None:
+        """Obey these rules, and say what has changed."""
         self._say_lost()
         if stored == self._stored and not self._error:
             return
         self._error = ""
         self._stored = stored
         before, self.rules = self.rules, rules.understood(stored, self.rules)
-        self._keep_paused()
+        self._keep_known()
         if self.rules.odd != before.odd:
             self._say_odd()
         if self.rules.by_place != before.by_place:
             self._eased = _eased(before, self.rules)
-            self._say_changed()
-            self.on_change(self.rules)
+            self._changed()
 
-    def _compare(self, found: Agreement | None, stored: Mapping[bytes, bytes]) -> None:
-        before_s, self._read_s = self._read_s, time.monotonic()
-        self.agree = found is not None and len(stored) >= found.rules
-        self.known = self.agree or (self.known and self._read_s - before_s < _UNREAD_S)
+    def _keep_known(self) -> None:
+        """Keep in force what Redis may have lost of the rules known before; here nothing is."""
 
-    def _obey_pauses(self, stored: Mapping[bytes, bytes]) -> None:
-        """Of rules that may be of the past: their pauses."""
-        known = dict(self.rules.by_place)
-        for place, rule in rules.understood(stored).by_place.items():
-            if rule.paused and not known.get(place, Rule()).paused:
-                known[place] = msgspec.structs.replace(
-                    known.get(place, Rule()), paused=True, paused_ms=rule.paused_ms
-                )
-        if known != self.rules.by_place:
-            self.rules, self._stored = self.rules._replace(by_place=known), None
-            self._say_changed()
-            self.on_change(self.rules)
-
-    def _keep_paused(self) -> None:
-        """What this worker knows to be paused stays so, until the ledger knows it, too.
-
-        Somebody who did not know it may have compared them.
-        """
-        kept = dict(self.rules.by_place)
-        for each in self._unrecorded.values():
-            place = field_and_place(each.name)[1].decode(errors="backslashreplace")
-            if each.kind == RULE and each.is_paused and not kept.get(place, Rule()).paused:
-                kept[place] = msgspec.structs.replace(kept.get(place, Rule()), paused=True)
-        if kept != self.rules.by_place:
-            self.rules, self._stored = self.rules._replace(by_place=kept), None
+    def _changed(self) -> None:
+        self._say_changed()
+        self._on_change(self.rules)
 
     def _unreadable(self, error: Exception) -> None:
         if not isinstance(error, StoreUnavailable) and str(error) != self._error:
@@ -157,7 +109,7 @@ class Destinations:
             say(logging.ERROR, "rules_unreadable", reason=self._error[:_SHOWN_CHARS], hint=hint)
 
     def _say_lost(self) -> None:
-        """Say what was eased at an earlier answer, if nobody told of it: a failover lost the rule.
+        """Say what was eased at an earlier answer and was not announced: a failover lost the rule.
 
         A worker may see a change just before it is told of it.
         """

@@ -138,7 +138,7 @@ class EventLog:
             found.leases.append((event.bucket,))
 
     def flush(self) -> None:
-        """Log the sums now."""
+        """Log now what was summed up."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -184,7 +184,7 @@ def _to_log(level: int, event: str, fields: dict[str, Any]) -> None:
 
 
 def text_of(fields: Mapping[str, Any]) -> str:
-    """Fields as `key=value` text."""
+    """Fields as text: `key=value`, separated by spaces."""
     return " ".join(f"{name}={_text(value)}" for name, value in fields.items() if name != "leases")
 
 
@@ -215,5 +215,5 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def name_of(kind: type[Event]) -> str:
-    """`LeaseLost` is `lease_lost`."""
+    """An event's name in the log: `LeaseLost` is `lease_lost`."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")

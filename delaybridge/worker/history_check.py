@@ -1,9 +1,9 @@
 """The past: what a worker remembers of its buckets, to notice that Redis has forgotten it.
 
 A Redis that is restored from an older snapshot, or a replica that was behind and took over, has
-lower turns and counters than a worker saw there before: `marks` only ever grows. The sampler reads
-those of the buckets held once a second, and a taken lease has a turn of its own, higher than any
-before. A namespace whose record is gone, or is another one, was wiped.
+lower turns and counters than a worker saw there before: they only ever grow. Those of the buckets
+held are read once a second, and a taken lease has a turn of its own, higher than any before. A
+namespace whose record is gone, or is another one, was wiped.
 
 With a ledger all of it is rebuilt, but for messages without a row: these are remembered, too.
 """
@@ -14,15 +14,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreWentBack
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.namespace import history_alarm, registry
+from delaybridge.store.namespace import history_alarm, marks, registry
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.marks import UNKNOWN, Marks, turn_of
 from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import Bucket
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
@@ -31,33 +32,53 @@ _SURE_BEATS = 3
 _RECENT_BEATS = 60  # what Redis had in them may be lost; after a loss, leases are taken again first
 
 
+class WatchedRun(NamedTuple):
+    """The run of a scanner whose leases are watched. birth: of the namespace.
+
+    sessions: returns the leases held; held: the buckets of these whose node answered lately.
+    on_lost: called with a session whose bucket went back, and why: nothing that it claimed may be
+    published. on_wiped: called when the namespace's record is gone, or is another one. rowless:
+    with a ledger, how many messages of a bucket were not in it when they were compared.
+    """
+
+    birth: str
+    sessions: Callable[[], Iterable[Session]]
+    held: Callable[[], Iterable[Bucket]]
+    on_lost: Callable[[Session, str], None]
+    on_wiped: Callable[[], None]
+    rowless: Callable[[], Mapping[int, int]] | None = None
+
+
+_NO_RUN = WatchedRun("", tuple, tuple, lambda session, reason: None, lambda: None)
+
+
 class Past:
     """A part of the pulse, which a worker keeps when its scanner starts again.
 
-    sessions: returns the leases held; marks: theirs, as read in this beat. on_lost: called with a
-    session whose bucket went back, and why: nothing that it claimed may be published. on_wiped:
-    called when the namespace's record is gone, or is another one. known: the last marks, by bucket.
-    rowless: with a ledger, how many messages of a bucket were not in it when they were compared.
+    marks: of the buckets held, as read in this beat; of one whose marks cannot be read, none.
+    known: the last marks, by bucket. doubt: buckets that went back, and were not compared with the
+    ledger since.
     """
 
     name = "past"
 
     def __init__(self, namespace: str, worker: str, instance: str, emit: Emit) -> None:
         self._namespace, self._who, self._emit = namespace, (worker, instance), emit
-        self.birth = ""
-        self.sessions: Callable[[], Iterable[Session]] = tuple
-        self.marks: Callable[[], Mapping[int, Marks]] = dict
-        self.on_lost: Callable[[Session, str], None] = lambda session, reason: None
-        self.on_wiped: Callable[[], None] = lambda: None
-        self.rowless: Callable[[], Mapping[int, int]] | None = None
+        self._run = _NO_RUN
+        self.marks: dict[int, Marks] = {}
         self.known: dict[int, Marks] = {}
-        self.doubt: set[int] = set()  # went back, and not compared with the ledger since
+        self.doubt: set[int] = set()
         self._asked: dict[int, Session] = {}
+        self._read: list[int] = []  # the buckets whose marks were asked for
         self._rowless = deque[Mapping[int, int]](maxlen=_RECENT_BEATS)  # of the last beats
         self._missing = 0  # beats in a row without the namespace's record
         self._ended: list[Session] = []  # their leases are to be released
         self._went_back: dict[int, Marks] = {}  # what was known of those whose lease tells it
         self._untold: dict[int, Setback] = {}  # Redis has not taken them yet
+
+    def begin(self, run: WatchedRun) -> None:
+        """Watch the leases of this run from now on."""
+        self._run = run
 
     def taken(self, bucket: int, token: str | None) -> None:
         """A lease was taken (None: it ended). Its turn is new, unless Redis has gone back."""
@@ -75,28 +96,39 @@ class Past:
             self.known[bucket] = now
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
-        """A look at the namespace's record; what is to be kept, and leases to be released."""
-        self._asked = {session.bucket.number: session for session in self.sessions()}
+        """A look at the namespace's record, and at the marks of the buckets held; what is to be
+        kept, and leases to be released.
+        """
+        self._asked = {session.bucket.number: session for session in self._run.sessions()}
+        held = list(self._run.held())
+        self._read = [bucket.number for bucket in held]
         ended, self._ended = self._ended, []
         return [
             registry.read_birth(self._namespace),
+            *(marks.read(bucket) for bucket in held),
             *(history_alarm.note(self._namespace, each) for each in self._untold.values()),
-            # An older Redis may know their leases, and nobody could take these buckets meanwhile.
+            # An older Redis may know their leases, so that no worker could take these buckets.
             *(session.bucket.release(session.token) for session in ended),
         ]
 
-    def take(self, replies: Sequence[Any]) -> None:
+    def take_replies(self, replies: Sequence[Any]) -> None:
         """Compare with what was known."""
-        birth, *kept = replies
+        birth, *others = replies
+        found_marks, kept = others[: len(self._read)], others[len(self._read) :]
+        self.marks = {
+            number: each
+            for number, each in zip(self._read, found_marks, strict=True)
+            if isinstance(each, Marks)
+        }
         for bucket, reply in zip(list(self._untold), kept, strict=False):
             if not isinstance(reply, Exception):
                 del self._untold[bucket]
         if isinstance(birth, Exception):
             return
-        if birth is None or birth[1] != self.birth:
+        if birth is None or birth[1] != self._run.birth:
             self._missing += 1
             if self._missing >= _SURE_BEATS:
-                self.on_wiped()
+                self._run.on_wiped()
             return
         self._missing = 0
         found = self._with_rest(dict(self._setbacks()))
@@ -107,7 +139,7 @@ class Past:
             self._emit(StoreWentBack(buckets=sorted(found), missing=missing, reason=reason))
 
     def _setbacks(self) -> Iterator[tuple[int, Setback]]:
-        for bucket, now in self.marks().items():
+        for bucket, now in self.marks.items():
             session = self._asked.get(bucket)
             # Of a session that has ended meanwhile, the answer may be older than what is known.
             if session is not None and session.alive:
@@ -122,7 +154,7 @@ class Past:
         before = self.known.get(bucket, now)
         if before.fell_to(now):
             self.doubt.add(bucket)
-            self.on_lost(session, "Redis went back to an older state")
+            self._run.on_lost(session, "Redis went back to an older state")
             self._ended.append(session)
             return self._went_back.pop(bucket, before), max(now.turn, 0)
         taken = self._went_back.pop(bucket, None)
@@ -136,10 +168,10 @@ class Past:
 
     def _with_rest(self, found: dict[int, Setback]) -> dict[int, Setback]:
         """These with what the ledger lacks; what there is of that now is remembered."""
-        if self.rowless is None:
+        if self._run.rowless is None:
             return found
         had = self._had() if found else {}
-        now = self.rowless().items()
+        now = self._run.rowless().items()
         self._rowless.append({n: each for n, each in now if each and n in self._asked})
         return {n: each._replace(rowless=had.get(n, 0)) for n, each in found.items()}
 
@@ -166,7 +198,7 @@ class Past:
 
 
 async def refuse_wiped(store: AsyncStore, namespace: str) -> None:
-    """Raise StoreWiped if a worker saw that the namespace was wiped and nobody has cleared it.
+    """Raise StoreWiped if a worker saw that the namespace was wiped, until that is cleared.
 
     StoreUnavailable if Redis does not answer.
     """

@@ -1,9 +1,8 @@
-"""The listeners of a process' events: its log, its counts, and whoever joins them."""
+"""The listeners of a process' events: its log, and whoever joins them."""
 
 from __future__ import annotations
 
 from delaybridge.events import Emit, Event
-from delaybridge.operate.metrics.counts import Counts
 from delaybridge.worker.eventlog import EventLog
 
 
@@ -11,8 +10,8 @@ class Listeners:
     """An `Emit` that passes each event on to every listener, in the order in which they joined."""
 
     def __init__(self) -> None:
-        self.log, self.counts = EventLog(), Counts()
-        self._all: list[Emit] = [self.log, self.counts]
+        self.log = EventLog()
+        self._all: list[Emit] = [self.log]
 
     def __call__(self, event: Event) -> None:
         for listener in self._all:

@@ -11,15 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
+from typing import Protocol
 
 from delaybridge.errors import StoreError
-from delaybridge.ingest.process import routes_of
-from delaybridge.operate.metrics.reports import ProcessReports
-from delaybridge.operate.metrics.serving import served
-from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.verbs import Bucket
@@ -27,53 +23,46 @@ from delaybridge.store.redis.store import Store
 from delaybridge.worker.child import Child, ChildSpec
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.reload import reread
-from delaybridge.worker.service import terminal_closed
-from delaybridge.worker.worker import run_one
+from delaybridge.worker.service import ProcessReport, terminal_closed
 
 _STEADY_S = 5.0  # a child that ran for longer is replaced at once
 _PAUSES_S = (0.0, 0.5, 2.0, 5.0, 10.0)  # before a child is replaced, by its failures
 
 
+class ChildReports(Protocol):
+    """What collects the reports of the processes, by their names."""
+
+    def put(self, name: str, report: ProcessReport) -> None:
+        """The process of this name says so now."""
+
+    def ended(self, name: str, *, crashed: bool) -> None:
+        """The process of this name has ended; another may take its name."""
+
+
 def run(
     settings: Settings,
+    specs: Sequence[ChildSpec],
     *,
-    processes: int = 1,
-    name: str | None = None,
-    burst: bool = False,
-    routes: Sequence[Route] = (),
-    exit_code: Callable[[BaseException], int],
-    prepare: Callable[[], None] = lambda: None,
+    reports: ChildReports | None = None,
+    check: Callable[[Settings], object] = lambda settings: None,
 ) -> int:
-    """Scan in this many processes until SIGTERM or Ctrl-C; returns the exit code, 0 if drained.
+    """Run these until SIGTERM or Ctrl-C; returns the exit code, 0 if they drained.
 
-    routes: sources that one further process ingests meanwhile. exit_code: maps an error that ended
-    a child and that a restart cannot mend to the exit code. prepare: run first in each child, for
-    logging. Both are pickled.
+    check: raises ConfigError to refuse settings that were changed.
     """
-
-    is_alone = processes == 1 and not routes
-
-    def spec(process_name: str, suffix: int | str, routes: Sequence[Route] = ()) -> ChildSpec:
-        child_name = name if name is None or is_alone else f"{name}-{suffix}"
-        return ChildSpec(process_name, child_name, routes, burst, exit_code, prepare)
-
-    specs = [spec(f"worker-{number}", number) for number in range(processes)]
-    if routes:
-        specs.append(spec(f"ingest-{processes}", "ingest", routes))
-    with served(settings, [each.process_name for each in specs]) as reports:
-        if is_alone and reports is None:
-            run_one(settings, name=name, burst=burst)
-            return 0
-        # A scrape takes milliseconds of an interpreter: not of one that has messages to publish.
-        return _Parent(settings, specs, reports).run()
+    return _Parent(settings, specs, reports, check).run()
 
 
 class _Parent:
     def __init__(
-        self, settings: Settings, specs: Sequence[ChildSpec], reports: ProcessReports | None
+        self,
+        settings: Settings,
+        specs: Sequence[ChildSpec],
+        reports: ChildReports | None,
+        check: Callable[[Settings], object],
     ) -> None:
         self._settings, self._specs, self._reports = settings, specs, reports
-        self._ingests = any(spec.routes for spec in specs)
+        self._check = check
         self._children: list[Child] = []
         self._replacements: list[tuple[float, Child]] = []  # with the time to start each
         self._signals = 0
@@ -136,7 +125,7 @@ class _Parent:
         if not self._reload_asked or self._signals:
             return
         self._reload_asked = False
-        taken = reread(self._settings, routes_of if self._ingests else lambda settings: None)
+        taken = reread(self._settings, self._check)
         if taken is None:
             return
         self._settings = taken
@@ -174,10 +163,7 @@ class _Parent:
         pause_s = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
         died = {"pid": child.process.pid, "code": code, "restart_in_s": pause_s}
         say(logging.ERROR, "worker_died", **died)
-        spec = child.spec
-        if spec.routes:
-            spec = replace(spec, routes=routes_of(self._settings))
-        replacement = Child(spec, failures=failures, is_replacement=True)
+        replacement = Child(child.spec, failures=failures, is_replacement=True)
         self._replacements.append((time.monotonic() + pause_s, replacement))
 
     def _start_replacements(self) -> None:
@@ -194,7 +180,7 @@ class _Parent:
             return
         store = Store(self._settings.redis.url, timeout_s=self._settings.redis.timeout_s)
         leaves = registry.announce(
-            namespace, who.name, who.instance, ttl_ms=0, ingests=bool(child.spec.routes)
+            namespace, who.name, who.instance, ttl_ms=0, ingests=child.spec.ingests
         )
         try:
             # Not through `Calls.open`, which would create a namespace that was wiped again.

@@ -27,7 +27,7 @@ _CHARS = 200
 _OFF_S = 0.05  # a phase is corrected if it is off by more
 
 
-class Part(Protocol):
+class Beating(Protocol):
     """Something that asks Redis once a second. name: for the log."""
 
     name: str
@@ -35,7 +35,7 @@ class Part(Protocol):
     def commands(self) -> Commands:
         """The commands of this beat; none if nothing is to be asked."""
 
-    def take(self, replies: Sequence[Any]) -> None:
+    def take_replies(self, replies: Sequence[Any]) -> None:
         """Take the parsed replies to `commands`, in their order; called unless there were none.
 
         An error stands in its command's place, StoreUnavailable if Redis did not answer: the
@@ -50,7 +50,7 @@ class Pulse:
     While Redis does not answer, a beat takes as long as the store's time-out.
     """
 
-    def __init__(self, store: AsyncStore, parts: Iterable[Part] = ()) -> None:
+    def __init__(self, store: AsyncStore, parts: Iterable[Beating] = ()) -> None:
         """parts: others may be added to the list, and removed, at any time."""
         self.parts = list(parts)
         self._store = store
@@ -93,7 +93,7 @@ class Pulse:
         except TimeoutError:
             pass
 
-    async def _replies(self, asked: Sequence[tuple[Part, Commands]]) -> list[Any]:
+    async def _replies(self, asked: Sequence[tuple[Beating, Commands]]) -> list[Any]:
         """The store's clock, then the replies to all parts."""
         commands = chain.from_iterable(commands for _, commands in asked)
         try:
@@ -112,22 +112,22 @@ class Pulse:
         # What a worker says of itself must not wait for a database.
         return await self._store.run_each(commands, redis_only=True)
 
-    def _commands(self, part: Part) -> Commands:
+    def _commands(self, part: Beating) -> Commands:
         try:
             return part.commands()
         except Exception as exc:
             self._note(part, exc)
             return ()
 
-    def _take(self, part: Part, replies: Sequence[Any]) -> None:
+    def _take(self, part: Beating, replies: Sequence[Any]) -> None:
         error = next((reply for reply in replies if isinstance(reply, Exception)), None)
         try:
-            part.take(replies)
+            part.take_replies(replies)
         except Exception as exc:
             error = exc
         self._note(part, error)
 
-    def _note(self, part: Part, error: Exception | None) -> None:
+    def _note(self, part: Beating, error: Exception | None) -> None:
         """Log an error that was not there at the last beat; or that there is none any more."""
         if isinstance(error, StoreUnavailable):
             return  # whoever needs Redis says `store_silent`

@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Set
+from collections.abc import Set
 from contextlib import suppress
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError, StoreWiped
-from delaybridge.ledger.reconciling.agreeing import agreeing_of
-from delaybridge.ledger.reconciling.reconciling import reconciling_of
 from delaybridge.publish import PublishOptions
-from delaybridge.recurring.rounds import RecurringRuns
 from delaybridge.scan.leases.fleet import Membership
 from delaybridge.scan.leases.lease import LeaseOwner
-from delaybridge.settings.urls import kinds_of
 from delaybridge.store.calls import Calls
 from delaybridge.store.fleet.announcements import DRAIN, RECONNECT
 from delaybridge.store.namespace.rules import Rules
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.worker.alarms import end_alarms
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.pace import CountedPace
-from delaybridge.worker.pulse import Part, Pulse
+from delaybridge.worker.history_check import WatchedRun
+from delaybridge.worker.parts import RunView
+from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.service import end, until
 from delaybridge.worker.shift import Common, Shift, wake_up
 from delaybridge.worker.shifts import Shifts
@@ -47,28 +44,24 @@ _ANNOUNCED = 20  # destinations that are paused
 
 
 class ScanRun:
-    """One run of the shifts, with their brokers, from start to drained or failed."""
+    """One run of the shifts, with their brokers, from start to drained or failed.
+
+    scans: whether it is under way. gave_back: whether every lease that it took was given back.
+    """
 
     def __init__(self, worker: Worker, store: AsyncStore, calls: Calls) -> None:
         self._worker, self._store, self._calls = worker, store, calls
         self._settings = worker.settings
         self._destinations = worker.destinations
         self._rules_told = asyncio.Event()
-        self._recurring = RecurringRuns(store, calls, worker.emit)
-        parts: list[Part] = [self._destinations, worker.broadcast, self._recurring, worker.sampler]
-        parts.append(worker.past)  # after the sampler, whose marks it takes
-        self._reconciling = reconciling_of(store, worker.happened)
-        self._agreeing = agreeing_of(worker, store, calls, self._reconciling)
-        if self._agreeing is not None:
-            self._agreeing.definitions_agree = lambda: self._recurring.agree
-            parts.append(self._agreeing)
-        self.pulse = Pulse(store, parts)
-        self._pace = CountedPace(worker.emit.counts)
+        self.scans, self.gave_back = False, worker.gave_back
+        # The past comes before the parts, which take its marks.
+        self.pulse = Pulse(store, [self._destinations, worker.past, *worker.parts])
         lease, who = self._settings.lease, worker.identity
         dedup_ms = round(self._settings.publish.dedup_window_s * 1000)
         self._owner = LeaseOwner(
             who.name, lease.ttl_ms, lease.renew_ms, self._on_token, dedup_ms,
-            has_ledger=self._reconciling is not None,
+            has_ledger=worker.ledger is not None,
         )  # fmt: skip
         self._fleet = Membership(
             store, calls, worker.emit,
@@ -79,22 +72,23 @@ class ScanRun:
             renew_ms=lease.renew_ms,
         )  # fmt: skip
         self._shifts = Shifts(store, calls, self._make_shift)
-        silent_s = (lease.ttl_ms + lease.renew_ms) / 2000
-        worker.past.birth, worker.past.sessions = calls.birth, self._shifts.sessions
-        worker.past.marks = lambda: worker.sampler.marks
-        worker.past.on_lost, worker.past.on_wiped = self._shifts.lost, self._wiped
         self._is_wiped = asyncio.Event()
-        self._join_ledger()
-        worker.sampler.held = lambda: self._shifts.answering(silent_s)
+        self._begin_parts()
         self._brokers: Brokers
 
-    def _join_ledger(self) -> None:
-        if self._reconciling is not None:
-            past, drift = self._worker.past, self._reconciling.drift
-            past.rowless = lambda: {n: each.compared.without_row for n, each in drift.items()}
-            self._reconciling.sessions = self._shifts.sessions
-            self._reconciling.doubt = past.doubt
-            self._reconciling.marks = lambda: self._worker.sampler.marks
+    def _begin_parts(self) -> None:
+        worker, shifts, lease = self._worker, self._shifts, self._settings.lease
+        silent_s = (lease.ttl_ms + lease.renew_ms) / 2000
+        held = partial(shifts.answering, silent_s)
+        view = RunView(self._store, self._calls, worker.past, shifts.sessions, held)
+        rowless = None if worker.ledger is None else worker.ledger.rowless
+        worker.past.begin(
+            WatchedRun(
+                self._calls.birth, shifts.sessions, held, shifts.lost, self._is_wiped.set, rowless
+            )
+        )
+        for part in worker.parts:
+            part.begin(view)
 
     def _make_shift(self, node: str, nodes: int) -> Shift:
         common = Common(
@@ -106,16 +100,13 @@ class ScanRun:
             lambda: self._destinations.rules,
             on_change=self._fleet.changed,
             on_moved=self._moved,
-            ledger=self._agreeing,
+            ledger=None if self._worker.ledger is None else self._worker.ledger.side,
         )
         return Shift(common, node, nodes, len(self._calls.buckets))
 
     def _on_token(self, bucket: int, token: str | None) -> None:
         self._worker.past.taken(bucket, token)
         self._worker.on_token(bucket, token)
-
-    def _wiped(self) -> None:
-        self._is_wiped.set()
 
     async def _until_wiped(self) -> None:
         await self._is_wiped.wait()
@@ -131,7 +122,7 @@ class ScanRun:
             report=self._shifts.report,
             on_change=self._broker_changed,
         )
-        self._destinations.on_change = self._rules_changed
+        self._destinations.follow(self._rules_changed)
         await self._work()
 
     async def _work(self) -> None:
@@ -146,27 +137,23 @@ class ScanRun:
                 self._follow_rules(),
                 self.pulse.run(),
                 self._until_wiped(),
-                *self._reconciling_tasks(),
+                *chain.from_iterable(part.tasks() for part in self._worker.parts),
             )
         ]
-        self._worker.current_run = self
+        self.scans = True
         watchdog = Watchdog(self._beat_s, self._settings.lease.ttl_ms * 3 / 1000)
         try:
             await until(asyncio.create_task(self._ended()), work)
             await until(asyncio.create_task(self._drain()), work)
         finally:
-            self._worker.current_run = None
+            self.scans = False
             watchdog.stop()
             await self._close()
             await end(work)
             await self._shifts.end()
-            await self._recurring.close()
+            for each in self._worker.parts:
+                await each.close()
             await self.pulse.last_beat()
-
-    def _reconciling_tasks(self) -> list[Coroutine[Any, Any, None]]:
-        if (found := self._agreeing) is None:
-            return []
-        return [*found.tasks(self._settings.ledger), end_alarms(self._store, self._calls.namespace)]
 
     def _beat_s(self) -> float:
         return max(self._fleet.beat_s, self._shifts.beat_s)
@@ -187,19 +174,16 @@ class ScanRun:
         rules = self._destinations.rules.by_place
         paused = (place for place, rule in rules.items() if rule.paused)
         about |= {"brokers": self._brokers.announced(), "paused": [*islice(paused, _ANNOUNCED)]}
-        about |= {"instance": self._worker.identity.instance, "pace": self._pace_announced()}
-        if self._agreeing is not None:
-            about["ledger"] = self._agreeing.announced()
+        about |= {"instance": self._worker.identity.instance, "pace": self._pace()}
+        for part in self._worker.parts:
+            part.announce(about)
         about |= self._shifts.announced() | {"failing": self.pulse.announced()}
         return json.dumps(about).encode()
 
-    def _pace_announced(self) -> dict[str, Any]:
+    def _pace(self) -> dict[str, Any]:
         waiting = self._shifts.reported()["unconfirmed"]
         unconfirmed = {name: waiting[name] for name in islice(self._brokers.configured, _ANNOUNCED)}
-        return self._pace.announced() | {
-            "ahead_ms": self._fleet.ahead_ms,
-            "unconfirmed": unconfirmed,
-        }
+        return {"ahead_ms": self._fleet.ahead_ms, "unconfirmed": unconfirmed}
 
     def reported(self) -> dict[str, Any]:
         """The fields of this worker's report that tell of its scanner."""
@@ -209,7 +193,6 @@ class ScanRun:
             "buckets": tuple(session.bucket.number for session in self._shifts.sessions()),
             "brokers": {name: broker.publisher.unavailable for name, broker in brokers},
             "scanned_s": self._beat_s(),
-            "ledger": None if self._agreeing is None else self._agreeing.announced(),
             **said,
         }
 
@@ -218,7 +201,7 @@ class ScanRun:
         self._settings = self._worker.settings
         if names:
             replaced = self._brokers.change(self._settings.brokers, names)
-            self._calls.kinds = kinds_of(self._settings.brokers)
+            self._calls.brokers_changed(self._settings.brokers)
             self._brokers.retire(replaced, self._shifts.brokers_changed(names))
             self._broker_changed()
 
@@ -234,7 +217,7 @@ class ScanRun:
                 self._fleet.changed()
                 self._rules_told.set()
             elif text == "destinations":
-                self._destinations.told()
+                self._destinations.expect_change()
                 self._rules_told.set()
             elif text == "fleet":
                 self._fleet.changed()
@@ -258,7 +241,9 @@ class ScanRun:
         while True:
             await self._rules_told.wait()
             self._rules_told.clear()
-            self._destinations.take(await self._store.run_each(self._destinations.commands()))
+            self._destinations.take_replies(
+                await self._store.run_each(self._destinations.commands())
+            )
 
     def _rules_changed(self, rules: Rules) -> None:
         """Obey them now, and announce what is paused."""
@@ -306,8 +291,8 @@ class ScanRun:
         try:
             async with asyncio.timeout(left_s if self._worker.stopping.is_set() else None):
                 await self._shifts.release_all()
-            self._worker.gave_back = True
+            self.gave_back = True
         except (StoreError, TimeoutError) as exc:
-            self._worker.gave_back = False
+            self.gave_back = False
             reason = str(exc) or "redis: no answer"
             say(logging.WARNING, "leases_not_released", reason=reason, hint="they run out")

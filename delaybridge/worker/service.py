@@ -12,18 +12,49 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from delaybridge import __version__, tracing
-from delaybridge.operate.metrics.reports import ProcessReport
+from delaybridge.histogram import Histogram
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.parts import Part
 
 _log = logging.getLogger("delaybridge")
 _ABORTED = 130
 _GARBAGE_THRESHOLD = 50_000  # objects
 _REPORT_S = 1.0
+
+
+class ProcessReport(NamedTuple):
+    """What a process says of itself; it is pickled.
+
+    totals, histograms: what it counted, by metric and labels. buckets: those that it holds.
+    brokers: of a worker, name -> why it is unavailable, None if it is available; unconfirmed:
+    name -> messages that it has. held: (destination, cause) -> messages that wait as an operator
+    wants it; parked_ms: the due time of the earliest message that is parked for another reason.
+    sources: of an ingest process, name -> (state, lag, number of faults). scanned_s: when a worker
+    last looked after its leases, on the monotonic clock of this host. ledger: what a worker
+    announces of it; None: it has none. awaits: why it has not begun: it lacks the namespace's
+    record. is_draining: it was told to stop.
+    """
+
+    totals: Mapping[tuple[str, ...], int] = {}
+    histograms: Mapping[tuple[str, ...], Histogram] = {}
+    buckets: Collection[int] = ()
+    brokers: Mapping[str, str | None] = {}
+    unconfirmed: Mapping[str, int] = {}
+    held: Mapping[tuple[str, str], int] = {}
+    parked_ms: float | None = None
+    sources: Mapping[str, tuple[str, int | None, int]] = {}
+    scanned_s: float | None = None
+    ledger: Mapping[str, Any] | None = None
+    awaits: str = ""
+    is_draining: bool = False
+    is_last: bool = False
+
 
 OnReport = Callable[[ProcessReport], None]
 
@@ -46,7 +77,7 @@ class Identity:
 
 
 class Service:
-    """The work of a process. left_behind: what happens to undrained work, for the log.
+    """The work of a process, with its parts. left_behind: what happens to undrained work.
 
     awaits: why it has not begun yet: the namespace cannot be opened; empty: it has.
     """
@@ -54,8 +85,12 @@ class Service:
     left_behind = ""
     awaits = ""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[Part] = ()) -> None:
         self.stopping = asyncio.Event()
+        self.emit = Listeners()
+        self.parts = parts
+        for part in parts:
+            part.join(self.emit)
 
     async def work(self) -> None:
         """Work until `stopping` is set, then finish the work in progress."""
@@ -70,11 +105,14 @@ class Service:
         self.stopping.set()
 
     async def reload(self) -> None:
-        """Apply changed settings."""
+        """Apply the settings that have changed."""
 
     def report(self) -> ProcessReport:
         """What it says of itself, for metrics and health probes."""
-        return ProcessReport()
+        said: dict[str, Any] = {"is_draining": self.stopping.is_set(), "awaits": self.awaits}
+        for part in self.parts:
+            part.report(said)
+        return ProcessReport(**said)
 
     async def pause(self, pause_s: float) -> None:
         """Wait for `pause_s` seconds, or until stopped."""

@@ -143,7 +143,7 @@ class Shifts:
             scanner.report(ours, outcome)
 
     def ring(self) -> None:
-        """Wake all scanners."""
+        """Wake the scanners of all shifts."""
         for shift in self._all:
             shift.alarm.ring()
 
@@ -190,7 +190,7 @@ class Shifts:
         return all(scanner.is_idle() for scanner in self._scanners())
 
     def sessions(self) -> Iterator[Session]:
-        """All leases held."""
+        """The leases that all shifts hold."""
         return (s for shift in self._all for s in shift.leases.sessions.values())
 
     def lost(self, session: Session, reason: str) -> None:

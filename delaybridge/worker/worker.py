@@ -6,30 +6,25 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from delaybridge.backoff import Backoff
 from delaybridge.errors import ConfigError, NotDrained, StoreUnavailable, StoreWiped
 from delaybridge.events import ScannerFailed, StoreSilent
-from delaybridge.ledger.reconciling.happened import Happened
-from delaybridge.ledger.sql.rows import Control, ControlName
-from delaybridge.operate.metrics.reports import ProcessReport
-from delaybridge.operate.metrics.sampler import Sampler
 from delaybridge.scan.leases.fleet import NameTaken
 from delaybridge.scan.leases.lease import OnToken
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.history_check import Past, refuse_wiped
-from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.open_namespace import make_again, wait_for_namespace
+from delaybridge.worker.parts import LedgerPart, MakeParts, Part, no_parts
 from delaybridge.worker.reload import changed_brokers, reread
 from delaybridge.worker.scan_run import ScanRun
-from delaybridge.worker.service import Identity, OnReport, Service, run
+from delaybridge.worker.service import Identity, OnReport, ProcessReport, Service, run
 
 _log = logging.getLogger("delaybridge")
 _RESTART_S = (0.1, 10.0)  # pause before a failed scanner is restarted: first, longest
@@ -47,30 +42,26 @@ class Worker(Service):
         self,
         settings: Settings,
         identity: Identity,
+        parts: Sequence[Part] = (),
         *,
         burst: bool = False,
         on_token: OnToken = lambda bucket, token: None,
     ) -> None:
-        """burst: end when nothing is due.
+        """parts: what it does besides, in this order. burst: end when nothing is due.
 
         on_token: called with (bucket, token) for each lease taken, with (bucket, None) at its end.
         """
-        super().__init__()
+        super().__init__(parts)
         self.settings, self.identity, self.on_token = settings, identity, on_token
         self.burst = burst
-        self.emit = Listeners()
-        self.unrecorded: dict[ControlName, Control] = {}  # what the ledger has not taken yet
-        self.destinations = Destinations(
-            settings.namespace, has_ledger=settings.has_ledger, unrecorded=self.unrecorded
-        )
-        self.broadcast = Broadcast(settings.namespace, identity, self.emit)
-        who = identity.name, identity.instance
-        self.sampler = Sampler(settings.namespace, *who, self.emit.counts)
-        self.emit.join(self.sampler)
-        self.past = Past(settings.namespace, *who, self.emit)
-        self.happened = Happened(identity.name)
-        self.gave_back = True  # whether every lease that it took was given back
-        self.current_run: ScanRun | None = None
+        self.ledger = next((each for each in parts if isinstance(each, LedgerPart)), None)
+        if settings.has_ledger and self.ledger is None:
+            what = "ledger: this worker was started without the package's part delaybridge.ledger"
+            raise ConfigError(f"durability: {what}; start it with: delaybridge scan")
+        rules = Destinations(settings.namespace)
+        self.destinations = rules if self.ledger is None else self.ledger.destinations
+        self.past = Past(settings.namespace, identity.name, identity.instance, self.emit)
+        self._run: ScanRun | None = None
         self._backoff = Backoff(*_RESTART_S, steady_s=STEADY_S)
         self._name_free_s: float | None = None  # when a dead owner's name is free, monotonic
 
@@ -111,11 +102,18 @@ class Worker(Service):
 
     def report(self) -> ProcessReport:
         """Its totals, and what its scanner has and lacks."""
-        totals, histograms = self.emit.counts.copy()
-        run = self.current_run
-        is_draining = self.stopping.is_set()
-        said = ProcessReport(totals, histograms, is_draining=is_draining, awaits=self.awaits)
+        said, run = super().report(), self.current_run
         return said if run is None else said._replace(**run.reported())
+
+    @property
+    def current_run(self) -> ScanRun | None:
+        """The run that scans now; None while one begins or ends."""
+        return self._run if self._run is not None and self._run.scans else None
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether every lease that it took was given back."""
+        return self._run is None or self._run.gave_back
 
     async def _run_once(self, store: AsyncStore, calls: Calls) -> None:
         """Scan until stopped, or until the scanner fails; then wait before the next run."""
@@ -138,7 +136,8 @@ class Worker(Service):
     async def _scan_until_wiped(self, store: AsyncStore, calls: Calls) -> None:
         """Scan until stopped; a wiped namespace is made again, if there is a ledger."""
         try:
-            await ScanRun(self, store, calls).run()
+            self._run = ScanRun(self, store, calls)
+            await self._run.run()
         except StoreWiped:
             await self.past.tell_wiped(store)
             if store.recorder is None:
@@ -169,6 +168,7 @@ class Worker(Service):
 def run_one(
     settings: Settings,
     *,
+    parts: MakeParts = no_parts,
     name: str | None = None,
     burst: bool = False,
     ignore: Iterable[signal.Signals] = (),
@@ -182,7 +182,8 @@ def run_one(
     """
     identity = Identity.of_this_process(name)
     on_start(identity)
-    worker = Worker(settings, identity, burst=burst, on_token=on_token)
+    made = parts(settings, identity)
+    worker = Worker(settings, identity, made, burst=burst, on_token=on_token)
     run(worker, ignore=ignore, on_report=on_report)
     if not worker.gave_back:
         raise NotDrained("redis did not answer: leases were not released; they will expire")

@@ -14,7 +14,7 @@ import redis as redis_py
 from delaybridge import Client
 from delaybridge.store.protocol import keys
 from tests.rigs.command_line import Run
-from tests.rigs.crew import CALM, Arrived, Crew
+from tests.rigs.crew import CALM, Arrived, Crew, ledger_part
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
 from tests.servers.postgres import PostgresServer
@@ -161,10 +161,10 @@ async def test_a_worker_that_knows_of_a_pause_records_it_though_redis_and_the_da
             await crew.client.schedule(PAUSED, b"x", delay="1h", id="stays")
             await asyncio.to_thread(database.stop)
             await crew.client.destinations.pause(PAUSED)
-            await until_async(lambda: crew.workers["w"].unrecorded, "the worker has seen it")
+            await until_async(lambda: ledger_part(crew).unrecorded, "the worker has seen it")
             with admin(server) as connection:
                 connection.flushall()
-            await until_async(lambda: crew.workers["w"].destinations.agree is False)
+            await until_async(lambda: ledger_part(crew).destinations.agree is False)
             await asyncio.to_thread(database.start)
 
             async def is_back() -> bool:

@@ -32,7 +32,7 @@ from delaybridge.store.protocol.recorder import Ledger, open_recorder
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.bucket_session import copy_of, new_session
-from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew, ledger_part
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.postgres import PostgresServer
@@ -123,7 +123,7 @@ async def test_what_was_delivered_during_an_outage_before_a_wipe_does_not_come_a
 ) -> None:
     """Also if buckets are taken before the database is back, and wait for it."""
     await deliver_during_an_outage(crew, arrived, database, w=CALM)
-    number, happened = bucket_of(b"later0", BUCKETS), crew.workers["w"].happened
+    number, happened = bucket_of(b"later0", BUCKETS), ledger_part(crew).happened
     with redis_py.Redis.from_url(server.url) as connection:
         record = connection.hget(keys.bucket_key(crew.namespace, number, "messages"), "later0")
     step = Step("later0", IN_FLIGHT, DEAD, 1, "w", number, error="unroutable")
@@ -148,7 +148,7 @@ async def test_nor_does_it_if_another_worker_rebuilds_its_bucket(
 ) -> None:
     await deliver_during_an_outage(crew, arrived, database, a=CALM, b=CALM)
     asked, done = asyncio.Event(), asyncio.Event()
-    first, second = (crew.workers[name].happened for name in "ab")
+    first, second = (ledger_part(crew, name).happened for name in "ab")
     announce = Membership._announce
 
     async def announce_later(self: Membership) -> Fleet | None:  # so the other gets all buckets
@@ -268,7 +268,7 @@ async def test_a_wipe_while_the_ledger_is_told_makes_nothing_come_twice(
     await wiped.wait()
     await crew.client.schedule(TO, b"x", delay=0.1, id="marker")  # makes the namespace again
     await arrived.all(["x", "marker"])
-    happened = crew.workers["w"].happened
+    happened = ledger_part(crew).happened
     await until_async(lambda: not happened.messages, "the ledger has both")
     await in_redis(crew, 0)
     assert arrived.twice == []

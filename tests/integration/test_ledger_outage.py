@@ -29,7 +29,7 @@ from delaybridge.store.protocol.keys import bucket_of
 from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.worker import history_check
 from delaybridge.worker.service import Identity
-from tests.rigs.crew import BUCKETS, Arrived, Crew
+from tests.rigs.crew import BUCKETS, Arrived, Crew, ledger_part
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async
@@ -270,7 +270,7 @@ async def test_a_lease_that_is_lost_during_its_comparison_ends_only_its_session(
                 doubt.add(1)
                 (session,) = (s for s in run._shifts.sessions() if s.bucket.number == 1)
                 run._shifts.lost(session, "this test ends it")
-                run._reconciling._forget_sessions()
+                ledger_part(crew)._reconciling._forget_sessions()
         return found
 
     monkeypatch.setattr(reconciling, "restore_missing", restored)

@@ -17,7 +17,7 @@ from delaybridge.ledger.reconciling.silence import Silence
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.keys import bucket_of
 from tests.rigs.controls_site import PLACE, ControlsSite
-from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew, ledger_part
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
 
@@ -125,7 +125,7 @@ async def test_what_it_was_told_last_is_told_again_after_a_silence(
     await arrived.all(ids)
     await states_are(ledger, published=20)
     ledger.ask(LIVE)
-    crew.workers["w"].happened.silence.begins(LedgerUnavailable("this test"))
+    ledger_part(crew).happened.silence.begins(LedgerUnavailable("this test"))
     await states_are(ledger, published=20)
     assert arrived.twice == []
     await crew.stop()
@@ -154,7 +154,7 @@ async def test_a_ledger_that_takes_some_and_refuses_the_rest_does_not_answer(
     ledger.ask(FULL_SQLITE if is_sqlite else FULL)
     await arrived.all(await crew.schedule(20, seconds=0.1))
     await until_async(lambda: len(refusals) >= 3, "it is asked again")
-    assert "full_disk" in crew.workers["w"].happened.silence.reason
+    assert "full_disk" in ledger_part(crew).happened.silence.reason
     assert caplog.text.count("ledger_silent") == 1
     assert "ledger_answers" not in caplog.text
     ledger.ask("DROP TRIGGER full_disk" if is_sqlite else NOT_FULL)

@@ -255,7 +255,7 @@ async def test_all_that_is_changed_during_an_outage_is_remembered_not_just_the_f
     with database_down(site):
         _ = [site.client.destinations.pause(f"kafka:{number}") for number in range(230)]
         for _ in "ab":
-            agreeing.take(site.store.run_each(agreeing.commands()))
+            agreeing.take_replies(site.store.run_each(agreeing.commands()))
             with pytest.raises(LedgerUnavailable):
                 await agreeing._record()
     assert len(unrecorded) == 230

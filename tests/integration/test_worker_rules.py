@@ -139,10 +139,10 @@ async def test_rules_are_known_again_after_redis_was_away(namespace: str, arrive
 def test_a_later_answer_is_not_undone_by_an_earlier_one(namespace: str) -> None:
     destinations = Destinations(namespace)
     heard: list[rules.Rules] = []
-    destinations.on_change = heard.append
+    destinations.follow(heard.append)
     ((first,), (second,)) = destinations.commands(), destinations.commands()
-    destinations.take([second.parse([PLACE.encode(), PAUSED])])
-    destinations.take([first.parse([])])
+    destinations.take_replies([second.parse([PLACE.encode(), PAUSED])])
+    destinations.take_replies([first.parse([])])
     assert destinations.rules.by_place[PLACE].paused and len(heard) == 1
 
 
@@ -155,21 +155,21 @@ def test_a_rule_that_is_eased_and_nobody_says_so_is_a_warning(
 
     def answer(*stored: bytes) -> None:
         (command,) = destinations.commands()
-        destinations.take([command.parse(stored)])
+        destinations.take_replies([command.parse(stored)])
 
     before, after = rules
     for _ in range(5):
         answer(PLACE.encode(), before)
     if told == "before":
-        destinations.told()
+        destinations.expect_change()
         answer(PLACE.encode(), before)  # asked for earlier
     answer(PLACE.encode(), after)
     if told == "after":
-        destinations.told()
+        destinations.expect_change()
     for _ in range(3):
         answer(PLACE.encode(), after)
     for stricter in (before, after, before):  # told of, and a stricter rule needs not be
-        destinations.told()
+        destinations.expect_change()
         answer(PLACE.encode(), stricter)
     lost = [each for each in caplog.messages if each.startswith("rules_lost")]
     assert len(lost) == (told == "never")

@@ -335,7 +335,7 @@ MUTANTS = [
         "tests/unit/test_pulse.py",
     ),
     Mutant(
-        "tail: the first beat", "delaybridge/worker/broadcast.py",
+        "tail: the first beat", "delaybridge/operate/parts/broadcast.py",
         "self._lines, self._dropped, self._number = [], 0, self._number + 1",
         "self._lines, self._dropped = [], 0",
         "nobody sees that lines are missing",

@@ -15,7 +15,9 @@ import pytest
 from delaybridge.client import AsyncClient
 from delaybridge.errors import LedgerUnavailable, StoreUnavailable
 from delaybridge.events import Event
+from delaybridge.ledger.reconciling.part import WorkerLedger
 from delaybridge.message import Delivery, Message, new_id
+from delaybridge.operate.parts.lists import worker_parts
 from delaybridge.publish import memory
 from delaybridge.settings.settings import Settings
 from delaybridge.store.redis.store import AsyncStore
@@ -164,7 +166,7 @@ class Crew(AbstractAsyncContextManager):
             environ={},
         )
         identity = Identity.of_this_process(name)
-        worker = Worker(settings, identity, burst=burst)
+        worker = Worker(settings, identity, worker_parts(settings, identity), burst=burst)
         worker.emit.join(self.events.append)
         self.workers[name] = worker
         self.tasks[name] = asyncio.create_task(_work(worker))
@@ -229,3 +231,10 @@ class Crew(AbstractAsyncContextManager):
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         await self.client.close()
         await self.store.close()
+
+
+def ledger_part(crew: Crew, name: str = "w") -> WorkerLedger:
+    """A worker's side of the ledger."""
+    found = crew.workers[name].ledger
+    assert isinstance(found, WorkerLedger)
+    return found

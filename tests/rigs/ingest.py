@@ -13,6 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
 from delaybridge.ingest.process import Ingester, routes_of
+from delaybridge.operate.parts.lists import ingest_parts, worker_parts
 from delaybridge.settings.settings import Settings
 from delaybridge.store.fleet.announcements import SourceInfo
 from delaybridge.store.protocol.stored import Stored
@@ -57,10 +58,13 @@ class Entrance(AbstractAsyncContextManager):
 
     def ingest(self, *kinds: str) -> asyncio.Task[None]:
         routes = routes_of(self.settings, kinds)
-        return self._start(Ingester(self.settings, _someone(), routes))
+        who = _someone()
+        parts = ingest_parts(self.settings, who)
+        return self._start(Ingester(self.settings, who, routes, parts=parts))
 
     def scan(self) -> asyncio.Task[None]:
-        return self._start(Worker(self.settings, _someone()))
+        who = _someone()
+        return self._start(Worker(self.settings, who, worker_parts(self.settings, who)))
 
     def _start(self, service: Service) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(service.work())

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from delaybridge.errors import LedgerUnavailable, StoreError, StoreUnavailable
-from delaybridge.ledger.comparing.reinstating import Agreement, agreed, pages
+from delaybridge.ledger.comparing.reinstating import pages
 from delaybridge.ledger.reconciling import agreeing
+from delaybridge.ledger.reconciling.agreed_rules import AgreedDestinations
 from delaybridge.ledger.reconciling.agreeing import Agreeing
 from delaybridge.ledger.sql.rows import RULE, Control, ControlName
 from delaybridge.recurring.rounds import RecurringRuns
+from delaybridge.store.namespace.ledger_agreement import Agreement, agreed
 from delaybridge.store.namespace.rules import Rule, Rules
-from delaybridge.worker.destinations import Destinations
+from delaybridge.worker.parts import RunView
 
 PAUSED, LIMITED = {"paused": True, "paused_ms": 7}, {"rate": 5}
 GOOD = Agreement("run:1", 1, 0)
@@ -30,72 +32,74 @@ OTHERS = {
 }
 
 
-def replies(found: Destinations, rules: dict[str, Any], before: Any, after: Any) -> list[Any]:
+def replies(found: AgreedDestinations, rules: dict[str, Any], before: Any, after: Any) -> list[Any]:
     _, read, *_ = found.commands()
     flat = [part for name, rule in rules.items() for part in (name, json.dumps(rule))]
     return [before, read.parse([each.encode() for each in flat]), after, {"run_id": "run"}]
 
 
 @pytest.fixture
-def found() -> Destinations:
-    found = Destinations("ns", has_ledger=True)
-    found.take(replies(found, {"kafka:a": PAUSED, "kafka:b": LIMITED}, GOOD, GOOD))
+def found() -> AgreedDestinations:
+    found = AgreedDestinations("ns", {})
+    found.take_replies(replies(found, {"kafka:a": PAUSED, "kafka:b": LIMITED}, GOOD, GOOD))
     assert found.agree
     return found
 
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_until_both_agree_the_rules_known_before_stay_in_force(
-    found: Destinations, what: str
+    found: AgreedDestinations, what: str
 ) -> None:
     known, told = found.rules, list[Rules]()
-    found.on_change = told.append
-    found.take(replies(found, {"kafka:b": {"rate": 9}}, *OTHERS[what]))
+    found.follow(told.append)
+    found.take_replies(replies(found, {"kafka:b": {"rate": 9}}, *OTHERS[what]))
     assert not found.agree
     assert found.rules == known and not told
-    found.take(replies(found, {"kafka:b": {"rate": 9}}, GOOD, GOOD))
+    found.take_replies(replies(found, {"kafka:b": {"rate": 9}}, GOOD, GOOD))
     assert found.rules.by_place == {"kafka:b": Rule(rate=9.0)}
     assert found.agree and len(told) == 1
 
 
 def test_rules_are_known_as_long_as_they_are_read(
-    found: Destinations, monkeypatch: pytest.MonkeyPatch
+    found: AgreedDestinations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a pause may have come meanwhile, and been lost."""
     wiped = replies(found, {}, Agreement(), Agreement())
-    found.take(wiped)
+    found.take_replies(wiped)
     assert found.known and not found.agree
     for unread in ([StoreUnavailable("redis: x")] * 4, []):
         if not unread:
             monkeypatch.setattr(found, "_read_s", found._read_s - 10)
-        found.take(unread or replies(found, {}, Agreement(), Agreement()))
-        found.take(replies(found, {}, Agreement(), Agreement()))
+        found.take_replies(unread or replies(found, {}, Agreement(), Agreement()))
+        found.take_replies(replies(found, {}, Agreement(), Agreement()))
         assert not found.known
-        found.take(replies(found, {}, Agreement("run:2"), Agreement("run:2")))
+        found.take_replies(replies(found, {}, Agreement("run:2"), Agreement("run:2")))
         assert found.known
 
 
-def test_a_pause_is_obeyed_whatever_the_ledger_says(found: Destinations) -> None:
+def test_a_pause_is_obeyed_whatever_the_ledger_says(found: AgreedDestinations) -> None:
     empty = Agreement()
-    found.take(replies(found, {"kafka:b": PAUSED, "kafka:c": PAUSED}, empty, empty))
+    found.take_replies(replies(found, {"kafka:b": PAUSED, "kafka:c": PAUSED}, empty, empty))
     paused = {place for place, rule in found.rules.by_place.items() if rule.paused}
     assert paused == {"kafka:a", "kafka:b", "kafka:c"}
     assert found.rules.by_place["kafka:b"] == Rule(True, 5.0, paused_ms=7)
-    found.take(replies(found, {}, Agreement("run:2"), Agreement("run:2")))
+    found.take_replies(replies(found, {}, Agreement("run:2"), Agreement("run:2")))
     assert not found.rules.by_place
 
 
 def test_a_worker_that_has_just_started_knows_nothing_yet() -> None:
-    found = Destinations("ns", has_ledger=True)
+    found = AgreedDestinations("ns", {})
     assert not found.agree
-    found.take(replies(found, {"kafka:a": PAUSED}, Agreement(), Agreement()))
+    found.take_replies(replies(found, {"kafka:a": PAUSED}, Agreement(), Agreement()))
     assert found.rules.by_place["kafka:a"].paused and not found.agree
 
 
 async def test_no_run_is_made_of_definitions_that_may_be_of_the_past() -> None:
     calls: Any = SimpleNamespace(namespace="ns")
     store: Any = SimpleNamespace(recorder="a ledger")
-    found = RecurringRuns(store, calls, lambda event: None)
+    past: Any = None
+    found = RecurringRuns()
+    found.begin(RunView(store, calls, past, tuple, tuple))
     _, recur, number, _, _ = found.commands()
     taken = recur.parse([7, b"job", b"{}", b""])
     good = Agreement("run:1", 0, 1)
@@ -165,7 +169,7 @@ class Kept:
     async def changed(self, *found: Control) -> None:
         """Redis says that these have changed."""
         self.found = {b"rule:" + each.name: each for each in found}
-        self.agreeing.take([{name: each.changed_ms for name, each in self.found.items()}])
+        self.agreeing.take_replies([{name: each.changed_ms for name, each in self.found.items()}])
         await self.agreeing._record()
 
     async def complete(self, found: Any) -> Any:
@@ -243,15 +247,15 @@ def test_what_only_this_worker_knows_to_be_paused_is_not_eased() -> None:
     """Somebody who did not know it has compared them: for him Redis and the ledger agree."""
     name = RULE, b"paused:kafka:a"
     unrecorded = {name: Control(*name, PAUSE, 5)}
-    found = Destinations("ns", has_ledger=True, unrecorded=unrecorded)
-    found.take(replies(found, {"kafka:a": PAUSED, "kafka:b": LIMITED}, GOOD, GOOD))
+    found = AgreedDestinations("ns", unrecorded)
+    found.take_replies(replies(found, {"kafka:a": PAUSED, "kafka:b": LIMITED}, GOOD, GOOD))
     other = Agreement("run:2")
     for _ in "ab":
-        found.take(replies(found, {}, other, other))
+        found.take_replies(replies(found, {}, other, other))
         assert found.agree
         assert {place: rule.paused for place, rule in found.rules.by_place.items()} == {
             "kafka:a": True
         }
     del unrecorded[name]
-    found.take(replies(found, {}, other, other))
+    found.take_replies(replies(found, {}, other, other))
     assert not found.rules.by_place

@@ -17,8 +17,8 @@ from delaybridge.operate import cli
 from delaybridge.operate.cli.messages import lines
 from delaybridge.operate.terminal import output
 from delaybridge.operate.terminal.failure import Exit
+from delaybridge.operate.terminal.interrupts import interrupts
 from delaybridge.operate.terminal.invocation import Invocation
-from delaybridge.worker.interrupts import interrupts
 from tests.rigs.waiting import DEADLINE_S
 
 NOWHERE = ("--redis", "redis://127.0.0.1:1/0")

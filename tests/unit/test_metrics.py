@@ -18,12 +18,13 @@ from delaybridge.operate.metrics.counts import OTHER, Counts
 from delaybridge.operate.metrics.exposition import OPENMETRICS, TEXT, exposed
 from delaybridge.operate.metrics.gauges import gauges_of
 from delaybridge.operate.metrics.reader import Reading
-from delaybridge.operate.metrics.reports import ProcessReport, ProcessReports
+from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.gauges import Gauges
 from delaybridge.operate.views.tally import DestinationCounts, Tally
 from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.protocol.troubles import Retrying
+from delaybridge.worker.service import ProcessReport
 from tools.metrics_table import table
 
 MOST_DESTINATIONS, LIVE_S = 200, 30.0

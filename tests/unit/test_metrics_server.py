@@ -19,10 +19,11 @@ from delaybridge.operate.metrics import server as server_module
 from delaybridge.operate.metrics import serving
 from delaybridge.operate.metrics.monitor import Monitor
 from delaybridge.operate.metrics.reader import Reading
-from delaybridge.operate.metrics.reports import ProcessReport, ProcessReports
+from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.metrics.server import Response, Server, not_found
 from delaybridge.operate.metrics.serving import served
 from delaybridge.settings.settings import Settings
+from delaybridge.worker.service import ProcessReport
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers.process import free_port
 

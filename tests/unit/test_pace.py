@@ -7,7 +7,7 @@ from typing import Any
 
 from delaybridge.events import LATENESS_BOUNDS_MS, Claimed, Published
 from delaybridge.operate.metrics.counts import Counts
-from delaybridge.worker.pace import CountedPace
+from delaybridge.operate.parts.pace import CountedPace
 
 NOTHING = {
     "published_s": None, "claims_s": None, "claimed": None, "confirm_ms": {}, "late_ms": {},

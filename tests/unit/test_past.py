@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace.history_alarm import Setback, told
 from delaybridge.store.namespace.marks import Marks, parse
 from delaybridge.store.protocol.verbs import Bucket
-from delaybridge.worker.history_check import Past, refuse_wiped
+from delaybridge.worker.history_check import Past, WatchedRun, refuse_wiped
 
 BIRTH = (4, "birth")
 
@@ -27,12 +28,12 @@ class World:
         self.wiped = 0
         self.held: dict[int, Session] = {}
         self.past = Past("ns", "w", "instance", self.events.append)
-        self.past.birth = BIRTH[1]
-        self.read: dict[int, Marks] = {}
-        self.past.sessions = lambda: list(self.held.values())
-        self.past.marks = lambda: self.read
-        self.past.on_lost = self._lost
-        self.past.on_wiped = self._wiped
+        self.begin()
+
+    def begin(self, rowless: Callable[[], Mapping[int, int]] | None = None) -> None:
+        held = lambda: [each.bucket for each in self.held.values()]  # noqa: E731
+        sessions = lambda: [*self.held.values()]  # noqa: E731
+        self.past.begin(WatchedRun(BIRTH[1], sessions, held, self._lost, self._wiped, rowless))
 
     def _lost(self, session: Session, reason: str) -> None:
         session.alive = False
@@ -47,15 +48,15 @@ class World:
         self.past.taken(bucket, token)
 
     def beat(self, birth: Any = BIRTH, **marks: tuple[Any, ...]) -> int:
-        """One beat; how many commands it had. marks: bN=(turn, scheduled, ...)."""
+        """One beat; how many commands it had besides marks. marks: bN=(turn, scheduled, ...)."""
         commands = self.past.commands()
-        self.read = {
-            number: parse([None if each is None else str(each).encode() for each in one])
+        read = [
+            parse([None if each is None else str(each).encode() for each in marks[f"b{number}"]])
             for number in self.held
-            if (one := marks[f"b{number}"])
-        }
-        self.past.take([birth, *[1] * (len(commands) - 1)])
-        return len(commands)
+        ]
+        others = len(commands) - len(read)
+        self.past.take_replies([birth, *read, *[1] * (others - 1)])
+        return others
 
     def alarms(self) -> list[StoreWentBack]:
         return [event for event in self.events if isinstance(event, StoreWentBack)]
@@ -121,8 +122,7 @@ def test_an_answer_about_a_session_that_has_ended_does_not_count(world: World) -
     world.past.commands()
     world.held[0].alive = False
     world.take(0, 6)
-    world.read = {0: Marks(4, 1, 1, 1)}
-    world.past.take([BIRTH])
+    world.past.take_replies([BIRTH, Marks(4, 1, 1, 1)])
     assert world.alarms() == []
 
 
@@ -157,7 +157,7 @@ async def test_with_a_ledger_what_it_lacks_is_told_by_those_who_knew_it(world: W
 
     store: Any = Store()
     rowless = {0: 3, 1: 9}  # of bucket 1 from long ago
-    world.past.rowless = lambda: rowless
+    world.begin(lambda: rowless)
     world.beat(b0=(5, 10, 1, 1))
     rowless[0] = 0  # compared again
     world.beat(b0=(5, 10, 1, 1))

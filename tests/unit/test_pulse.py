@@ -64,7 +64,7 @@ class Asking:
             raise ValueError(f"{self.name} cannot say what it wants")
         return [plain("GET", word) for word in self.words]
 
-    def take(self, replies: Sequence[Any]) -> None:
+    def take_replies(self, replies: Sequence[Any]) -> None:
         self.taken.append(replies)
 
 
@@ -121,7 +121,7 @@ def test_a_part_that_fails_on_its_replies_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, bad, good = Answering(), Asking("bad", "x"), Asking("good", "y")
-    monkeypatch.setattr(bad, "take", lambda replies: 1 / 0)
+    monkeypatch.setattr(bad, "take_replies", lambda replies: 1 / 0)
     beats(Pulse(store, [bad, good]), 3)  # type: ignore[arg-type]
     assert good.taken == [["y"]] * 3
     assert caplog.text.count("pulse_failed part=bad") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from delaybridge.errors import StoreDamaged, StoreError, StoreUnavailable
 from delaybridge.events import Published, Retried
 from delaybridge.operate.metrics.counts import Counts
-from delaybridge.operate.metrics.sampler import Sampler
+from delaybridge.operate.parts.sampler import Sampler
 from delaybridge.store.namespace.marks import Marks
 from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.worker.parts import RunView
 
 SILENT = StoreUnavailable("redis: no answer")
 NO_MARKS = (0, 0, 0)
@@ -26,7 +28,10 @@ class Rig:
         self.counts = Counts()
         self.sampler = Sampler("ns", "w", "i", self.counts, monotonic=lambda: self.now_s)
         self.buckets = [Bucket("ns", number, "birth") for number in buckets]
-        self.sampler.held = lambda: self.buckets
+        self.marks: dict[int, Marks] = {}
+        past: Any = SimpleNamespace(marks=self.marks)
+        nothing: Any = None
+        self.sampler.begin(RunView(nothing, nothing, past, tuple, lambda: self.buckets))
         self.sizes: list[Any] = NONE  # of each bucket: delayed, in flight, parked, dead
 
     def happen(self, event: Any) -> None:
@@ -41,12 +46,13 @@ class Rig:
 
     def beat(self, reply: Any = True, *marks: Any) -> tuple[int, list[Any]]:
         """One beat: the number and the content of the sample that was sent."""
-        record, *looks = self.sampler.commands()
-        sized = (len(looks) - len(self.buckets)) // len(NONE)
+        record, *sizes = self.sampler.commands()
+        sized = len(sizes) // len(NONE)
         assert 0 <= sized <= 64
-        given = marks or [NO_MARKS] * len(self.buckets)
-        read = [Marks(7, *each) if isinstance(each, tuple) else each for each in given]
-        self.sampler.take([reply, *read, *self.sizes * sized])
+        given = zip(self.buckets, marks or [NO_MARKS] * len(self.buckets), strict=True)
+        self.marks.clear()
+        self.marks |= {b.number: Marks(7, *each) for b, each in given if each is not None}
+        self.sampler.take_replies([reply, *self.sizes * sized])
         number, sample = record.args[3], record.args[4]
         assert isinstance(number, int)
         return number, msgspec.msgpack.decode(sample)  # type: ignore[arg-type]
@@ -108,7 +114,7 @@ def test_how_many_messages_are_in_each_state_is_told_with_them() -> None:
 
 def test_messages_are_counted_where_something_may_have_changed_and_in_one_bucket_more() -> None:
     rig = Rig(3, 4, 5)
-    counted = lambda: [c.args[0] for c in rig.sampler.commands()[4::4]]  # noqa: E731
+    counted = lambda: [c.args[0] for c in rig.sampler.commands()[1::4]]  # noqa: E731
     of = lambda *numbers: [f"{{ns:{n}}}:due" for n in numbers]  # noqa: E731
     assert counted() == of(3, 4, 5)  # none is known
     rig.beat()
@@ -122,7 +128,7 @@ def test_messages_are_counted_where_something_may_have_changed_and_in_one_bucket
 
 def test_a_bucket_whose_marks_cannot_be_read_is_left_out() -> None:
     rig = Rig(3, 4)
-    rig.beat(True, StoreError("redis: WRONGTYPE"), (5, 1, 0))
+    rig.beat(True, None, (5, 1, 0))
     assert rig.beat()[1][3] == [4, 5, 1, 0, *NONE]
 
 

@@ -11,10 +11,10 @@ from delaybridge import events
 from delaybridge.errors import StoreUnavailable
 from delaybridge.operate import cli
 from delaybridge.operate.cli.watching.tail import Printer
+from delaybridge.operate.parts.broadcast import Broadcast
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Output
 from delaybridge.store.fleet.event_channel import Beat, Told, publish, read
-from delaybridge.worker.broadcast import Broadcast
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.service import Identity
 
@@ -40,7 +40,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def broadcast(listeners: Listeners) -> Broadcast:
-    return Broadcast("ns", Identity("w", "i", b""), listeners)
+    found = Broadcast("ns", Identity("w", "i", b""))
+    found.join(listeners)
+    return found
 
 
 def beat(broadcast: Broadcast, heard: int | Exception) -> Beat:
@@ -49,7 +51,7 @@ def beat(broadcast: Broadcast, heard: int | Exception) -> Beat:
     assert command.args[0] == "{ns}:events"
     told = read(bytes(command.args[1]).decode())  # type: ignore[arg-type]
     assert told is not None
-    broadcast.take([heard])
+    broadcast.take_replies([heard])
     return told
 
 

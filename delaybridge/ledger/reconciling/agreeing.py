@@ -14,14 +14,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from delaybridge.errors import ConfigError, LedgerUnavailable, StoreError, StoreUnavailable
 from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.reconciling.agreed_rules import AgreedDestinations
 from delaybridge.ledger.reconciling.attempts import Attempts
 from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.reconciling.silence import Silence
-from delaybridge.ledger.recording.recorder import LedgerRecorder, recorder_in
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.ledger.sql.rows import Control, ControlName
 from delaybridge.scan.leases.copy import Copy
 from delaybridge.scan.leases.exits import ExitReport
@@ -30,11 +31,7 @@ from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import RedisCommand, Work
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.worker.destinations import Destinations
 from delaybridge.worker.eventlog import say
-
-if TYPE_CHECKING:
-    from delaybridge.worker.worker import Worker
 
 _EVERY_S = 1.0
 _AGAIN_S = 0.5  # after a comparison that came to no end
@@ -42,26 +39,25 @@ _AT_ONCE = 200  # changes that are recorded in one transaction
 
 
 class Agreeing:
-    """A part of the pulse, and the ledger's side of a scanner before `Reconciling`.
-
-    definitions_agree: whether the definitions were those of the ledger, when it was asked last.
-    """
-
-    name = "agreeing"
+    """Asks with the pulse, and is the ledger's side of a scanner before `Reconciling`."""
 
     def __init__(
         self,
         store: AsyncStore,
         recorder: LedgerRecorder,
         calls: Calls,
-        destinations: Destinations,
+        destinations: AgreedDestinations,
         reconciling: Reconciling,
         unrecorded: dict[ControlName, Control],
+        definitions_agree: Callable[[], bool] = lambda: True,
     ) -> None:
-        """unrecorded: changes that the ledger has not taken, also if Redis has lost them since."""
+        """unrecorded: changes that the ledger has not taken, also if Redis has lost them since.
+
+        definitions_agree: whether the definitions were those of the ledger, when it was asked last.
+        """
         self._store, self._calls, self._recorder = store, calls, recorder
         self._destinations, self._reconciling = destinations, reconciling
-        self.definitions_agree: Callable[[], bool] = lambda: True
+        self._definitions_agree = definitions_agree
         self._agreed = Attempts(self._try_to_agree)
         self._comparing = asyncio.Lock()
         self._times: Mapping[bytes, int] = {}  # of changes that the ledger may lack
@@ -77,8 +73,8 @@ class Agreeing:
         """A look at the changes that the ledger may lack."""
         return [reinstating.unrecorded(self._calls.namespace, _AT_ONCE, after_ms=self._seen_ms)]
 
-    def take(self, replies: Sequence[Any]) -> None:
-        """They are recorded soon."""
+    def take_replies(self, replies: Sequence[Any]) -> None:
+        """What has changed is recorded soon."""
         (found,) = replies
         if not isinstance(found, Exception):
             self._times = found
@@ -147,7 +143,7 @@ class Agreeing:
                     await self._record()
                 if not self._destinations.agree:
                     await self._agree()
-                elif self._unrecorded or not self.definitions_agree():
+                elif self._unrecorded or not self._definitions_agree():
                     # Redis has lost what this worker knows, and another one compared it since.
                     async with self._comparing:
                         await self._reconciling.waiting.ledger.share()
@@ -212,14 +208,3 @@ class Agreeing:
         found = self._reconciling.announced()
         silent = found["silent"] or self._silence.reason[:200]
         return found | {"silent": silent, "lag": found["lag"] + len(self._unrecorded)}
-
-
-def agreeing_of(
-    worker: Worker, store: AsyncStore, calls: Calls, reconciling: Reconciling | None
-) -> Agreeing | None:
-    """That of a worker; None: it has no ledger."""
-    recorder = recorder_in(store.recorder)
-    if recorder is None or reconciling is None:
-        return None
-    kept = worker.destinations, reconciling, worker.unrecorded
-    return Agreeing(store, recorder, calls, *kept)

@@ -38,7 +38,7 @@ from delaybridge.ledger.reconciling.older_ledger import OlderLedger
 from delaybridge.ledger.reconciling.promoting import Promoting
 from delaybridge.ledger.reconciling.rounds import Rounds
 from delaybridge.ledger.reconciling.waiting import WaitingBuckets
-from delaybridge.ledger.recording.recorder import LedgerRecorder, recorder_in
+from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.copy import Copy
 from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
@@ -65,15 +65,26 @@ class Drift(NamedTuple):
 
 
 class Reconciling:
-    """The ledger's side of one worker. marks: of held buckets, as read in the last second."""
+    """The ledger's side of one worker's run."""
 
-    def __init__(self, store: AsyncStore, recorder: LedgerRecorder, happened: Happened) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        recorder: LedgerRecorder,
+        happened: Happened,
+        *,
+        sessions: Callable[[], Iterable[Session]] = tuple,
+        marks: Callable[[], Mapping[int, Marks]] = dict,
+        doubt: set[int] | None = None,
+    ) -> None:
+        """sessions: returns the leases held; marks: theirs, as read in the last second. doubt:
+        buckets that went back, and were not compared since.
+        """
         self._store, self._recorder, self._records = store, recorder, recorder.records
         self._happened, self._worker = happened, happened.worker
         self._cold = recorder.cold
         self._ledger = recorder.ledger
-        self.marks: Callable[[], Mapping[int, Marks]] = dict
-        self.sessions: Callable[[], Iterable[Session]] = tuple
+        self.marks, self.sessions = marks, sessions
         self._known: dict[Session, int] = {}  # the last generation that the ledger has
         self._seen: dict[Session, Marks] = {}  # when it was told last
         self._in_doubt: set[Session] = set()  # whose last `tell` had no answer
@@ -83,7 +94,7 @@ class Reconciling:
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
         self._last: dict[Session, int] = {}  # of what happened, when it was sealed
         self.drift: dict[int, Drift] = {}
-        self.doubt: set[int] = set()  # buckets that went back, and were not compared since
+        self.doubt: set[int] = set() if doubt is None else doubt
         self._verifying: set[Session] = set()
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
         self._turns = asyncio.Semaphore(_VERIFIED_AT_ONCE)
@@ -394,9 +405,3 @@ class Reconciling:
         held = {each.bucket.number for each in self.sessions() if each.alive}
         for bucket in self.drift.keys() - held:  # what differs there, its next owner tells
             del self.drift[bucket]
-
-
-def reconciling_of(store: AsyncStore, happened: Happened) -> Reconciling | None:
-    """The ledger's side of a worker; None: it has no ledger."""
-    recorder = recorder_in(store.recorder)
-    return None if recorder is None else Reconciling(store, recorder, happened)

@@ -31,7 +31,7 @@ from delaybridge.operate.demo.showcase import (
     until_serving,
 )
 from delaybridge.operate.demo.stores import DemoStore, place_at
-from delaybridge.worker.interrupts import interrupts
+from delaybridge.operate.terminal.interrupts import interrupts
 
 __all__ = ["Plan", "run"]
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from delaybridge.errors import StoreError
-from delaybridge.operate.metrics.reports import ProcessReport
 from delaybridge.operate.views.gauges import Gauges, read_gauges
 from delaybridge.operate.views.tally import DestinationCounts
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import Store
+from delaybridge.worker.service import ProcessReport
 
 _TIMEOUT_S = 2.0
 _COUNTED_S = 10.0  # counting by destination costs Redis more than all others: not more often

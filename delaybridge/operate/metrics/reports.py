@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from threading import Lock
-from typing import Any, NamedTuple
 
-from delaybridge.histogram import Histogram
 from delaybridge.operate.metrics.catalog import METRICS
 from delaybridge.operate.metrics.counts import MOST_DESTINATIONS, Capped, Counts, Key
+from delaybridge.worker.service import ProcessReport
 
 LIVE_S = 30.0  # a process that is silent for longer does not live
-
-
-class ProcessReport(NamedTuple):
-    """What a process says of itself; it is pickled.
-
-    totals, histograms: as in `Counts`. buckets: those that it holds. brokers: of a worker, name ->
-    why it is unavailable, None if it is available; unconfirmed: name -> messages that it has.
-    held: (destination, cause) -> messages that wait as an operator wants it; parked_ms: the due
-    time of the earliest message that is parked for another reason.
-    sources: of an ingest process, name -> (state, lag, number of faults). scanned_s: when a worker
-    last looked after its leases, on the monotonic clock of this host. ledger: what a worker
-    announces of it; None: it has none. awaits: why it has not begun: it lacks the namespace's
-    record. is_draining: it was told to stop.
-    """
-
-    totals: Mapping[Key, int] = {}
-    histograms: Mapping[Key, Histogram] = {}
-    buckets: Collection[int] = ()
-    brokers: Mapping[str, str | None] = {}
-    unconfirmed: Mapping[str, int] = {}
-    held: Mapping[tuple[str, str], int] = {}
-    parked_ms: float | None = None
-    sources: Mapping[str, tuple[str, int | None, int]] = {}
-    scanned_s: float | None = None
-    ledger: Mapping[str, Any] | None = None
-    awaits: str = ""
-    is_draining: bool = False
-    is_last: bool = False
 
 
 class ProcessReports:

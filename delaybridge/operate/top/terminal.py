@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from delaybridge.operate.terminal.interrupts import interrupts
 from delaybridge.operate.top.controls import keys_of
-from delaybridge.worker.interrupts import interrupts
 
 _DISABLED = b"\0"
 _GONE = (OSError, ValueError, termios.error)  # the terminal was closed

@@ -60,6 +60,10 @@ class Namespace:
         self.ids = Ids(lambda: len(here._buckets) or 1, lambda bucket: here._is_away(bucket))
         self.birth = ""
 
+    def brokers_changed(self, brokers: Mapping[str, str]) -> None:
+        """These are configured now."""
+        self.kinds = kinds_of(brokers)
+
     def _is_away(self, bucket: int) -> bool:
         """Whether a bucket's server does not answer, or did not lately."""
         return bool(self._buckets) and self.placement.misses(self._buckets[bucket].key("due"))

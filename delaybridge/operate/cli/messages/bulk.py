@@ -22,9 +22,9 @@ from delaybridge.errors import StoreDamaged
 from delaybridge.message import State
 from delaybridge.operate.cli.messages.targets import Targets
 from delaybridge.operate.terminal.failure import INTERRUPTED, Exit, Failure
+from delaybridge.operate.terminal.interrupts import interrupts
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.progress import progress
-from delaybridge.worker.interrupts import interrupts
 
 if TYPE_CHECKING:
     from delaybridge import Answer, Client, Selection

@@ -18,9 +18,9 @@ from delaybridge.operate.cli.messages.schedule import (
     warn_without_workers,
 )
 from delaybridge.operate.terminal.failure import INTERRUPTED, Exit
+from delaybridge.operate.terminal.interrupts import interrupts
 from delaybridge.operate.terminal.invocation import Invocation, never_sent
 from delaybridge.operate.terminal.progress import progress, size_of
-from delaybridge.worker.interrupts import interrupts
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 4 * 2**20

@@ -69,20 +69,48 @@ def scan(
     if burst and with_ingest:
         raise refused("--burst", "ingest never ends by itself; leave one of the two out")
     from delaybridge.publish import PublishOptions, check_brokers
-    from delaybridge.worker.processes import run
 
     check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http))
     routes = _routes(call, settings) if with_ingest else []
     with _started(call, settings, "worker", name, routes) as prepare:
-        return run(
-            settings,
-            processes=settings.scan.processes,
-            name=name,
-            burst=burst,
-            routes=routes,
-            exit_code=worker_exit_code,
-            prepare=prepare,
-        )
+        return _run_workers(settings, name, burst, bool(routes), prepare)
+
+
+def _run_workers(
+    settings: Settings,
+    name: str | None,
+    burst: bool,
+    with_ingest: bool,
+    prepare: Callable[[], None],
+) -> int:
+    """Run them, each with its parts: in this process if it is one, and serves no metrics."""
+    from delaybridge.ingest.process import routes_of, run_ingest
+    from delaybridge.operate.metrics.serving import served
+    from delaybridge.operate.parts.lists import ingest_parts, worker_parts
+    from delaybridge.worker.child import ChildSpec
+    from delaybridge.worker.processes import run
+    from delaybridge.worker.worker import run_one
+
+    count = settings.scan.processes
+    is_alone = count == 1 and not with_ingest
+    scans = partial(run_one, parts=worker_parts, burst=burst)
+    reads = partial(run_ingest, parts=ingest_parts)
+
+    def spec(number: int, ingests: bool) -> ChildSpec:
+        suffix = "ingest" if ingests else str(number)
+        own = name if name is None or is_alone else f"{name}-{suffix}"
+        process = f"{'ingest' if ingests else 'worker'}-{number}"
+        work = reads if ingests else scans
+        return ChildSpec(process, own, work, ingests, worker_exit_code, prepare)
+
+    specs = [spec(number, number == count) for number in range(count + with_ingest)]
+    with served(settings, [each.process_name for each in specs]) as reports:
+        if is_alone and reports is None:
+            scans(settings, name=name)
+            return 0
+        # A scrape takes milliseconds of an interpreter: not of one that has messages to publish.
+        check = routes_of if with_ingest else lambda settings: None
+        return run(settings, specs, reports=reports, check=check)
 
 
 def _routes(call: Invocation, settings: Settings) -> list[Route]:
@@ -210,6 +238,7 @@ def _ingest(
     settings = call.load({"ingest": sources, "metrics": {"port": metrics_port}})
     from delaybridge.ingest.process import routes_of, run_ingest
     from delaybridge.operate.metrics.serving import served
+    from delaybridge.operate.parts.lists import ingest_parts
     from delaybridge.publish import PublishOptions, check_brokers
 
     check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http), [kind])
@@ -218,7 +247,7 @@ def _ingest(
     routes = routes_of(settings, [kind])
     with _started(call, settings, "ingest", name, routes), served(settings, ["ingest"]) as reports:
         on_report = None if reports is None else partial(reports.put, "ingest")
-        run_ingest(settings, routes=routes, kinds=[kind], name=name, on_report=on_report)
+        run_ingest(settings, kinds=[kind], parts=ingest_parts, name=name, on_report=on_report)
 
 
 def _unnamed(settings: Settings) -> str:

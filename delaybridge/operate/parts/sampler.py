@@ -14,10 +14,12 @@ from delaybridge.errors import StoreDamaged
 from delaybridge.events import Event, Published
 from delaybridge.operate.metrics.counts import Counts, Key
 from delaybridge.operate.views.series import BURIED, LATE
-from delaybridge.store.namespace import marks, registry
+from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.marks import Marks
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.parts import Part, RunView
 
 _NAMES = {
     "messages_published_total": "published",
@@ -47,8 +49,8 @@ class _Size(NamedTuple):
 _NO_SIZE = _Size(0, None, (0, 0, 0, 0))
 
 
-class Sampler:
-    """A part of the pulse, and an `Emit` that notes the highest lateness.
+class Sampler(Part):
+    """A part of a worker, and an `Emit` that notes the highest lateness.
 
     A sample counts once, however often it is sent: it keeps its number until the store answers.
     What a series does not get within a minute it never gets: it would seem to have happened now.
@@ -67,27 +69,35 @@ class Sampler:
     ) -> None:
         self._namespace, self._worker, self._instance = namespace, worker, instance
         self._counts, self._monotonic = counts, monotonic
-        self.held: Callable[[], Iterable[Bucket]] = tuple  # the buckets of this worker
+        self._held: Callable[[], Iterable[Bucket]] = tuple  # the buckets of this worker
+        self._marks: Callable[[], Mapping[int, Marks]] = dict  # theirs, as read in this beat
         self._number = 0
         self._late_ms = 0
         self._told = self._flat()
         self._sample: bytes | None = None  # under way, or without an answer
         self._sampled_s = 0.0  # when it was made
-        self._asked: list[int] = []  # the buckets whose marks were asked for
-        self.marks: dict[int, Marks] = {}  # of held buckets, as read last; none if it failed
+        self._asked: list[int] = []  # the buckets held then
         self._beats = 0
         self._sized: list[int] = []  # the buckets whose messages are counted with this beat
         self._sizes: dict[int, _Size] = {}  # of held buckets
         self._totals: dict[int, Totals] = {}
         self._totals_told: dict[int, tuple[Totals, float]] = {}  # and when
 
+    def join(self, listeners: Listeners) -> None:
+        """Listen, for the lateness of what is published."""
+        listeners.join(self)
+
+    def begin(self, run: RunView) -> None:
+        """Sample the buckets of this run from now on."""
+        self._held, self._marks = run.held, lambda: run.past.marks
+
     def __call__(self, event: Event) -> None:
         if isinstance(event, Published):
             self._late_ms = max(self._late_ms, event.late_ms)
 
     def commands(self) -> Sequence[RedisCommand[Any]]:
-        """The sample; for the next one, a look at what clients did in the held buckets, and, where
-        that may have changed, at how many messages are in each state.
+        """The sample; for the next one, where what clients did may have changed it, a look at how
+        many messages of a bucket are in each state.
         """
         if self._sample is not None and self._monotonic() - self._sampled_s > _TOO_OLD_S:
             self._sample = None
@@ -96,7 +106,7 @@ class Sampler:
             self._number += 1
             self._sampled_s = self._monotonic()
             self._sample = self._new_sample()
-        held = list(self.held())
+        held = list(self._held())
         self._asked = [bucket.number for bucket in held]
         # Kicks and discards leave no marks: one bucket is always counted, each in its turn.
         longest = sorted(held, key=lambda b: self._sizes.get(b.number, _NO_SIZE).beat)
@@ -105,40 +115,36 @@ class Sampler:
         who = self._namespace, self._worker, self._instance
         return [
             registry.record(*who, self._number, self._sample),
-            *(marks.read(bucket) for bucket in held),
             *(command for bucket in sized for command in bucket.sizes()),
         ]
 
-    def take(self, replies: Sequence[Any]) -> None:
+    def take_replies(self, replies: Sequence[Any]) -> None:
         """Without an answer the same sample is sent again."""
-        recorded, *looks = replies
+        recorded, *sizes = replies
         if not isinstance(recorded, Exception):
             self._sample = None
-        found = iter(looks)
-        self.marks = {
-            n: each for n, each in zip(self._asked, found, strict=False) if isinstance(each, Marks)
-        }
-        self._size(found)
+        marks = self._marks()
+        self._size(iter(sizes), marks)
         self._totals = {
-            n: each.totals + self._sizes[n].counts
-            for n, each in self.marks.items()
-            if n in self._sizes
+            n: each.totals + self._sizes[n].counts for n, each in marks.items() if n in self._sizes
         }
 
-    def _size(self, found: Iterator[Any]) -> None:
+    def _size(self, found: Iterator[Any], marks: Mapping[int, Marks]) -> None:
         """Note how many messages are in each state. A damaged key counts as empty."""
         self._sizes = {n: self._sizes[n] for n in self._asked if n in self._sizes}
         for number in self._sized:
             counts = [*islice(found, _STATES)]
             if all(isinstance(count, int | StoreDamaged) for count in counts):
                 known = tuple(count if isinstance(count, int) else 0 for count in counts)
-                self._sizes[number] = _Size(self._beats, self.marks.get(number), known)
+                self._sizes[number] = _Size(self._beats, marks.get(number), known)
 
     def _may_differ(self, number: int) -> bool:
         """Whether a bucket's numbers may be others than when they were counted."""
         size = self._sizes.get(number, _NO_SIZE)
         _, in_flight, parked, _ = size.counts
-        return bool(in_flight or parked) or size is _NO_SIZE or size.marks != self.marks.get(number)
+        return (
+            bool(in_flight or parked) or size is _NO_SIZE or size.marks != self._marks().get(number)
+        )
 
     def _new_sample(self) -> bytes:
         before, self._told = self._told, self._flat()

@@ -10,6 +10,7 @@ from typing import Any
 
 from delaybridge.operate.metrics.counts import Counts
 from delaybridge.operate.views.series import percentile
+from delaybridge.worker.parts import Part, RunView
 
 _LEAST_S = 1.0  # a shorter time says little
 _ANNOUNCED = 20  # brokers
@@ -18,15 +19,26 @@ _LATENESS_KEPT_S = 60.0
 _LONGEST_MS = 60_000  # of a confirm, of a lateness, as told
 
 
-class CountedPace:
+class CountedPace(Part):
     """Looks at the counts whenever it is announced, and tells what came since the look before."""
 
     def __init__(self, counts: Counts, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._counts, self._monotonic = counts, monotonic
-        self._looked_s, self._seen = monotonic(), self._look()
+        self._begin()
+
+    def begin(self, run: RunView) -> None:
+        """What was counted in an earlier run is not of this one."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._looked_s, self._seen = self._monotonic(), self._look()
         self._said: dict[str, Any] = {"published_s": None, "claims_s": None, "claimed": None}
         self._confirms: dict[str, float] = {}
         self._late: deque[tuple[float, Counter[_Counted]]] = deque()  # until when, what came
+
+    def announce(self, about: dict[str, Any]) -> None:
+        """Add it to what the worker says of its pace."""
+        about["pace"] |= self.announced()
 
     def announced(self) -> dict[str, Any]:
         """Messages published and claims made a second, messages of a claim, each broker's time to

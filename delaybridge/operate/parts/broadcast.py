@@ -9,14 +9,15 @@ from typing import Any
 from delaybridge.store.fleet.event_channel import Beat, Told, publish
 from delaybridge.worker.eventlog import EventLog
 from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.parts import Part
 from delaybridge.worker.pulse import Commands
 from delaybridge.worker.service import Identity
 
 _MOST_LINES = 200  # of one beat
 
 
-class Broadcast:
-    """A part of the pulse. Publishes a beat each second; the reply tells whether it was heard.
+class Broadcast(Part):
+    """Publishes a beat each second; the reply tells whether it was heard.
 
     Only then does it join the listeners, so the events of the first second are not told. It sums
     events as the log does. Needs no right but PUBLISH, which scripts need, too.
@@ -24,24 +25,28 @@ class Broadcast:
 
     name = "tail"
 
-    def __init__(self, namespace: str, identity: Identity, listeners: Listeners) -> None:
-        self._namespace, self._identity, self._listeners = namespace, identity, listeners
+    def __init__(self, namespace: str, identity: Identity) -> None:
+        self._namespace, self._identity = namespace, identity
         self._log = EventLog(self._write)
         self._lines: list[Told] = []
         self._dropped = 0
         self._number = 0
         self.is_heard = False
 
+    def join(self, listeners: Listeners) -> None:
+        """Keep them, for the time when it is heard."""
+        self._listeners = listeners
+
     def commands(self) -> Commands:
-        """One PUBLISH."""
+        """One PUBLISH, with what happened since the last."""
         self._log.flush()
         who, lines, dropped = self._identity, self._lines, self._dropped
         self._lines, self._dropped, self._number = [], 0, self._number + 1
         beat = Beat(who.name, who.instance, self._number, lines, dropped)
         return [publish(self._namespace, beat)]
 
-    def take(self, replies: Sequence[Any]) -> None:
-        """Listen to events from now on if somebody heard this beat, else no longer."""
+    def take_replies(self, replies: Sequence[Any]) -> None:
+        """Listen to events from now on if a `tail` heard this beat, else no longer."""
         (heard,) = replies
         if isinstance(heard, Exception):
             return  # the next beat's number tells that this one is missing

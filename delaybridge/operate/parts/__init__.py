@@ -1,0 +1,1 @@
+"""What worker and ingest processes do for operators besides: they count, sample and broadcast."""
