@@ -57,6 +57,11 @@ def test_the_index_has_every_page_once() -> None:
     assert "docs/README.md" in {path for path, _ in LINK.findall((ROOT / "README.md").read_text())}
 
 
+@pytest.mark.parametrize(("page", "most"), [("README.md", 90), ("docs/internals.md", 150)])
+def test_the_first_pages_are_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= most
+
+
 def test_the_pages_name_options_that_exist() -> None:
     options = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "cli.md").read_text()))
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
