@@ -24,7 +24,7 @@ from delaybridge.operate.terminal.streams import drop_stdout, never_fail, wants_
 COMMANDS = {
     "schedule": ("cli.messages.schedule", "Accept a message now, to be delivered later."),
     "message": ("cli.messages.messages", "List, show, cancel and reschedule messages."),
-    "dead": ("cli.messages.dead", "Messages that were given up: list, bring back, discard."),
+    "dead": ("cli.messages.messages", "Messages that were given up: list, bring back, discard."),
     "destination": (
         "cli.rules.destination",
         "Pause, limit, spread, purge what goes to a destination.",
@@ -45,11 +45,11 @@ COMMANDS = {
     "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
     "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
     "alarm": (
-        "cli.watching.alarm",
+        "cli.watching.health",
         "Whether Redis came back with an older past, empty or without some keys.",
     ),
     "doctor": (
-        "cli.watching.doctor",
+        "cli.watching.health",
         "Check Redis, brokers, clock and workers; say what to change.",
     ),
     "ledger": (

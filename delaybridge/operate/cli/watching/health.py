@@ -1,7 +1,8 @@
-"""`delaybridge health`: whether everything is delivered on time, as an exit code for probes."""
+"""`delaybridge health`, `doctor` and `alarm`: whether all is well, as exit codes too."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -19,12 +20,13 @@ from delaybridge.operate.doctor.checks import (
 )
 from delaybridge.operate.doctor.durability import durability
 from delaybridge.operate.doctor.finding import FAIL, OK, Finding
+from delaybridge.operate.doctor.findings import findings
 from delaybridge.operate.terminal.failure import Exit
-from delaybridge.operate.terminal.grammar import DURATION, Command, option, pass_call
+from delaybridge.operate.terminal.grammar import DURATION, Command, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.alerts import failing_text, paused_text
 from delaybridge.operate.views.described import unowned
-from delaybridge.store.namespace import gate
+from delaybridge.store.namespace import alarms, gate
 from delaybridge.store.namespace.silent_buckets import numbers
 
 LOOK_AGAIN_S = 0.5
@@ -120,3 +122,49 @@ def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.St
         found = client.stats()
         alone &= set(unowned(found.buckets))
     return found, alone
+
+
+@click.command("doctor", cls=Command)
+@pass_call
+def doctor(call: Invocation) -> int:
+    """Check Redis, brokers, clock and workers; say what to change. Exits with 1 if a check fails.
+
+    Changes nothing: scripts are tried on a bucket of their own, which is removed.
+    """
+    settings = call.settings
+    if call.verbose:
+        from delaybridge.operate.terminal.logs import configure
+
+        configure(as_json=call.output.json, verbose=True)
+    else:
+        logging.basicConfig(handlers=[logging.NullHandler()])
+    has_failed = False
+    for finding in findings(settings):
+        has_failed |= finding.level == FAIL
+        data = {"level": finding.level.lower(), "about": finding.about, "text": finding.text}
+        call.output.verdict(data, finding.level, f"{finding.about}: {finding.text}")
+    return Exit.FAILED if has_failed else Exit.DONE
+
+
+@click.group(cls=Group)
+def alarm() -> None:
+    """Whether Redis came back with an older past, empty or without some keys."""
+
+
+@alarm.command("show")
+@pass_call
+def show(call: Invocation) -> int:
+    """Show what workers noticed; exits with 1 if there is something."""
+    with call.store() as store:
+        found = store.complete(alarms.read(call.settings.namespace))
+    call.output.verdict(found.data, FAIL if found.text else OK, found.text or "no alarm")
+    return Exit.FAILED if found.text else Exit.DONE
+
+
+@alarm.command("clear")
+@pass_call
+def clear(call: Invocation) -> None:
+    """Go on with what Redis has now: workers of a wiped namespace start again."""
+    with call.store() as store:
+        cleared = store.complete(alarms.clear(call.settings.namespace))
+    call.output.result({"cleared": cleared}, "cleared" if cleared else "no alarm")
