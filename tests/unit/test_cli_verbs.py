@@ -6,14 +6,13 @@ from collections.abc import Iterable
 
 import click
 import pytest
-from delaybridge.operate.cli.messages.dead import dead
 
 from delaybridge.client.messages import DeadVerbs, MessageVerbs
 from delaybridge.client.requests import Requests
 from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Scope, verb, verbs_of
 from delaybridge.message import Answer, State
-from delaybridge.operate.cli.messages.messages import message
+from delaybridge.operate.cli.messages.messages import dead, message
 from delaybridge.operate.cli.messages.verbs import add_plain_commands
 from delaybridge.operate.terminal.failure import Failure
 from delaybridge.operate.terminal.invocation import Invocation
