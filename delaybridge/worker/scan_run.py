@@ -16,7 +16,7 @@ from delaybridge.publish import PublishOptions
 from delaybridge.scan.leases.fleet import Membership
 from delaybridge.scan.leases.lease import LeaseOwner
 from delaybridge.store.calls import Calls
-from delaybridge.store.fleet.announcements import DRAIN, RECONNECT
+from delaybridge.store.namespace.announcements import DRAIN, RECONNECT
 from delaybridge.store.namespace.rules import Rules
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import AsyncStore

@@ -13,10 +13,11 @@ from delaybridge import Client
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
+from delaybridge.operate.notices.alarms import clear
+from delaybridge.operate.notices.repairs import TOTALS
 from delaybridge.store.namespace import registry
-from delaybridge.store.namespace.alarms import clear
 from delaybridge.store.namespace.history_alarm import Setback, note
-from delaybridge.store.namespace.orphans import ORPHANED, TOTALS
+from delaybridge.store.namespace.orphans import ORPHANED
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.verbs import Bucket
 from delaybridge.store.redis.store import Store

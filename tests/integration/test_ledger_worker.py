@@ -18,9 +18,10 @@ from delaybridge.events import LeaseAcquired
 from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.message import Answer, Limits
+from delaybridge.operate.notices import alarms
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.calls import Calls
-from delaybridge.store.namespace import alarms, history_alarm
+from delaybridge.store.namespace import history_alarm
 from delaybridge.store.protocol.command import plain
 from delaybridge.store.protocol.keys import bucket_key, bucket_of
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew

@@ -7,7 +7,7 @@ import redis.asyncio
 from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
-from delaybridge.store.namespace.orphans import Orphans
+from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import World

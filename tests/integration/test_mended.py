@@ -9,10 +9,10 @@ import pytest
 
 from delaybridge import Client
 from delaybridge.message import Record, encode_record
+from delaybridge.operate.notices.repairs import TOTALS
 from delaybridge.operate.views.described import moment
 from delaybridge.store.namespace import orphans
 from delaybridge.store.namespace.history_alarm import FRESH_MS
-from delaybridge.store.namespace.orphans import TOTALS
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import TTL_MS, World

@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from delaybridge.errors import MessageError
+from delaybridge.operate.notices.announcements import WorkerInfo, WorkerPace
 from delaybridge.operate.views.alerts import alerts
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
-from delaybridge.store.fleet.announcements import WorkerInfo, WorkerPace
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from tests.rigs.api import api

@@ -12,8 +12,9 @@ import redis as redis_py
 from delaybridge import Client
 from delaybridge.errors import StoreWiped
 from delaybridge.events import StoreWentBack
+from delaybridge.ledger.comparing.rebuilt import end_rebuilt
 from delaybridge.store.calls import Calls
-from delaybridge.store.namespace import alarms, history_alarm, registry
+from delaybridge.store.namespace import history_alarm, registry
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import plain
@@ -115,7 +116,7 @@ def test_what_is_lost_for_good_does_not_end_a_later_alarm_of_its_bucket(
                     read(reply), key=lambda each: each.is_for_good is is_last
                 ),
             )  # fmt: skip
-            assert store.complete(alarms.end_rebuilt(namespace, store.node_of)) == []
+            assert store.complete(end_rebuilt(namespace, store.node_of)) == []
 
 
 async def test_after_a_wipe_no_worker_starts_until_somebody_says_so(
@@ -157,7 +158,7 @@ def test_an_alarm_ends_with_the_rebuild_of_its_bucket_and_a_wipe_with_that_of_al
         def ended(bucket: Bucket, healed: str) -> list[int | None]:
             """Those that end once the last comparison of the bucket was this one."""
             store.run([plain("HSET", bucket.key("marks"), "healed", healed)])
-            found = store.complete(alarms.end_rebuilt(namespace, store.node_of))
+            found = store.complete(end_rebuilt(namespace, store.node_of))
             return sorted((each.bucket for each in found), key=str)
 
         run_id = about["run_id"]

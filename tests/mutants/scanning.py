@@ -6,13 +6,13 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "alarms: a wipe ends with the first bucket", "delaybridge/store/namespace/alarms.py",
+        "alarms: a wipe ends with the first bucket", "delaybridge/ledger/comparing/rebuilt.py",
         "and all(found.values())", "and any(found.values())",
         "health is well though most of a wiped Redis is not rebuilt yet",
         "tests/integration/test_setbacks.py -k rebuild",
     ),
     Mutant(
-        "alarms: what is lost for good ends, too", "delaybridge/store/namespace/alarms.py",
+        "alarms: what is lost for good ends, too", "delaybridge/ledger/comparing/rebuilt.py",
         " and not each.is_for_good", "",
         "an alarm ends although messages that the ledger did not have are lost",
         "tests/integration/test_setbacks.py -k rebuild",

@@ -183,7 +183,7 @@ MUTANTS = [
         "once_they_are_repaired",
     ),
     Mutant(
-        "alarm: lost keys stay", "delaybridge/store/namespace/alarms.py",
+        "alarm: lost keys stay", "delaybridge/operate/notices/alarms.py",
         "(yield from repairs.clear(namespace)) or bool(cleared)", "bool(cleared)",
         "lost keys are told for ever",
         "tests/integration/test_mended.py",
@@ -197,7 +197,7 @@ MUTANTS = [
         "tests/integration/test_redis_tls.py",
     ),
     Mutant(
-        "stats: what is in no set", "delaybridge/store/namespace/orphans.py",
+        "stats: what is in no set", "delaybridge/operate/notices/repairs.py",
         "return max(0, records - sum(listed) + bare)", "return 0",
         "health is content though messages lost their entries in `due`",
         "tests/integration/test_mended.py::test_a_message_in_no_set_is_told_though_it_cannot_be_late",
@@ -210,7 +210,7 @@ MUTANTS = [
         "is_in_a_set",
     ),
     Mutant(
-        "stats: held back is failing", "delaybridge/store/protocol/troubles.py",
+        "stats: held back is failing", "delaybridge/operate/views/retrying.py",
         "if first_word(one.error) != ORPHANED", "if one.error",
         "messages that wait for an operator count as failing publishes",
         "tests/integration/test_mended.py",

@@ -13,9 +13,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
 from delaybridge.ingest.process import Ingester, routes_of
+from delaybridge.operate.notices.announcements import SourceInfo
 from delaybridge.operate.parts.lists import ingest_parts, worker_parts
 from delaybridge.settings.settings import Settings
-from delaybridge.store.fleet.announcements import SourceInfo
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.worker.service import Identity, Service
 from delaybridge.worker.worker import Worker

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from delaybridge.store.fleet.announcements import SourceInfo
+from delaybridge.operate.notices.announcements import SourceInfo
 from tests.rigs.bridge import make_topic
 from tests.rigs.ingest import Entrance, source
 from tests.rigs.kafka_site import Record, records_of

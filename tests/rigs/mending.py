@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from delaybridge.operate.notices import repairs
+from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.store.namespace import orphans
-from delaybridge.store.namespace.orphans import KeySizes, Orphans
+from delaybridge.store.namespace.orphans import KeySizes
 from delaybridge.store.protocol.keys import bucket_key
 from tests.rigs.scanner import Rig
 
@@ -42,7 +44,7 @@ async def look(rig: Rig) -> bool:
 
 async def mended(rig: Rig) -> Orphans:
     session = rig.sessions[0]
-    return orphans.orphans_of(*await rig.store.run_each(orphans.commands(session.bucket)))
+    return repairs.orphans_of(*await rig.store.run_each(repairs.commands(session.bucket)))
 
 
 async def counts(rig: Rig) -> KeySizes:

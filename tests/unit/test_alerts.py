@@ -10,23 +10,24 @@ import msgspec
 import pytest
 
 from delaybridge.errors import StoreDenied
+from delaybridge.operate.notices.announcements import LedgerDrift, WorkerInfo, WorkerPace
+from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.views.alerts import ERROR, SEVERE, WARNING, alerts
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.destinations import Place, Places
 from delaybridge.operate.views.facts import Fullness, fullest
+from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.tally import Tally
 from delaybridge.operate.views.waiting_on_purpose import Paused
 from delaybridge.serve.console.screens.pages import PAGES
 from delaybridge.serve.console.snapshot import Snapshot, Snapshots
-from delaybridge.store.fleet.announcements import LedgerDrift, WorkerInfo, WorkerPace
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
-from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.namespace.placement import ONE_SERVER
 from delaybridge.store.namespace.rules import Rule
 from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.troubles import Retrying, Trouble
+from delaybridge.store.protocol.troubles import Trouble
 
 NOW_MS = 1_800_000_000_000
 GB = 2**30

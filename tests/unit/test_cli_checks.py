@@ -11,11 +11,11 @@ from delaybridge.errors import StoreError
 from delaybridge.operate.cli.watching import health
 from delaybridge.operate.doctor import findings, servers, sources
 from delaybridge.operate.doctor.checks import problems
+from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.bucket_counts import BucketStats, confirmed
 from delaybridge.operate.views.stats import Stats
 from delaybridge.settings.settings import Settings
-from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo
 from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.command_line import Run
 

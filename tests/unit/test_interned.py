@@ -19,13 +19,13 @@ from delaybridge.accept.instructions import instructions
 from delaybridge.amqp.decoding import decode_table
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import Record, decode_record, encode_record
+from delaybridge.operate.notices import event_channel
 from delaybridge.serve.api.messages.messages import OfKey
 from delaybridge.serve.api.messages.shapes import NewMessage
 from delaybridge.serve.http.json_text import as_type
 from delaybridge.serve.http.reading import query_of, segment
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.serve.stored.jobs import Job
-from delaybridge.store.fleet import event_channel
 
 COUNT = 50
 BODIES = {each.body for each in ENDPOINTS if each.body not in (None, bytes)}

@@ -19,11 +19,11 @@ from delaybridge.operate.metrics.exposition import OPENMETRICS, TEXT, exposed
 from delaybridge.operate.metrics.gauges import gauges_of
 from delaybridge.operate.metrics.reader import Reading
 from delaybridge.operate.metrics.reports import ProcessReports
+from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.gauges import Gauges
+from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.tally import DestinationCounts, Tally
-from delaybridge.store.namespace.orphans import Orphans
-from delaybridge.store.protocol.troubles import Retrying
 from delaybridge.worker.service import ProcessReport
 from tools.metrics_table import table
 

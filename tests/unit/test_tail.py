@@ -11,10 +11,10 @@ from delaybridge import events
 from delaybridge.errors import StoreUnavailable
 from delaybridge.operate import cli
 from delaybridge.operate.cli.watching.tail import Printer
+from delaybridge.operate.notices.event_channel import Beat, Told, publish, read
 from delaybridge.operate.parts.broadcast import Broadcast
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Output
-from delaybridge.store.fleet.event_channel import Beat, Told, publish, read
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.service import Identity
 

@@ -12,6 +12,7 @@ import pytest
 from rich.cells import cell_len
 
 from delaybridge.errors import StoreDenied, StoreUnavailable
+from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo, WorkerInfo
 from delaybridge.operate.terminal.output import rate_text
 from delaybridge.operate.top.controls import View, keys_of
 from delaybridge.operate.top.page import page
@@ -19,12 +20,12 @@ from delaybridge.operate.top.picture import Picture, Watcher
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.destinations import Place, Places
 from delaybridge.operate.views.horizon import Cell, Horizon
+from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.series import Lateness, Rates, Recent
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.tally import Tally
-from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo, WorkerInfo
 from delaybridge.store.namespace.rules import Rule
-from delaybridge.store.protocol.troubles import Retrying, Trouble
+from delaybridge.store.protocol.troubles import Trouble
 from tests.rigs.golden import compare
 from tests.rigs.waiting import until
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from delaybridge.operate.views.retrying import Retrying, counted
 from delaybridge.store.protocol.record import Failing
 from delaybridge.store.protocol.troubles import (
     SLOW,
-    Retrying,
     Trouble,
     WorkerTroubles,
-    counted,
     first_word,
     other_kind,
 )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from delaybridge.errors import StoreError
-from delaybridge.store.namespace import alarms
+from delaybridge.ledger.comparing.rebuilt import end_rebuilt
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
@@ -18,7 +18,7 @@ async def end_alarms(store: AsyncStore, namespace: str) -> None:
     while True:
         await asyncio.sleep(_LOOK_S)
         try:
-            ended = await store.complete(alarms.end_rebuilt(namespace, store.node_of))
+            ended = await store.complete(end_rebuilt(namespace, store.node_of))
         except StoreError:
             continue  # the next look tells
         if ended:

@@ -10,9 +10,9 @@ from delaybridge import errors
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
+    from delaybridge.operate.notices.announcements import SourceInfo
     from delaybridge.settings.routes import Route
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.fleet.announcements import SourceInfo
 
 CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 1.0

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.operate.doctor.sources import ingest_faults
+from delaybridge.operate.notices import repairs
+from delaybridge.operate.notices.announcements import waiting_text
 from delaybridge.operate.views.alerts import failing_text
-from delaybridge.store.fleet.announcements import waiting_text
-from delaybridge.store.namespace import history_alarm, registry, repairs
+from delaybridge.store.namespace import history_alarm, registry
 from delaybridge.times import MOST_SKEW_MS, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Client, Recurring, Stats
+    from delaybridge.operate.notices.announcements import LedgerDrift
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.fleet.announcements import LedgerDrift
     from delaybridge.store.protocol.troubles import Trouble
     from delaybridge.store.redis.store import Store
 

@@ -16,10 +16,10 @@ from delaybridge.operate.doctor.checks import (
 )
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.operate.doctor.sources import reading
+from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.views.alerts import paused_text
 from delaybridge.operate.views.described import unowned
 from delaybridge.store.namespace import damage, history_alarm, registry
-from delaybridge.store.namespace.silent_buckets import numbers
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

@@ -10,10 +10,10 @@ from delaybridge import errors
 from delaybridge.operate.doctor.checks import server_name
 from delaybridge.operate.doctor.cluster import whole
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding, check
+from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.settings.redis_servers import Mode, RedisServers, name_of
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import at
-from delaybridge.store.namespace.silent_buckets import why_unseen
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.redis.sentinels import Seen, Sentinels
 

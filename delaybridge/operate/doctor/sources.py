@@ -9,8 +9,8 @@ from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
     from delaybridge import Stats
+    from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo
 
 _IDLE = "idle: "
 _READING = ("reading", "?")  # `?`: a process of a version that does not report it

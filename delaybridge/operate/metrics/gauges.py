@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from delaybridge.operate.metrics.counts import MOST_DESTINATIONS, Key
 from delaybridge.operate.metrics.reader import Reading
+from delaybridge.operate.notices.repairs import summed
 from delaybridge.operate.views.gauges import Gauges
-from delaybridge.store.namespace.repairs import summed
 from delaybridge.worker.service import ProcessReport
 
 _MOST_RETRYING = 200  # groups of a destination and a reason

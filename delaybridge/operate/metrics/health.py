@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from delaybridge.errors import printable
 from delaybridge.operate.metrics.gauges import is_read, sources_of
 from delaybridge.operate.metrics.reader import Reading
+from delaybridge.operate.notices.announcements import waiting_text
 from delaybridge.settings.urls import redact_text
-from delaybridge.store.fleet.announcements import waiting_text
 from delaybridge.worker.service import ProcessReport
 
 Latest = Mapping[str, ProcessReport]  # by name of the process

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from delaybridge.store.fleet.event_channel import Beat, Told, publish
+from delaybridge.operate.notices.event_channel import Beat, Told, publish
 from delaybridge.worker.eventlog import EventLog
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.parts import Part

@@ -20,8 +20,8 @@ from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.output import Output
 
 if TYPE_CHECKING:
+    from delaybridge.operate.notices.silent_buckets import Unseen
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.namespace.silent_buckets import Unseen
     from delaybridge.store.redis.store import Store
 
 _START_REDIS = "start it, or say where it is: --redis URL"

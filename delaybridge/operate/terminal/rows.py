@@ -9,9 +9,9 @@ from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge.operate.views.bucket_counts import BucketStats
+    from delaybridge.operate.views.retrying import Retrying
     from delaybridge.operate.views.stats import Stats
     from delaybridge.operate.views.waiting_on_purpose import Paused
-    from delaybridge.store.protocol.troubles import Retrying
 
 
 def retrying_row(each: Retrying, found: Stats) -> dict[str, str]:

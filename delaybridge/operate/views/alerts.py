@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from delaybridge.operate.notices import repairs
 from delaybridge.operate.views.described import size_text, tally_text, unowned
 from delaybridge.operate.views.destinations import Places
 from delaybridge.operate.views.facts import Fullness
+from delaybridge.operate.views.retrying import Retrying
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.waiting_on_purpose import Paused
-from delaybridge.store.namespace import history_alarm, repairs
+from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.translatable import Sentence
-from delaybridge.store.protocol.troubles import Retrying, Trouble
+from delaybridge.store.protocol.troubles import Trouble
 from delaybridge.times import roughly
 
 SEVERE, ERROR, WARNING = "severe", "error", "warning"  # the worst first

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import DecodeError, StoreError
 from delaybridge.message import State
-from delaybridge.store.namespace import orphans
+from delaybridge.operate.notices import repairs
+from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.store.namespace.damage import Damage
-from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.command import RedisCommand, Steps, grouped, plain
 from delaybridge.store.protocol.record import ORPHANED, since_ms
@@ -17,7 +17,7 @@ from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.verbs import Bucket
 
 WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
-_SIZES = 6  # replies to `orphans.listing`
+_SIZES = 6  # replies to `repairs.listing`
 
 
 class BucketStats(NamedTuple):
@@ -64,7 +64,7 @@ def count_commands(bucket: Bucket, waiting: Iterable[State] = WAITING) -> list[R
         plain("HGET", bucket.key("marks"), "dropped", parse=replies.read_count),
     ]
     firsts = (bucket.page(state, limit=1) for state in waiting)
-    return [*orphans.listing(bucket), *others, *firsts, *orphans.commands(bucket)]
+    return [*repairs.listing(bucket), *others, *firsts, *repairs.commands(bucket)]
 
 
 def bucket_stats(
@@ -90,8 +90,8 @@ def bucket_stats(
         lease_ms=left_ms if holder is not None else None,
         damage=tuple(found),
         dead_dropped=dropped or 0,
-        orphans=orphans.orphans_of(totals, waiting),
-        unlisted=orphans.unlisted(sizes),
+        orphans=repairs.orphans_of(totals, waiting),
+        unlisted=repairs.unlisted(sizes),
     )
 
 
@@ -100,10 +100,10 @@ def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps
     doubtful = [each.bucket for each in counts if each.unlisted]
     if not doubtful:
         return [*counts]
-    looked = yield from grouped([orphans.listing(buckets[number]) for number in doubtful])
+    looked = yield from grouped([repairs.listing(buckets[number]) for number in doubtful])
     found = [*counts]
     for number, sizes in zip(doubtful, looked, strict=True):
-        again = orphans.unlisted([None if isinstance(n, StoreError) else n for n in sizes])
+        again = repairs.unlisted([None if isinstance(n, StoreError) else n for n in sizes])
         found[number] = counts[number]._replace(unlisted=min(counts[number].unlisted, again))
     return found
 

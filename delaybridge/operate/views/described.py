@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from delaybridge.operate.views.bucket_counts import BucketStats
     from delaybridge.operate.views.destinations import Place, Places
+    from delaybridge.operate.views.retrying import Retrying
     from delaybridge.operate.views.series import Rates, Recent
     from delaybridge.operate.views.stats import Stats
     from delaybridge.operate.views.tally import Tally
     from delaybridge.recurring.definitions import Recurring
     from delaybridge.store.namespace.rules import Rule
-    from delaybridge.store.protocol.troubles import Retrying
 
 _COUNTS = ("delayed", "in_flight", "parked", "dead")
 

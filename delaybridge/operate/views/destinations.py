@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from delaybridge.backoff import RetryPlan
 from delaybridge.errors import StoreError
-from delaybridge.operate.views.retrying import retrying_of
+from delaybridge.operate.notices import announcements
+from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.tally import (
     MOST_DESTINATIONS,
     UNREADABLE,
@@ -21,13 +22,13 @@ from delaybridge.operate.views.tally import (
     tallied,
     tally_of,
 )
-from delaybridge.store.fleet import announcements
 from delaybridge.store.namespace import registry, rules
+from delaybridge.store.namespace.announcements import obeyed
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Rule, Rules, label_of, place_of, places_of
 from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.replies import Tallied
-from delaybridge.store.protocol.troubles import SLOW, Retrying, Trouble
+from delaybridge.store.protocol.troubles import SLOW, Trouble
 
 PAUSED, TROUBLE, RETRYING, LIMITED, FLOWING = "paused", "trouble", "retrying", "limited", "ok"
 
@@ -128,7 +129,7 @@ def list_destinations(calls: Namespace, only: str | None = None) -> Steps[Places
     info, expiries, stored, now_us = replies
     retrying, _ = yield from retrying_of(buckets)
     living = announcements.workers([info, expiries], now_us // 1000)
-    known = announcements.obeyed(stored, living)
+    known = obeyed(stored, (each.said for each in living))
     counts = PlaceCounts(calls.kinds, by_state)
     listed = counts.largest()
     troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.message import State
+from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.operate.views.bucket_counts import BucketStats, bucket_stats, count_commands
-from delaybridge.operate.views.retrying import retrying_of
+from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.tally import DestinationCounts, by_destination, tallied
 from delaybridge.operate.views.waiting_on_purpose import unheld
 from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement, at
-from delaybridge.store.namespace.silent_buckets import why_unseen
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.command import (
     Each,
@@ -25,7 +25,6 @@ from delaybridge.store.protocol.command import (
     store_wide_error,
 )
 from delaybridge.store.protocol.replies import Tallied
-from delaybridge.store.protocol.troubles import Retrying
 from delaybridge.store.protocol.verbs import Bucket
 
 _UNPARKED = (State.DELAYED, State.IN_FLIGHT)  # why a message is parked, its worker knows

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.message import destination_text
 from delaybridge.operate.views.destinations import overlaps
-from delaybridge.operate.views.retrying import retrying_of
+from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import places_of
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.store.protocol.replies import Sample, read_first_score
-from delaybridge.store.protocol.troubles import Retrying
 from delaybridge.store.protocol.verbs import Bucket
 
 _MAX_CELLS = 1000

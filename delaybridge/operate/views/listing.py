@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from delaybridge.message import State
+from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.store.messages.lookups import with_reasons
 from delaybridge.store.messages.record_filters import ANY, Conditions
 from delaybridge.store.messages.selection import span_scores, within
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import place_of
-from delaybridge.store.namespace.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.stored import Stored, stored
 from delaybridge.store.protocol.verbs import Bucket

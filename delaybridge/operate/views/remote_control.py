@@ -8,9 +8,10 @@ namespace's channel may ask, as whoever may write its keys may take every lease.
 from __future__ import annotations
 
 from delaybridge.errors import MessageError, shown
-from delaybridge.store.fleet import announcements
-from delaybridge.store.fleet.announcements import DRAIN, RECONNECT, WorkerInfo
+from delaybridge.operate.notices import announcements
+from delaybridge.operate.notices.announcements import WorkerInfo
 from delaybridge.store.namespace import registry
+from delaybridge.store.namespace.announcements import DRAIN, RECONNECT
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import RedisCommand, Steps, plain

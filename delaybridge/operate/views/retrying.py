@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
-from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain
-from delaybridge.store.protocol.record import Failing
-from delaybridge.store.protocol.troubles import Retrying, counted
+from delaybridge.store.protocol.record import Failing, parse_failing
+from delaybridge.store.protocol.troubles import ORPHANED, first_word
 from delaybridge.store.protocol.verbs import Bucket
 
 _SAMPLE = 1000  # retried messages that are read of each bucket
+
+
+class Retrying(NamedTuple):
+    """Messages of one destination whose last publish failed for one reason; they are tried again.
+
+    reason: the first word of their error; example: one whole error. since_ms: when the first of
+    them failed first, in epoch milliseconds.
+    """
+
+    destination: str
+    reason: str
+    messages: int
+    since_ms: int
+    example: str
 
 
 def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]:
@@ -33,9 +47,35 @@ def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]
 def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failing], bool]]:
     """About `most` messages whose last publish failed; and whether these are all of them."""
     asked = (0, "MATCH", "*\0", "COUNT", 2 * most)  # two fields each
-    return plain("HSCAN", bucket.key("attempts"), *asked, parse=replies.read_failing)
+    return plain("HSCAN", bucket.key("attempts"), *asked, parse=_read_failing)
 
 
 def _tried(bucket: Bucket, ids: Iterable[bytes]) -> RedisCommand[list[bytes | None]]:
     """The `attempts` entry of each id, None without one."""
     return plain("HMGET", bucket.key("attempts"), *ids)
+
+
+def counted(failing: Iterable[Failing]) -> list[Retrying]:
+    """Failing messages grouped by destination and reason, the largest group first.
+
+    Without orphans that wait for the operator: these are told as such.
+    """
+    found: dict[tuple[str, str], Retrying] = {}
+    for each in (one for one in failing if first_word(one.error) != ORPHANED):
+        group = each.destination, first_word(each.error)
+        one = Retrying(*group, 1, each.since_ms, each.error)
+        old = found.get(group)
+        found[group] = one if old is None else _joined(old, one)
+    return sorted(found.values(), key=lambda of: (-of.messages, of.since_ms))
+
+
+def _joined(a: Retrying, b: Retrying) -> Retrying:
+    first = min(a, b, key=lambda of: of.since_ms)
+    return first._replace(messages=a.messages + b.messages)
+
+
+def _read_failing(reply: list[Any]) -> tuple[dict[bytes, Failing], bool]:
+    cursor, fields = reply
+    texts = zip(fields[::2], fields[1::2], strict=True)
+    found = {field[:-1]: parse_failing(text.decode(errors="replace")) for field, text in texts}
+    return {id: failing for id, failing in found.items() if failing}, int(cursor) == 0

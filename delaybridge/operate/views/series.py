@@ -16,7 +16,7 @@ import msgspec
 
 from delaybridge.errors import StoreError
 from delaybridge.events import LATENESS_BOUNDS_MS
-from delaybridge.store.fleet import announcements
+from delaybridge.operate.notices import announcements
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import keys

@@ -6,31 +6,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
+from delaybridge.operate.notices import announcements, damaged_lists, repairs
+from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
+from delaybridge.operate.notices.repairs import Orphans
+from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.operate.views.bucket_counts import (
     BucketStats,
     bucket_stats,
     confirmed,
     count_commands,
 )
-from delaybridge.operate.views.retrying import retrying_of
+from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.waiting_on_purpose import Paused, paused_places, unheld
 from delaybridge.recurring import stored
-from delaybridge.store.fleet import announcements
-from delaybridge.store.fleet.announcements import IngestInfo, LedgerDrift, WorkerInfo
-from delaybridge.store.namespace import damage, history_alarm, registry, repairs, rules
+from delaybridge.store.namespace import damage, history_alarm, registry, rules
+from delaybridge.store.namespace.announcements import obeyed
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.namespace.rules import NO_RULES, Rules
-from delaybridge.store.namespace.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.store.protocol.command import (
     RedisCommand,
     Steps,
     grouped,
     store_wide_error,
 )
-from delaybridge.store.protocol.troubles import Retrying, Trouble
+from delaybridge.store.protocol.troubles import Trouble
 from delaybridge.store.protocol.verbs import Bucket
 
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
@@ -118,7 +119,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     buckets = yield from calls.open()
     parts = [part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))]
     parts += (registry.fleet(calls.namespace, ingests=ingests) for ingests in (False, True))
-    parts.append(damage.look_at_lists(calls.namespace))
+    parts.append(damaged_lists.look(calls.namespace))
     look = stored.first_look(calls.namespace)
     parts.append([look, *_kept(calls.namespace), calls.clock()])
     found = yield from grouped(parts)
@@ -132,7 +133,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     retrying, is_sampled = yield from retrying_of(seen)
     living = announcements.workers(workers, now_ms, [count.owner for count in counts])
     troubles = [trouble for each in living for trouble in each.said.troubles(each.name)]
-    known = announcements.obeyed(rules_kept, living)
+    known = obeyed(rules_kept, (each.said for each in living))
     counts = yield from unheld(buckets, counts, known, calls.kinds, now_ms, troubles)
     return Stats(
         **_overall(counts),
@@ -143,7 +144,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         retrying=retrying,
         retrying_sampled=is_sampled,
         troubles=troubles,
-        damage=(*damage.found_in_lists(calls.namespace, lists), *_reported(living, counts)),
+        damage=(*damaged_lists.found(calls.namespace, lists), *_reported(living, counts)),
         setbacks=history_alarm.kept(went_back),
         recurring_late_ms=stored.late_look_ms(look_ms, now_ms),
         redis=calls.placement.about(),

@@ -14,6 +14,7 @@ import msgspec
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
+from delaybridge.operate.notices.announcements import WorkerInfo
 from delaybridge.operate.views.alerts import ABOUT_ONE, Alert, alerts
 from delaybridge.operate.views.described import plain, unowned
 from delaybridge.operate.views.facts import Fullness, fullest
@@ -27,7 +28,6 @@ from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.shared.site import Site
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.calls import Calls
-from delaybridge.store.fleet.announcements import WorkerInfo
 from delaybridge.store.protocol.command import Steps, together
 
 _FRESH_S = 0.9

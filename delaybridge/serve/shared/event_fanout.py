@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from delaybridge.errors import DelayBridgeError
+from delaybridge.operate.notices.event_channel import Beat, read
 from delaybridge.serve.http.disconnect import Ending, end_all
 from delaybridge.settings.settings import Settings
-from delaybridge.store.fleet.event_channel import Beat, read
 from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.times import format_time

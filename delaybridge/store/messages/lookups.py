@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from delaybridge.message import State
-from delaybridge.store.fleet import announcements
 from delaybridge.store.messages.changes import asked_for
-from delaybridge.store.namespace import registry, rules
+from delaybridge.store.namespace import announcements, registry, rules
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Rules, places_of
 from delaybridge.store.protocol.command import Each, Steps, store_wide_error
@@ -51,9 +50,8 @@ def with_reasons(calls: Namespace, items: list[Stored]) -> Steps[list[Stored]]:
         raise error
     *holders, info, expiries, stored, now_us = replies
     holder_of = dict(zip(numbers, holders, strict=True))
-    living = announcements.workers([info, expiries], now_us // 1000)
-    troubles = {each.name: each.said for each in living}
-    known = announcements.obeyed(stored, living)
+    troubles = announcements.troubles_of([info, expiries], now_us // 1000)
+    known = announcements.obeyed(stored, troubles.values())
 
     def why(item: Stored) -> str:
         holder = holder_of[item.bucket]

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError, printable
-from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import RedisCommand, plain
 from delaybridge.store.protocol.verbs import Bucket
@@ -38,23 +37,6 @@ _READS_OF_TYPE: dict[str, tuple[tuple[str, ...], ...]] = {
 READS = {key: _READS_OF_TYPE[kind] for key, kind in TYPES.items()} | {
     "marks": (("HMGET", *_MARKS),)
 }
-_OF_TYPE = {"zset": "ZCARD", "hash": "HLEN"}
-_UNLISTED = "workers keep the buckets that they hold"
-_NO_RUNS = "recurring messages are not made, others go on"
-_UNAGREED = "rules and recurring definitions cannot be changed"
-_LISTS = (
-    (keys.workers, "zset", _UNLISTED),
-    (keys.worker_info, "hash", _UNLISTED),
-    (keys.ingests, "zset", "ingest goes on"),
-    (keys.ingest_info, "hash", "ingest goes on"),
-    (keys.allowances, "hash", "messages with a rate wait, others go on"),
-    (keys.series, "hash", "no rates are recorded, messages go on"),
-    (keys.recurring, "hash", _NO_RUNS),
-    (keys.recurring_due, "zset", _NO_RUNS),
-    (keys.recurring_state, "hash", _NO_RUNS),
-    (keys.controls, "hash", _UNAGREED),
-    (keys.unrecorded, "zset", _UNAGREED),
-)
 _COUNTED = ("mirror", "revoked")  # their scores are numbers drawn from the bucket's counter
 _TOKEN = re.compile(rb"[^\x00-\x1f]+:[0-9A-Za-z]+:([1-9][0-9]{0,15})")
 _WHOLE = re.compile(rb"[1-9][0-9]{0,15}")
@@ -198,27 +180,6 @@ def _of(bucket: Bucket, key: str, what: str, remedy: str = "") -> Damage:
 
 def _shown(value: bytes) -> str:
     return repr(printable(value[:_CHARS].decode(errors="backslashreplace")))
-
-
-def look_at_lists(namespace: str) -> list[RedisCommand[Any]]:
-    """As `look`, for the namespace's record and its lists of processes; for `found_in_lists`."""
-    return [
-        registry.read_birth(namespace),
-        *(plain(_OF_TYPE[kind], name_of(namespace)) for name_of, kind, _ in _LISTS),
-    ]
-
-
-def found_in_lists(namespace: str, replies: Sequence[Any]) -> list[Damage]:
-    """The damage that the replies to `look_at_lists` show. Workers keep the leases they hold."""
-    birth, *lists = replies
-    damage = [
-        Damage(name, f"is not a {kind}", f"redis-cli DEL '{name}'", effect)
-        for (name_of, kind, effect), reply in zip(_LISTS, lists, strict=True)
-        if isinstance(reply, StoreError) and (name := name_of(namespace))
-    ]
-    if isinstance(birth, StoreError):
-        damage.append(of_birth(namespace))
-    return damage
 
 
 def of_birth(namespace: str) -> Damage:

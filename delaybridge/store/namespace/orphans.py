@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreError
-from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.command import Arg, RedisCommand, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import ORPHANED
@@ -21,9 +19,6 @@ WALKED = ("messages", "due", "parked", "dead", "dead_reason")
 PAGE = 200  # entries at most; records of 1 KB take about two milliseconds of Redis
 _FEW = 10  # entries of the first page of a key: their size is not known yet
 _PAGE_BYTES = 2**20
-TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
-          "orphans_other")  # fmt: skip
-"""Fields of a bucket's marks: what was mended, for people."""
 
 
 class KeySizes(NamedTuple):
@@ -121,21 +116,6 @@ class WalkedPage(NamedTuple):
     unoffered: tuple[tuple[str, float], ...] = ()
 
 
-class Orphans(NamedTuple):
-    """What was mended in a bucket so far, as in `Mended`. at_ms: when last, 0 if never.
-
-    waiting: parked orphans that wait for an operator now.
-    """
-
-    at_ms: int = 0
-    due: int = 0
-    dead: int = 0
-    parked: int = 0
-    bare: int = 0
-    other: int = 0
-    waiting: int = 0
-
-
 def count(bucket: Bucket, owner: tuple[str, int]) -> RedisCommand[KeySizes | None]:
     """Count what each key of the bucket says. owner: token and ttl of the lease."""
     return RedisCommand("count", _keys(bucket, "count"), owner, _read_counts)
@@ -158,41 +138,9 @@ def mend(
     return RedisCommand("mend", _keys(bucket, "mend"), args, _read_page)
 
 
-def listing(bucket: Bucket) -> list[RedisCommand[int]]:
-    """How many messages each set lists, and what else `unlisted` reads."""
-    return [
-        *bucket.sizes(),
-        plain("HLEN", bucket.key("messages"), parse=int),
-        plain("HGET", bucket.key("marks"), "bare", parse=replies.read_count),
-    ]
-
-
-def unlisted(sizes: Sequence[int | None]) -> int:
-    """How many messages are in no set, by the replies to `listing`; 0 if a key is damaged.
-
-    Other calls may come between two of these commands: who finds some looks once more.
-    """
-    if any(size is None for size in sizes):
-        return 0
-    *listed, records, bare = map(int, sizes)  # type: ignore[arg-type]
-    return max(0, records - sum(listed) + bare)
-
-
-def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
-    """The commands whose replies `orphans_of` reads."""
-    totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)
-    return [totals, waiting(bucket)]
-
-
 def waiting(bucket: Bucket) -> RedisCommand[int]:
     """How many parked orphans wait for an operator."""
     return plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
-
-
-def orphans_of(totals: Sequence[int] | StoreError, waiting: int | StoreError) -> Orphans:
-    """What the replies to `commands` tell; of a damaged key nothing."""
-    known = Orphans() if isinstance(totals, StoreError) else Orphans(*totals)
-    return known if isinstance(waiting, StoreError) else known._replace(waiting=waiting)
 
 
 def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:
@@ -211,7 +159,3 @@ def _read_page(reply: Sequence[Any] | None) -> WalkedPage | None:
     names = (text.decode(errors="replace") for text in pull[::2])
     unoffered = zip(names, map(float, pull[1::2]), strict=True)
     return WalkedPage(cursor, found, overdue, Mended(*mended), size, tuple(unoffered))
-
-
-def _read_totals(reply: Sequence[bytes | None]) -> list[int]:
-    return [replies.read_count(each) for each in reply]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rule_fields
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import Arg, RedisCommand, as_received, plain
+from delaybridge.store.protocol.command import Arg, Each, RedisCommand, Steps, as_received, plain
 from delaybridge.store.protocol.replies import Fleet
+from delaybridge.store.protocol.verbs import Bucket
 
 UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
 
@@ -124,6 +126,14 @@ def record(
     """
     args = ("" if now_ms is None else now_ms, worker, instance, number, sample)
     return RedisCommand("record", (keys.series(namespace),), args, bool)
+
+
+def buckets_of(namespace: str) -> Steps[list[Bucket]]:
+    """All buckets; none if the namespace's record cannot be read."""
+    (record,) = yield Each([read_birth(namespace)])
+    if record is None or isinstance(record, StoreError):
+        return []
+    return [Bucket(namespace, number, record[1]) for number in range(record[0])]
 
 
 def store_time(near: str = "") -> RedisCommand[int]:

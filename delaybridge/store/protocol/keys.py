@@ -181,7 +181,7 @@ allowances = _of_namespace("allowances")
 alarms = _of_namespace("alarms")
 """Hash: bucket, or `wiped` -> what a worker noticed (`store/namespace/history_alarm.py`), JSON."""
 events = _of_namespace("events")
-"""Channel: each second a `Beat` of every process (`store/fleet/event_channel.py`), for `tail`."""
+"""Channel: each second a `Beat` of every process, for `tail`."""
 jobs = _of_namespace("jobs")
 """Hash: id -> the progress of a bulk verb over HTTP, JSON."""
 audit = _of_namespace("audit")

@@ -313,13 +313,6 @@ def read_holder(reply: bytes | None) -> str | None:
     return None if reply is None else reply.decode(errors="replace").rsplit(":", 2)[0]
 
 
-def read_failing(reply: list[Any]) -> tuple[dict[bytes, Failing], bool]:
-    cursor, fields = reply
-    texts = zip(fields[::2], fields[1::2], strict=True)
-    found = {field[:-1]: parse_failing(text.decode(errors="replace")) for field, text in texts}
-    return {id: failing for id, failing in found.items() if failing}, int(cursor) == 0
-
-
 def read_text(reply: bytes | None) -> str:
     return (reply or b"").decode(errors="replace")
 

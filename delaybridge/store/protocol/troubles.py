@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from delaybridge.message import PULL
-from delaybridge.store.protocol.record import Failing
 
 _WORD = re.compile(r"ingress:\w+|[^:\n]+")
 LACKING = "no_broker"
@@ -16,20 +15,6 @@ LIMITED = "limited"
 ORPHANED = "orphaned"
 REFUSES = "refuses"
 SLOW = "slow: its destination takes messages more slowly than they fall due"
-
-
-class Retrying(NamedTuple):
-    """Messages of one destination whose last publish failed for one reason; they are tried again.
-
-    reason: the first word of their error; example: one whole error. since_ms: when the first of
-    them failed first, in epoch milliseconds.
-    """
-
-    destination: str
-    reason: str
-    messages: int
-    since_ms: int
-    example: str
 
 
 class Trouble(NamedTuple):
@@ -104,22 +89,3 @@ def first_word(reason: str) -> str:
     """
     found = _WORD.match(reason)
     return found[0] if found else ""
-
-
-def counted(failing: Iterable[Failing]) -> list[Retrying]:
-    """Failing messages grouped by destination and reason, the largest group first.
-
-    Without orphans that wait for the operator: these are told as such.
-    """
-    found: dict[tuple[str, str], Retrying] = {}
-    for each in (one for one in failing if first_word(one.error) != ORPHANED):
-        group = each.destination, first_word(each.error)
-        one = Retrying(*group, 1, each.since_ms, each.error)
-        old = found.get(group)
-        found[group] = one if old is None else _joined(old, one)
-    return sorted(found.values(), key=lambda of: (-of.messages, of.since_ms))
-
-
-def _joined(a: Retrying, b: Retrying) -> Retrying:
-    first = min(a, b, key=lambda of: of.since_ms)
-    return first._replace(messages=a.messages + b.messages)

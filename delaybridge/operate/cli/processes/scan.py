@@ -25,9 +25,9 @@ from delaybridge.operate.terminal.invocation import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.ingest.rabbitmq.conversion import Converted
+    from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
     from delaybridge.settings.routes import Route
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.fleet.announcements import IngestInfo, WorkerInfo
 
 _NO_TOPICS = "names no delay topic"
 _ASK_S = 3.0  # how long a cluster may take to name its topics

@@ -18,7 +18,7 @@ from delaybridge.times import format_duration, in_time, roughly
 if TYPE_CHECKING:
     import delaybridge
     from delaybridge import Stats
-    from delaybridge.store.fleet.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo, WorkerInfo
 
 _LOOK_AGAIN_S = 0.2
 

@@ -21,13 +21,14 @@ from delaybridge.operate.doctor.checks import (
 from delaybridge.operate.doctor.durability import durability
 from delaybridge.operate.doctor.finding import FAIL, OK, Finding
 from delaybridge.operate.doctor.findings import findings
+from delaybridge.operate.notices import alarms
+from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.terminal.failure import Exit
 from delaybridge.operate.terminal.grammar import DURATION, Command, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.alerts import failing_text, paused_text
 from delaybridge.operate.views.described import unowned
-from delaybridge.store.namespace import alarms, gate
-from delaybridge.store.namespace.silent_buckets import numbers
+from delaybridge.store.namespace import gate
 
 LOOK_AGAIN_S = 0.5
 _NAMED = 3  # failing destinations

@@ -12,6 +12,9 @@ import click
 
 from delaybridge.operate.cli.watching.fleet import show_buckets, show_sources
 from delaybridge.operate.doctor.checks import definitions_of
+from delaybridge.operate.notices import repairs
+from delaybridge.operate.notices.announcements import LedgerDrift, waiting_text
+from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.terminal.failure import Exit, failure_of
 from delaybridge.operate.terminal.grammar import DURATION, Command, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
@@ -25,10 +28,7 @@ from delaybridge.operate.views.described import (
     window_text,
     wrong_definitions,
 )
-from delaybridge.store.fleet.announcements import LedgerDrift, waiting_text
-from delaybridge.store.namespace import repairs
 from delaybridge.store.namespace.history_alarm import told
-from delaybridge.store.namespace.silent_buckets import numbers
 from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from delaybridge.operate.views.described import moment
 
 if TYPE_CHECKING:
     from delaybridge.errors import DelayBridgeError
-    from delaybridge.store.fleet.event_channel import Beat, Told
+    from delaybridge.operate.notices.event_channel import Beat, Told
     from delaybridge.store.redis.store import AsyncStore
 
 _TICK_S = 1.0
@@ -114,7 +114,7 @@ class Printer:
 
     def hear(self, heard: str | DelayBridgeError | None) -> None:
         """A text of the channel; None: subscribed; or the error that ended the subscription."""
-        from delaybridge.store.fleet.event_channel import read
+        from delaybridge.operate.notices.event_channel import read
 
         if isinstance(heard, str):
             if (beat := read(heard)) is not None:
@@ -179,7 +179,7 @@ class Printer:
             self._say(logging.ERROR, "redis_lost", reason=str(error), hint=hint)
 
     def _fits(self, told: Told) -> bool:
-        from delaybridge.store.fleet.event_channel import is_of
+        from delaybridge.operate.notices.event_channel import is_of
 
         if self._wanted and told.event not in self._wanted:
             return False

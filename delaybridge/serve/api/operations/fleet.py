@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 
 from delaybridge.client.verbs import Scope
+from delaybridge.operate.notices import alarms
+from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
+from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
@@ -14,10 +17,7 @@ from delaybridge.serve.api.description.typed import object_of
 from delaybridge.serve.http.endpoint import Reply
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
-from delaybridge.store.fleet.announcements import IngestInfo, WorkerInfo
-from delaybridge.store.namespace import alarms
 from delaybridge.store.namespace.history_alarm import Setback
-from delaybridge.store.namespace.orphans import Orphans
 
 routes = Routes()
 

@@ -12,13 +12,13 @@ from starlette.types import Scope as Connection
 
 from delaybridge.ingest.names import tenant_of
 from delaybridge.message import PULL
+from delaybridge.operate.notices.event_channel import is_of
 from delaybridge.serve.http.disconnect import Ending
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.event_fanout import Kept
 from delaybridge.serve.shared.tenancy import Tenancy
-from delaybridge.store.fleet.event_channel import is_of
 
 _RETRY_MS = 3000
 STREAM_HEADERS = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from delaybridge.operate.notices.announcements import WorkerInfo
 from delaybridge.serve.console.page import ConsolePage
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.shared.call import Call
-from delaybridge.store.fleet.announcements import WorkerInfo
 
 
 class Wrong(NamedTuple):

@@ -5,13 +5,15 @@ The counts are kept in Redis, so they outlive the worker that found them; operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.store.namespace import registry
-from delaybridge.store.namespace.orphans import TOTALS, Orphans, commands, orphans_of
+from delaybridge.store.namespace.orphans import waiting
 from delaybridge.store.namespace.translatable import Sentence
-from delaybridge.store.protocol.command import Each, Steps, grouped, plain
+from delaybridge.store.protocol import replies
+from delaybridge.store.protocol.command import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.store.protocol.verbs import Bucket
 from delaybridge.times import format_time
 
@@ -19,27 +21,39 @@ RELEASE = "delaybridge message publish-now --state parked --reason orphaned --ye
 _NAMED = 10  # buckets
 
 
+TOTALS = ("orphans_ms", "orphans_due", "orphans_dead", "orphans_parked", "orphans_bare",
+          "orphans_other")  # fmt: skip
+"""Fields of a bucket's marks: what was mended, for people."""
+
+
+class Orphans(NamedTuple):
+    """What was mended in a bucket so far, as in `Mended`. at_ms: when last, 0 if never.
+
+    waiting: parked orphans that wait for an operator now.
+    """
+
+    at_ms: int = 0
+    due: int = 0
+    dead: int = 0
+    parked: int = 0
+    bare: int = 0
+    other: int = 0
+    waiting: int = 0
+
+
 def read(namespace: str) -> Steps[dict[int, Orphans]]:
     """Bucket -> what was mended there; nothing of a namespace whose record cannot be read."""
-    buckets = yield from buckets_of(namespace)
-    replies = yield from grouped([commands(bucket) for bucket in buckets])
-    found = {b.number: orphans_of(*each) for b, each in zip(buckets, replies, strict=True)}
+    buckets = yield from registry.buckets_of(namespace)
+    answers = yield from grouped([commands(bucket) for bucket in buckets])
+    found = {b.number: orphans_of(*each) for b, each in zip(buckets, answers, strict=True)}
     return {number: each for number, each in found.items() if each.at_ms}
 
 
 def clear(namespace: str) -> Steps[bool]:
     """Forget it; whether there was anything. What is held back stays so."""
-    buckets = yield from buckets_of(namespace)
+    buckets = yield from registry.buckets_of(namespace)
     gone = yield Each([plain("HDEL", b.key("marks"), *TOTALS, parse=int) for b in buckets])
     return any(each for each in gone if not isinstance(each, StoreError))
-
-
-def buckets_of(namespace: str) -> Steps[list[Bucket]]:
-    """All buckets; none if the namespace's record cannot be read."""
-    (record,) = yield Each([registry.read_birth(namespace)])
-    if record is None or isinstance(record, StoreError):
-        return []
-    return [Bucket(namespace, number, record[1]) for number in range(record[0])]
 
 
 def summed(found: Mapping[int, Orphans]) -> Orphans:
@@ -77,3 +91,39 @@ def held(found: Mapping[int, Orphans]) -> Sentence:
 def _numbers(buckets: list[int]) -> str:
     shown = ", ".join(map(str, buckets[:_NAMED]))
     return f"{shown}, …" if len(buckets) > _NAMED else shown
+
+
+def listing(bucket: Bucket) -> list[RedisCommand[int]]:
+    """How many messages each set lists, and what else `unlisted` reads."""
+    return [
+        *bucket.sizes(),
+        plain("HLEN", bucket.key("messages"), parse=int),
+        plain("HGET", bucket.key("marks"), "bare", parse=replies.read_count),
+    ]
+
+
+def unlisted(sizes: Sequence[int | None]) -> int:
+    """How many messages are in no set, by the replies to `listing`; 0 if a key is damaged.
+
+    Other calls may come between two of these commands: who finds some looks once more.
+    """
+    if any(size is None for size in sizes):
+        return 0
+    *listed, records, bare = map(int, sizes)  # type: ignore[arg-type]
+    return max(0, records - sum(listed) + bare)
+
+
+def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
+    """The commands whose replies `orphans_of` reads."""
+    totals = plain("HMGET", bucket.key("marks"), *TOTALS, parse=_read_totals)
+    return [totals, waiting(bucket)]
+
+
+def orphans_of(totals: Sequence[int] | StoreError, waiting: int | StoreError) -> Orphans:
+    """What the replies to `commands` tell; of a damaged key nothing."""
+    known = Orphans() if isinstance(totals, StoreError) else Orphans(*totals)
+    return known if isinstance(waiting, StoreError) else known._replace(waiting=waiting)
+
+
+def _read_totals(reply: Sequence[bytes | None]) -> list[int]:
+    return [replies.read_count(each) for each in reply]

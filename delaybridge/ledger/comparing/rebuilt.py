@@ -1,55 +1,15 @@
-"""The alarm: what workers noticed of losses in Redis, until an operator clears it.
-
-With a ledger, a setback ends with the rebuild of its bucket, a wipe with that of all: unless
-something was lost that the ledger lacks.
-"""
+"""The end of an alarm: what Redis had lost is rebuilt from the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
 
 from delaybridge.errors import StoreError
 from delaybridge.ledger.comparing import healing
-from delaybridge.store.namespace import history_alarm, registry, repairs
+from delaybridge.store.namespace import history_alarm, registry
 from delaybridge.store.namespace.history_alarm import Setback
-from delaybridge.store.namespace.orphans import Orphans
 from delaybridge.store.protocol.command import Each, Steps
 from delaybridge.store.protocol.verbs import Bucket
-
-
-class Losses(NamedTuple):
-    """setbacks: Redis came back with an older past, or empty. mended: bucket -> what was found
-    when its keys contradicted one another.
-    """
-
-    setbacks: Sequence[Setback]
-    mended: Mapping[int, Orphans]
-
-    @property
-    def text(self) -> str:
-        """In words; empty if there is none."""
-        parts = [history_alarm.told(self.setbacks), repairs.told(self.mended)]
-        return "; ".join(filter(None, parts))
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """As JSON."""
-        mended = {str(bucket): each._asdict() for bucket, each in self.mended.items()}
-        kept = [each._asdict() for each in self.setbacks]
-        return {"alarm": self.text or None, "setbacks": kept, "mended": mended}
-
-
-def read(namespace: str) -> Steps[Losses]:
-    """The alarm; writes nothing, and does not create the namespace."""
-    (found,) = yield [history_alarm.read(namespace)]
-    return Losses(found, (yield from repairs.read(namespace)))
-
-
-def clear(namespace: str) -> Steps[bool]:
-    """Forget it; whether there was one."""
-    (cleared,) = yield [history_alarm.clear(namespace)]
-    return (yield from repairs.clear(namespace)) or bool(cleared)
 
 
 def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Setback]]:
@@ -79,7 +39,7 @@ def _rebuilt(
 
     turns: those that they went back to: a session that began later must have compared them.
     """
-    buckets = yield from repairs.buckets_of(namespace)
+    buckets = yield from registry.buckets_of(namespace)
     asked = [each for each in buckets if None in turns or each.number in turns]
     nodes = {each.number: node_of(_lease(each)) for each in asked}
     first = {nodes[each.number]: each for each in asked}

@@ -6,17 +6,14 @@ fields are ignored; a field that is missing or makes no sense becomes None, or `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreError, printable
-from delaybridge.store.namespace import rules
-from delaybridge.store.namespace.rules import Rule, Rules
+from delaybridge.errors import printable
+from delaybridge.store.namespace.announcements import announced, said_of, texts_of
 from delaybridge.store.protocol.troubles import WorkerTroubles
 
 UNKNOWN = "?"
-DRAIN, RECONNECT = "drain", "reconnect"  # what workers are asked for, where they are woken
 _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53
@@ -144,14 +141,14 @@ def workers(
             **_process(of, name),
             buckets=owners.count(name),
             expires_ms=expires_ms,
-            said=_said(of),
-            damaged=_texts(of, "damaged") or {},
-            failing=_texts(of, "failing") or {},
+            said=said_of(of),
+            damaged=texts_of(of, "damaged") or {},
+            failing=texts_of(of, "failing") or {},
             ledger=_drift(of.get("ledger")),
             instance=_instance(of),
             pace=_pace(of.get("pace")),
         )
-        for name, of, expires_ms in _living(replies, now_ms)
+        for name, of, expires_ms in announced(replies, now_ms)
     ]
 
 
@@ -159,18 +156,8 @@ def ingests(replies: Sequence[Any], now_ms: int) -> list[IngestInfo]:
     """The ingest processes whose announcement has not expired."""
     return [
         IngestInfo(**_process(of, name), sources=list(_sources(of)), expires_ms=expires_ms)
-        for name, of, expires_ms in _living(replies, now_ms)
+        for name, of, expires_ms in announced(replies, now_ms)
     ]
-
-
-def obeyed(stored: Mapping[bytes, bytes] | StoreError, living: Sequence[WorkerInfo]) -> Rules:
-    """The rules in the reply to `rules.read`, as workers obey them.
-
-    What cannot be read resumes no destination: a worker that had read it before says it is paused.
-    """
-    said = {place: Rule(paused=True) for each in living for place in each.said.paused or ()}
-    known = Rules(said)
-    return known if isinstance(stored, StoreError) else rules.understood(stored, known)
 
 
 def _drift(value: object) -> LedgerDrift | None:
@@ -214,13 +201,6 @@ def waiting_text(buckets: int, silent: str) -> str:
     return f"{text}, which does not answer: {why}" if why else text
 
 
-def _said(of: Mapping[str, Any]) -> WorkerTroubles:
-    paused = of.get("paused")
-    texts = tuple(map(str, paused)) if isinstance(paused, list) else None
-    parked, refused = (_texts(of, field) or {} for field in ("parked", "refused"))
-    return WorkerTroubles(_texts(of, "brokers"), parked, texts, refused)
-
-
 def _process(of: Mapping[str, Any], name: str) -> dict[str, Any]:
     texts = {field: _text(of, field) for field in ("host", "version")}
     numbers = {field: _whole(of, field) for field in ("pid", "started_ms")}
@@ -242,39 +222,9 @@ def _faults(value: object) -> tuple[str, ...]:
     return tuple(each[:_FAULT_CHARS] for each in listed if isinstance(each, str))
 
 
-def _living(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Name, announcement and expiry of each that has not expired."""
-    info, expiries = replies
-    if isinstance(expiries, StoreError):
-        return
-    known = {} if isinstance(info, StoreError) else info
-    for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
-        expires_ms = min(float(expires), float(_MOST))
-        if expires_ms > now_ms:
-            of = _read(known.get(name, b""))
-            yield name.decode(errors="backslashreplace"), of, int(expires_ms)
-
-
-def _read(text: bytes) -> dict[str, Any]:
-    """The JSON of an announcement, which follows the instance and its ttl; {} if unreadable."""
-    try:
-        found = json.loads(text[text.index(b"{") :])
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _text(of: Mapping[str, Any], field: str) -> str:
     value = of.get(field)
     return value[:_CHARS] if isinstance(value, str) else UNKNOWN
-
-
-def _texts(of: Mapping[str, Any], field: str) -> dict[str, Any] | None:
-    """An object of texts (or nulls) by name; None if it is anything else."""
-    value = of.get(field)
-    if not isinstance(value, dict):
-        return None
-    return {k: v[:_CHARS] if isinstance(v, str) else None for k, v in value.items()}
 
 
 def _whole(of: Mapping[str, Any], field: str) -> int | None:

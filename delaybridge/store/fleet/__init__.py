@@ -1,1 +1,0 @@
-"""What workers tell one another, and who asked for what."""
