@@ -22,12 +22,12 @@ from bench.rig import BODY, Table
 from delaybridge.amqp.frames import Encoder
 from delaybridge.message import Delivery, Record, encode_record, new_id
 from delaybridge.publish import CONFIRMED
-from delaybridge.scan.context import ScanOptions
 from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
+from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.store.protocol.replies import Claim, Fired
 from delaybridge.store.protocol.scripts import request
 from delaybridge.store.protocol.verbs import Bucket
@@ -97,10 +97,10 @@ class Stages:
             retake=lambda *_: None,
             allow=self.stub,
         )
-        _, lane = self.lanes.route("rabbitmq:orders/key", NOW_MS)
+        _, lane = self.lanes.routing.route("rabbitmq:orders/key", NOW_MS)
         lane.flow.limit = UNLIMITED  # its value after a burst
         self.session = Session(Bucket("bench", 0, "birth"), "owner:1", 1, 10_000, 0.0)
-        self.session.ready = True
+        self.session.reclaimed()
         self.reply = b"*%d\r\n" % (2 * count) + b"".join(
             b"$%d\r\n%s\r\n" % (len(text), text) for text in (*self._ids, *self._records)
         )
@@ -126,7 +126,7 @@ class Stages:
     def hand_over(self, copies: list[Any]) -> None:
         """Hand fired copies to the publisher."""
         fired = self.scanner.firing.covered(self.session, Fired(UNLIMITED, {}), copies)
-        self.scanner.publishing.fired = fired
+        self.scanner.publishing.add(fired)
         self.scanner.publishing.publish(NOW_MS)
 
     def encode(self) -> list[bytes]:
@@ -135,8 +135,8 @@ class Stages:
 
     def settle(self) -> bytes:
         """Turn the broker's confirms into the packed settle command."""
-        self.lanes.outcome(self.stub.deliveries, CONFIRMED, NOW_MS)
-        commands = self.session.exits.take().commands
+        self.lanes.outcomes.report(self.stub.deliveries, CONFIRMED, NOW_MS)
+        commands = self.session.exits.take_report().commands
         return b"".join([request(command) for command in commands])
 
 

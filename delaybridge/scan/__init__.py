@@ -1,8 +1,10 @@
 """The heart: claims due messages, fires them at their instant, publishes and settles them.
 
-Start with `Scanner.scan` in `scanner.py`, the table of contents. Its steps are `claiming`,
-`firing`, `publishing` and `telling`. `routing` finds a copy's lane, `lanes` the obstacles in its
-way, `outcomes` gives a published copy its exit, `lease` takes the buckets of this worker's share.
-Everything runs on one event loop. Only `asking`, `lease` and `damaged_buckets` talk to the store,
-only `lanes` to publishers.
+Start with `Scanner.scan` in `scanner.py`, the table of contents. Its steps are `wheel/claiming`,
+`wheel/firing`, `wheel/publishing` and `leases/settling`. Everything runs on one event loop.
+
+The rooms in order; each imports those before it only, also for types: `leases` (buckets, sessions,
+and all calls to the store), `lanes` (where a copy goes, what stands in its way, how it ends, and
+all calls to publishers), `wheel` (from the claim to the publish). Above them stand `mending` and
+`reclaiming`, which come before a new session claims, `hang_detector` and `scanner`.
 """

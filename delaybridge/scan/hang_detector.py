@@ -1,33 +1,36 @@
-"""Watch: finds a scanner that hangs: the same overdue message is next to be fired for too long."""
+"""Finds a scanner that hangs: the same overdue message is next to be fired for too long."""
 
 from __future__ import annotations
 
 from delaybridge.events import Emit, Stuck
-from delaybridge.scan.lanes.lanes import Lanes
-from delaybridge.scan.leases.bucket_calls import Asking
-from delaybridge.scan.leases.copy import Copy
-from delaybridge.scan.wheel.waiting import WaitingCopies
+from delaybridge.scan.lanes.copy import Copy
+from delaybridge.scan.lanes.window import Window
+from delaybridge.scan.leases.bucket_calls import BucketCalls
+from delaybridge.scan.wheel.wheel import WaitingCopies
 
 
-class Watch:
+class HangDetector:
     """Compares the first ripe copy with the one seen before."""
 
-    def __init__(self, waiting: WaitingCopies, lanes: Lanes, asking: Asking, emit: Emit) -> None:
-        self._waiting, self._lanes, self._asking, self._emit = waiting, lanes, asking, emit
+    def __init__(
+        self, waiting: WaitingCopies, window: Window, calls: BucketCalls, emit: Emit
+    ) -> None:
+        self._waiting, self._window, self._calls, self._emit = waiting, window, calls, emit
         self._first: Copy | None = None
         self._since_ms = 0
 
-    def look(self, now_ms: int, limit_ms: int) -> RuntimeError | None:
+    def check(self, now_ms: int, limit_ms: int) -> RuntimeError | None:
         """An error if the same copy has been first for `limit_ms`, else None.
 
-        A copy is not stuck while it waits for room in its lane, or while the store is silent.
+        A copy is not stuck while its lane is full and its broker answers, or while the store is
+        silent.
         """
         ripe = self._waiting.ripe
-        first, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._asking.silent_at_ms)
+        first, since_ms = ripe[0] if ripe else None, max(self._since_ms, self._calls.silent_at_ms)
         if first is None or first is not self._first:
             self._first, self._since_ms = first, now_ms
         elif now_ms - since_ms > limit_ms:
-            if self._lanes.waits_for_room(first, since_ms):
+            if self._window.is_full(first.lane) and first.lane.flow.moved_ms > since_ms:
                 self._since_ms = now_ms
                 return None
             self._emit(Stuck(overdue_ms=now_ms - int(first.score)))
@@ -37,4 +40,3 @@ class Watch:
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set."""
         self._since_ms += step_ms
-        self._asking.silent_at_ms += step_ms

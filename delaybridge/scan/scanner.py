@@ -1,8 +1,8 @@
 """The scanner: publishes the due messages of the leased buckets and settles them in the store.
 
 `scan` is one pass; it returns when to look again. It never waits. The calls to the store (claim,
-fire, tell) run as tasks, one of each at a time. Each rings the alarm when it ends, so that the next
-pass takes the next step. Under load each call carries what gathered during the one before.
+fire, settle) run as tasks, one of each at a time. Each rings the alarm when it ends, so that the
+next pass takes the next step. Under load each call carries what gathered during the one before.
 
     claim -> wheel -> fire -> publish -> settle | retry | bury | park
 
@@ -12,40 +12,37 @@ gives its leases up and starts again, and the next owner reclaims. There is no o
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
 
 from delaybridge.errors import StoreError
 from delaybridge.events import ClockStepped, Emit
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
-from delaybridge.scan.context import Context, LedgerSide, ScanOptions
-from delaybridge.scan.hang_detector import Watch
+from delaybridge.scan.hang_detector import HangDetector
 from delaybridge.scan.lanes.allowances import Allow, Allowances
 from delaybridge.scan.lanes.lanes import Lanes
-from delaybridge.scan.lanes.paging import Paging
+from delaybridge.scan.lanes.returning import Paging
 from delaybridge.scan.leases import dead_set
-from delaybridge.scan.leases.bucket_calls import Asking, LastHere, last_of
+from delaybridge.scan.leases.bucket_calls import BucketCalls, LastHere, last_of
 from delaybridge.scan.leases.clock import StoreClock
-from delaybridge.scan.leases.mending import Mending, Retake
-from delaybridge.scan.leases.reclaiming import Reclaiming
 from delaybridge.scan.leases.session import Session
+from delaybridge.scan.leases.settling import LedgerSide, Settling
+from delaybridge.scan.mending import Mending, Retake
+from delaybridge.scan.reclaiming import Reclaiming
 from delaybridge.scan.wheel.alarm import Alarm
-from delaybridge.scan.wheel.claiming import MARGIN_MS, Claiming
+from delaybridge.scan.wheel.claiming import MARGIN_MS, Claiming, ScanOptions
 from delaybridge.scan.wheel.firing import Firing
 from delaybridge.scan.wheel.publishing import Publishing
-from delaybridge.scan.wheel.settling import Telling
-from delaybridge.scan.wheel.waiting import WaitingCopies
+from delaybridge.scan.wheel.wheel import WaitingCopies
 from delaybridge.store.redis.store import AsyncStore
 
 
 class Scanner:
     """Scans the buckets whose sessions `begin` gives it, until `session_over` or `drain`.
 
-    waiting, claiming, firing, publishing, telling: its steps, which a benchmark also runs alone.
-    failure: the first error of any of them.
+    waiting, claiming, firing, publishing, settling: its steps, which a benchmark also runs alone.
+    calls: theirs to the store.
     """
 
     def __init__(
@@ -71,53 +68,51 @@ class Scanner:
         whose bucket is on the Redis node whose clock this is. ledger: if there is one, no bucket is
         claimed before it agrees with it.
         """
-        self._clock, self._alarm, self._lanes, self._emit = clock, alarm, lanes, emit
-        self._options = options
-        self._sessions: dict[int, Session] = {}
-        self.waiting = WaitingCopies(clock.now_ms(), lanes)
-        self._asking = Asking(store, clock, emit, lost, damaged, self.clock_stepped, last_here)
-        self._asking.checks_server = ledger is not None
-        context = Context(
-            self._sessions, self.waiting, lanes, self._asking, clock, emit, options,
-            start=self.start_step, ring=alarm.ring, ledger=ledger,
+        self._clock, self._alarm, self._emit, self._options = clock, alarm, emit, options
+        self._lanes, self._sessions = lanes, dict[int, Session]()
+        has_ledger, held = ledger is not None, self._sessions
+        self.calls = calls = BucketCalls(
+            store, clock, emit, ring=alarm.ring, lost=lost, damaged=damaged,
+            clock_stepped=self.clock_stepped, last_here=last_here, checks_server=has_ledger,
         )  # fmt: skip
-        self.mending = Mending(context, retake)
-        self._reclaiming = Reclaiming(context, self.mending, retake)
-        self.claiming = Claiming(context)
-        self.telling = Telling(context, self.wake)
-        self._paging = Paging(context, self.telling)
-        self.publishing = Publishing(lanes, clock.now_ms(), options.fire_lead_ms)
-        self.firing = Firing(context, self.claiming, self.telling, self.publishing)
-        self._allowances = Allowances(context, allow)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.failure: BaseException | None = None
-        self._watch = Watch(self.waiting, lanes, self._asking, emit)
+        self.waiting = waiting = WaitingCopies(clock.now_ms(), lanes.window)
+        self.mending = Mending(held, lanes, calls, emit, retake=retake, has_ledger=has_ledger)
+        self._reclaiming = Reclaiming(lanes, self.mending, calls, emit, retake, ledger)
+        self.claiming = Claiming(held, waiting, lanes, calls, emit, options)
+        self.settling = Settling(held, calls, emit, self.wake, ledger)
+        self._paging = Paging(lanes.returning, calls, self.settling)
+        self.publishing = Publishing(lanes, calls, emit, options.fire_lead_ms, ledger)
+        self.firing = Firing(
+            waiting, lanes, self.claiming, self.settling, self.publishing, calls, emit, options
+        )
+        self._allowances = Allowances(lanes, calls, allow)
+        self._hang_detector = HangDetector(waiting, lanes.window, calls, emit)
         self._is_swept = True  # no copy here belongs to a session that is over
 
     async def run(self) -> None:
         """Scan until cancelled; raises the first error of any step."""
         try:
-            while self.failure is None:
+            while self.calls.failure is None:
                 at_ms = self.scan(self._clock.now_ms())
                 self._alarm.set(None if at_ms is None else self._clock.monotonic_at(at_ms))
                 await self._alarm.wait()
-            raise self.failure
+            raise self.calls.failure
         finally:
-            for task in self._tasks:
-                task.cancel()
+            self.calls.cancel()
 
     def scan(self, now_ms: int) -> int | None:
-        """One pass; returns when to look again in ms, None: only when the alarm rings."""
+        """One pass; returns when to look again in ms, None: only when the alarm rings.
+
+        Each step goes on with what the passes before it have brought so far.
+        """
         self._sweep()
-        self.publishing.publish(now_ms)  # first: a due message waits for nothing
-        self._reclaiming.start()
-        self._recover(now_ms)
-        self._paging.start()
-        self._allowances.lapse(now_ms)
-        self.claiming.start(now_ms)
-        self.firing.start(now_ms)
+        self.publishing.publish(now_ms)  # first: what is fired and due waits for nothing
+        self._bring_back(now_ms)
+        self.claiming.start(now_ms)  # claim: what is due soon comes onto the wheel
+        self.waiting.ripen(now_ms, self.firing.lead_ms, self._options.fire_lead_ms)
+        self.firing.start(now_ms)  # fire: what is ripe may be published when it is due
         self._allowances.start(now_ms)
-        self.telling.start(now_ms)
+        self.settling.start(now_ms, is_backlog=bool(self.waiting.ripe))  # settle | retry | bury
         return self._next_look_ms(now_ms)
 
     def _sweep(self) -> None:
@@ -126,24 +121,27 @@ class Scanner:
             self._is_swept = True
             self.waiting.remove(lambda copy: not copy.session.alive)
 
-    def _recover(self, now_ms: int) -> None:
-        """Bring parked messages back where their broker takes messages again.
+    def _bring_back(self, now_ms: int) -> None:
+        """Bring back to `due` what earlier sessions left, and what is parked while its way is free.
 
-        Not while a claim is under way: its copies are not on the wheel yet, so they could not be
-        taken off it.
+        Nothing parked while a claim is under way: its copies are not on the wheel yet, so they
+        could not be taken off it.
         """
+        self._reclaiming.start()
         if not self.claiming.under_way:
-            self._lanes.recover(now_ms, self.waiting.remove)
+            self._lanes.returning.recover(now_ms, self.waiting.remove)
+        self._paging.start()
+        self._allowances.lapse(now_ms)
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The next time in ms at which a step can be taken though nothing else happens."""
-        looks: list[float] = [self.telling.next_look_ms, self.firing.next_look_ms(now_ms)]
+        looks: list[float] = [self.settling.next_look_ms, self.firing.next_look_ms(now_ms)]
         looks.append(self._allowances.next_look_ms)
         looks += [copy.score for copy in self.publishing.fired[:1]]
         if (wheel_ms := self.waiting.next_due_ms()) is not None:
             looks.append(wheel_ms - self.firing.lead_ms)
         looks += self.claiming.next_looks_ms(now_ms)
-        looks += self._lanes.next_looks_ms(now_ms, waiting=bool(self.waiting.ripe))
+        looks += self._lanes.parking.next_looks_ms(now_ms, waiting=bool(self.waiting.ripe))
         nearest = min(looks)
         return None if nearest == inf else int(max(nearest, now_ms))
 
@@ -152,7 +150,7 @@ class Scanner:
     def begin(self, session: Session) -> None:
         """Work on a bucket from now on: reclaim all of it first, then claim."""
         self._sessions[session.bucket.number] = session
-        session.scanner = self
+        session.begin(self)
         self._reclaiming.add(session)
         self._alarm.ring()
 
@@ -161,13 +159,12 @@ class Scanner:
         if self._sessions.get(session.bucket.number) is session:
             del self._sessions[session.bucket.number]
         self._is_swept = False
-        self._lanes.session_over(session)
-        session.moved.set()
+        self._lanes.returning.session_over(session)
         self._alarm.ring()
 
     async def drain(self, session: Session) -> None:
         """Claim no more, put back copies that are not fired, wait until the others have ended."""
-        session.exits.draining = True
+        session.exits.drain()
         for copy in self.waiting.remove(lambda copy: copy.session is session):
             session.exits.retry(copy.item, None)
         self._alarm.ring()
@@ -178,16 +175,15 @@ class Scanner:
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: log it, and look into every bucket at once."""
         self._emit(ClockStepped(step_ms=step_ms))
-        self._lanes.clock_stepped(step_ms)
-        self._watch.clock_stepped(step_ms)
-        for session in self._sessions.values():
-            session.claimed_at_ms += step_ms
-        self.wake_all()
+        self._lanes.routing.clock_stepped(step_ms)
+        self._hang_detector.clock_stepped(step_ms)
+        self.calls.clock_stepped(step_ms)
+        self.wake_all(step_ms)
 
-    def wake_all(self) -> None:
+    def wake_all(self, step_ms: int = 0) -> None:
         """Look into every bucket now: a wake-up may have been missed, or the clock was set."""
         for session in self._sessions.values():
-            session.look_at_ms = -inf
+            session.look_at_once(step_ms)
         self._alarm.ring()
 
     def wake(self, bucket: int, due_ms: int) -> None:
@@ -195,22 +191,23 @@ class Scanner:
         session = self._sessions.get(bucket)
         if session is None:
             return
-        session.next_score = min(session.next_score, due_ms)
         ahead_ms, pace_ms = self._options.claim_ahead_ms, self._options.pace_ms
-        paced_ms = max(session.claimed_at_ms + pace_ms, due_ms - ahead_ms)
-        look_at_ms = min(due_ms - MARGIN_MS, paced_ms)
-        if look_at_ms < session.look_at_ms:
-            session.look_at_ms = look_at_ms
+        if session.wake(due_ms, MARGIN_MS, ahead_ms, pace_ms):
             self._alarm.ring()
+
+    async def is_sound(self, session: Session) -> bool:
+        """Whether the bucket's keys agree with one another, so that the session goes on."""
+        return await self.mending.is_sound(session)
 
     # called by the publishers
 
     def report(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
         """How publishes ended. Every delivery is reported once."""
         now_ms = self._clock.now_ms()
-        self._lanes.outcome(deliveries, outcome, now_ms)
-        is_planned = self.telling.is_planned and self._lanes.is_calm
-        if not is_planned or self.firing.is_ready(now_ms):
+        lanes = self._lanes
+        lanes.outcomes.report(deliveries, outcome, now_ms)
+        is_calm = lanes.parking.is_calm and not lanes.dispatch.may_go_on
+        if not (is_calm and self.settling.is_planned) or self.firing.is_ready(now_ms):
             self._alarm.ring()
 
     # called by the worker
@@ -219,38 +216,21 @@ class Scanner:
         """Whether nothing is due in the buckets held here, and nothing is on its way."""
         now_ms = self._clock.now_ms()
         sessions = self._sessions.values()
-        is_busy = self._tasks or self.publishing.fired or self._lanes.is_returning
+        is_busy = self.calls.are_under_way or self.publishing.fired
+        is_returning = self._lanes.parking.is_returning
         has_exits = any(session.exits.any for session in sessions)
         published = sum(session.copies for session in sessions) - self.waiting.messages
         is_due = self.waiting.is_due(now_ms) or any(s.next_score <= now_ms for s in sessions)
-        return not (is_busy or has_exits or published or is_due)
+        return not (is_busy or is_returning or has_exits or published or is_due)
 
     def check_moving(self, limit_ms: int) -> None:
         """Fail if the same message has been overdue and next to be fired for `limit_ms`."""
-        if error := self._watch.look(self._clock.now_ms(), limit_ms):
-            self._fail(error)
+        if error := self._hang_detector.check(self._clock.now_ms(), limit_ms):
+            self.calls.fail(error)
 
     async def trim(self, most: int | None, age_ms: int | None, *, buckets: int) -> None:
         """Drop dead messages beyond these bounds; see `dead_set.trim`."""
         sessions = self._sessions.values()
         await dead_set.trim(
-            self._asking, sessions, self._emit, most=most, age_ms=age_ms, buckets=buckets
+            self.calls, sessions, self._emit, most=most, age_ms=age_ms, buckets=buckets
         )
-
-    # steps that run as tasks
-
-    def start_step(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a step's call to the store as a task."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-        self._alarm.ring()
-
-    def _fail(self, error: BaseException) -> None:
-        self.failure = self.failure or error
-        self._alarm.ring()

@@ -12,8 +12,7 @@ from delaybridge.message import PULL
 from delaybridge.publish import PublishOptions, Report, connect, kind_of
 from delaybridge.publish.guarded import GuardedPublisher
 from delaybridge.publish.pull import PullPublisher
-from delaybridge.scan.lanes.lane import Broker, Lane
-from delaybridge.scan.lanes.outcomes import ERROR_CHARS
+from delaybridge.scan.lanes.lane import ERROR_CHARS, Broker, Lane
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.service import Background
 

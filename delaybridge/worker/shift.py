@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
-from delaybridge.scan.context import LedgerSide, ScanOptions
 from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
@@ -24,8 +23,10 @@ from delaybridge.scan.leases.bucket_calls import last_of
 from delaybridge.scan.leases.clock import StoreClock
 from delaybridge.scan.leases.lease import LeaseOwner, Leases
 from delaybridge.scan.leases.session import Session
+from delaybridge.scan.leases.settling import LedgerSide
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.wheel.alarm import Alarm
+from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rules import Rules
@@ -99,7 +100,7 @@ class Shift:
             try:
                 for bucket in [*self.here.values()][:1]:
                     await self.leases.read_clock(bucket)
-                await self.leases.look([*self.here.values()])
+                await self.leases.cut_long([*self.here.values()])
             except StoreUnavailable as exc:
                 self._common.emit(StoreSilent(reason=str(exc)))
             if not self.clock.is_set:
@@ -126,7 +127,7 @@ class Shift:
             self._regrouped.set()
         self.here = here
         for number, session in self.leases.sessions.items():
-            session.is_away = number not in here
+            session.placed(is_here=number in here)
         self.leases.assign({n: b for n, b in here.items() if n in share}, may_take=may_take)
 
     def renamed(self, node: str) -> None:
@@ -236,7 +237,7 @@ class Shift:
     async def _look(self, scanner: Scanner) -> None:
         """Look at each bucket as a whole, slowly."""
         while True:
-            await asyncio.sleep(await scanner.mending.look())
+            await asyncio.sleep(await scanner.mending.look_further())
 
     async def _trim(self, scanner: Scanner) -> None:
         """Keep the dead set and `ready` within their bounds, a few messages at a time."""

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
+from delaybridge.scan.lanes.copy import Copy
 from delaybridge.scan.lanes.lane import Lane
 from delaybridge.scan.lanes.lanes import Lanes
-from delaybridge.scan.leases.copy import Copy
-from delaybridge.scan.leases.session import Session
+from delaybridge.scan.leases.session import Holder, Session
 from delaybridge.scan.scanner import Scanner
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.rules import Rules
@@ -134,13 +134,13 @@ class Shifts:
         """How publishes ended. Every delivery is reported once."""
         copies = cast(Sequence[Copy], deliveries)
         if self._is_alone:
-            copies[0].session.scanner.report(copies, outcome)
+            copies[0].session.holder.report(copies, outcome)
             return
-        by_scanner: dict[Scanner, list[Copy]] = {}
+        by_holder: dict[Holder, list[Copy]] = {}
         for copy in copies:
-            by_scanner.setdefault(copy.session.scanner, []).append(copy)
-        for scanner, ours in by_scanner.items():
-            scanner.report(ours, outcome)
+            by_holder.setdefault(copy.session.holder, []).append(copy)
+        for holder, ours in by_holder.items():
+            holder.report(ours, outcome)
 
     def ring(self) -> None:
         """Wake the scanners of all shifts."""
@@ -206,12 +206,12 @@ class Shifts:
 
     def announced(self) -> dict[str, Any]:
         """For the announcement: destinations that park or refuse messages, and damaged buckets."""
-        parked = (each for lanes in self._lanes() for each in lanes.parked())
+        parked = (each for lanes in self._lanes() for each in lanes.parking.blocked())
         refused = (
             each
             for shift in self._all
             if shift.lanes is not None
-            for each in shift.lanes.refused(shift.clock.now_ms())
+            for each in shift.lanes.routing.refused(shift.clock.now_ms())
         )
         damaged: dict[str, str] = {}
         for shift in self._all:
@@ -228,8 +228,8 @@ class Shifts:
         held: Counter[tuple[str, str]] = Counter()
         firsts: list[float] = []
         for lanes in self._lanes():
-            unconfirmed.update(lanes.unconfirmed())
-            waiting, first = lanes.held()
+            unconfirmed.update(lanes.routing.unconfirmed())
+            waiting, first = lanes.parking.held()
             held.update(waiting)
             firsts += [] if first is None else [first]
         return {"unconfirmed": unconfirmed, "held": held, "parked_ms": min(firsts, default=None)}

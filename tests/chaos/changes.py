@@ -75,9 +75,9 @@ def block_loop(seconds: float) -> None:
     """Two seconds after its first publish, the event loop is busy for so long, once."""
     import asyncio
 
-    from delaybridge.scan.lanes.lanes import Lanes
+    from delaybridge.scan.lanes.dispatch import Dispatch
 
-    publish, begun = Lanes.publish, []
+    publish, begun = Dispatch.publish, []
 
     def publishing(self: Any, now_ms: int) -> None:
         if not begun:
@@ -85,12 +85,12 @@ def block_loop(seconds: float) -> None:
             asyncio.get_running_loop().call_later(2, time.sleep, seconds)
         publish(self, now_ms)
 
-    Lanes.publish = publishing  # type: ignore[method-assign]
+    Dispatch.publish = publishing  # type: ignore[method-assign]
 
 
 def look_each(seconds: float) -> None:
     """Workers compare the keys of their buckets so often, and read them ten times as slowly."""
-    from delaybridge.scan.leases import mending
+    from delaybridge.scan import mending
     from delaybridge.worker import shift
 
     shift._COMPARE_S, mending._ROUND_S = seconds, 10 * seconds
@@ -128,41 +128,50 @@ def without_lease_check() -> None:
 def settle_before_confirm() -> None:
     """The store is told as soon as a message is handed to the broker."""
     from delaybridge.publish import CONFIRMED
-    from delaybridge.scan.lanes.lanes import Lanes
+    from delaybridge.scan.lanes.dispatch import Dispatch
+    from delaybridge.scan.lanes.outcomes import Outcomes
 
-    hand_over, outcome = Lanes._hand_over, Lanes.outcome
+    hand_over, report = Dispatch._hand_over, Outcomes.report
+    made, told, kept = list[Any](), set[int](), list[Any]()
+    init = Outcomes.__init__
+
+    def making(self: Any, *parts: Any) -> None:
+        init(self, *parts)
+        made.append(self)
 
     def handing_over(self: Any, lane: Any, batch: Any, now_ms: int) -> None:
         hand_over(self, lane, batch, now_ms)
         ours = [copy for copy in batch if copy.session.alive and lane.publisher is not None]
-        self.told = getattr(self, "told", set()) | set(map(id, ours))
-        self.kept = [*getattr(self, "kept", []), *ours]  # so that no other gets its id()
-        outcome(self, ours, CONFIRMED, now_ms)
+        told.update(map(id, ours))
+        kept.extend(ours)  # so that no other gets its id()
+        (outcomes,) = (each for each in made if each._dispatch is self)
+        report(outcomes, ours, CONFIRMED, now_ms)
 
     def late(self: Any, deliveries: Any, result: Any, now_ms: int) -> None:
-        left = [each for each in deliveries if id(each) not in getattr(self, "told", ())]
+        left = [each for each in deliveries if id(each) not in told]
         if left:
-            outcome(self, left, result, now_ms)
+            report(self, left, result, now_ms)
 
-    Lanes._hand_over, Lanes.outcome = handing_over, late  # type: ignore[method-assign]
+    Outcomes.__init__, Outcomes.report = making, late  # type: ignore[method-assign]
+    Dispatch._hand_over = handing_over  # type: ignore[method-assign]
 
 
 def fire_skipped() -> None:
     """Nobody asks the store before the due time: what was claimed is published."""
-    from delaybridge.scan.leases.bucket_calls import Asking
+    from delaybridge.scan.leases.bucket_calls import BucketCalls
     from delaybridge.store.protocol.replies import Fired
 
-    ask = Asking.ask
+    ask = BucketCalls.ask
 
     async def asking(self: Any, asked: Any, **options: Any) -> Any:
         rest = {s: [c for c in commands if c.name != "fire"] for s, commands in asked.items()}
         if rest == asked:
             return await ask(self, asked, **options)
         answers = await ask(self, {s: commands for s, commands in rest.items() if commands})
-        allowed = Fired(0, {}, self._clock.now_ms() * 1000)
+        allowed = Fired(0, {}, self.clock.now_ms() * 1000)
         return {s: [*answers.get(s, []), allowed] for s in asked if s.alive}
 
-    Asking.ask = asking  # type: ignore[method-assign]
+    BucketCalls.ask = asking  # type: ignore[method-assign]
 
 
 def ignore_due() -> None:
@@ -170,9 +179,9 @@ def ignore_due() -> None:
     from delaybridge.scan.wheel.publishing import Publishing
 
     def publishing(self: Any, now_ms: int) -> None:
-        self._lanes.ready(self.fired)
+        self._dispatch.ready(self.fired)
         self.fired = []
-        self._lanes.publish(now_ms)
+        self._dispatch.publish(now_ms)
 
     Publishing.publish = publishing  # type: ignore[method-assign]
     from delaybridge.scan.wheel.firing import Firing
@@ -213,13 +222,13 @@ def unknown_as_dropped() -> None:
 
 def no_reclaim() -> None:
     """A new owner leaves alone what dead ones had claimed."""
-    from delaybridge.scan.leases.reclaiming import Reclaiming
+    from delaybridge.scan.reclaiming import Reclaiming
 
     async def nothing(self: Any, sessions: Any) -> None:
-        from delaybridge.scan.leases.earlier_sessions import Inherited
+        from delaybridge.scan.reclaiming import EarlierSessions
 
         for session in sessions:
-            self._reclaimed(Inherited(session))
+            self._reclaimed(EarlierSessions(session))
 
     Reclaiming._reclaim = nothing  # type: ignore[method-assign]
 
@@ -280,14 +289,14 @@ def wait_elsewhere() -> None:
 
 def never_compare() -> None:
     """The sizes of a bucket's keys always add up, and no page of it looks odd."""
-    from delaybridge.scan.leases.mending import Mending
+    from delaybridge.scan.mending import Mending
     from delaybridge.store.namespace.orphans import SOUND, KeySizes
 
-    async def look(self: Any) -> float:
+    async def look_further(self: Any) -> float:
         return 3600.0
 
     KeySizes.difference = SOUND  # type: ignore[assignment, misc]
-    Mending.look = look  # type: ignore[method-assign]
+    Mending.look_further = look_further  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

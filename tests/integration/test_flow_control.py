@@ -238,7 +238,7 @@ class Story:
 async def test_whatever_the_rules_nothing_is_lost_doubled_early_or_out_of_order(
     rig_of: RigFactory, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.leases.reclaiming._IN_CALL", 1 + seed)
+    monkeypatch.setattr("delaybridge.scan.reclaiming._IN_CALL", 1 + seed)
     async with rig_of(window=30 if seed % 2 else 1000) as rig:
         story = Story(rig, seed)
         await story.run(40)

@@ -20,7 +20,7 @@ MANY = 60
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delaybridge.scan.leases.reclaiming._IN_CALL", 7)
+    monkeypatch.setattr("delaybridge.scan.reclaiming._IN_CALL", 7)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def send(rig: Rig, ids: list[str], due_ms: int, *destinations: str) -> Non
 
 async def lose(rig: Rig) -> None:
     """The worker loses its bucket; what it has published is settled, else it would come again."""
-    while rig.sessions[0].exits.any or rig.scanner.telling.is_planned:
+    while rig.sessions[0].exits.any or rig.scanner.settling.is_planned:
         await rig.at(rig.now_ms + 1)
     await rig.expire(0)
     rig.lose(rig.sessions[0], "test")

@@ -64,7 +64,7 @@ class Side:
 
     def session_of(self, token: str, turn: int) -> Session:
         session = Session(self.world.bucket, token, turn, TTL_MS, 0.0)
-        session.ready = True
+        session.reclaimed()
         return session
 
     async def _asks(self, work: Work[Any]) -> Any:
@@ -209,7 +209,7 @@ async def test_a_burial_that_is_told_late_is_not_of_a_later_call(side: Side) -> 
     side.rows("x", "x")
     side.probe.ask("UPDATE message SET tier = 0, state = 'cancelled' WHERE stamp = 1")
     side.session.exits.bury(copy_of(side.session, "x").item, "expired: ttl", counted=False)
-    side.reconciling.told(side.session, side.session.exits.take(), 1)
+    side.reconciling.exits_stored(side.session, side.session.exits.take_report(), 1)
     await side.happened.tell_history(side.recorder.ledger, side.recorder.records)
     found = side.probe.ask("SELECT stamp, state FROM message ORDER BY stamp")
     assert [*map(tuple, found)] == [(1, CANCELLED), (2, DELAYED)]

@@ -257,9 +257,9 @@ async def test_a_damaged_key_stops_only_what_is_limited_and_is_reported(rig: Rig
     await rig.send(*overdue(20), *(message(f"o{n}", NOW_MS + n, "b:q") for n in range(20)))
     await rig.live_until(NOW_MS + 3000)
     assert len(rig.other.taken) == 20 and not rig.memory.taken
-    told = dict(rig.lanes.parked())["memory:q"]
+    told = dict(rig.lanes.parking.blocked())["memory:q"]
     assert told.startswith(f"rate: redis: {key} has a wrong type")
-    held, parked_ms = rig.lanes.held()
+    held, parked_ms = rig.lanes.parking.held()
     assert not held, "nobody wants them to wait"
     assert parked_ms is not None and parked_ms < NOW_MS
     assert [each.key for each in (await rig.client.stats()).damage] == [key]
@@ -273,10 +273,10 @@ async def test_a_backlog_is_announced_as_limited_and_not_as_slow(rig: Rig) -> No
     limit(rig, memory__q=2.5)
     await rig.send(*overdue(50))
     await rig.live_until(NOW_MS + 1000)
-    assert dict(rig.lanes.parked()) == {"memory:q": "limited: to 2.5/s"}
+    assert dict(rig.lanes.parking.blocked()) == {"memory:q": "limited: to 2.5/s"}
     rig.now_ms += 60_000
     rig.scanner.check_moving(10_000)
     await rig.quiet()
     rig.now_ms += 60_000
     rig.scanner.check_moving(10_000)
-    assert rig.scanner.failure is None
+    assert rig.scanner.calls.failure is None

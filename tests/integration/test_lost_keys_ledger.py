@@ -182,7 +182,7 @@ async def test_what_was_buried_without_its_record_comes_once_its_keys_are_counte
             return len((await crew.client.dead()).items) == 3
 
         await until_async(buried, "they are due, and nobody has their records")
-        await session.scanner.mending.compare()
+        await session.holder.mending.compare()
         await arrived.all(ids)
         await crew.stop()
 

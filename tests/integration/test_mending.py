@@ -334,7 +334,7 @@ async def test_a_worker_delivers_everything_though_keys_vanish_from_half_of_its_
 async def test_messages_of_a_pull_topic_can_be_received_again_though_their_order_vanished(
     crew: Crew, monkeypatch: pytest.MonkeyPatch, has_backlog: bool
 ) -> None:
-    monkeypatch.setattr("delaybridge.scan.leases.mending._LONGEST_S", 0.001)
+    monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
     crew.start(lease=CALM)
     await crew.client.schedule("pull:t", b"x", delay=0, id="x")
 
@@ -365,5 +365,5 @@ async def test_each_bucket_is_looked_at_within_an_hour(lone: Rig) -> None:
     session = lone.sessions[0]
     for size in (0, 10_000, 10_000_000):
         session.counts = KeySizes(messages=size, due=size)
-        wait_s = await lone.scanner.mending.look()
+        wait_s = await lone.scanner.mending.look_further()
         assert wait_s * session.counts.pages() <= 3600 * 1.001

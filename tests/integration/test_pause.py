@@ -123,7 +123,7 @@ async def test_a_paused_destination_is_no_trouble(rig: Rig) -> None:
     await rig.claim(message("x", SOON_MS))
     await rig.live_until(SOON_MS + 10)
     assert await rig.state("x") == "parked"
-    assert not dict(rig.lanes.parked())
+    assert not dict(rig.lanes.parking.blocked())
 
 
 async def test_many_paused_messages_come_back_as_there_is_room(rig_of: RigFactory) -> None:
@@ -175,7 +175,7 @@ async def test_a_page_of_parked_messages_is_read_for_all_their_destinations(
     rig_of: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("delaybridge.scan.lanes.parking._ALL_KNOWN", 100)
-    monkeypatch.setattr("delaybridge.scan.lanes.paging._PAGE", 100)
+    monkeypatch.setattr("delaybridge.scan.lanes.returning._PAGE", 100)
     async with rig_of(buckets=1) as rig:
         await rig.steer({"rabbit": PAUSED})
         ids = [f"m{n:04}" for n in range(1000)]

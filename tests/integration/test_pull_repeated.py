@@ -48,7 +48,7 @@ async def test_what_took_the_place_of_a_received_message_is_found_though_due_van
     redis_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own call must not look as if it had been sent already: it comes at most once."""
-    monkeypatch.setattr("delaybridge.scan.leases.mending._LONGEST_S", 0.001)
+    monkeypatch.setattr("delaybridge.scan.mending._LONGEST_S", 0.001)
     async with Crew(redis_url, namespace) as crew:
         crew.start(lease=CALM)
         client = crew.client

@@ -194,10 +194,10 @@ async def test_a_scanner_that_does_not_fire_its_first_message_is_noticed(lone: R
     lone.scanner.check_moving(1000)
     await lone.at(SOON_MS + 1100)
     lone.scanner.check_moving(1000)
-    assert lone.scanner.failure is not None  # else it runs for ever
+    assert lone.scanner.calls.failure is not None  # else it runs for ever
     with pytest.raises(RuntimeError, match="stuck"):
         await lone.scanner.run()
-    lone.scanner.failure = None
+    lone.scanner.calls.failure = None
 
 
 async def test_a_scanner_whose_first_message_waits_for_room_is_not_stuck_while_its_broker_answers(
@@ -210,7 +210,7 @@ async def test_a_scanner_whose_first_message_waits_for_room_is_not_stuck_while_i
             await rig.at(now_ms)
             rig.memory.confirm(1)
             rig.scanner.check_moving(1000)
-        assert rig.scanner.failure is None
+        assert rig.scanner.calls.failure is None
 
 
 async def test_it_is_idle_only_when_nothing_is_due_or_on_its_way(lone: Rig) -> None:
@@ -247,7 +247,7 @@ async def test_a_repeated_claim_that_is_empty_by_now_does_not_stop_its_bucket(
         session = rig.sessions[0]
         await rig.schedule(message("x", NOW_MS + 1000))
         claim = session.bucket.claim(
-            *session.owner, session.last_claim, ahead_ms=2000, limit=10, max_bytes=1000
+            *session.owner, session.claims.last, ahead_ms=2000, limit=10, max_bytes=1000
         )
         claimed = await rig.store.run_one(claim)  # its answer never reaches the scanner
         assert claimed is not None

@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         "reconcile: keys that contradict one another",
         "delaybridge/ledger/reconciling/reconciling.py",
-        "if await session.scanner.mending.is_sound(session):", "if True:",
+        "if await session.holder.is_sound(session):", "if True:",
         "a bucket that lost a key is mended by half",
         "tests/integration/test_ledger_steps.py::"
         "test_only_buckets_that_may_be_claimed_are_compared_and_only_sound_ones",

@@ -43,7 +43,8 @@ MUTANTS = [
     ),
     Mutant(
         "parking: a surplus stays", "delaybridge/scan/lanes/parking.py",
-        "return parked is None or parked.is_returning or not parked.is_before(copy)", "return True",
+        "return parked is None or parked.is_returning or not parked.is_before(copy.score)",
+        "return True",
         "what comes behind parked messages is in the way of what can go",
         "tests/unit/test_scan_steps.py",
     ),
@@ -60,20 +61,20 @@ MUTANTS = [
         "tests/unit/test_parked.py",
     ),
     Mutant(
-        "parking: no page is read", "delaybridge/scan/lanes/parking.py",
+        "returning: no page is read", "delaybridge/scan/lanes/returning.py",
         "                self.lacking.setdefault(session, {})[lane] = None\n",
         "                pass\n",
         "of more than 50,000 parked messages the others wait for ever",
         "tests/unit/test_lane_pages.py",
     ),
     Mutant(
-        "parking: a page for one lane", "delaybridge/scan/lanes/parking.py",
+        "returning: a page for one lane", "delaybridge/scan/lanes/returning.py",
         "if self._lacks_page(lane, session)]", "if self._lacks_page(lane, session)][:1]",
         "after an outage with hundreds of destinations the last messages come minutes later",
         "tests/unit/test_lane_pages.py",
     ),
     Mutant(
-        "parking: no turns", "delaybridge/scan/lanes/parking.py",
+        "returning: no turns", "delaybridge/scan/lanes/returning.py",
         "[s for s in self.lacking if", "[s for s in reversed(self.lacking) if",
         "the messages of one bucket come back only after all those of another",
         "tests/unit/test_lane_pages.py",
@@ -91,21 +92,21 @@ MUTANTS = [
         "tests/unit/test_lanes.py",
     ),
     Mutant(
-        "lanes: one failure is a refusal", "delaybridge/scan/lanes/lanes.py",
+        "routing: one failure is a refusal", "delaybridge/scan/lanes/routing.py",
         "_LEAST_REFUSED_MS = 1000", "_LEAST_REFUSED_MS = 0",
         "one bad message makes its exchange look as if it refused all",
         "tests/unit/test_lanes.py",
     ),
     Mutant(
-        "parking: a probe of five", "delaybridge/scan/lanes/parking.py",
+        "returning: a probe of five", "delaybridge/scan/lanes/returning.py",
         "_PROBES = 5", "_PROBES = 500",
         "a destination that fails gets hundreds of messages at each probe",
         "tests/unit/test_lane_circuits.py",
     ),
     Mutant(
         "lease: it lasts from the answer on", "delaybridge/scan/leases/lease.py",
-        "            session.touched_s = now_s\n",
-        "            session.touched_s = self._clock.monotonic()\n",
+        "            session.renewed(now_s)\n",
+        "            session.renewed(self._clock.monotonic())\n",
         "a worker publishes after its lease has run out",
         "tests/unit/test_leases.py",
     ),
@@ -124,9 +125,9 @@ MUTANTS = [
         "tests/unit/test_scan_steps.py",
     ),
     Mutant(
-        "claiming: a wake-up during a claim", "delaybridge/scan/wheel/claiming.py",
-        "session.look_at_ms = min(session.look_at_ms, now_ms if claimed.more else look_at_ms)",
-        "session.look_at_ms = now_ms if claimed.more else look_at_ms",
+        "session: a wake-up during a claim", "delaybridge/scan/leases/session.py",
+        "self.look_at_ms = min(self.look_at_ms, now_ms if claimed.more else look_at_ms)",
+        "self.look_at_ms = now_ms if claimed.more else look_at_ms",
         "a message that came during a claim is late",
         "tests/unit/test_scan_steps.py",
     ),
@@ -237,7 +238,7 @@ MUTANTS = [
         "test_a_lease_that_is_lost_during_its_comparison_ends_only_its_session",
     ),
     Mutant(
-        "ledger: a bucket that Redis refuses is claimed", "delaybridge/scan/leases/reclaiming.py",
+        "ledger: a bucket that Redis refuses is claimed", "delaybridge/scan/reclaiming.py",
         'self._retake(done.session, "seal refused")', "pass",
         "a bucket is claimed that was not compared with the ledger",
         "tests/integration/test_ledger_outage.py::test_workers_wait_for_both_and_go_on",
@@ -258,8 +259,8 @@ MUTANTS = [
         "_does_not_come_again",
     ),
     Mutant(
-        "ledger: at most once, and forgotten", "delaybridge/scan/wheel/firing.py",
-        "[copy for copy in copies if copy in gone]", "[]",
+        "ledger: at most once, and forgotten", "delaybridge/scan/wheel/publishing.py",
+        "self._ledger.left(session, gone,", "self._ledger.left(session, [],",
         "after a wipe what is to come at most once comes twice",
         "tests/integration/test_ledger_delivered.py::test_what_was_delivered_during_an_outage_before_a_wipe"
         "_does_not_come_again",
@@ -361,35 +362,35 @@ MUTANTS = [
         "tests/unit/test_metrics.py tests/unit/test_counts.py",
     ),
     Mutant(
-        "mending: the session goes on", "delaybridge/scan/leases/mending.py",
+        "mending: the session goes on", "delaybridge/scan/mending.py",
         "if is_lacking or counts.difference != session.residue:", "if False:",
         "messages that are in no set never come",
         "tests/integration/test_mending.py::test_messages_come_at_their_time_"
         "though_due_vanished",
     ),
     Mutant(
-        "mending: a new session does not walk", "delaybridge/scan/leases/reclaiming.py",
-        "or each.session.counts.difference != SOUND:", "or False:",
+        "mending: a new session does not walk", "delaybridge/scan/reclaiming.py",
+        "or each.session.counts.difference != orphans.SOUND:", "or False:",
         "a bucket is taken again each minute, and never mended",
         "tests/integration/test_mending.py::test_messages_come_at_their_time_"
         "though_due_vanished",
     ),
     Mutant(
-        "mending: a hundred are parked", "delaybridge/scan/leases/mending.py",
+        "mending: a hundred are parked", "delaybridge/scan/mending.py",
         "_MOST_AT_ONCE = 100 ", "_MOST_AT_ONCE = 99 ",
         "an operator is asked about a handful of messages",
         "tests/integration/test_mending.py::test_a_hundred_that_are_long_overdue_"
         "are_published",
     ),
     Mutant(
-        "mending: nobody offers again", "delaybridge/scan/leases/mending.py",
+        "mending: nobody offers again", "delaybridge/scan/mending.py",
         "elif page is not None and self._waits_in_vain(session, page):", "elif False:",
         "messages of a pull topic whose order vanished are never received",
         "tests/integration/test_mending.py::test_messages_of_a_pull_topic_can_be_"
         "received_again_though_their_order_vanished",
     ),
     Mutant(
-        "mending: a walk goes on", "delaybridge/scan/leases/mending.py",
+        "mending: a walk goes on", "delaybridge/scan/mending.py",
         "if not session.stays:", "if not session.alive:",
         "a worker that stops waits until its whole bucket was walked through",
         "tests/integration/test_mending.py::test_a_worker_that_leaves_during_the_walk_"

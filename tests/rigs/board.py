@@ -9,11 +9,12 @@ from typing import Any
 from delaybridge import events
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import Outcome
+from delaybridge.scan.lanes.admission import Way
+from delaybridge.scan.lanes.copy import Copy, Lot
 from delaybridge.scan.lanes.lane import Broker
-from delaybridge.scan.lanes.lanes import Lanes, Way
-from delaybridge.scan.lanes.parking import NextPage
+from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
-from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.scan.lanes.returning import NextPage
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.record import Tried
 from tests.rigs.bucket_session import new_session
@@ -78,7 +79,7 @@ class Board:
     ) -> Copy:
         self._count += 1
         due_ms = NOW_MS - late_ms
-        destination, lane = self.lanes.route(text, NOW_MS)
+        destination, lane = self.lanes.routing.route(text, NOW_MS)
         body = record.pop("body", b"")
         copy = Copy(
             *(Lot(session or self.session, 11), f"m{self._count}", due_ms + self._count / 1024),
@@ -89,10 +90,10 @@ class Board:
 
     def pass_(self, copy: Copy, now_ms: int = NOW_MS) -> str:
         """What `admit` decides about a ripe copy: go, wait or leave."""
-        self.lanes.begin_batch()
-        way = self.lanes.admit(copy, now_ms, may_wait=True)
+        self.lanes.admission.begin_batch()
+        way = self.lanes.admission.admit(copy, now_ms, may_wait=True)
         if way is Way.GO:
-            self.lanes.ready([copy])
+            self.lanes.dispatch.ready([copy])
         return way.value
 
     def send(
@@ -101,11 +102,11 @@ class Board:
         """Hand copies to their broker; returns those that were admitted."""
         copies = [self.copy(text, **options) for _ in range(count)]
         sent = [copy for copy in copies if self.pass_(copy, now_ms) == "go"]
-        self.lanes.publish(now_ms)
+        self.lanes.dispatch.publish(now_ms)
         return sent
 
     def answer(self, copies: Sequence[Copy], outcome: Outcome, now_ms: int = NOW_MS) -> None:
-        self.lanes.outcome(copies, outcome, now_ms)
+        self.lanes.outcomes.report(copies, outcome, now_ms)
 
     def parked(self, count: int = 20) -> list[Copy]:
         """Copies that were parked while their broker was unavailable; now it is back."""
@@ -117,24 +118,24 @@ class Board:
 
     def next_page(self) -> NextPage:
         """The page of parked messages that is read now; there must be one."""
-        page = self.lanes.parking.begin_page()
+        page = self.lanes.returning.begin_page()
         assert page is not None, "no page is asked for"
         return page
 
     def recover(self, now_ms: int = NOW_MS, session: Session | None = None) -> list[str]:
         """The ids that the next call brings back to due; [""] for all of them."""
-        self.lanes.recover(now_ms, self._remove)
+        self.lanes.returning.recover(now_ms, self._remove)
         unparking = (session or self.session).exits.take_unpark()
         return [id for call in unparking for id in call.args[3:] or [""]]
 
     def come_back(self, now_ms: int = NOW_MS) -> None:
         """The wanted messages are all back in due."""
         session = self.session
-        session.told(session.exits.take())
+        session.answered(session.exits.take_report())
         session.unparked(0)
         while session.exits.take_unpark():
             session.unparked(0)
-        self.lanes.recover(now_ms, self._remove)
+        self.lanes.returning.recover(now_ms, self._remove)
 
     def _remove(self, which: Callable[[Copy], bool]) -> list[Copy]:
         removed = [copy for copy in self.wheel if which(copy)]
@@ -143,8 +144,8 @@ class Board:
 
     def told(self) -> Counter[str]:
         """How many copies took which exit since the last call of this."""
-        exits = self.session.exits.take()
-        self.session.told(exits)
+        exits = self.session.exits.take_report()
+        self.session.answered(exits)
         steps = {"settle": 0, "retry": 6, "bury": 5, "park": 3}
         first = {"retry": 3, "bury": 3, "park": 2}
         counts: Counter[str] = Counter()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from delaybridge.message import Destination, Record
+from delaybridge.scan.lanes.copy import Copy, Lot
 from delaybridge.scan.lanes.flow import Flow
-from delaybridge.scan.lanes.lane import Lane
-from delaybridge.scan.lanes.lane_rules import Terms
+from delaybridge.scan.lanes.lane import Lane, LaneRules
 from delaybridge.scan.lanes.retry import RetryPolicy
-from delaybridge.scan.leases.copy import Copy, Lot
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.record import UNTRIED
 from delaybridge.store.protocol.verbs import Bucket
@@ -20,14 +19,14 @@ TURN = 10
 def new_session(number: int = 3) -> Session:
     """A session that may claim, since nothing is left to be reclaimed."""
     session = Session(Bucket("ns", number, "birth"), f"w:random:{TURN}", TURN, 1000, 0.0)
-    session.ready = True
+    session.reclaimed()
     return session
 
 
 def copy_of(session: Session, id: str, due_ms: int = 5, stamp: int = 1) -> Copy:
     """A copy of a message to a:q, scheduled by the call with this stamp."""
     destination: Any = Destination("a", "", "q")
-    lane = Lane("a:q", None, Flow(10, 0), Terms(RetryPolicy()))
+    lane = Lane("a:q", None, Flow(10, 0), LaneRules(RetryPolicy()))
     record = Record("a:q", b"")
     copy = Copy(Lot(session, TURN + 1), id, float(due_ms), UNTRIED, record, destination, lane)
     copy.stamp = stamp.to_bytes(4, "big")

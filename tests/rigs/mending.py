@@ -38,7 +38,7 @@ async def look(rig: Rig) -> bool:
     """The owner looks at the whole bucket, page by page."""
     session = rig.sessions[0]
     for _ in range(2 * len(orphans.WALKED) + session.counts.pages(orphans.FIRST.limit)):
-        await rig.scanner.mending.look()
+        await rig.scanner.mending.look_further()
     return session.alive
 
 

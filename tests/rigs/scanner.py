@@ -14,13 +14,13 @@ from delaybridge.client import AsyncClient
 from delaybridge.events import Event
 from delaybridge.message import Delivery, Limits, Message
 from delaybridge.publish.memory import MemoryPublisher
-from delaybridge.scan.context import ScanOptions
 from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.leases.clock import StoreClock
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
+from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rules import Rule, Rules
@@ -214,8 +214,8 @@ class Rig:
             task.cancel()
         await self.client.close()
         await self.store.close()
-        if exc[0] is None and self.scanner.failure is not None:
-            raise self.scanner.failure
+        if exc[0] is None and self.scanner.calls.failure is not None:
+            raise self.scanner.calls.failure
 
     # leases
 
@@ -237,7 +237,7 @@ class Rig:
     def lose(self, session: Session, reason: str) -> None:
         """The lease of a session is found to be lost."""
         if session.alive:
-            session.alive = False
+            session.end()
             self.lost.append((session, reason))
             self.scanner.session_over(session)
 

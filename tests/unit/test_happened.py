@@ -88,11 +88,11 @@ def test_what_redis_had_no_answer_for_counts_only_if_it_lost_the_bucket() -> Non
         happened.is_owner(session)
         answered, lost, waiting = (copy_of(session, id) for id in ("answered", "lost", "waiting"))
         session.exits.settle(11, [lost], "a:q")
-        session.exits.take()
+        session.exits.take_report()
         session.exits.settle(11, [answered], "a:q")
-        report = session.exits.take()
-        session.told(report)
-        happened.told(session, report, 100)
+        report = session.exits.take_report()
+        session.answered(report)
+        happened.exits_stored(session, report, 100)
         session.exits.settle(11, [waiting], "a:q")
         if not is_lost:
             happened.is_owner(new_session(NUMBER))
@@ -152,7 +152,7 @@ async def test_all_that_was_delivered_is_told_page_by_page(
 def bury(happened: Happened, id: str, reason: str, now_ms: int = 1, stamp: int = 1) -> None:
     session = new_session(NUMBER)
     session.exits.bury(copy_of(session, id, stamp=stamp).item, reason, counted=True)
-    happened.told(session, session.exits.take(), now_ms)
+    happened.exits_stored(session, session.exits.take_report(), now_ms)
 
 
 async def test_what_is_dead_is_told_of_the_call_that_scheduled_it() -> None:
@@ -162,7 +162,7 @@ async def test_what_is_dead_is_told_of_the_call_that_scheduled_it() -> None:
     bury(happened, "b", "expired", stamp=7)
     undecodable = Item("c", 1, 0.0)
     SESSION.exits.bury(undecodable, "undecodable: id", counted=False)
-    happened.told(SESSION, SESSION.exits.take(), 1)
+    happened.exits_stored(SESSION, SESSION.exits.take_report(), 1)
     await happened.tell_history(ledger, ledger.records)  # type: ignore[arg-type]
     assert ledger.named == [[(NUMBER, "a", 2**32 - 1)], [(NUMBER, "b", 7)]]
     assert ledger.changed == {"a": DEAD, "b": EXPIRED}

@@ -8,7 +8,7 @@ import pytest
 
 from delaybridge import events
 from delaybridge.publish import CONFIRMED, Outcome
-from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.lanes.copy import Copy
 from delaybridge.store.messages.destinations_of_state import BoundSlice
 from tests.rigs.board import LAST_PROBE_MS, NOW_MS, STALLED_MS, WINDOW, Board
 from tests.rigs.bucket_session import new_session
@@ -68,7 +68,7 @@ def test_every_new_copy_is_parked_until_all_messages_are_back_in_due_and_none_af
     board.come_back()
     assert board.session.may_claim
     assert [board.pass_(copy) for copy in [*copies, late]] == ["go"] * 21
-    assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
+    assert list(board.lanes.parking.next_looks_ms(NOW_MS, waiting=False)) == []
 
 
 def test_if_a_broker_fails_again_its_returned_messages_are_parked_again(board: Board) -> None:
@@ -113,7 +113,7 @@ def probed(board: Board, now_ms: int, count: int = 1) -> list[Copy]:
     board.recover(now_ms)
     board.come_back(now_ms)
     assert {board.pass_(copy, now_ms) for copy in copies[:count]} == {"go"}
-    board.lanes.publish(now_ms)
+    board.lanes.dispatch.publish(now_ms)
     return copies
 
 
@@ -130,7 +130,7 @@ def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_later_copie
 
 def test_when_it_is_time_a_handful_of_messages_probes_the_circuit(board: Board) -> None:
     copies = opened(board)
-    probe_ms = min(board.lanes.next_looks_ms(NOW_MS, waiting=False))
+    probe_ms = min(board.lanes.parking.next_looks_ms(NOW_MS, waiting=False))
     assert NOW_MS < probe_ms <= NOW_MS + FIRST_PROBE_MS
     assert board.recover(probe_ms - 1) == []
     assert board.recover(probe_ms) == ids(copies[:PROBES])
@@ -191,13 +191,13 @@ def test_a_failed_probe_opens_the_circuit_again_for_longer(board: Board) -> None
     now_ms = NOW_MS
     waits_ms = []
     for _ in range(4):
-        probe_ms = min(board.lanes.next_looks_ms(now_ms, waiting=False))
+        probe_ms = min(board.lanes.parking.next_looks_ms(now_ms, waiting=False))
         waits_ms.append(probe_ms - now_ms)
         now_ms = probe_ms
         assert board.recover(now_ms) == ids(copies[:PROBES]), "the same: they are the earliest"
         board.come_back(now_ms)
         assert board.pass_(copies[0], now_ms) == "go"
-        board.lanes.publish(now_ms)
+        board.lanes.dispatch.publish(now_ms)
         board.answer(copies[:1], NO_EXCHANGE, now_ms)
         assert {board.pass_(copy, now_ms) for copy in copies[1:PROBES]} == {"leave"}
     assert all(later > 1.2 * wait for wait, later in zip(waits_ms, waits_ms[1:], strict=False))
@@ -207,7 +207,7 @@ def test_if_the_outcome_of_a_probe_never_comes_others_follow(board: Board) -> No
     copies = opened(board)
     now_ms = NOW_MS
     for first in range(0, 20, PROBES):
-        now_ms = min(board.lanes.next_looks_ms(now_ms, waiting=False))
+        now_ms = min(board.lanes.parking.next_looks_ms(now_ms, waiting=False))
         assert set(board.recover(now_ms)) == set(ids(copies[first : first + PROBES]))
         board.come_back(now_ms)
 
@@ -222,15 +222,15 @@ def test_messages_parked_by_a_lost_session_are_brought_back_by_the_next_one(boar
     opened(board)
     lost, board.session = board.session, new_session()
     lost.alive = False
-    board.lanes.session_over(lost)
+    board.lanes.returning.session_over(lost)
     assert board.recover(NOW_MS + LAST_PROBE_MS) == []
     assert lost.exits.take_unpark() == []
 
 
 def test_a_copy_that_ends_after_its_session_was_lost_is_not_brought_back_here(board: Board) -> None:
     sent = board.send(3)
-    board.session.alive = False
-    board.lanes.session_over(board.session)
+    board.session.end()
+    board.lanes.returning.session_over(board.session)
     board.answer(sent, NOT_CONNECTED)
     assert board.recover() == []
     assert not board.session.exits.is_unparking, "it would never end"
@@ -241,7 +241,7 @@ def test_a_session_lost_while_its_parked_messages_come_back_is_forgotten(board: 
     board.recover()
     lost, board.session = board.session, new_session()
     lost.alive = False
-    board.lanes.session_over(lost)
+    board.lanes.returning.session_over(lost)
     assert board.recover() == []
     assert board.pass_(board.copy()) == "go"
 
@@ -263,10 +263,10 @@ def test_a_draining_session_does_not_stop_others_from_bringing_back_messages_bit
     first = board.copy(session=leaving)
     ours = [board.copy() for _ in range(2 * WINDOW)]
     assert {board.pass_(copy, now_ms) for copy in (first, *ours)} == {"leave"}, "parked"
-    leaving.exits.draining = True
+    leaving.exits.drain()
     board.answer(sent, CONFIRMED, now_ms)
     back: list[str] = []
-    board.session.told(board.session.exits.take())
+    board.session.answered(board.session.exits.take_report())
     while ids := board.recover(now_ms):
         back += ids
         board.session.unparked(0)
@@ -281,7 +281,7 @@ def test_a_circuit_is_probed_though_no_id_is_known(
     (copy, *_) = opened(board)
     assert board.recover() == []
     left = [(copy.score, copy.id.encode(), "a:q")]
-    board.lanes.add_page(board.next_page(), BoundSlice(left, more=True), NOW_MS)
+    board.lanes.returning.add_page(board.next_page(), BoundSlice(left, more=True), NOW_MS)
     assert board.recover(NOW_MS + FIRST_PROBE_MS) == [copy.id]
 
 

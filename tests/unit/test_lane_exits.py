@@ -51,7 +51,7 @@ def test_an_unknown_outcome_is_tried_again_as_maybe_delivered_whatever_the_fault
 ) -> None:
     sent = board.send(3)
     board.answer(sent, outcome)
-    (retry,) = board.session.exits.take().commands
+    (retry,) = board.session.exits.take_report().commands
     assert retry.name == "retry"
     assert list(retry.args[6::6]) == [1000] * 3
     assert list(retry.args[7::6]) == [1] * 3
@@ -63,7 +63,7 @@ def test_a_certainly_refused_message_is_tried_again_and_not_marked_as_maybe_deli
     board: Board,
 ) -> None:
     board.answer(board.send(1), UNROUTABLE)
-    (retry,) = board.session.exits.take().commands
+    (retry,) = board.session.exits.take_report().commands
     assert list(retry.args[6:8]) == [1000, 0]
 
 
@@ -79,13 +79,13 @@ def test_a_message_that_was_never_written_is_parked_without_an_attempt(
 def test_the_wait_doubles_with_each_attempt(board: Board) -> None:
     for failures in range(MAX_ATTEMPTS - 1):
         board.answer(board.send(1, failures=failures), NACK)
-        assert board.session.exits.take().back_off_ms == 1000 * 2**failures
+        assert board.session.exits.take_report().back_off_ms == 1000 * 2**failures
 
 
 @pytest.mark.parametrize(("asked_ms", "wait_ms"), [(30_000, 30_000), (10, 1000)])
 def test_a_receiver_may_ask_for_a_longer_wait(board: Board, asked_ms: int, wait_ms: int) -> None:
     board.answer(board.send(1), replace(NACK, wait_ms=asked_ms))
-    assert board.session.exits.take().back_off_ms == wait_ms
+    assert board.session.exits.take_report().back_off_ms == wait_ms
 
 
 @pytest.mark.parametrize(("outcome", "maybe"), [(UNROUTABLE, 0), (NACK, 1)], ids=str)
@@ -94,7 +94,7 @@ def test_the_last_attempt_buries_with_the_last_error(
 ) -> None:
     (copy,) = board.send(1, failures=MAX_ATTEMPTS - 1)
     board.answer([copy], outcome)
-    (bury,) = board.session.exits.take().commands
+    (bury,) = board.session.exits.take_report().commands
     assert (bury.name, list(bury.args[3:])) == ("bury", [copy.id, 11, 1, maybe, outcome.reason])
     assert [event.reason for event in board.heard(events.Buried)] == [outcome.reason]
 
@@ -123,7 +123,7 @@ def test_at_most_once_is_not_settled_again(board: Board) -> None:
 def test_a_copy_later_than_its_ttl_is_buried_as_expired(board: Board) -> None:
     assert board.pass_(board.copy(ttl_ms=100, late_ms=100)) == "go"
     assert board.pass_(board.copy(ttl_ms=100, late_ms=101)) == "leave"
-    (bury,) = board.session.exits.take().commands
+    (bury,) = board.session.exits.take_report().commands
     counted, maybe, reason = bury.args[5:]
     assert (counted, maybe, str(reason).partition(":")[0]) == (0, 0, "expired")
     assert "101 ms" in str(reason) and "100 ms" in str(reason)
@@ -131,7 +131,7 @@ def test_a_copy_later_than_its_ttl_is_buried_as_expired(board: Board) -> None:
 
 def test_a_copy_that_ended_its_workers_too_often_is_buried(board: Board) -> None:
     assert board.pass_(board.copy(failures=MAX_ATTEMPTS)) == "leave"
-    (bury,) = board.session.exits.take().commands
+    (bury,) = board.session.exits.take_report().commands
     assert bury.args[7].startswith("used_up")
 
 
@@ -140,7 +140,7 @@ def test_an_unreadable_destination_is_tried_again_and_then_buried(board: Board, 
     assert board.pass_(board.copy(text)) == "leave"
     assert board.told() == {"retry": 1}
     assert board.pass_(board.copy(text, failures=MAX_ATTEMPTS - 1)) == "leave"
-    (bury,) = board.session.exits.take().commands
+    (bury,) = board.session.exits.take_report().commands
     assert bury.args[7].startswith("bad_destination")
 
 
@@ -203,7 +203,7 @@ def test_a_destination_of_another_kind_of_broker_is_parked_too(
     board = Board(kind=kind)
     assert board.pass_(board.copy(destination, **record)) == "leave"
     assert board.told() == {"park": 1}
-    assert "another kind of broker" in dict(board.lanes.parked())["a: of another kind"]
+    assert "another kind of broker" in dict(board.lanes.parking.blocked())["a: of another kind"]
 
 
 def test_a_record_with_a_table_of_properties_suits_kombu_and_not_rabbitmq(board: Board) -> None:
@@ -225,12 +225,12 @@ def test_while_a_broker_is_unavailable_its_messages_are_parked_and_the_other_s_a
 
 
 def test_a_worker_says_whose_messages_it_parks_and_why(board: Board) -> None:
-    assert not dict(board.lanes.parked())
+    assert not dict(board.lanes.parking.blocked())
     board.answer(board.send(1), NO_EXCHANGE)
     board.pass_(board.copy("elsewhere:q"))
     board.b.unavailable = "not_connected: " + "x" * 1000
     board.pass_(board.copy("b:q"))
-    parked = dict(board.lanes.parked())
+    parked = dict(board.lanes.parking.blocked())
     assert parked.keys() == {"a:q", "elsewhere:"}
     assert parked["a:q"] == NO_EXCHANGE.reason
     assert parked["elsewhere:"].startswith("no_broker: ")

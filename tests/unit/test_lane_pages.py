@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.lanes.copy import Copy
 from delaybridge.store.messages.destinations_of_state import BoundSlice
 from tests.rigs.board import NOW_MS, Board
 from tests.rigs.bucket_session import new_session
@@ -28,7 +28,7 @@ def test_of_too_many_to_remember_the_known_ones_come_back_and_the_next_are_read(
     left = [(copy.score, copy.id.encode(), "a:q") for copy in copies[10:15]]
     left.insert(2, (copies[12].score, b"another", "a:other"))
     left.append((end.score, end.id.encode(), "a:other"))
-    board.lanes.add_page(page, BoundSlice(left, more=True), NOW_MS)
+    board.lanes.returning.add_page(page, BoundSlice(left, more=True), NOW_MS)
     board.session.next_score = NOW_MS  # claimed from
     assert board.recover() == ids(copies[10:15])
     assert board.next_page().after == (end.score, end.id), "whoever's the last one of a page was"
@@ -59,9 +59,9 @@ def test_if_all_that_was_not_known_is_cancelled_the_lane_is_free_again(
     board.come_back()
     board.session.next_score = NOW_MS  # claimed from
     board.recover()
-    board.lanes.add_page(board.next_page(), BoundSlice([], more=False), NOW_MS)
+    board.lanes.returning.add_page(board.next_page(), BoundSlice([], more=False), NOW_MS)
     board.recover()
-    assert not board.lanes.is_returning
+    assert not board.lanes.parking.is_returning
     assert board.pass_(board.copy()) == "go"
 
 
@@ -72,7 +72,7 @@ def test_a_parked_message_that_nobody_can_read_any_more_comes_back_to_be_buried(
     board.parked()
     board.recover()
     found = BoundSlice([(1.0, b"damaged", "")], more=True)
-    board.lanes.add_page(board.next_page(), found, NOW_MS)
+    board.lanes.returning.add_page(board.next_page(), found, NOW_MS)
     assert board.recover() == ["damaged"]
 
 
@@ -101,19 +101,19 @@ def test_a_page_is_read_for_all_lanes_of_its_bucket_each_takes_what_it_does_not_
     page = board.next_page()
     assert page.after == (y[1].score, y[1].id), "the earliest of both"
     found = [*stored(y[2:]), (y[3].score, b"nobody's", ""), *stored(x[:3])]
-    board.lanes.add_page(page, BoundSlice(found, more=True), NOW_MS)
+    board.lanes.returning.add_page(page, BoundSlice(found, more=True), NOW_MS)
     assert sorted(board.recover()) == sorted([*ids(y[2:]), "nobody's", x[2].id])
     board.come_back()
     board.session.next_score = NOW_MS
     board.recover()
     page = board.next_page()
     assert page.after == (x[2].score, x[2].id)
-    board.lanes.add_page(page, BoundSlice(stored(x[3:]), more=False), NOW_MS)
+    board.lanes.returning.add_page(page, BoundSlice(stored(x[3:]), more=False), NOW_MS)
     assert board.recover() == [x[3].id]
     board.come_back()
     board.session.next_score = NOW_MS
     board.recover()
-    assert not board.lanes.is_returning
+    assert not board.lanes.parking.is_returning
 
 
 def test_a_page_that_ends_before_what_a_lane_knows_takes_nothing_from_it(
@@ -121,10 +121,10 @@ def test_a_page_that_ends_before_what_a_lane_knows_takes_nothing_from_it(
 ) -> None:
     x, y = few_known["a:x"], few_known["a:y"]
     found = BoundSlice(stored(y[2:3]), more=True)
-    board.lanes.add_page(board.next_page(), found, NOW_MS)
+    board.lanes.returning.add_page(board.next_page(), found, NOW_MS)
     found = BoundSlice(stored([y[3], *x]), more=False)
     board.recover()
-    board.lanes.add_page(board.next_page(), found, NOW_MS)
+    board.lanes.returning.add_page(board.next_page(), found, NOW_MS)
     board.come_back()
     board.session.next_score = NOW_MS
     assert {*board.recover()} <= {*ids([y[3], *x[2:]])}, "none that is back already"
@@ -140,16 +140,16 @@ def test_buckets_take_turns_and_none_waits_for_one_that_is_over_draining_or_park
         board.pass_(board.copy(session=session))
     board.a.unavailable = None
     board.recover()
-    parking.exits.take()
-    draining.exits.draining = True
+    parking.exits.take_report()
+    draining.exits.drain()
     over.alive = False
-    board.lanes.session_over(over)
+    board.lanes.returning.session_over(over)
     turns = []
     for _ in range(4):
         page = board.next_page()
         turns.append(page.session)
         board.recover()  # a pass, while the page is on its way
-        board.lanes.add_page(page, BoundSlice([(1.0, b"x", "b:q")], more=True), NOW_MS)
+        board.lanes.returning.add_page(page, BoundSlice([(1.0, b"x", "b:q")], more=True), NOW_MS)
         board.recover()
     assert turns == [one, two, one, two]
 
@@ -158,8 +158,8 @@ def test_a_page_that_comes_when_its_session_or_lane_has_nothing_parked_is_ignore
     board: Board, few_known: dict[str, list[Copy]]
 ) -> None:
     page = board.next_page()
-    board.session.alive = False
-    board.lanes.session_over(board.session)
-    board.lanes.add_page(page, BoundSlice(stored(few_known["a:y"]), more=True), NOW_MS)
+    board.session.end()
+    board.lanes.returning.session_over(board.session)
+    board.lanes.returning.add_page(page, BoundSlice(stored(few_known["a:y"]), more=True), NOW_MS)
     assert board.recover() == []
-    assert board.lanes.parking.begin_page() is None
+    assert board.lanes.returning.begin_page() is None

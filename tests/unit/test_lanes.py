@@ -53,12 +53,12 @@ def test_copies_that_a_fire_covers_go_along_but_the_broker_never_holds_more_than
 ) -> None:
     copies = [board.copy() for _ in range(3 * WINDOW)]
     for copy in copies:
-        assert board.lanes.admit(copy, NOW_MS, may_wait=False)
-        board.lanes.ready([copy])
-    board.lanes.publish(NOW_MS)
+        assert board.lanes.admission.admit(copy, NOW_MS, may_wait=False)
+        board.lanes.dispatch.ready([copy])
+    board.lanes.dispatch.publish(NOW_MS)
     assert board.a.taken == copies[:WINDOW]
     board.answer(copies[:10], CONFIRMED)
-    board.lanes.publish(NOW_MS)
+    board.lanes.dispatch.publish(NOW_MS)
     assert board.a.taken == copies[: WINDOW + 10], "the rest, in order, as room comes"
 
 
@@ -68,8 +68,8 @@ def test_no_copy_of_a_session_that_is_over_is_handed_to_a_broker(board: Board) -
     kept = [board.copy(session=other) for _ in range(3)]
     for copy in [*lost, *kept]:
         board.pass_(copy)
-    board.session.alive = False
-    board.lanes.publish(NOW_MS)
+    board.session.end()
+    board.lanes.dispatch.publish(NOW_MS)
     assert board.a.taken == kept
     board.answer(kept, CONFIRMED)
     board.session = other
@@ -79,8 +79,8 @@ def test_no_copy_of_a_session_that_is_over_is_handed_to_a_broker(board: Board) -
 def test_a_revoked_copy_leaves_without_an_exit_and_takes_no_room(board: Board) -> None:
     copy, session = board.copy(), board.session
     session.copies = 1
-    session.received(copy.claim, 1)
-    session.revoke(Fired(copy.claim, {copy.id.encode(): copy.claim + 1}))
+    session.claims.received(copy.claim, 1)
+    session.claims.revoke(Fired(copy.claim, {copy.id.encode(): copy.claim + 1}))
     assert board.pass_(copy) == "leave"
     assert (session.copies, copy.lane.load) == (0, 0)
     assert not session.exits.any, "the store has revoked it: nothing is left to tell"
@@ -88,7 +88,7 @@ def test_a_revoked_copy_leaves_without_an_exit_and_takes_no_room(board: Board) -
 
 def test_a_copy_of_a_session_that_is_over_leaves_without_an_exit(board: Board) -> None:
     copy = board.copy(late_ms=9000, ttl_ms=1000)
-    board.session.alive = False
+    board.session.end()
     assert board.pass_(copy) == "leave"
     assert not board.session.exits.any, "the next owner reclaims it"
     assert copy.lane.load == 0
@@ -114,7 +114,7 @@ def test_a_lane_whose_broker_keeps_answering_is_not_stalled_however_full(board: 
         board.answer([sent[second]], CONFIRMED, now_ms)
         assert board.pass_(board.copy(), now_ms) == "go"
         assert board.pass_(board.copy(), now_ms) == "wait"
-        board.lanes.publish(now_ms)
+        board.lanes.dispatch.publish(now_ms)
 
 
 def test_a_lane_that_was_idle_for_long_is_not_stalled_when_it_is_used_again(board: Board) -> None:
@@ -138,7 +138,7 @@ def test_parked_messages_wait_for_bytes_too_in_a_lane_full_of_large_ones() -> No
     later_ms = NOW_MS + STALLED_MS
     for _ in range(9):
         assert board.pass_(board.copy(body=b"x" * 1000), later_ms) == "leave"
-    board.session.told(board.session.exits.take())
+    board.session.answered(board.session.exits.take_report())
     board.answer(sent[:1], CONFIRMED, later_ms)
     assert board.recover(later_ms) == [], "it would be parked again at once"
     board.answer(sent[1:6], CONFIRMED, later_ms)
@@ -147,9 +147,9 @@ def test_parked_messages_wait_for_bytes_too_in_a_lane_full_of_large_ones() -> No
 
 def test_the_next_look_is_when_a_full_lane_may_turn_out_to_be_stalled(board: Board) -> None:
     board.send(WINDOW)
-    assert list(board.lanes.next_looks_ms(NOW_MS, waiting=False)) == []
-    board.lanes.ripened([board.copy()])
-    looks = list(board.lanes.next_looks_ms(NOW_MS, waiting=True))
+    assert list(board.lanes.parking.next_looks_ms(NOW_MS, waiting=False)) == []
+    board.lanes.window.ripened([board.copy()])
+    looks = list(board.lanes.parking.next_looks_ms(NOW_MS, waiting=True))
     assert looks == [NOW_MS + STALLED_MS, NOW_MS + PATIENCE_MS]
 
 
@@ -158,7 +158,9 @@ def test_the_next_look_is_when_a_full_lane_may_turn_out_to_be_stalled(board: Boa
 
 def test_unbounded_routing_keys_share_their_exchange_s_lane_and_fill_no_memory() -> None:
     lanes = Board(kind="rabbitmq").lanes
-    found = {id(lanes.route(f"a:orders/key.{number}", NOW_MS)[1]) for number in range(25_000)}
+    found = {
+        id(lanes.routing.route(f"a:orders/key.{number}", NOW_MS)[1]) for number in range(25_000)
+    }
     assert len(found) == 1
     assert len(lanes.routing.routes) <= 10_000
 
@@ -168,16 +170,16 @@ def test_unbounded_queues_fill_no_memory_but_a_lane_in_use_is_kept(board: Board)
     (sent,) = board.send(1, "b:used")
     board.pass_(parked := board.copy("a:parked"))
     for number in range(25_000):
-        board.lanes.route(f"a:q{number}", NOW_MS)
+        board.lanes.routing.route(f"a:q{number}", NOW_MS)
     assert len(board.lanes.routing.lanes) <= 10_002
-    assert board.lanes.route("b:used", NOW_MS)[1] is sent.lane
-    assert board.lanes.route("a:parked", NOW_MS)[1] is parked.lane
+    assert board.lanes.routing.route("b:used", NOW_MS)[1] is sent.lane
+    assert board.lanes.routing.route("a:parked", NOW_MS)[1] is parked.lane
 
 
 def test_while_a_copy_waits_its_lane_is_not_forgotten(board: Board) -> None:
     board.wheel.append(board.copy("a:old"))
     for number in range(25_000):
-        board.lanes.route(f"a:q{number}", NOW_MS)
+        board.lanes.routing.route(f"a:q{number}", NOW_MS)
     later = board.copy("a:old")
     assert later.lane is board.wheel[0].lane, "else it could overtake"
     board.brokers["a"] = Broker("memory", Recorder("a"))  # type: ignore[arg-type]
@@ -204,7 +206,7 @@ def test_a_broker_s_messages_are_routed_again_when_it_changes(board: Board) -> N
     board.come_back()
     fresh = board.copy()
     assert board.pass_(fresh) == "go"
-    board.lanes.publish(NOW_MS)
+    board.lanes.dispatch.publish(NOW_MS)
     assert new.taken == [fresh]
     board.answer([sent], CONFIRMED)
     assert left.load == 0
@@ -214,12 +216,12 @@ def test_a_message_given_up_after_its_broker_became_another_kind_is_buried_not_p
     board = Board(kind="rabbitmq", dead_letters={"a": "a:x/dead"})
     sent = [board.copy("a:x/q", headers=TABLE, failures=MAX_ATTEMPTS - 1)]
     assert board.pass_(sent[0]) == "go"
-    board.lanes.publish(NOW_MS)
+    board.lanes.dispatch.publish(NOW_MS)
     new = Recorder("a")
     board.brokers["a"] = Broker("redis", new)  # type: ignore[arg-type]
     board.lanes.brokers_changed({"a"})
     board.answer(sent, NACK)
-    board.lanes.publish(NOW_MS)
+    board.lanes.dispatch.publish(NOW_MS)
     assert new.taken == [] and board.told() == {"bury": 1}
 
 
@@ -244,9 +246,9 @@ def test_a_lane_that_confirms_nothing_any_more_is_told_with_the_last_reason(
 ) -> None:
     for late_ms in (0, 900):
         board.answer(board.send(1), replace(outcome, reason=f"{late_ms}"), NOW_MS + late_ms)
-    assert [*board.lanes.refused(NOW_MS + 900)] == [], "one message may fail among many"
-    assert [*board.lanes.refused(NOW_MS + 1000)] == [("a:q", "900")]
-    assert [*board.lanes.refused(NOW_MS + 900 + 600_001)] == [], "nobody knows any more"
+    assert [*board.lanes.routing.refused(NOW_MS + 900)] == [], "one message may fail among many"
+    assert [*board.lanes.routing.refused(NOW_MS + 1000)] == [("a:q", "900")]
+    assert [*board.lanes.routing.refused(NOW_MS + 900 + 600_001)] == [], "nobody knows any more"
 
 
 def test_a_lane_refuses_nothing_once_it_confirms_or_if_its_broker_is_away(board: Board) -> None:
@@ -254,4 +256,4 @@ def test_a_lane_refuses_nothing_once_it_confirms_or_if_its_broker_is_away(board:
     board.answer([failed], NACK)
     board.answer([confirmed], CONFIRMED, NOW_MS + 500)
     board.answer(board.send(1, "a:other"), CONNECTION_LOST)
-    assert [*board.lanes.refused(NOW_MS + 2000)] == []
+    assert [*board.lanes.routing.refused(NOW_MS + 2000)] == []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.scan.leases.share import fair_share
+from delaybridge.scan.leases.fleet import fair_share
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=12, unique=True)
 BUCKETS = st.sampled_from([1, 2, 4, 16, 64])

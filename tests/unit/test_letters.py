@@ -9,11 +9,10 @@ import pytest
 from delaybridge.amqp.decoding import decode_table
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import Destination, Record
-from delaybridge.scan.lanes.dead_letters import Letter
+from delaybridge.scan.lanes.copy import Copy, DeadLetter, Lot
 from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
-from delaybridge.scan.leases.copy import Copy, Lot
 from delaybridge.store.protocol.record import Tried
 from tests.rigs.bucket_session import new_session
 
@@ -22,7 +21,7 @@ OLD = [("a", 2**40), ("x-dead-reason", "another"), ("z", "é")]
 SAID = {"x-dead-reason": "unroutable", "x-dead-destination": "b:orders/k", "x-dead-attempts": "3"}
 
 
-def letter(kind: str, **fields: Any) -> Letter:
+def letter(kind: str, **fields: Any) -> DeadLetter:
     session = new_session()
     lanes = Lanes(
         {"b": Broker(kind, None)},  # type: ignore[arg-type]
@@ -31,10 +30,10 @@ def letter(kind: str, **fields: Any) -> Letter:
         window_bytes=10,
     )
     record = Record("b:orders/k", b"body", **fields)
-    destination, lane = lanes.route("b:orders/k", 0)
+    destination, lane = lanes.routing.route("b:orders/k", 0)
     copy = Copy(Lot(session, 11), "id", 7.5, Tried(2), record, destination, lane)
     copy.stamp = b"same"
-    return Letter(copy, "b:/dead", TO, lane, "unroutable", maybe=False)
+    return DeadLetter(copy, "b:/dead", TO, lane, "unroutable", maybe=False)
 
 
 @pytest.mark.parametrize("kind", ["rabbitmq", "kombu"])

@@ -67,7 +67,7 @@ def test_the_permits_of_an_idle_lane_lapse_and_those_of_a_waiting_one_do_not() -
     limit.lapse(NOW_MS + 600, is_busy=True)
     limit.lapse(NOW_MS + 1000, is_busy=False)
     assert limit.permits == 20
-    limit.take(NOW_MS + 1050)
+    limit.use_permit(NOW_MS + 1050)
     limit.lapse(NOW_MS + 1500, is_busy=False)
     assert limit.permits == 19
     limit.lapse(NOW_MS + 1600, is_busy=False)

@@ -36,7 +36,7 @@ class World:
         self.past.begin(WatchedRun(BIRTH[1], sessions, held, self._lost, self._wiped, rowless))
 
     def _lost(self, session: Session, reason: str) -> None:
-        session.alive = False
+        session.end()
         self.lost.append(self.held.pop(session.bucket.number).bucket.number)
 
     def _wiped(self) -> None:

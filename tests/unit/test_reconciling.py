@@ -22,7 +22,7 @@ class Side:
     def __init__(self) -> None:
         self.sessions = [new_session(n) for n in range(3)]
         for session in self.sessions:
-            session.ready = True
+            session.reclaimed()
         self.errors: dict[int, Exception] = {}
         self.told: list[int] = []
         nothing: Any = SimpleNamespace(namespace="ns")

@@ -10,16 +10,16 @@ from typing import Any
 
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
-from delaybridge.scan.context import ScanOptions
+from delaybridge.scan.lanes.copy import Copy, Lot
 from delaybridge.scan.lanes.flow import FIRST
 from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.retry import RetryPolicy
-from delaybridge.scan.leases.copy import Copy, Lot
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.wheel.waiting import WaitingCopies
+from delaybridge.scan.wheel.claiming import ScanOptions
+from delaybridge.scan.wheel.wheel import WaitingCopies
 from delaybridge.store.protocol.record import Tried
 from delaybridge.store.protocol.replies import Claim
 from tests.rigs.bucket_session import new_session
@@ -58,7 +58,7 @@ class KeptSteps(Scanner):
     started: list[str]
     arguments: dict[str, Any]
 
-    def start_step(self, work: Coroutine[Any, Any, None]) -> None:
+    def keep_step(self, work: Coroutine[Any, Any, None]) -> None:
         self.started.append(work.__qualname__.rpartition("._")[2])
         self.arguments = dict(work.cr_frame.f_locals)  # type: ignore[attr-defined]
         work.close()
@@ -85,22 +85,23 @@ class Rig:
             lost=lambda *_: None, damaged=lambda *_: None, retake=lambda *_: None,
             allow=lambda _: None,
         )  # fmt: skip
+        self.scanner.calls.start = self.scanner.keep_step  # type: ignore[method-assign]
         self.sessions = [new_session(number) for number in range(BUCKETS)]
         for session in self.sessions:
             self.scanner.hold(session)
-        self.lane = self.lanes.route("a:q", NOW_MS)[1]
+        self.lane = self.lanes.routing.route("a:q", NOW_MS)[1]
         self.lane.flow.limit = WINDOW
 
     def copies(self, count: int, score: float = NOW_MS - 1000.0, number: int = 0) -> list[Copy]:
         """Copies of one bucket, with growing scores."""
         session = self.sessions[number]
-        session.received(session.last_claim + 1, count)
+        session.claims.received(session.claims.last + 1, count)
         session.copies += count
-        destination, lane = self.lanes.route("a:q", NOW_MS)
-        lot = Lot(session, session.last_claim)
+        destination, lane = self.lanes.routing.route("a:q", NOW_MS)
+        lot = Lot(session, session.claims.last)
         copies = [
             Copy(
-                lot, f"{number}-{session.last_claim}-{i}", score + i / 1024,
+                lot, f"{number}-{session.claims.last}-{i}", score + i / 1024,
                 Tried(), Record("a:q", b""), destination, lane,
             )
             for i in range(count)
@@ -192,7 +193,7 @@ def test_an_answer_says_whether_a_bucket_has_a_backlog() -> None:
     rig = Rig()
     session = rig.sessions[0]
     for more in (False, True):
-        claimed = Claim(session.last_claim + 1, [], [], [], None, more)
+        claimed = Claim(session.claims.last + 1, [], [], [], None, more)
         rig.scanner.claiming.received(session, claimed, NOW_MS, Counter())
         assert session.has_more is more
 
@@ -204,7 +205,7 @@ def test_a_bucket_that_was_woken_during_a_claim_is_claimed_again_in_time() -> No
     rig.scanner.wake(0, NOW_MS + 3000)
     woken_ms = session.look_at_ms
     assert woken_ms == NOW_MS + 1000  # 2 s ahead
-    claimed = Claim(session.last_claim + 1, [], [], [], None, False)
+    claimed = Claim(session.claims.last + 1, [], [], [], None, False)
     rig.scanner.claiming.received(session, claimed, NOW_MS, Counter())
     assert session.look_at_ms == woken_ms
 
@@ -239,10 +240,10 @@ def test_a_full_lane_gathers_room_for_its_next_fire_but_not_for_long() -> None:
     firing.under_way = False
     fired = [copy for copy in copies if copy not in rig.scanner.waiting.ripe]
     assert len(fired) == WINDOW // 2
-    rig.lanes.ready(fired)
+    rig.lanes.dispatch.ready(fired)
     assert rig.pass_(1) == []
     assert firing.next_look_ms(rig.stub.now) == NOW_MS + 20
-    rig.scanner.telling.next_look_ms = NOW_MS + 10.0
+    rig.scanner.settling.next_look_ms = NOW_MS + 10.0
     rig.stub.rings = 0
     rig.scanner.report(fired[:40], CONFIRMED)
     assert rig.stub.rings == 0, "too little room"
@@ -259,26 +260,26 @@ def test_settled_messages_wait_longer_for_others_while_a_backlog_lasts() -> None
     rig = Rig()
     for session in rig.sessions:
         session.look_at_ms = session.next_score = inf
-    telling = rig.scanner.telling
+    telling = rig.scanner.settling
     for pause_ms, ripe in ((10, []), (30, rig.copies(1))):
         rig.scanner.waiting.ripe = ripe
         rig.scanner.firing.under_way = True
         rig.sessions[0].exits.settle(1, rig.copies(1), "a:q")
-        assert "tell" in rig.pass_(100)
+        assert "settle" in rig.pass_(100)
         telling.under_way = False
-        assert "tell" not in rig.pass_(pause_ms - 1)
-        assert "tell" in rig.pass_(1)
+        assert "settle" not in rig.pass_(pause_ms - 1)
+        assert "settle" in rig.pass_(1)
         telling.under_way = False
-        rig.sessions[0].exits.take()
+        rig.sessions[0].exits.take_report()
 
 
 def test_ripe_copies_are_in_the_same_order_however_they_came() -> None:
     lanes = Lanes({}, RetryPolicy(), lambda _: None, window_messages=10, window_bytes=10)
-    destination, lane = lanes.route("a:q", NOW_MS)
+    destination, lane = lanes.routing.route("a:q", NOW_MS)
     chosen = random.Random(1)
     for _ in range(50):
         session = new_session()
-        waiting, everything = WaitingCopies(NOW_MS, lanes), list[Copy]()
+        waiting, everything = WaitingCopies(NOW_MS, lanes.window), list[Copy]()
         for step in range(5):
             scores = [NOW_MS - 10.0 + chosen.randrange(20) for _ in range(chosen.randrange(9))]
             copies = [
@@ -312,10 +313,10 @@ def test_the_limit_of_a_lane_grows_while_most_of_its_messages_are_being_fired() 
     rig = Rig()
     rig.lane.flow.limit = FIRST
     copies = rig.copies(100)
-    rig.lanes.begin_batch()
+    rig.lanes.admission.begin_batch()
     for copy in copies:
-        rig.lanes.admit(copy, NOW_MS, may_wait=True)
-    rig.lanes.ready(copies[:30])
-    rig.lanes.publish(NOW_MS)
-    rig.lanes.outcome(copies[:30], CONFIRMED, NOW_MS + 2)
+        rig.lanes.admission.admit(copy, NOW_MS, may_wait=True)
+    rig.lanes.dispatch.ready(copies[:30])
+    rig.lanes.dispatch.publish(NOW_MS)
+    rig.lanes.outcomes.report(copies[:30], CONFIRMED, NOW_MS + 2)
     assert rig.lane.flow.limit == FIRST + 30

@@ -16,45 +16,45 @@ from tests.rigs.bucket_session import TURN, new_session
 
 
 def test_a_revocation_applies_to_earlier_claims_and_to_no_later_one(session: Session) -> None:
-    session.received(TURN + 1, 1)
-    session.revoke(Fired(TURN + 1, {b"x": TURN + 2}))
-    assert session.is_revoked("x", TURN + 1)
-    assert not session.is_revoked("x", TURN + 3)
-    assert not session.is_revoked("y", TURN + 1)
+    session.claims.received(TURN + 1, 1)
+    session.claims.revoke(Fired(TURN + 1, {b"x": TURN + 2}))
+    assert session.claims.is_revoked("x", TURN + 1)
+    assert not session.claims.is_revoked("x", TURN + 3)
+    assert not session.claims.is_revoked("y", TURN + 1)
 
 
 def test_a_second_revocation_of_one_id_applies_to_both_copies(session: Session) -> None:
-    session.received(TURN + 3, 2)
-    session.revoke(Fired(TURN + 3, {b"x": TURN + 2}))
-    session.revoke(Fired(TURN + 3, {b"x": TURN + 4}))
-    assert session.is_revoked("x", TURN + 1)
-    assert session.is_revoked("x", TURN + 3)
+    session.claims.received(TURN + 3, 2)
+    session.claims.revoke(Fired(TURN + 3, {b"x": TURN + 2}))
+    session.claims.revoke(Fired(TURN + 3, {b"x": TURN + 4}))
+    assert session.claims.is_revoked("x", TURN + 1)
+    assert session.claims.is_revoked("x", TURN + 3)
 
 
 def test_a_revocation_is_kept_while_a_copy_claimed_before_it_waits(session: Session) -> None:
-    session.received(TURN + 1, 2)
-    session.received(TURN + 2, 1)
-    session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
+    session.claims.received(TURN + 1, 2)
+    session.claims.received(TURN + 2, 1)
+    session.claims.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
     for claim in (TURN + 1, TURN + 2, TURN + 1):
-        session.forget_revoked()
-        assert session.is_revoked("x", TURN + 1)
-        session.waits_no_more(claim, 1)
-    session.received(TURN + 4, 1)
-    session.forget_revoked()
-    assert not session.is_revoked("x", TURN + 1)
+        session.claims.forget_revoked()
+        assert session.claims.is_revoked("x", TURN + 1)
+        session.claims.waits_no_more(claim, 1)
+    session.claims.received(TURN + 4, 1)
+    session.claims.forget_revoked()
+    assert not session.claims.is_revoked("x", TURN + 1)
 
 
 def test_a_revocation_is_acknowledged_when_every_claim_made_before_it_has_arrived(
     session: Session,
 ) -> None:
-    session.received(TURN + 1, 1)
-    session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
-    assert session.last_revocation == 0, "claim TURN + 2 is on its way and may hold x"
-    session.received(TURN + 2, 1)
-    session.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
-    assert session.last_revocation == TURN + 3
-    session.revoke(Fired(TURN + 2, {}))
-    assert session.last_revocation == TURN + 3
+    session.claims.received(TURN + 1, 1)
+    session.claims.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
+    assert session.claims.last_revocation == 0, "claim TURN + 2 is on its way and may hold x"
+    session.claims.received(TURN + 2, 1)
+    session.claims.revoke(Fired(TURN + 2, {b"x": TURN + 3}))
+    assert session.claims.last_revocation == TURN + 3
+    session.claims.revoke(Fired(TURN + 2, {}))
+    assert session.claims.last_revocation == TURN + 3
 
 
 class SmallStore:
@@ -104,7 +104,7 @@ class Owner:
     def claim_arrives(self) -> None:
         if self.claiming is not None:
             self.wheel.append(self.claiming)
-            self.session.received(self.claiming[1], 1)
+            self.session.claims.received(self.claiming[1], 1)
             self.claiming = None
 
     def fire(self, up_to: float) -> None:
@@ -113,11 +113,13 @@ class Owner:
         if self.firing is None and covered:
             session = self.session
             session.watermark = max(session.watermark, *(score for *_, score in covered))
-            fired = self.store.fire(session.watermark, session.last_claim, session.last_revocation)
+            fired = self.store.fire(
+                session.watermark, session.claims.last, session.claims.last_revocation
+            )
             self.firing = fired, covered
             self.wheel = [copy for copy in self.wheel if copy not in covered]
             for _, claim, _ in covered:
-                session.waits_no_more(claim, 1)
+                session.claims.waits_no_more(claim, 1)
 
     def fire_answers(self) -> None:
         """Publish the copies that the fire covered and that are not revoked."""
@@ -125,11 +127,11 @@ class Owner:
             return
         fired, covered = self.firing
         self.firing = None
-        self.session.revoke(fired)
+        self.session.claims.revoke(fired)
         for id, claim, _ in covered:
-            if not self.session.is_revoked(id, claim):
+            if not self.session.claims.is_revoked(id, claim):
                 assert self.store.mirror.pop(id, (None, 0))[0] == claim, "published though revoked"
-        self.session.forget_revoked()
+        self.session.claims.forget_revoked()
 
     def finish(self) -> None:
         for _ in range(2):
@@ -173,4 +175,4 @@ def test_no_revocation_is_remembered_for_ever(steps: list[tuple[Any, ...]]) -> N
         owner.claim(id, 9.0)
         owner.finish()
     assert owner.store.revoked == {}
-    assert not any(owner.session.is_revoked(id, 0) for id in "xy")
+    assert not any(owner.session.claims.is_revoked(id, 0) for id in "xy")

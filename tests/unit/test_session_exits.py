@@ -48,7 +48,7 @@ def test_exits_are_told_once_in_calls_of_a_bounded_size(session: Session) -> Non
     assert session.exits.any
     session.exits.defer(Item("d2", TURN + 1, 5.0), 9.5)
     session.exits.defer(Item("d1", TURN + 1, 5.0), 8.5)
-    report = session.exits.take()
+    report = session.exits.take_report()
     told, copies, back_off_ms, parked, settled, deferred_to = report[:6]
     assert copies == 4 * MANY + 2
     assert deferred_to == 8.5
@@ -63,14 +63,14 @@ def test_exits_are_told_once_in_calls_of_a_bounded_size(session: Session) -> Non
     assert not session.exits.any
     assert len(report.published) == MANY
     assert len(report.retried) == len(report.buried) == MANY
-    assert session.exits.take()[:6] == ([], 0, None, set(), {}, None)
+    assert session.exits.take_report()[:6] == ([], 0, None, set(), {}, None)
 
 
 def test_a_settled_id_keeps_the_number_of_its_claim(session: Session) -> None:
     session.exits.settle(11, [copy_of(session, "x")], "a:q")
     session.exits.settle(12, [copy_of(session, "y")], "a:q")
     session.exits.settle(11, [copy_of(session, "z")], "a:q")
-    (settle,) = session.exits.take().commands
+    (settle,) = session.exits.take_report().commands
     assert list(settle.args[4:]) == [11, 2, "x", "z", 12, 1, "y"]
 
 
@@ -81,16 +81,18 @@ def test_parked_copies_are_told_first_so_that_a_fire_behind_them_cannot_cover_th
     session.exits.retry(item(1), None)
     session.exits.bury(item(2), "expired", counted=False)
     session.exits.park(item(3))
-    assert session.exits.take().commands[0].name == "park"
+    assert session.exits.take_report().commands[0].name == "park"
 
 
 def test_the_shortest_back_off_is_reported_with_the_exits(session: Session) -> None:
     session.exits.retry(item(1), 3000)
     session.exits.retry(item(2), 2000, maybe=True)
-    assert session.exits.take().back_off_ms == 2000
+    assert session.exits.take_report().back_off_ms == 2000
     session.exits.retry(item(1), 3000)
     session.exits.retry(item(3), None)
-    assert session.exits.take().back_off_ms == 0, "put back as it was: it may be due at any time"
+    assert session.exits.take_report().back_off_ms == 0, (
+        "put back as it was: it may be due at any time"
+    )
 
 
 def test_ended_copies_wake_the_task_that_waits_for_the_last(session: Session) -> None:
@@ -154,18 +156,18 @@ def test_messages_parked_by_a_call_under_way_are_brought_back_only_after_it(
     session: Session, ids: list[str] | None
 ) -> None:
     session.exits.park(Item("x", TURN + 1, 5.0))
-    exits = session.exits.take()
+    exits = session.exits.take_report()
     session.exits.unpark(ids)
     assert not session.exits.any
     assert session.exits.take_unpark() == []
-    session.told(exits)
+    session.answered(exits)
     (unpark,) = session.exits.take_unpark()
     assert ids_of(unpark) == (ids or [])
 
 
 def test_known_ids_come_back_though_other_copies_keep_being_parked(session: Session) -> None:
     session.exits.park(Item("other", TURN + 1, 5.0))
-    session.exits.take()
+    session.exits.take_report()
     session.exits.unpark(["x"])
     assert session.exits.any
     assert session.exits.take_unpark()
@@ -201,12 +203,12 @@ class Parker:
 
     def fire(self) -> None:
         if self.fire_calls is None:
-            self.fire_calls = self.session.exits.take(), []
+            self.fire_calls = self.session.exits.take_report(), []
 
     def tell(self) -> None:
         if self.tell_calls is None and self.session.exits.any:
             unparking = self.session.exits.take_unpark()
-            self.tell_calls = self.session.exits.take(), unparking
+            self.tell_calls = self.session.exits.take_report(), unparking
             assert self.tell_calls[0].commands or unparking, "for nothing, again and again"
 
     def fire_answers(self) -> None:
@@ -218,10 +220,10 @@ class Parker:
         self._execute(calls)
 
     def _execute(self, calls: tuple[ExitReport, list[RedisCommand[Any]]] | None) -> None:
-        exits, unparking = calls or (self.session.exits.take(), [])
+        exits, unparking = calls or (self.session.exits.take_report(), [])
         for park in exits.commands:
             self.parked.update(ids_of(park))
-        self.session.told(exits)
+        self.session.answered(exits)
         for unpark in unparking:
             back = self.parked & set(ids_of(unpark) or sorted(self.parked)[:2])
             self.parked -= back
@@ -264,6 +266,6 @@ def test_all_wanted_messages_come_back_however_fires_and_tells_overlap(
 def test_a_draining_session_leaves_its_parked_messages_to_the_next_owner(session: Session) -> None:
     session.exits.unpark(["x"])
     session.exits.unpark(None)
-    session.exits.draining = True
+    session.exits.drain()
     assert not session.exits.any
     assert session.exits.take_unpark() == []

@@ -143,7 +143,7 @@ class FakeScanner:
 async def test_outcomes_that_come_together_go_to_the_scanners_whose_copies_they_are() -> None:
     a, b = FakeScanner(), FakeScanner()
     copies: Any = [
-        SimpleNamespace(id=number, session=SimpleNamespace(scanner=scanner))
+        SimpleNamespace(id=number, session=SimpleNamespace(holder=scanner))
         for number, scanner in enumerate([a, b, a])
     ]
     Table("a", "b").shifts.report(copies, CONFIRMED)

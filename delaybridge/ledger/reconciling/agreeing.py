@@ -24,8 +24,7 @@ from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.reconciling.silence import Silence
 from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.ledger.sql.rows import Control, ControlName
-from delaybridge.scan.leases.copy import Copy
-from delaybridge.scan.leases.exits import ExitReport
+from delaybridge.scan.leases.exits import ExitReport, SentMessage
 from delaybridge.scan.leases.session import Session
 from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.calls import Calls
@@ -99,11 +98,11 @@ class Agreeing:
             await asyncio.sleep(_AGAIN_S)
         return await self._reconciling.verify(session)
 
-    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
+    def exits_stored(self, session: Session, report: ExitReport, now_ms: int) -> None:
         """As `Reconciling.told`."""
-        self._reconciling.told(session, report, now_ms)
+        self._reconciling.exits_stored(session, report, now_ms)
 
-    def left(self, session: Session, copies: Sequence[Copy], now_ms: int) -> None:
+    def left(self, session: Session, copies: Sequence[SentMessage], now_ms: int) -> None:
         """As `Reconciling.left`."""
         self._reconciling.left(session, copies, now_ms)
 

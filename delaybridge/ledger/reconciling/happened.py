@@ -27,8 +27,7 @@ from delaybridge.ledger.sql.rows import (
     RowName,
     Step,
 )
-from delaybridge.scan.leases.copy import Copy
-from delaybridge.scan.leases.exits import ExitReport, Exits
+from delaybridge.scan.leases.exits import ExitReport, Exits, SentMessage
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
@@ -101,7 +100,7 @@ class Happened:
         self._batches = defaultdict[int, deque[_Batch]](deque)
         self._exits: dict[int, Exits] = {}  # of the last sessions that might claim
 
-    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
+    def exits_stored(self, session: Session, report: ExitReport, now_ms: int) -> None:
         """The store has these exits."""
         self.left(session.bucket.number, report.published, now_ms)
         who = self.worker, session.bucket.number
@@ -120,7 +119,7 @@ class Happened:
 
     # what was delivered
 
-    def left(self, bucket: int, copies: Sequence[Copy], now_ms: int) -> None:
+    def left(self, bucket: int, copies: Sequence[SentMessage], now_ms: int) -> None:
         """These are delivered, or not to be delivered again."""
         if not copies:
             return

@@ -39,8 +39,7 @@ from delaybridge.ledger.reconciling.promoting import Promoting
 from delaybridge.ledger.reconciling.rounds import Rounds
 from delaybridge.ledger.reconciling.waiting import WaitingBuckets
 from delaybridge.ledger.recording.recorder import LedgerRecorder
-from delaybridge.scan.leases.copy import Copy
-from delaybridge.scan.leases.exits import ExitReport
+from delaybridge.scan.leases.exits import ExitReport, SentMessage
 from delaybridge.scan.leases.session import Session
 from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.namespace import registry
@@ -193,13 +192,13 @@ class Reconciling:
 
     # what left
 
-    def told(self, session: Session, report: ExitReport, now_ms: int) -> None:
+    def exits_stored(self, session: Session, report: ExitReport, now_ms: int) -> None:
         """The store has these exits; the ledger gets them with the next `tell`."""
         if report.published:
             self._exits.add(session)
-        self._happened.told(session, report, now_ms)
+        self._happened.exits_stored(session, report, now_ms)
 
-    def left(self, session: Session, copies: Sequence[Copy], now_ms: int) -> None:
+    def left(self, session: Session, copies: Sequence[SentMessage], now_ms: int) -> None:
         """The store has settled these before they are published."""
         self._exits.add(session)
         self._happened.left(session.bucket.number, copies, now_ms)
@@ -269,7 +268,7 @@ class Reconciling:
         run = about.get("run_id", "")
         if sealed is None or (session.server or run) != run:
             return None  # another server may have an older past: what left is not in its `gone`
-        session.server = run
+        session.agreed(run)
         if marks is not None:
             self._seen[session] = marks
         return sealed
@@ -338,7 +337,7 @@ class Reconciling:
             if session is None:
                 await asyncio.sleep(min(wait_s, _TELL_S))
                 continue
-            if await session.scanner.mending.is_sound(session):  # else the next one compares it
+            if await session.holder.is_sound(session):  # else the next one compares it
                 await self._reconcile(session)
             rounds.looked(session, began_s, time.monotonic())
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
 from delaybridge.errors import StoreError
-from delaybridge.scan.context import Context
 from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.limit import Limit
+from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.store.protocol.command import RedisCommand
 
 _LANES = 200  # in one question; the others are in the next ones
@@ -26,8 +27,10 @@ class Allowances:
     next_look_ms: when to ask again.
     """
 
-    def __init__(self, context: Context, allow: Allow) -> None:
-        self._context, self._allow = context, allow
+    def __init__(self, lanes: Lanes, calls: BucketCalls, allow: Allow) -> None:
+        self._window, self._rule_book = lanes.window, lanes.routing.rule_book
+        self._parking, self._returning = lanes.parking, lanes.returning
+        self._calls, self._allow = calls, allow
         self._under_way, self._asked_ms = False, 0
         self._holding: set[Lane] = set()  # lanes that may have permits
         self.next_look_ms = inf
@@ -38,7 +41,20 @@ class Allowances:
             if lane.limit is None or lane.limit.permits <= 0:
                 self._holding.discard(lane)
             else:
-                lane.limit.lapse(now_ms, is_busy=self._context.lanes.is_waiting(lane))
+                lane.limit.lapse(now_ms, is_busy=self._is_waiting(lane))
+
+    def _is_waiting(self, lane: Lane) -> bool:
+        """Whether messages of the lane are ripe, parked or on their way back."""
+        return lane in self._window.ripe or bool(lane.parked)
+
+    def _limited(self, now_ms: int) -> Iterator[tuple[Lane, Limit, int]]:
+        """Lanes with a rate, and how many of their messages wait for a permit."""
+        if not self._rule_book.has_rates:
+            return
+        for lane in {**self._window.ripe, **self._parking.troubled}:
+            if lane.limit is not None:
+                waiting = self._window.ripe[lane] + self._returning.can_return(lane, now_ms)
+                yield lane, lane.limit, waiting
 
     def start(self, now_ms: int) -> None:
         """Ask, if a lane lacks permits. Call it after copies were admitted: some may lack one."""
@@ -47,7 +63,7 @@ class Allowances:
             self._lose_patience(now_ms)
             return
         wanted: list[tuple[Lane, Limit, int]] = []
-        for lane, limit, waiting in self._context.lanes.limited(now_ms):
+        for lane, limit, waiting in self._limited(now_ms):
             want = limit.want(waiting)
             if want > 0 and limit.ask_at_ms <= now_ms:
                 wanted.append((lane, limit, want))
@@ -57,7 +73,7 @@ class Allowances:
             self._under_way, self._asked_ms = True, now_ms
             # In an order of their own each time: lanes that share a place get shares of it.
             asked = random.sample(wanted, min(_LANES, len(wanted)))
-            self._context.start(self._ask(asked))
+            self._calls.start(self._ask(asked))
 
     def _lose_patience(self, now_ms: int) -> None:
         """If the answer takes long, park what waits for it: all other messages would wait, too.
@@ -68,15 +84,15 @@ class Allowances:
         self.next_look_ms = self._asked_ms + _PATIENCE_MS
         if now_ms >= self.next_look_ms:
             self.next_look_ms = inf
-            for _, limit, _ in self._context.lanes.limited(now_ms):
+            for _, limit, _ in self._limited(now_ms):
                 if limit.permits <= 0 and not limit.is_short:
                     limit.is_short = True
-                    self._context.ring()
+                    self._calls.ring()
 
     async def _ask(self, asked: Sequence[tuple[Lane, Limit, int]]) -> None:
         command = self._allow([(want, limit.places) for _, limit, want in asked])
-        answers = await self._context.asking.ask_one(command)
-        now_ms = self._context.clock.now_ms()
+        answers = await self._calls.ask_one(command)
+        now_ms = self._calls.clock.now_ms()
         self._under_way = False
         for n, (lane, limit, want) in enumerate(asked):
             if isinstance(answers, StoreError):

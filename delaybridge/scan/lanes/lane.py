@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from delaybridge.publish import Publisher
 from delaybridge.scan.lanes.flow import Flow
-from delaybridge.scan.lanes.lane_rules import Terms
 from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.parked import Parked
-from delaybridge.scan.lanes.retry import Circuit
-from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.lanes.retry import Circuit, RetryPolicy
+from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.troubles import LACKING, SLOW, other_kind
 
-if TYPE_CHECKING:
-    from delaybridge.scan.leases.session import Session
+ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 
 
 class Broker(NamedTuple):
@@ -24,6 +21,20 @@ class Broker(NamedTuple):
 
     kind: str
     publisher: Publisher
+
+
+class LaneRules(NamedTuple):
+    """What settings, and rules from Redis, say about the messages of one lane.
+
+    paused: the place that is paused, empty if none is. rates: each place with a rate, and it.
+    dead_letter: where messages go that are given up; None: to the dead set.
+    """
+
+    policy: RetryPolicy
+    paused: str = ""
+    spread_ms: int = 0
+    rates: tuple[tuple[str, float], ...] = ()
+    dead_letter: str | None = None
 
 
 class Refusing(NamedTuple):
@@ -48,7 +59,7 @@ class Lane:
     """
 
     def __init__(
-        self, label: str, broker: Broker | None, flow: Flow, terms: Terms, family: str = ""
+        self, label: str, broker: Broker | None, flow: Flow, rules: LaneRules, family: str = ""
     ) -> None:
         """broker: None if this worker has no such broker; `lacks` then names it."""
         self.label, self.flow = label, flow
@@ -61,19 +72,18 @@ class Lane:
         self.headers_type = {"rabbitmq": bytes, "kombu": None}.get(self.kind, tuple)
         self.circuit = Circuit(random.random)
         self.probes = 0  # messages that may still pass while the circuit is probed
-        self.ready: deque[Copy] = deque()  # fired and due
         self.load = self.load_bytes = self.refusals = 0
         self.parked: dict[Session, Parked] = {}
         self.is_slow = self.is_left = False
         self.limit: Limit | None = None
         self.refusing: Refusing | None = None
-        self.follow(terms)
+        self.follow(rules)
 
-    def follow(self, terms: Terms) -> None:
-        """These terms hold from now on. Permits granted at other rates are dropped."""
-        self.terms = terms
-        if terms.rates != (() if self.limit is None else self.limit.places):
-            self.limit = Limit(terms.rates) if terms.rates else None
+    def follow(self, rules: LaneRules) -> None:
+        """These rules hold from now on. Permits granted at other rates are dropped."""
+        self.rules = rules
+        if rules.rates != (() if self.limit is None else self.limit.places):
+            self.limit = Limit(rules.rates) if rules.rates else None
 
     def failed(self, now_ms: int, reason: str) -> None:
         """A publish failed, and not because its broker is away."""
@@ -82,7 +92,7 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """The broker's name."""
+        """The name of its broker, as configured."""
         return self.label.partition(":")[0]
 
     @property
@@ -94,7 +104,7 @@ class Lane:
     def is_cut_off(self) -> bool:
         """Whether nothing may pass: its broker cannot be reached, or it is paused."""
         publisher = self.publisher
-        if publisher is None or publisher.unavailable is not None or self.terms.paused:
+        if publisher is None or publisher.unavailable is not None or self.rules.paused:
             return True
         return self.is_left or (bool(self.behind) and any(lane.load for lane in self.behind))
 
@@ -110,7 +120,7 @@ class Lane:
     @property
     def hold(self) -> str | None:
         """Why its messages wait though nothing is wrong: `paused`, `rate`; None: something is."""
-        if self.terms.paused:
+        if self.rules.paused:
             return "paused"
         is_limited = self.limit is not None and self.limit.error is None
         return "rate" if is_limited and not self.is_shut else None
@@ -143,7 +153,7 @@ class Lane:
         """Whether the id of each parked message is known."""
         return all(parked.is_whole for parked in self.parked.values())
 
-    def is_behind(self, copy: Copy) -> bool:
-        """Whether an earlier message of the copy's bucket is parked."""
-        parked = self.parked.get(copy.session) if self.parked else None
-        return parked is not None and parked.is_before(copy)
+    def is_behind(self, session: Session, score: float) -> bool:
+        """Whether an earlier message of that bucket is parked."""
+        parked = self.parked.get(session) if self.parked else None
+        return parked is not None and parked.is_before(score)

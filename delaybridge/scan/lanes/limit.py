@@ -79,8 +79,8 @@ class Limit:
         self.error, self.is_short = error, True
         self.ask_at_ms = now_ms + 1000
 
-    def take(self, now_ms: int) -> None:
-        """One message is published."""
+    def use_permit(self, now_ms: int) -> None:
+        """One message is published with a permit."""
         self.permits -= 1
         self._used_ms = now_ms
 

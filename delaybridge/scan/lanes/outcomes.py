@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 from delaybridge import failpoints
 from delaybridge.errors import DecodeError
@@ -19,15 +20,17 @@ from delaybridge.events import (
     Retried,
 )
 from delaybridge.histogram import spread
-from delaybridge.message import PULL, Destination
+from delaybridge.message import PULL, Delivery
 from delaybridge.publish import Fault, Outcome, Verdict
-from delaybridge.scan.lanes.dead_letters import Letter
-from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.copy import Copy, DeadLetter, Lot, by_lane
+from delaybridge.scan.lanes.dispatch import Dispatch
+from delaybridge.scan.lanes.lane import ERROR_CHARS, Lane
 from delaybridge.scan.lanes.parking import Parking
 from delaybridge.scan.lanes.retry import CircuitState
-from delaybridge.scan.leases.copy import Copy, Lot
+from delaybridge.scan.lanes.routing import Routing
+from delaybridge.scan.lanes.spans import PublishSpans
+from delaybridge.scan.lanes.window import Window
 
-ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 _REASON_CHARS = 500  # of the reason kept with a dead message
 
 
@@ -36,15 +39,29 @@ class Outcomes:
 
     def __init__(
         self,
+        window: Window,
+        routing: Routing,
         parking: Parking,
+        dispatch: Dispatch,
         emit: Emit,
-        *,
-        route: Callable[[str, int], tuple[Destination, Lane]],
-        send: Callable[[Letter], None],
+        spans: PublishSpans | None,
     ) -> None:
-        """send: publishes a letter."""
-        self._parking, self._emit = parking, emit
-        self._route, self._send = route, send
+        """spans: None if the worker does not trace."""
+        self._window, self._routing, self._parking = window, routing, parking
+        self._dispatch, self._emit, self._spans = dispatch, emit, spans
+
+    def report(self, deliveries: Sequence[Delivery], outcome: Outcome, now_ms: int) -> None:
+        """How publishes ended: each copy gets its exit."""
+        if self._spans is not None:
+            self._spans.outcome(deliveries, outcome, now_ms)
+        for lane, copies in by_lane(cast(Sequence[Copy], deliveries)):
+            self._window.free(lane, copies)
+            self._window.unconfirmed -= len(copies)
+            took_ms = lane.flow.answered(len(copies), now_ms)
+            if outcome.verdict is Verdict.CONFIRMED:
+                self.confirmed(lane, copies, now_ms, took_ms)
+            else:
+                self.failed(lane, copies, outcome, now_ms)
 
     def confirmed(
         self, lane: Lane, copies: Sequence[Copy], now_ms: int, took_ms: Sequence[int]
@@ -54,8 +71,7 @@ class Outcomes:
         took_ms: of each batch that is answered by now.
         """
         lane.refusing = None
-        if failpoints.ARE_SET:
-            failpoints.reach("settle.before")
+        failpoints.reach("settle.before")
         settled: dict[Lot, list[Copy]] = {}
         for copy in copies:
             if copy.record.at_most_once:
@@ -99,7 +115,7 @@ class Outcomes:
         self._emit(PublishFailed(destination=label, messages=len(copies), reason=reason))
         maybe = outcome.verdict is Verdict.UNKNOWN
         for copy in copies:
-            if isinstance(copy, Letter):
+            if isinstance(copy, DeadLetter):
                 reason = f"{copy.reason}; dead_letter: {outcome.reason}"
                 self.bury(copy, reason, counted=True, maybe=copy.maybe or maybe)
             elif copy.record.at_most_once:
@@ -124,7 +140,7 @@ class Outcomes:
 
         maybe: the message may have been delivered.
         """
-        policy = copy.lane.terms.policy.with_plan(copy.record.retry)
+        policy = copy.lane.rules.policy.with_plan(copy.record.retry)
         delay_ms = policy.delay_ms(copy.tried.failures + 1, random.random)
         if delay_ms is None:
             if not self._dead_letter(copy, reason, now_ms, maybe=maybe):
@@ -139,7 +155,7 @@ class Outcomes:
         """Whether no attempt is left, because workers died while they published it."""
         failures = copy.tried.failures
         return failures > 0 and (
-            failures >= copy.lane.terms.policy.with_plan(copy.record.retry).max_attempts
+            failures >= copy.lane.rules.policy.with_plan(copy.record.retry).max_attempts
         )
 
     def used_up(self, copy: Copy) -> str:
@@ -159,26 +175,18 @@ class Outcomes:
         The store keeps it in flight until that ends: settled, or buried after all.
         """
         own = copy.record.retry
-        to = copy.lane.terms.dead_letter if own is None or not own.dead_letter else own.dead_letter
+        to = copy.lane.rules.dead_letter if own is None or not own.dead_letter else own.dead_letter
         if to is None or to == copy.record.destination:
             return False
-        destination, lane = self._route(to, now_ms)
-        if lane.publisher is None or not copy.record.suits(lane.kind) or lane.terms.paused:
+        destination, lane = self._routing.route(to, now_ms)
+        if lane.publisher is None or not copy.record.suits(lane.kind) or lane.rules.paused:
             return False  # its broker was removed since, or replaced by one of another kind
         if lane.kind == PULL:
             return False  # set by hand: its record names another destination
         try:
-            letter = Letter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)
+            letter = DeadLetter(copy, to, destination, lane, reason[:_REASON_CHARS], maybe=maybe)
         except DecodeError:  # its header table is damaged: none can be added
             return False
-        self._send(letter)
+        self._dispatch.send(letter)
         self._emit(DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
         return True
-
-
-def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
-    """Lane -> its copies, in their order."""
-    lanes: dict[Lane, list[Copy]] = {}
-    for copy in copies:
-        lanes.setdefault(copy.lane, []).append(copy)
-    return lanes.items()

@@ -10,8 +10,6 @@ import heapq
 from collections.abc import Iterable
 from math import inf
 
-from delaybridge.scan.leases.copy import Copy
-
 _KNOWN = 50_000  # ids remembered; the others are read from the store, a page at a time
 _FEW = 5000  # fewer ids than that: the next page is read
 
@@ -72,11 +70,11 @@ class Parked:
             if self._meanwhile is not None:
                 self._meanwhile.append(one)
 
-    def is_before(self, copy: Copy) -> bool:
-        """Whether the copy must wait behind a parked message."""
-        return self.is_returning or not self._known or copy.score > self._known[0][0]
+    def is_before(self, score: float) -> bool:
+        """Whether a copy of this score must wait behind a parked message."""
+        return self.is_returning or not self._known or score > self._known[0][0]
 
-    def take(self, most: int | None) -> list[str]:
+    def take_earliest(self, most: int | None) -> list[str]:
         """Take the earliest `most` known ids, or all that are known."""
         if most is not None and most < len(self._known):
             return [heapq.heappop(self._known)[1] for _ in range(most)]
@@ -88,7 +86,7 @@ class Parked:
 
     def take_all(self) -> list[str] | None:
         """Take every id; None if not every one is known."""
-        ids = self.take(None) if self.is_whole else None
+        ids = self.take_earliest(None) if self.is_whole else None
         self._known, self._last, self.is_whole = [], (-inf, ""), True
         self._meanwhile = None
         return ids

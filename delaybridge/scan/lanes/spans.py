@@ -6,16 +6,14 @@ A message keeps the context of its producer, so a consumer's trace goes on from 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Verdict
-from delaybridge.scan.leases.copy import Copy
+from delaybridge.scan.lanes.copy import Copy
+from delaybridge.scan.lanes.lane import Lane
 from delaybridge.tracing import Tracing, carried, parts
-
-if TYPE_CHECKING:
-    from delaybridge.scan.lanes.lane import Lane
 
 
 class _Open:
@@ -48,7 +46,7 @@ class PublishSpans:
             lane.publisher.publish(copies)
 
     def outcome(self, deliveries: Sequence[Delivery], outcome: Outcome, now_ms: int) -> None:
-        """How publishes ended."""
+        """The publishes of these messages ended so."""
         for copy in cast(Sequence[Copy], deliveries):
             opened = self._open.pop(copy, None)
             if opened is None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
+from delaybridge.scan.lanes.copy import Copy, by_lane
 from delaybridge.scan.lanes.lane import Lane
-from delaybridge.scan.leases.copy import Copy
 
 PATIENCE_MS = 50  # a full lane that would hold up others for longer has its ripe copies parked
 _LONG_PATIENCE_MS = 10_000  # if no other lane waits; a message for one may still be unclaimed
@@ -40,6 +40,13 @@ class Window:
         self.load -= count
         self.load_bytes -= size
 
+    def withdraw(self, copies: Sequence[Copy]) -> None:
+        """Free the room and the permits of admitted copies that will not be published."""
+        for lane, ours in by_lane(copies):
+            self.free(lane, ours)
+            if lane.limit is not None:
+                lane.limit.permits += len(ours)
+
     def is_full(self, lane: Lane) -> bool:
         """Whether the lane may hold no more for now.
 
@@ -65,6 +72,11 @@ class Window:
             free = min(free, free_bytes * lane.load // lane.load_bytes)
         return min(lane.flow.limit - lane.load, (free + 1) // 2)
 
+    def has_room(self, lane: Lane) -> bool:
+        """Whether a lane may take an eighth of what it holds, or others must not wait for that."""
+        room = self.room(lane)
+        return len(self.ripe) > 1 or (room > 0 and 8 * room >= lane.load)
+
     def is_in_the_way(self, lane: Lane, now_ms: int) -> bool:
         """Whether the full lane's ripe copies would hold up those behind them for too long."""
         if lane.flow.is_stalled(now_ms):
@@ -78,7 +90,7 @@ class Window:
         self.ripe.update(map(_lane_of, copies))
 
     def unripened(self, copies: Sequence[Copy]) -> None:
-        """They wait no more."""
+        """These copies wait to be fired no more."""
         for lane, count in Counter(map(_lane_of, copies)).items():
             self.ripe[lane] -= count
             if self.ripe[lane] <= 0:

@@ -1,1 +1,1 @@
-"""A bucket's lease, and the session from acquire to release."""
+"""A bucket's lease, the session from acquire to release, and its calls to the store."""

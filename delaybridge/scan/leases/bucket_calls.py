@@ -1,8 +1,9 @@
-"""Asks the store: many buckets in one pipeline, sent again until there is an answer."""
+"""Calls to the store: many buckets in one pipeline, sent again until there is an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from delaybridge.errors import StoreError
@@ -22,11 +23,13 @@ def last_of(sessions: dict[Session, Any]) -> Session | None:
     return next(reversed(sessions), None)
 
 
-class Asking:
-    """Sends the commands of sessions. silent_at_ms: when the store last did not answer.
+class BucketCalls:
+    """Sends the commands of sessions, each step as a task that rings when it ends.
 
-    checks_server: of each answer that carries the store's time, look which server gave it: one that
-    was started again may have an older past, and nothing that it allows may be published.
+    clock: the store's. silent_at_ms: when the store last did not answer. failure: the first error
+    of any step. checks_server: of each answer that carries the store's time, look which server gave
+    it: one that was started again may have an older past, and nothing that it allows may be
+    published.
     """
 
     def __init__(
@@ -34,21 +37,56 @@ class Asking:
         store: AsyncStore,
         clock: StoreClock,
         emit: Emit,
+        *,
+        ring: Callable[[], None],
         lost: Callable[[Session, str], None],
         damaged: Callable[[Session, StoreError], None],
         clock_stepped: Callable[[int], None],
         last_here: LastHere,
+        checks_server: bool,
     ) -> None:
-        """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
-
-        clock_stepped: called with the number of ms by which the store's clock was set. last_here:
-        the last of these sessions whose bucket is on the Redis node whose clock this is.
+        """ring: makes the scanner do a pass soon. lost: called when a session's lease is found to
+        be lost. damaged: when its bucket is. clock_stepped: called with the number of ms by which
+        the store's clock was set. last_here: the last of these sessions whose bucket is on the
+        Redis node whose clock this is.
         """
-        self._store, self._clock, self._emit = store, clock, emit
+        self._store, self.clock, self._emit, self.ring = store, clock, emit, ring
         self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
-        self._last_here = last_here
+        self._last_here, self._checks_server = last_here, checks_server
+        self._tasks: set[asyncio.Task[None]] = set()
         self.silent_at_ms = 0
-        self.checks_server = False
+        self.failure: BaseException | None = None
+
+    # steps
+
+    def start(self, step: Coroutine[Any, Any, None]) -> None:
+        """Run a step, which calls the store, as a task."""
+        task = asyncio.get_running_loop().create_task(step)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+        self.ring()
+
+    def fail(self, error: BaseException) -> None:
+        """A step failed: the scanner ends."""
+        self.failure = self.failure or error
+        self.ring()
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether any step has not ended yet."""
+        return bool(self._tasks)
+
+    def cancel(self) -> None:
+        """End all steps, whatever they do."""
+        for task in self._tasks:
+            task.cancel()
+
+    # their calls
 
     async def ask(
         self, asked: Mapping[Session, Sequence[RedisCommand[Any]]], *, reads_clock: bool = False
@@ -59,27 +97,26 @@ class Asking:
         answer also renewed a lease. reads_clock: the last answer of each session carries the
         store's time; the clock follows it before the caller acts on the answers.
         """
-        sent_s = self._clock.monotonic()
+        sent_s = self.clock.monotonic()
         for session in asked:
-            session.calls += 1
+            session.call_began()
         try:
             flat = [command for commands in asked.values() for command in commands]
-            if reads_clock and self.checks_server:
+            if reads_clock and self._checks_server:
                 flat.append(registry.info("server", next(iter(asked)).bucket.key("lease")))
             answers = iter(await insist(self._store, self._silent, flat))
         finally:
             for session in asked:
-                session.calls -= 1
-                session.moved.set()
+                session.call_ended()
         ours: dict[Session, list[Any]] = {}
         for session, commands in asked.items():
             mine = [next(answers) for _ in commands]
             if self._is_held(session, commands, mine):
-                session.touched_s = max(session.touched_s, sent_s)
+                session.renewed(sent_s)
                 ours[session] = mine
         if reads_clock:
             self._read_clock(ours, sent_s)
-        if reads_clock and self.checks_server:
+        if reads_clock and self._checks_server:
             self._check_server(ours, next(answers))
         return ours
 
@@ -94,7 +131,7 @@ class Asking:
         session = self._last_here(answers)
         if session is not None:
             now_us = answers[session][-1].now_us
-            if step_ms := self._clock.glance(now_us, sent_s, self._clock.monotonic()):
+            if step_ms := self.clock.glance(now_us, sent_s, self.clock.monotonic()):
                 self._clock_stepped(step_ms)
 
     async def ask_one(self, command: RedisCommand[T]) -> T | StoreError:
@@ -118,5 +155,9 @@ class Asking:
         self._damaged(session, StoreError(what))
 
     def _silent(self, event: Event) -> None:
-        self.silent_at_ms = self._clock.now_ms()
+        self.silent_at_ms = self.clock.now_ms()
         self._emit(event)
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The store's clock was set: shift the time measured by it."""
+        self.silent_at_ms += step_ms

@@ -68,7 +68,7 @@ class DamagedBuckets:
         waiting = (c.look_at_s for c in self._cases.values() if c.look_at_s is not None)
         return min(waiting, default=inf)
 
-    async def look(self) -> bool:
+    async def retry(self) -> bool:
         """Look at the buckets whose time has come; repaired ones may be taken again.
 
         Returns whether `announced` changed.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from delaybridge.events import DeadDropped, Emit
-from delaybridge.scan.leases.bucket_calls import Asking
+from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 
 
 async def trim(
-    asking: Asking,
+    asking: BucketCalls,
     sessions: Iterable[Session],
     emit: Emit,
     *,

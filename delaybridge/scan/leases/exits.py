@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from delaybridge.store.messages.pulling import offer
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.verbs import Bucket, Item
 
-if TYPE_CHECKING:
-    from delaybridge.scan.leases.copy import Copy
-
 _CALL_ITEMS = 1000  # messages in one call of a script
+
+
+class SentMessage(Protocol):
+    """A message that its broker has. stamp: of the call that scheduled it."""
+
+    id: str
+    stamp: bytes
+    due_ms: int
 
 
 class ExitReport(NamedTuple):
@@ -30,7 +35,7 @@ class ExitReport(NamedTuple):
     parked: set[str]
     settled: Mapping[str, int]
     deferred_to: float | None = None
-    published: Sequence[Copy] = ()
+    published: Sequence[SentMessage] = ()
     retried: Sequence[tuple[Item, int | None, bool, str]] = ()
     buried: Sequence[tuple[Item, bool, bool, str]] = ()
 
@@ -41,10 +46,10 @@ class Exits:
     def __init__(self, bucket: Bucket, owner: tuple[str, int]) -> None:
         """owner: the lease's token, and its ttl in ms."""
         self._bucket, self._owner = bucket, owner
-        self.draining = False  # no more unparking; exits are told at once
+        self.draining = False
         self._settled: dict[int, list[str]] = {}
-        self._published: list[Copy] = []
-        self._unanswered: list[Sequence[Copy]] = []  # in reports that have no answer yet
+        self._published: list[SentMessage] = []
+        self._unanswered: list[Sequence[SentMessage]] = []  # in reports that have no answer yet
         self._settled_of: dict[str, int] = {}  # destination -> how many of these
         self._retried: list[tuple[Item, int | None, bool, str]] = []
         self._deferred: list[tuple[Item, float]] = []
@@ -56,7 +61,11 @@ class Exits:
         self._unpark_all = False
         self._unparking = self._unparking_all = False  # a call that has no answer yet
 
-    def settle(self, claim: int, copies: Sequence[Copy], destination: str) -> None:
+    def drain(self) -> None:
+        """Bring no parked messages back any more, and let no exit wait for others."""
+        self.draining = True
+
+    def settle(self, claim: int, copies: Sequence[SentMessage], destination: str) -> None:
         """Remove these messages from the store: the broker confirmed them."""
         self._settled.setdefault(claim, []).extend([copy.id for copy in copies])
         self._settled_of[destination] = self._settled_of.get(destination, 0) + len(copies)
@@ -129,7 +138,7 @@ class Exits:
         ids = self._unpark_ids[:_CALL_ITEMS]
         return bool(ids) and self._parking.isdisjoint(ids)
 
-    def take(self) -> ExitReport:
+    def take_report(self) -> ExitReport:
         """Everything gathered since the last report. The caller must tell the store."""
         commands: list[RedisCommand[Any]] = []
         bucket, owner = self._bucket, self._owner
@@ -161,7 +170,7 @@ class Exits:
         self._unanswered = [each for each in self._unanswered if each is not report.published]
 
     @property
-    def untold(self) -> list[Copy]:
+    def untold(self) -> list[SentMessage]:
         """Copies that a broker confirmed, of which the store may not have heard."""
         return [copy for some in (*self._unanswered, self._published) for copy in some]
 

@@ -9,14 +9,14 @@ depend on any of this: every script that an owner calls compares the lease's tok
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.events import ClockDiffers, Emit, FleetDamaged, StoreSilent
 from delaybridge.scan.leases.clock import StoreClock
-from delaybridge.scan.leases.share import fair_share
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import replies
@@ -171,3 +171,29 @@ class NameTaken(Exception):
     def __init__(self, name: str, left_ms: int = 0) -> None:
         super().__init__(name)
         self.left_ms = left_ms
+
+
+def fair_share(workers: Collection[str], buckets: int) -> dict[int, str]:
+    """Bucket -> worker: even to within one, and few move when a worker joins or leaves.
+
+    Rendezvous (highest random weight, Thaler & Ravishankar 1998) with bounded load: pairs of
+    worker and bucket by descending weight, each worker up to its share. All that see the same
+    workers compute the same answer.
+    """
+    if not workers:
+        return {}
+    weights = sorted(((_weight(w, b), w, b) for w in workers for b in range(buckets)), reverse=True)
+    floor, extra = divmod(buckets, len(workers))
+    share: dict[int, str] = {}
+    load = dict.fromkeys(workers, 0)
+    for _, worker, bucket in weights:
+        full = load[worker] > floor or (load[worker] == floor and extra == 0)
+        if bucket not in share and not full:
+            extra -= load[worker] == floor
+            load[worker] += 1
+            share[bucket] = worker
+    return share
+
+
+def _weight(worker: str, bucket: int) -> bytes:
+    return hashlib.blake2b(f"{bucket}:{worker}".encode(), digest_size=8).digest()

@@ -11,13 +11,13 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.events import Emit, LeaseLost, LeaseReleased, StoreSilent
 from delaybridge.scan.leases.clock import StoreClock
 from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
-from delaybridge.scan.leases.session import Session
+from delaybridge.scan.leases.session import Holder, Session
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.replies import Acquired
@@ -29,25 +29,6 @@ _AT_THE_START = 5  # readings of the clock
 _IN_TURN_S = 60.0  # servers that answer in turn do it more often
 
 OnToken = Callable[[int, str | None], None]
-
-
-class Holder(Protocol):
-    """Works on the buckets whose leases are held: the scanner."""
-
-    def begin(self, session: Session) -> None:
-        """Work on a bucket from now on."""
-
-    async def drain(self, session: Session) -> None:
-        """Return when no message of it is claimed any more: then its lease may be released."""
-
-    def session_over(self, session: Session) -> None:
-        """The session is over: publish none of its messages."""
-
-    def wake(self, bucket: int, due_ms: int) -> None:
-        """A message due at that time may have come into a bucket."""
-
-    def clock_stepped(self, step_ms: int) -> None:
-        """The store's clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +101,7 @@ class Leases:
                 step_ms += self._clock.observe(now_us, sent_s, self._clock.monotonic())
         return step_ms
 
-    async def look(self, buckets: Sequence[Bucket]) -> None:
+    async def cut_long(self, buckets: Sequence[Bucket]) -> None:
         """Look at leases at the start: those that seem to last longer than their ttl are cut to it.
 
         The clock may have been set back before, and their buckets may be for this worker later.
@@ -193,7 +174,7 @@ class Leases:
         await self._renew()
         await self._follow_clock()
         await self.follow_server()
-        if await self.damaged_buckets.look():
+        if await self.damaged_buckets.retry():
             self._on_change()
         free, self._free = self._free - self.damaged_buckets.numbers, set()
         if wanted := [self._share[b] for b in sorted(free & self._share.keys())]:
@@ -212,7 +193,7 @@ class Leases:
         now_s = self._clock.monotonic()
         stale = [s for s in self.sessions.values() if s.alive and self._is_long_ago(s.touched_s)]
         ttl_ms = self._owner.ttl_ms
-        asked = [s.bucket.renew(s.token, ttl_ms, s.last_claim) for s in stale]
+        asked = [s.bucket.renew(s.token, ttl_ms, s.claims.last) for s in stale]
         for session, answer in zip(
             stale, await self._store.run_isolated(asked) if asked else (), strict=True
         ):
@@ -222,7 +203,7 @@ class Leases:
             if not answer.held:  # also if Redis forgot claims: then it has the lease still
                 self.retake(session, "lease ran out")
                 continue
-            session.touched_s = now_s
+            session.renewed(now_s)
             if answer.next_score is not None:
                 self._holder.wake(session.bucket.number, int(answer.next_score))
 
@@ -347,7 +328,7 @@ class Leases:
         self._on_change()
 
     def _end(self, session: Session) -> None:
-        session.alive = False
+        session.end()
         self.sessions.pop(session.bucket.number, None)
         self._owner.on_token(session.bucket.number, None)
         self._holder.session_over(session)

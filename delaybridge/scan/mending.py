@@ -7,11 +7,12 @@ set may be on this worker's wheel: the session ends first, and the next one mend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from delaybridge.events import OrphansMended
-from delaybridge.scan.context import Context
+from delaybridge.events import Emit, OrphansMended
+from delaybridge.scan.lanes.lanes import Lanes
+from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import orphans
 from delaybridge.store.namespace.orphans import KeySizes, Mended, WalkedPage, WalkPlace
@@ -26,10 +27,22 @@ Retake = Callable[[Session, str], None]
 
 
 class Mending:
-    """Compares and mends the buckets of one scanner. retake: ends a session, for a new one."""
+    """Compares and mends the buckets of one scanner."""
 
-    def __init__(self, context: Context, retake: Retake) -> None:
-        self._context, self._retake = context, retake
+    def __init__(
+        self,
+        sessions: Mapping[int, Session],
+        lanes: Lanes,
+        calls: BucketCalls,
+        emit: Emit,
+        *,
+        retake: Retake,
+        has_ledger: bool,
+    ) -> None:
+        """retake: ends a session, for a new one."""
+        self._held, self._routing = sessions, lanes.routing
+        self._calls, self._emit = calls, emit
+        self._retake, self._has_ledger = retake, has_ledger
         self._looks: dict[Session, WalkPlace] = {}  # the next page of each, in turn
 
     async def compare(self) -> None:
@@ -44,15 +57,15 @@ class Mending:
 
     async def _compare(self, sessions: Iterable[Session]) -> None:
         asked = {s: [orphans.count(s.bucket, s.owner)] for s in sessions}
-        for session, (counts,) in (await self._context.asking.ask(asked)).items():
+        for session, (counts,) in (await self._calls.ask(asked)).items():
             # What was claimed, and had lost its record, was buried: the ledger has it.
-            is_lacking = self._context.ledger is not None and counts.bare > session.counts.bare
-            session.counts = counts
+            is_lacking = self._has_ledger and counts.bare > session.counts.bare
+            session.counted(counts)
             if is_lacking or counts.difference != session.residue:
                 self._retake(session, f"its keys contradict one another: {counts}")
 
     def _sessions(self) -> list[Session]:
-        return [s for s in self._context.sessions.values() if s.ready and not s.draining]
+        return [s for s in self._held.values() if s.ready and not s.draining]
 
     # a new session
 
@@ -64,20 +77,19 @@ class Mending:
         total, walks = Mended(), 0
         while session.stays and session.counts.difference != session.residue:
             if walks == _WALKS:
-                session.residue = session.counts.difference
                 break
             walks += 1
             total = total.plus(await self._walk(session))
             await self._count(session)
-        session.was_mended = walks > 0 or session.counts.bare > 0  # reclaimed without a record
+        session.mended(walks)
         if any(total):
-            self._context.emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
+            self._emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
 
     async def _count(self, session: Session) -> None:
         counts: KeySizes | None = await self._ask(
             session, orphans.count(session.bucket, session.owner)
         )
-        session.counts = counts or session.counts
+        session.counted(counts or session.counts)
 
     async def _walk(self, session: Session) -> Mended:
         """Go through the bucket, and mend it page by page."""
@@ -113,12 +125,12 @@ class Mending:
     async def _ask(self, session: Session, command: RedisCommand[Any]) -> Any:
         if not session.stays:
             return None
-        answers = await self._context.asking.ask({session: [command]})
+        answers = await self._calls.ask({session: [command]})
         return answers[session][0] if session in answers else None
 
     # equal losses hide from the counts
 
-    async def look(self) -> float:
+    async def look_further(self) -> float:
         """Look at one more page of a bucket held; returns the seconds until the next is due."""
         sessions = self._sessions()
         if not sessions:
@@ -142,9 +154,9 @@ class Mending:
 
         The next session brings these back to `due`, and offers them again.
         """
-        now_ms, lanes = self._context.clock.now_ms(), self._context.lanes
+        now_ms = self._calls.clock.now_ms()
         for to, score in page.unoffered:
-            held = lanes.route(to, now_ms)[1].parked.get(session)
+            held = self._routing.route(to, now_ms)[1].parked.get(session)
             if held is None or (not held.is_returning and score < held.first):
                 return True
         return False

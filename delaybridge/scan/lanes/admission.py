@@ -1,0 +1,119 @@
+"""Admission: the obstacles in a ripe copy's way, and its exit where one stands."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from delaybridge.scan.lanes.copy import Copy
+from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.outcomes import Outcomes
+from delaybridge.scan.lanes.parking import Parking
+from delaybridge.scan.lanes.routing import Routing
+from delaybridge.scan.lanes.window import Window
+from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.troubles import other_kind
+
+
+class Way(Enum):
+    """The next step of a ripe copy."""
+
+    GO = "go"  # it is admitted to its lane: fire it
+    WAIT = "wait"  # its lane is full: it and all later copies stay ripe
+    LEAVE = "leave"  # it took another exit: revoked, expired, used up, unroutable, parked
+
+
+GO, WAIT, LEAVE = Way
+
+
+class Admission:
+    """Decides what ripe copies may do."""
+
+    def __init__(
+        self, window: Window, routing: Routing, parking: Parking, outcomes: Outcomes
+    ) -> None:
+        self._window, self._routing = window, routing
+        self._parking, self._outcomes = parking, outcomes
+        self._clear: set[tuple[Session, Lane]] = set()  # found without obstacle in this batch
+
+    def begin_batch(self) -> None:
+        """A batch of `admit` calls begins: sessions and lanes are checked again."""
+        self._clear.clear()
+
+    def admit(self, copy: Copy, now_ms: int, *, may_wait: bool) -> Way:
+        """Decide what a ripe copy may do; admit it to its lane, or give it another exit.
+
+        may_wait False: a fire covers the copy anyway, so it goes though its lane is full.
+        """
+        lane = copy.lane
+        is_clear = copy.is_plain and (
+            (copy.session, lane) in self._clear or self._is_clear(copy.session, lane, now_ms)
+        )  # checked once per batch, not per message
+        if not (is_clear and self._window.admit(lane, copy.size, may_wait=may_wait)):
+            self._clear.clear()  # this copy's exit may stand in the way of the next one
+            way = self._obstacle(copy, now_ms, may_wait=may_wait)
+            if way is not GO:
+                return way
+            self._window.admit(lane, copy.size, may_wait=False)
+            if lane.limit is not None:
+                lane.limit.use_permit(now_ms)
+        if lane.probes:
+            lane.probes -= 1
+        copy.refusals = lane.refusals
+        return GO
+
+    def _is_clear(self, session: Session, lane: Lane, now_ms: int) -> bool:
+        """Whether a plain copy of theirs needs only room in the window."""
+        is_clear = session.is_clear and lane.is_clear(now_ms)
+        if is_clear:
+            self._clear.add((session, lane))
+        return is_clear
+
+    def _obstacle(self, copy: Copy, now_ms: int, *, may_wait: bool) -> Way:
+        """Find the copy's first obstacle, and give it its exit. The one place that decides this."""
+        session, lane, record = copy.session, copy.lane, copy.record
+        is_full = self._window.is_full(lane)
+        if not session.alive:
+            pass  # the bucket's next owner reclaims the message
+        elif session.claims.is_revoked(copy.id, copy.claim):
+            session.ended(1)
+        elif copy.is_expired(now_ms):
+            reason = f"expired: {now_ms - copy.due_ms} ms late, its ttl is {record.ttl_ms} ms"
+            self._outcomes.bury(copy, reason, counted=False)
+        elif self._outcomes.is_used_up(copy):
+            reason = self._outcomes.used_up(copy)
+            self._outcomes.bury(copy, reason, counted=False)
+        elif lane.publisher is None and lane.lacks is None:
+            self._exit_misaddressed(copy, now_ms)
+        elif lane.is_shut or lane.is_behind(session, copy.score):
+            self._parking.park(copy)
+        elif self._must_park(lane, is_full, now_ms, may_wait=may_wait):
+            lane.is_slow = True
+            self._parking.park(copy)
+        elif not record.suits(lane.kind):
+            self._park_misfit(copy, copy.destination.broker, now_ms)
+        else:
+            return WAIT if may_wait and (is_full or lane.lacks_permit) else GO
+        return LEAVE
+
+    def _must_park(self, lane: Lane, is_full: bool, now_ms: int, *, may_wait: bool) -> bool:
+        """Whether the lane's copies would hold up others for too long, or exceed its rate."""
+        limit = lane.limit
+        if limit is not None and limit.permits <= 0 and (limit.is_short or not may_wait):
+            return True
+        return is_full and self._window.is_in_the_way(lane, now_ms)
+
+    def _exit_misaddressed(self, copy: Copy, now_ms: int) -> None:
+        """Its broker cannot parse the destination: it is of another kind, or damaged."""
+        name = copy.record.destination.partition(":")[0]
+        if name in self._routing.kinds and not copy.record.suits(self._routing.kinds[name]):
+            self._park_misfit(copy, name, now_ms)
+        else:
+            reason = f"bad_destination: {self._routing.fault(copy.record.destination)}"
+            self._outcomes.attempt_failed(copy, reason, now_ms)
+
+    def _park_misfit(self, copy: Copy, name: str, now_ms: int) -> None:
+        """Park it until the broker is again of the kind for which it was scheduled."""
+        self._window.unripened([copy])
+        copy.lane = self._routing.lane_lacking(name, other_kind(name), now_ms)
+        self._window.ripened([copy])
+        self._parking.park(copy)
