@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from delaybridge import extensions
 from delaybridge.errors import ConfigError, printable
 from delaybridge.message import Delivery, Destination
 from delaybridge.settings import urls
 from delaybridge.settings.password_file import PasswordFile
-from delaybridge.settings.urls import ENTRY_POINTS, KINDS
+from delaybridge.settings.urls import KINDS
 
 if TYPE_CHECKING:
     from delaybridge.settings.sections import HttpSettings, PublishSettings
@@ -150,11 +150,7 @@ class PublishOptions:
 
 
 _SHOWN_CHARS, _LISTED = 40, 20  # of an option; most known options that an error lists
-_ROOMS = {
-    "http": "publishers.http",
-    "kombu": "publishers.kombu",
-    "redis": "publishers.redis_streams",
-}  # rooms elsewhere
+_OWN = frozenset({"rabbitmq", "kafka", "memory"})  # all others plug in by an entry point
 
 
 def kind_of(url: str) -> str:
@@ -175,6 +171,8 @@ def connect(
 ) -> Publisher:
     """A publisher for the broker at `url`, not connected yet. Imports its module on demand.
 
+    One of another package is guarded: whatever it does, each delivery gets an outcome.
+
     name: of the broker in the settings. report: gets the outcomes. on_change: called when
     `unavailable` changes. ConfigError if the URL cannot be used.
     """
@@ -184,13 +182,18 @@ def connect(
         made: Publisher = factory(name, url, report=report, on_change=on_change, options=options)
         return made
 
+    if kind in _OWN:
+        return make(import_module(f"delaybridge.publish.{kind}").publisher, report)
+    try:
+        factory = extensions.load(extensions.PUBLISHERS, kind)
+    except LookupError as exc:
+        what = f"{exc}; install delaybridge with its part delaybridge.publishers"
+        raise ConfigError(f"brokers.{name}: {what}") from None
     if kind in KINDS.values():
-        room = import_module(f"delaybridge.{_ROOMS.get(kind, f'publish.{kind}')}")
-        return make(room.publisher, report)
-    (entry,) = entry_points(group=ENTRY_POINTS, name=kind)
+        return make(factory, report)
     guarded = import_module("delaybridge.publish.guarded")  # it needs this module
     found: Publisher = guarded.GuardedPublisher(
-        partial(make, entry.load()), report, options.confirm_timeout_s
+        partial(make, factory), report, options.confirm_timeout_s
     )
     return found
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from delaybridge.errors import ConfigError
+from delaybridge.extensions import PUBLISHERS, is_known
 from delaybridge.settings import password_file
 from delaybridge.settings.url_options import HARMLESS
 
@@ -34,7 +34,6 @@ KINDS = {
     "memory": "memory",
 }
 DEFAULT_KINDS = {kind: kind for kind in KINDS.values()}  # where no broker is configured
-ENTRY_POINTS = "delaybridge.publishers"
 _TLS_OPTIONS = frozenset({
     "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile",
     "ssl_password", "ssl_check_hostname", "ssl_min_version",
@@ -152,7 +151,7 @@ def kind_of(url: str) -> str:
     scheme = urlsplit(url).scheme
     if (kind := own_kind_of(scheme)) is not None:
         return kind
-    if any(entry.name == scheme for entry in entry_points(group=ENTRY_POINTS)):
+    if is_known(PUBLISHERS, scheme):
         return scheme
     raise ValueError("a URL whose scheme is one of " + ", ".join(sorted(KINDS)))
 
