@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from tools.imports import imports, rooms
 from tools.picture import Box, picture, text
@@ -25,7 +26,7 @@ ANNEXES = (
     *("ledger", "recurring", "publishers", "dedup", "outbox", "intercept", "ingest"),
     *("operate", "serve"),
 )
-_ROW, _WIDTH, _MARGIN = 52, 900, 60
+_ROW, _WIDTH, _MARGIN = 52, 900, 80
 _BOX_HEIGHT, _LETTER, _BEND = 30, 8, 9.0
 Arrows = dict[str, set[str]]
 
@@ -37,6 +38,7 @@ def drawn() -> str:
     ways = [_way(upper, lower, levels) for upper in arrows for lower in sorted(arrows[upper])]
     at = _places(ways, levels)
     height = (max(levels.values()) + 1) * _ROW
+    width = max(at[room] + len(room) * _LETTER / 2 for room in levels) + 20
     bottom = height - _ROW / 2
 
     def y_of(level: float) -> float:
@@ -45,16 +47,16 @@ def drawn() -> str:
     first = min(levels[room] for room in ANNEXES)
     border = (y_of(first) + y_of(first - 1)) / 2
     parts = [
-        f'<rect width="{_WIDTH}" height="{border:g}" fill="#fff8e6" style="stroke: none"/>',
+        f'<rect width="{width:g}" height="{border:g}" fill="#fff8e6" style="stroke: none"/>',
         text(50, border - 10, "annexes", "small"),
         text(50, border + 18, "engine", "small"),
         *(_line([(at[n], y_of(_level(n, levels))) for n in way]) for way in ways),
     ]
     for room in levels:
         fill = "#ffe7b3" if room in ANNEXES else "#ddf4ff"
-        width = len(room) * _LETTER + 16
-        parts.append(Box(room, at[room], y_of(levels[room]), width, _BOX_HEIGHT, fill).drawn())
-    return picture(_WIDTH, height, "The rooms and what they import", parts)
+        place = at[room], y_of(levels[room]), len(room) * _LETTER + 16
+        parts.append(Box(room, *place, _BOX_HEIGHT, fill).drawn())
+    return picture(width, height, "The rooms and what they import", parts)
 
 
 def _downward() -> Arrows:
@@ -118,41 +120,48 @@ def _places(ways: list[list[str]], levels: dict[str, int]) -> dict[str, float]:
         for one, other in pairwise(way):
             near[one].add(other)
             near[other].add(one)
+    beside = {name: sorted(names) for name, names in near.items()}
     rows: dict[int, list[str]] = defaultdict(list)
     for name in sorted({*levels, *near}):
         rows[_level(name, levels)].append(name)
-    at: dict[str, float] = {}
-    for row in rows.values():
-        _spread(row, levels, at)
-    for turn in range(24):
-        for row in sorted(rows, reverse=turn % 2 == 0):
-            middle = {n: sum(at[o] for o in near[n]) / max(len(near[n]), 1) for n in rows[row]}
-            rows[row].sort(key=lambda name: (middle[name], name))
-            _spread(rows[row], levels, at)
-    return at
+    middle = _WIDTH / 2
+    at = {name: middle + 9.0 * place for row in rows.values() for place, name in enumerate(row)}
+    for turn in range(60):
+        for number in sorted(rows, reverse=turn % 2 == 0):
+            row = rows[number]
+            wanted = {n: fmean(at[o] for o in beside[n]) for n in row if n in beside}
+            if turn < 30:  # then their order stays, and only the distances change
+                row.sort(key=lambda name: (wanted.get(name, middle), name))
+            at |= _apart(row, levels, wanted)
+    left = min(at[room] - len(room) * _LETTER / 2 for room in levels) - _MARGIN
+    return {name: round(x - left) for name, x in at.items()}
 
 
-def _spread(row: list[str], levels: dict[str, int], at: dict[str, float]) -> None:
-    """Give a row its places in this order, with as much room as each needs."""
-    widths = [len(name) * _LETTER + 30 if name in levels else 24 for name in row]
-    gap = max(0.0, (_WIDTH - 2 * _MARGIN - sum(widths)) / (len(row) + 1))
-    x = _MARGIN + gap
-    for name, width in zip(row, widths, strict=True):
-        at[name] = x + width / 2
-        x += width + gap
+def _apart(row: list[str], levels: dict[str, int], wanted: dict[str, float]) -> dict[str, float]:
+    """Places for a row in this order: near those that are wanted, and none above another."""
+    half = [len(name) * _LETTER / 2 + 15 if name in levels else 13.0 for name in row]
+    wish = [wanted.get(name, _WIDTH / 2) for name in row]
+    right, left = [*wish], [*wish]
+    at_least, at_most = float(_MARGIN), float(_WIDTH - _MARGIN)
+    for place in range(len(row)):
+        right[place] = max(wish[place], at_least + half[place])
+        at_least = right[place] + half[place]
+    for place in reversed(range(len(row))):
+        left[place] = min(wish[place], at_most - half[place])
+        at_most = left[place] - half[place]
+    return {name: (r + k) / 2 for name, r, k in zip(row, right, left, strict=True)}
 
 
 def _line(points: list[tuple[float, float]]) -> str:
     """A smooth line from the bottom of a box, through points, to the top of another."""
     (x, y), *between, (to_x, to_y) = points
-    y, to_y = y + _BOX_HEIGHT / 2, to_y - _BOX_HEIGHT / 2 - 1
-    path = f"M{x:.0f} {y:.0f}"
-    for next_x, next_y in [*between, (to_x, to_y)]:
-        bend = (next_y - y) / 2
-        path += (
-            f"C{x:.0f} {y + bend:.0f} {next_x:.0f} {next_y - bend:.0f} {next_x:.0f} {next_y:.0f}"
-        )
-        x, y = next_x, next_y
+    way = [(x, y + _BOX_HEIGHT / 2), *between, (to_x, to_y - _BOX_HEIGHT / 2 - 1)]
+    path = f"M{way[0][0]:.0f} {way[0][1]:.0f}"
+    for place, ((x, y), (to_x, to_y)) in enumerate(pairwise(way)):
+        before, after = way[max(place - 1, 0)], way[min(place + 2, len(way) - 1)]
+        bend = x + (to_x - before[0]) / 6, y + (to_y - before[1]) / 6
+        to_bend = to_x - (after[0] - x) / 6, to_y - (after[1] - y) / 6
+        path += "C" + " ".join(f"{number:.0f}" for number in (*bend, *to_bend, to_x, to_y))
     return f'<path d="{path}"/>'
 
 
