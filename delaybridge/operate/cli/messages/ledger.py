@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
+from delaybridge.operate.cli.messages.targets import check_confirmed, purge_options
 from delaybridge.operate.terminal import grammar
-from delaybridge.operate.terminal.failure import Exit, Failure, refused
+from delaybridge.operate.terminal.failure import Exit, Failure
 from delaybridge.operate.terminal.grammar import Command, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.progress import progress
@@ -22,8 +22,6 @@ from delaybridge.settings.durability import Keeping
 if TYPE_CHECKING:
     from delaybridge.ledger.comparing.agreement import Looked
     from delaybridge.ledger.sql.records import Records
-
-_AT_ONCE = 250  # cancelled in one round trip
 
 
 @click.group(cls=Group)
@@ -97,8 +95,7 @@ def restore(
 
 @click.command("purge", cls=Command)
 @option("--destination D", "A broker, an exchange or topic, or a whole destination.", required=True)
-@option("--confirm D", "The destination once more: do not ask.")
-@option("--dry-run", "Only count its messages.")
+@purge_options
 @pass_call
 def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool) -> int:
     """Cancel all unfinished messages of a destination, by the ledger's record.
@@ -106,28 +103,21 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     Also those that Redis lacks, and dead ones. Messages already handed to the broker are too
     late: `in_flight`. None of the others is delivered. It is recorded in the audit.
     """
-    if confirm not in (None, destination):
-        what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
-        raise refused("--confirm", what, "confirm")
+    flag = check_confirmed(destination, confirm)
     from delaybridge.client.destinations import Purge
 
     with _recording(call) as client:
-        pages = [*client.select(Purge(destination).selection)]
-        count = sum(map(len, pages))
+        count = sum(map(len, client.select(Purge(destination).selection)))
         if dry_run:
             call.output.result({"messages": count, "dry_run": True}, f"{count:,} messages")
             return Exit.DONE
-        flag = f"--confirm {destination}"
         call.confirm(f"purge {count:,} messages", yes=confirm is not None, flag=flag)
         act = _audit(call, client, {"what": "purge", "asked": json.dumps([destination, count])})
-        answers = Counter[str]()
-        for page in pages:
-            for at in range(0, len(page), _AT_ONCE):
-                answers.update(map(str, client.cancel_many(page[at : at + _AT_ONCE])))
+        answers = client.destinations.purge(destination)
         _audit(call, client, {"what": "purge", "act": act, "answer": json.dumps(answers)})
     said = ", ".join(f"{n:,} {word}" for word, n in answers.items()) or "no messages"
     call.output.result({"destination": destination, "answers": answers}, said)
-    return Exit.PARTLY if answers["in_flight"] else Exit.DONE
+    return Exit.PARTLY if answers.get(delaybridge.Answer.IN_FLIGHT) else Exit.DONE
 
 
 def _audit(call: Invocation, client: delaybridge.Client, record: dict[str, str]) -> str:

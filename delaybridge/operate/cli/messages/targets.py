@@ -90,3 +90,17 @@ def target_options(*, dead: bool = False, over: bool = False) -> Decorator:
         _DRY_RUN,
         _YES,
     )
+
+
+purge_options = options(
+    option("--confirm D", "The destination once more: do not ask."),
+    option("--dry-run", "Only count its messages."),
+)
+
+
+def check_confirmed(destination: str, confirm: str | None) -> str:
+    """The option that stands for "yes". Failure if it was given with another destination."""
+    if confirm not in (None, destination):
+        what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
+        raise refused("--confirm", what, "confirm")
+    return f"--confirm {destination}"

@@ -10,7 +10,12 @@ import click
 
 import delaybridge
 from delaybridge.operate.cli.messages.bulk import BulkVerb, perform
-from delaybridge.operate.cli.messages.targets import PENDING_STATES, Targets
+from delaybridge.operate.cli.messages.targets import (
+    PENDING_STATES,
+    Targets,
+    check_confirmed,
+    purge_options,
+)
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Exit, refused
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
@@ -163,8 +168,7 @@ def retry(call: Invocation, destination: str, off: bool, **plan: Any) -> None:
 
 @destination.command("purge")
 @_PLACE
-@option("--confirm D", "The destination once more: do not ask.")
-@option("--dry-run", "Only count its messages.")
+@purge_options
 @pass_call
 def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool) -> int:
     """Cancel all messages to D, also parked and paused ones, and delete its dead ones.
@@ -172,9 +176,7 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
     They are counted first. Messages already handed to the broker are too late: `in_flight`. None
     of the others is delivered. A purge is not a pause: new messages are accepted meanwhile.
     """
-    if confirm not in (None, destination):
-        what = f"got {confirm!r}, but {destination!r} is to be purged; nothing was done"
-        raise refused("--confirm", what, "confirm")
+    flag = check_confirmed(destination, confirm)
     with call.client() as client:
         _warn_of_broker(call, destination, client.kinds)
         _warn_if_unused(call, client.destinations(destination))
@@ -183,7 +185,7 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
         default_states=(*PENDING_STATES, "dead"),
         yes=confirm is not None,
         dry_run=dry_run,
-        confirmed_by=f"--confirm {destination}",
+        confirmed_by=flag,
         repeated=True,
     )
     return perform(call, targets, BulkVerb("cancel_many", "purge"))
