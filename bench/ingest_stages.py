@@ -29,8 +29,8 @@ from delaybridge.ingest.reach import AllowList
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Limits
 from delaybridge.settings.routes import Route
-from delaybridge.store.protocol.scripts import request
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.command import request
 
 T = TypeVar("T")
 RUNS = 30

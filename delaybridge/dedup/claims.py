@@ -273,6 +273,6 @@ def _damaged(key: str) -> StoreDamaged:
 
 
 def _translated(error: Exception, key: str) -> DelayBridgeError:
-    from delaybridge.store.redis.pipeline import translate
+    from delaybridge.store.redis.errors import translate
 
     return _damaged(key) if "WRONGTYPE" in str(error) else translate(error)

@@ -27,8 +27,8 @@ from delaybridge.errors import MessageError, StoreError
 from delaybridge.recurring.definition import Definition, Moment, is_name, read_definition
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, replies
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand, Steps, plain
-from delaybridge.store.protocol.verbs import Bucket
 from delaybridge.times import YEAR_3000_MS
 
 DEFINITIONS_LIMIT = 10_000

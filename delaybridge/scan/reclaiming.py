@@ -16,7 +16,7 @@ from delaybridge.scan.mending import Mending, Retake
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.namespace import orphans
 from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.record import ORPHANED
+from delaybridge.store.protocol.record import ORPHAN_SCORE
 from delaybridge.store.protocol.replies import Reclaimed
 
 _IN_CALL = 500  # parked messages that one call reads: about two milliseconds of Redis
@@ -44,7 +44,7 @@ class EarlierSessions:
         """The next step. limit: parked messages to read."""
         bucket, owner = self.session.bucket, self.session.owner
         back = [bucket.unpark(*owner, ids=self._back)] if self._back else []
-        look = bound(bucket, State.PARKED, limit=limit, after=self._after, high=ORPHANED - 1)
+        look = bound(bucket, State.PARKED, limit=limit, after=self._after, high=ORPHAN_SCORE - 1)
         return [bucket.reclaim(*owner), *back, look, orphans.count(bucket, owner)]
 
     def answered(self, answers: Sequence[Any], lanes: Lanes, now_ms: int) -> None:

@@ -58,7 +58,7 @@ from delaybridge.events import (
     Stuck,
 )
 from delaybridge.settings.urls import redact_text
-from delaybridge.store.protocol.troubles import first_word
+from delaybridge.store.protocol.record import first_word
 
 _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from delaybridge.scan.leases.settling import LedgerSide
     from delaybridge.settings.settings import Settings
     from delaybridge.store.calls import Calls
-    from delaybridge.store.protocol.verbs import Bucket
+    from delaybridge.store.protocol.bucket import Bucket
     from delaybridge.store.redis.store import AsyncStore
     from delaybridge.worker.destinations import Destinations
     from delaybridge.worker.history_check import Past

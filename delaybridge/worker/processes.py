@@ -18,7 +18,7 @@ from typing import Protocol
 from delaybridge.errors import StoreError
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import Store
 from delaybridge.worker.child import Child, ChildSpec
 from delaybridge.worker.eventlog import say

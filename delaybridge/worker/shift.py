@@ -30,7 +30,7 @@ from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rules import Rules
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.tracing import active
 from delaybridge.worker.service import Background, end, until

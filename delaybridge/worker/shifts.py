@@ -22,7 +22,7 @@ from delaybridge.scan.leases.session import Holder, Session
 from delaybridge.scan.scanner import Scanner
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.rules import Rules
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.service import Background
 from delaybridge.worker.shift import Shift

@@ -14,7 +14,7 @@ from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, MessageError, StoreFull, StoreWiped
 from delaybridge.message import Answer, Limits
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from tests.rigs.bucket import World
 from tests.rigs.flavours import BUCKETS, TO, Maker
 from tests.servers.redis import RedisServer

@@ -20,7 +20,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.verbs import Item
+from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.damage import BUCKETS, HEALTHY, KEPT, KINDS, SICK, Kind, Place, id_for

@@ -14,8 +14,8 @@ from delaybridge.operate.views.destinations import Place
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rules import Rule, places_of
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.troubles import SLOW
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.record import SLOW
 from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew

@@ -17,9 +17,9 @@ from delaybridge.operate.notices.alarms import clear
 from delaybridge.operate.notices.repairs import TOTALS
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.history_alarm import Setback, note
-from delaybridge.store.namespace.orphans import ORPHANED
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.record import ORPHAN_SCORE
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner
 from tests.rigs.burials import bury, hand_over
@@ -100,7 +100,7 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
             keys.bucket_key(namespace, 3, "marks"), mapping=dict(zip(TOTALS, FOUND, strict=True))
         ),
         "messages are held back": lambda: redis.zadd(
-            keys.bucket_key(namespace, 5, "parked"), {"held": ORPHANED + 1.0}
+            keys.bucket_key(namespace, 5, "parked"), {"held": ORPHAN_SCORE + 1.0}
         ),
         "the alarm is cleared": lambda: store.complete(clear(namespace)),
         "the namespace was wiped": lambda: store.run([note(namespace, Setback(AT_MS, "w"))]),

@@ -12,8 +12,8 @@ from delaybridge import Client, Horizon, Message, MessageError
 from delaybridge.operate import cli
 from delaybridge.operate.views.horizon import read_horizon
 from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.bucket import Bucket, Item
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import Bucket, Item
 from delaybridge.store.redis.store import Store
 from tests.rigs.flavours import FLAVOURS, Maker
 

@@ -19,7 +19,7 @@ from delaybridge.ledger.comparing.agreement import Comparing, compare
 from delaybridge.message import Record, encode_record
 from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.bucket import TTL_MS, World
 from tests.rigs.command_line import Run

@@ -26,10 +26,10 @@ from delaybridge import AsyncClient
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.scripts import packed
+from delaybridge.store.protocol.command import RedisCommand, packed
+from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.store.redis.wire import AsyncWire, Wire
+from delaybridge.store.redis.wire import Wire
 from tests.rigs.flavours import TO, Maker, Threaded
 from tests.rigs.redis_troubles import Pair, endless_script, is_busy, moving, refuse_writes
 from tests.rigs.waiting import DEADLINE_S, PATIENCE_S, until_async

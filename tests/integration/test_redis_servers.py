@@ -19,8 +19,8 @@ from delaybridge.errors import StoreUnavailable
 from delaybridge.message import Limits
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.slots import slot_of
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.keys import slot_of
 from delaybridge.store.redis.servers import Clustered
 from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.flavours import FLAVOURS, TO, Awaited

@@ -18,9 +18,10 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store.protocol.scripts import packed
-from delaybridge.store.redis.connection import NotNow, WrongServer
-from delaybridge.store.redis.wire import AsyncWire, Wire
+from delaybridge.store.protocol.command import packed
+from delaybridge.store.redis.async_wire import AsyncWire
+from delaybridge.store.redis.errors import NotNow, WrongServer
+from delaybridge.store.redis.wire import Wire
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.waiting import DEADLINE_S, until, until_async
 from tests.servers.process import free_port

@@ -11,7 +11,8 @@ import redis
 
 from delaybridge import Client, Message
 from delaybridge.message import Answer, OnConflict
-from delaybridge.store.protocol.verbs import Bucket, new_stamp
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.stories import Actor, Made, ledger_clients
 

@@ -22,7 +22,8 @@ from delaybridge.message import Limits, decode_record
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import new_stamp
-from delaybridge.store.redis.wire import AsyncWire, Wire
+from delaybridge.store.redis.async_wire import AsyncWire
+from delaybridge.store.redis.wire import Wire
 from tests.rigs.flavours import TO, Maker
 
 

@@ -12,8 +12,8 @@ from delaybridge.errors import StoreWiped
 from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.comparing.healing import Lacking, Presence, Sealed, Standing
 from delaybridge.message import Answer
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.keys import BUCKET_KEYS, spread
-from delaybridge.store.protocol.verbs import Bucket
 from tests.rigs.bucket import BIRTH, NUMBER, TTL_MS, Owner, World
 from tests.rigs.waiting import DEADLINE_S
 

@@ -23,7 +23,8 @@ MUTANTS = [
     ),
     Mutant(
         "record: the first orphan", "delaybridge/store/protocol/record.py",
-        "score - ORPHANED if score >= ORPHANED", "score - ORPHANED if score > ORPHANED",
+        "score - ORPHAN_SCORE if score >= ORPHAN_SCORE",
+        "score - ORPHAN_SCORE if score > ORPHAN_SCORE",
         "an orphan due at once counts as due in a hundred thousand years", f"{_RECORD} -k orphan",
     ),
     Mutant(

@@ -388,7 +388,7 @@ MUTANTS = [
         "tests/integration/test_mended.py",
     ),
     Mutant(
-        "wire: closed during its handshake", "delaybridge/store/redis/wire.py",
+        "wire: closed during its handshake", "delaybridge/store/redis/store.py",
         "with lost_if_closed():", "if True:",
         "a scanner ends when a server of a Cluster resets a new connection",
         "tests/unit/test_stream_connection.py",

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from delaybridge.message import Answer, destination_text
+from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import Tried
 from delaybridge.store.protocol.replies import Acquired, Claim, Fired, Reclaimed, Renewed, Trimmed
-from delaybridge.store.protocol.verbs import Item
 from tests.rigs.bucket_clients import ClientVerbs
 from tests.rigs.bucket_content import Call, encoded
 

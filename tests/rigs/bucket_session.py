@@ -10,8 +10,8 @@ from delaybridge.scan.lanes.flow import Flow
 from delaybridge.scan.lanes.lane import Lane, LaneRules
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.record import UNTRIED
-from delaybridge.store.protocol.verbs import Bucket
 
 TURN = 10
 

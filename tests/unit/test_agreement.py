@@ -12,9 +12,9 @@ from delaybridge.ledger.comparing import agreement
 from delaybridge.ledger.comparing.agreement import Compared, Comparing, compare
 from delaybridge.ledger.comparing.healing import StoredCall
 from delaybridge.message import State
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import LISTED
-from delaybridge.store.protocol.verbs import Bucket
 
 BUCKET = Bucket("ns", 1, "birth")
 NOW_MS = 5000

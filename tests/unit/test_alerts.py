@@ -27,7 +27,7 @@ from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.placement import ONE_SERVER
 from delaybridge.store.namespace.rules import Rule
 from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.troubles import Trouble
+from delaybridge.store.protocol.record import Trouble
 
 NOW_MS = 1_800_000_000_000
 GB = 2**30

@@ -16,7 +16,7 @@ from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.bucket_counts import BucketStats, confirmed
 from delaybridge.operate.views.stats import Stats
 from delaybridge.settings.settings import Settings
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from tests.rigs.command_line import Run
 
 

@@ -15,9 +15,9 @@ from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads
 from delaybridge.ledger.sql.cold import ColdSpan
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow
 from delaybridge.message import State
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand, Work, as_received, plain
 from delaybridge.store.protocol.record import split_record
-from delaybridge.store.protocol.verbs import Bucket
 
 BUCKET = Bucket("ns", 3, "birth")
 DUE = BUCKET.key("due")

@@ -24,7 +24,7 @@ from delaybridge.ledger.sql.rows import (
     RowName,
     Step,
 )
-from delaybridge.store.protocol.verbs import Item
+from delaybridge.store.protocol.bucket import Item
 from tests.rigs.bucket_session import copy_of, new_session
 from tests.rigs.waiting import until_async
 

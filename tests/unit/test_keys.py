@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from delaybridge.errors import ConfigError
 from delaybridge.settings.namespace import MAX_BUCKETS, check_buckets, check_namespace
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
-from delaybridge.store.protocol.verbs import Bucket
 
 PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 OF_BUCKET, OF_NAMESPACE = PAGE.split("## Of the namespace")

@@ -24,15 +24,15 @@ STANDALONE_MAY_USE = {"msgspec", "uuid_utils"}
 CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}
 # In `store`, everything else is without I/O.
 REDIS_IS_IMPORTED_BY = {
-    "store/redis/connection.py",
-    "store/redis/login.py",
+    "store/redis/async_wire.py",
+    "store/redis/errors.py",
     "store/redis/master_watch.py",
     "store/redis/pipeline.py",
     "store/redis/redis_client.py",
+    "store/redis/wire.py",
     "store/redis/sentinels.py",
     "store/redis/servers.py",
     "store/redis/store.py",
-    "store/redis/wire.py",
 }
 # In other rooms these are.
 WITHOUT_IO = {

@@ -11,8 +11,8 @@ import pytest
 from delaybridge.scan.leases.clock import StoreClock
 from delaybridge.scan.leases.lease import LeaseOwner, Leases
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Acquired, Renewed
-from delaybridge.store.protocol.verbs import Bucket
 
 
 class Servers:

@@ -34,7 +34,7 @@ from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.problems import Problem, undecodable
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings import urls
-from delaybridge.store.protocol.troubles import first_word
+from delaybridge.store.protocol.record import first_word
 from delaybridge.worker.eventlog import text_of
 from tests.rigs import raw_messages, raw_records
 from tests.rigs.cost import is_linear

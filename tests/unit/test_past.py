@@ -13,7 +13,7 @@ from delaybridge.events import Event, StoreWentBack
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace.history_alarm import Setback, told
 from delaybridge.store.namespace.marks import Marks, parse
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.worker.history_check import Past, WatchedRun, refuse_wiped
 
 BIRTH = (4, "birth")

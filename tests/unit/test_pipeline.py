@@ -12,7 +12,7 @@ import redis
 
 from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
 from delaybridge.store.protocol.command import plain
-from delaybridge.store.redis.connection import Errors, NotAsked
+from delaybridge.store.redis.errors import Errors, NotAsked
 from delaybridge.store.redis.pipeline import Pipeline
 
 COMMAND = plain("GET", "{ns:b.0}:due")

@@ -12,8 +12,8 @@ from delaybridge.errors import StoreFull
 from delaybridge.message import Limits, Record, destination_text, encode_record, planned
 from delaybridge.settings.urls import DEFAULT_KINDS
 from delaybridge.store.namespace.quota import Quota, _Pending
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Sample
-from delaybridge.store.protocol.verbs import Bucket
 
 BUCKETS = [Bucket("ns", number, "birth") for number in range(2)]
 

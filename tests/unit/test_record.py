@@ -16,7 +16,7 @@ from delaybridge.store.protocol.record import (
     HEAD_SIZE,
     HEAD_VERSION,
     MAX_SCORE,
-    ORPHANED,
+    ORPHAN_SCORE,
     Tried,
     due_score,
     joined_record,
@@ -136,5 +136,5 @@ def test_a_head_without_a_due_time_is_a_decode_error(score: float) -> None:
 
 
 def test_an_orphan_is_parked_by_its_due_time() -> None:
-    assert [due_score(ORPHANED + due) for due in (0.0, 7.0)] == [0.0, 7.0]
-    assert due_score(ORPHANED - 1.0) == ORPHANED - 1.0
+    assert [due_score(ORPHAN_SCORE + due) for due in (0.0, 7.0)] == [0.0, 7.0]
+    assert due_score(ORPHAN_SCORE - 1.0) == ORPHAN_SCORE - 1.0

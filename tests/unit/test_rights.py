@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from delaybridge.store.namespace import damage, rights
-from delaybridge.store.protocol.scripts import scripts
+from delaybridge.store.protocol.command import scripts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()

@@ -12,7 +12,7 @@ from delaybridge.events import Published, Retried
 from delaybridge.operate.metrics.counts import Counts
 from delaybridge.operate.parts.sampler import Sampler
 from delaybridge.store.namespace.marks import Marks
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.worker.parts import RunView
 
 SILENT = StoreUnavailable("redis: no answer")

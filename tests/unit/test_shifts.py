@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delaybridge.publish import CONFIRMED
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.worker.shifts import Shifts
 
 BUCKETS = 6

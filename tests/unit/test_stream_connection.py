@@ -10,7 +10,7 @@ import redis
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.store.protocol.command import plain
-from delaybridge.store.redis.connection import StreamConnection
+from delaybridge.store.redis.async_wire import StreamConnection
 from delaybridge.store.redis.store import AsyncStore
 
 

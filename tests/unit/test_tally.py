@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from delaybridge.operate.views.tally import OTHER, STATES, Tally, estimated, tallied
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Tallied
-from delaybridge.store.protocol.verbs import Bucket
 
 BUCKETS, TRIALS = 16, 400
 

@@ -25,7 +25,7 @@ from delaybridge.operate.views.series import Lateness, Rates, Recent
 from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.tally import Tally
 from delaybridge.store.namespace.rules import Rule
-from delaybridge.store.protocol.troubles import Trouble
+from delaybridge.store.protocol.record import Trouble
 from tests.rigs.golden import compare
 from tests.rigs.waiting import until
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from delaybridge.operate.views.retrying import Retrying, counted
-from delaybridge.store.protocol.record import Failing
-from delaybridge.store.protocol.troubles import (
+from delaybridge.store.protocol.record import (
     SLOW,
+    Failing,
     Trouble,
     WorkerTroubles,
     first_word,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import redis
 
+from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.store.redis.wire import AsyncWire, Wire
+from delaybridge.store.redis.wire import Wire
 from tests.rigs.waiting import PATIENCE_S
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreWiped
 from delaybridge.message import State
 from delaybridge.store.namespace.marks import turn_of
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
-from delaybridge.store.protocol.verbs import Bucket
 
 _STAMP_BYTES = 4
 _EACH_BYTES = 2**11  # of records, for each message of the limit: a mebibyte takes five ms

@@ -20,8 +20,8 @@ from delaybridge.ledger.comparing.agreement import bring
 from delaybridge.ledger.comparing.healing import Presence, standing
 from delaybridge.ledger.sql.rows import COLD, LedgerRow, Name
 from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import LedgerSteps, Work
-from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords

@@ -16,9 +16,9 @@ from delaybridge.ledger.recording.recording import Recording, is_recorded, store
 from delaybridge.settings.durability import check_hot_window
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store.protocol import keys
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.recorder import Ledger, LostSlice, Recorder
-from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:
     pass

@@ -16,9 +16,9 @@ from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES
 from delaybridge.ledger.recording.tiers import NOW, replaces
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.store.namespace import registry
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
-from delaybridge.store.protocol.verbs import Bucket
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

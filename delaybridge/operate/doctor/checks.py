@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from delaybridge import Client, Recurring, Stats
     from delaybridge.operate.notices.announcements import LedgerDrift
     from delaybridge.settings.settings import Settings
-    from delaybridge.store.protocol.troubles import Trouble
+    from delaybridge.store.protocol.record import Trouble
     from delaybridge.store.redis.store import Store
 
 _PINGS = 5

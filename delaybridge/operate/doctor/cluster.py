@@ -10,7 +10,7 @@ from delaybridge.errors import StoreError
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.store.namespace.placement import at
 from delaybridge.store.protocol.command import plain
-from delaybridge.store.protocol.slots import SLOTS
+from delaybridge.store.protocol.keys import SLOTS
 
 if TYPE_CHECKING:
     from delaybridge.store.redis.store import Store

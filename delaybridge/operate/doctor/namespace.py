@@ -73,7 +73,7 @@ def namespace(
 
 def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
     """Brokers that no worker serves; FAIL if messages are parked for it."""
-    from delaybridge.store.protocol.troubles import LACKING, first_word
+    from delaybridge.store.protocol.record import LACKING, first_word
 
     serving = [each.said.brokers for each in found.workers if each.said.brokers is not None]
     served = {name for brokers in serving for name in brokers}

@@ -30,7 +30,7 @@ from delaybridge.events import (
     StoreSilent,
 )
 from delaybridge.histogram import Histogram, Histograms
-from delaybridge.store.protocol.troubles import first_word
+from delaybridge.store.protocol.record import first_word
 
 Key = tuple[str, ...]  # a metric's name without the prefix `delaybridge_`, then its labels' values
 MOST_DESTINATIONS, MOST_REASONS = 200, 50

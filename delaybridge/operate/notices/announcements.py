@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import printable
 from delaybridge.store.namespace.announcements import announced, said_of, texts_of
-from delaybridge.store.protocol.troubles import WorkerTroubles
+from delaybridge.store.protocol.record import WorkerTroubles
 
 UNKNOWN = "?"
 _SOURCE_TEXTS = ("source", "target", "state")

@@ -16,8 +16,8 @@ from delaybridge.operate.metrics.counts import Counts, Key
 from delaybridge.operate.views.series import BURIED, LATE
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.marks import Marks
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.verbs import Bucket
 from delaybridge.worker.listeners import Listeners
 from delaybridge.worker.parts import Part, RunView
 

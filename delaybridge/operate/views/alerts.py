@@ -14,7 +14,7 @@ from delaybridge.operate.views.stats import Stats
 from delaybridge.operate.views.waiting_on_purpose import Paused
 from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.translatable import Sentence
-from delaybridge.store.protocol.troubles import Trouble
+from delaybridge.store.protocol.record import Trouble
 from delaybridge.times import roughly
 
 SEVERE, ERROR, WARNING = "severe", "error", "warning"  # the worst first

@@ -11,10 +11,10 @@ from delaybridge.operate.notices import repairs
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.protocol import replies
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand, Steps, grouped, plain
-from delaybridge.store.protocol.record import ORPHANED, since_ms
+from delaybridge.store.protocol.record import ORPHAN_SCORE, since_ms
 from delaybridge.store.protocol.replies import Row
-from delaybridge.store.protocol.verbs import Bucket
 
 WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
 _SIZES = 6  # replies to `repairs.listing`
@@ -110,7 +110,7 @@ def confirmed(buckets: Sequence[Bucket], counts: Sequence[BucketStats]) -> Steps
 
 def late_from_ms(row: Row) -> int | None:
     """The time a waiting message is late from; None if unknown, or if it waits for an operator."""
-    if row.state is State.PARKED and row.score >= ORPHANED:
+    if row.state is State.PARKED and row.score >= ORPHAN_SCORE:
         return None
     try:
         return since_ms(row.record)

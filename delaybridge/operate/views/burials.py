@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from delaybridge.store.protocol.record import first_word
 from delaybridge.store.protocol.stored import Stored
-from delaybridge.store.protocol.troubles import first_word
 
 
 class DeadGroup(msgspec.Struct):

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain
-from delaybridge.store.protocol.record import Failing, parse_failing
-from delaybridge.store.protocol.troubles import ORPHANED, first_word
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.record import ORPHANED, Failing, first_word, parse_failing
 
 _SAMPLE = 1000  # retried messages that are read of each bucket
 

@@ -23,7 +23,7 @@ from delaybridge.message import OWN_HEADERS, Delivery, Destination
 from delaybridge.publish import CONFIRMED, Fault, Outcome, PublishOptions, Verdict
 from delaybridge.publish.link import CLOSED, UNCONFIRMED, LinkedPublisher, broker_refusal
 from delaybridge.publishers.redis_streams.outcomes import reason_of, refusal
-from delaybridge.store.redis.login import logged_in
+from delaybridge.store.redis.redis_client import logged_in
 
 CONNECT_TIMEOUT_S = 5.0
 HEADER_PREFIX = "header:"

@@ -11,7 +11,7 @@ from delaybridge.scan.lanes.parking import Parking
 from delaybridge.scan.lanes.routing import Routing
 from delaybridge.scan.lanes.window import Window
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.troubles import other_kind
+from delaybridge.store.protocol.record import other_kind
 
 
 class Way(Enum):

@@ -17,8 +17,8 @@ from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import PULL, Delivery, Destination, Record, id_as_given
 from delaybridge.scan.lanes.lane import Lane
 from delaybridge.scan.leases.session import Session
+from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import Tried
-from delaybridge.store.protocol.verbs import Item
 
 HEADERS = ("x-dead-reason", "x-dead-destination", "x-dead-attempts")
 _NAMES = frozenset(name.encode() for name in HEADERS)

@@ -11,7 +11,7 @@ from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.parked import Parked
 from delaybridge.scan.lanes.retry import Circuit, RetryPolicy
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.troubles import LACKING, SLOW, other_kind
+from delaybridge.store.protocol.record import LACKING, SLOW, other_kind
 
 ERROR_CHARS = 200  # of an error that is kept with a message, or announced
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from random import random
 
-from delaybridge.store.protocol.troubles import LIMITED
+from delaybridge.store.protocol.record import LIMITED
 
 _HOLD_S = 0.2  # a worker holds at most what the rate gives in this time
 _PART = 50  # messages for which a worker that has too few permits asks at a time

@@ -23,7 +23,7 @@ from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.leases.settling import Settling
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
-from delaybridge.store.protocol.record import ORPHANED
+from delaybridge.store.protocol.record import ORPHAN_SCORE
 
 _PROBES = 5  # messages that may pass while a circuit is probed
 _PAGE = 1000  # parked messages that are read at once: about five milliseconds of Redis
@@ -260,7 +260,9 @@ class Paging:
 
     async def _read(self, page: NextPage, report: ExitReport) -> None:
         session = page.session
-        read = bound(session.bucket, State.PARKED, limit=_PAGE, after=page.after, high=ORPHANED - 1)
+        read = bound(
+            session.bucket, State.PARKED, limit=_PAGE, after=page.after, high=ORPHAN_SCORE - 1
+        )
         answers = await self._calls.ask({session: [*report.commands, read]})
         self._is_under_way = False
         self._settling.answered(answers, {session: report})

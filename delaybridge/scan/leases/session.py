@@ -14,8 +14,8 @@ from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
 from delaybridge.scan.leases.exits import ExitReport, Exits
 from delaybridge.store.namespace.orphans import SOUND, KeySizes
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Claim, Fired
-from delaybridge.store.protocol.verbs import Bucket
 
 
 class Holder(Protocol):

@@ -22,6 +22,7 @@ from delaybridge.scan.lanes.routing import Routing
 from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.wheel.wheel import WaitingCopies
+from delaybridge.store.protocol.bucket import Item
 from delaybridge.store.protocol.record import (
     BACKDATED,
     STAMP,
@@ -30,7 +31,6 @@ from delaybridge.store.protocol.record import (
     split_record,
 )
 from delaybridge.store.protocol.replies import Claim
-from delaybridge.store.protocol.verbs import Item
 
 MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
 _AT_ONCE = 2000  # messages of a backlog in one claim; while they are unpacked, confirms wait

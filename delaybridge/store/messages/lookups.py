@@ -12,9 +12,9 @@ from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Rules, places_of
 from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.ids import quarantine_ids
+from delaybridge.store.protocol.record import ORPHANED, WorkerTroubles, first_word
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import Stored, stored
-from delaybridge.store.protocol.troubles import ORPHANED, WorkerTroubles, first_word
 
 
 class Lookups(Namespace):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from delaybridge.errors import MessageError
 from delaybridge.store.namespace.rules import places_of
+from delaybridge.store.protocol.record import first_word
 from delaybridge.store.protocol.stored import Stored
-from delaybridge.store.protocol.troubles import first_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

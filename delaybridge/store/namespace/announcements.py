@@ -12,7 +12,7 @@ from typing import Any
 from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rules import Rule, Rules
-from delaybridge.store.protocol.troubles import WorkerTroubles
+from delaybridge.store.protocol.record import WorkerTroubles
 
 DRAIN, RECONNECT = "drain", "reconnect"  # what workers are asked for, where they are woken
 _MOST = 2**53

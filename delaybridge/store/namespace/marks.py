@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand, plain
-from delaybridge.store.protocol.verbs import Bucket
 
 _FIELDS = ("turn", "scheduled", "cancelled", "rescheduled")
 _DIGITS = 18

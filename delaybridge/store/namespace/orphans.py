@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import Arg, RedisCommand, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
-from delaybridge.store.protocol.record import ORPHANED
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.record import ORPHAN_SCORE
 
 WALKED = ("messages", "due", "parked", "dead", "dead_reason")
 """The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""
@@ -140,7 +140,7 @@ def mend(
 
 def waiting(bucket: Bucket) -> RedisCommand[int]:
     """How many parked orphans wait for an operator."""
-    return plain("ZCOUNT", bucket.key("parked"), ORPHANED, "+inf", parse=int)
+    return plain("ZCOUNT", bucket.key("parked"), ORPHAN_SCORE, "+inf", parse=int)
 
 
 def _keys(bucket: Bucket, script: str) -> tuple[str, ...]:

@@ -15,10 +15,16 @@ from delaybridge.settings.namespace import MAX_BUCKETS
 from delaybridge.store.namespace.namespace import refuse_eviction_anywhere
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, Steps, as_received, grouped, plain
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.command import (
+    RedisCommand,
+    Steps,
+    as_received,
+    grouped,
+    plain,
+    scripts,
+)
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
-from delaybridge.store.protocol.scripts import scripts
-from delaybridge.store.protocol.verbs import Bucket
 
 _CALLED = re.compile(r"redis\.call\('(\w+)'")
 _EXPIRE_MS = 10_000  # how long test keys stay if DEL is denied

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from hashlib import sha1
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from hiredis import pack_command
 
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
+from delaybridge.store.protocol.keys import SCRIPT_KEYS
 
 T = TypeVar("T")
 Arg = str | bytes | int | float
@@ -137,3 +144,60 @@ def _answer(asked: Sequence[RedisCommand[Any]], replies: list[Any]) -> list[Any]
     if isinstance(asked, Each):
         return replies
     return next((reply for reply in replies if isinstance(reply, Exception)), replies)
+
+
+@cache
+def scripts() -> dict[str, tuple[str, str]]:
+    """Verb -> (source, SHA-1) of every script. StoreError if lua/ is of another version."""
+    sources = {
+        file.name.removesuffix(".lua"): file.read_text()
+        for file in _folder().iterdir()
+        if file.name.endswith(".lua")
+    }
+    if sources.keys() != SCRIPT_KEYS.keys():
+        differ = ", ".join(sorted(sources.keys() ^ SCRIPT_KEYS.keys()))
+        raise StoreError(
+            f"the installed Lua scripts do not fit this version ({differ}): install it again"
+        )
+    return {
+        verb: (source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+        for verb, source in sources.items()
+    }
+
+
+def _folder() -> Traversable:
+    """lua/ inside the wheel; in an editable install the folder next to the package."""
+    inside = files("delaybridge") / "lua"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "lua"
+
+
+def load_requests() -> list[bytes]:
+    """Requests that load every script."""
+    return [packed("SCRIPT", "LOAD", source) for source, _ in scripts().values()]
+
+
+def request(command: RedisCommand[Any]) -> bytes:
+    """The command as it goes over the wire."""
+    if command.is_plain:
+        return packed(*command.name.split(), *command.args)
+    head, count = _head(command.name, command.keys)
+    return b"*%d\r\n%b%b" % (count + len(command.args), head, _without_count(command.args))
+
+
+# Verb, digest and keys are the same in every call for a bucket: packed once, they cost no more.
+@lru_cache(10_000)
+def _head(verb: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
+    """The beginning of a script call, and its number of words."""
+    words = ("EVALSHA", scripts()[verb][1], len(keys), *keys)
+    return _without_count(words), len(words)
+
+
+def packed(*words: Any) -> bytes:
+    """Words as one request."""
+    return pack_command(words)  # type: ignore[no-any-return]
+
+
+def _without_count(words: Sequence[Any]) -> bytes:
+    """Words packed, without the first line, which says how many they are."""
+    request: bytes = pack_command(tuple(words))
+    return request[request.index(b"\n") + 1 :]

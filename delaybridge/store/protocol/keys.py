@@ -1,12 +1,8 @@
-"""Names of every Redis key, the keys that each script uses, and the bucket of a message.
-
-All keys of bucket b carry the hash tag `{namespace:b}`, so the keys of one script are in one slot
-of a Redis Cluster. In a namespace that was created on a Cluster the tag is `{namespace:b.n}`, with
-n such that the buckets are spread evenly over the slots. docs/keys.md says what each key holds.
-"""
+"""Slots of a Redis Cluster: which a key is in, and which server has it."""
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
@@ -14,7 +10,17 @@ from zlib import crc32
 
 from delaybridge.message import State
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store.protocol.slots import SLOTS, slot_of
+
+SLOTS = 16_384
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key: CRC-16 (XMODEM) of its hash tag, if it has one (Redis Cluster spec)."""
+    begin = key.find("{")
+    end = key.find("}", begin + 1) if begin >= 0 else -1
+    tag = key[begin + 1 : end] if end > begin + 1 else key
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
 
 BUCKET_KEYS = (
     "due",

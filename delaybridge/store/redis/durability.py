@@ -17,9 +17,8 @@ from typing import Any
 from delaybridge.errors import NotDurable, printable
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain
-from delaybridge.store.protocol.scripts import packed
-from delaybridge.store.protocol.verbs import Bucket
+from delaybridge.store.protocol.bucket import Bucket
+from delaybridge.store.protocol.command import Each, RedisCommand, Steps, packed, plain
 
 _SCRIPTS = frozenset(
     ("schedule", "quarantine", "cancel", "reschedule", "kick", "discard", "set_rule", "define",

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import redis
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    TryAgainError,
-)
+from redis.exceptions import AuthenticationError, NoScriptError, TryAgainError
 
 from delaybridge.errors import (
     DelayBridgeError,
     NotDurable,
     StoreDamaged,
-    StoreDenied,
     StoreError,
     StoreFull,
-    StoreMisnamed,
     StoreUnavailable,
     printable,
     refused_certificate,
 )
-from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.scripts import load_requests, packed, request, scripts
-from delaybridge.store.redis.connection import Misnamed, NotAsked, NotNow, Redirected, WrongServer
+from delaybridge.store.protocol.command import RedisCommand, load_requests, packed, request, scripts
 from delaybridge.store.redis.durability import Assurance
+from delaybridge.store.redis.errors import (
+    AGAIN,
+    CLUSTERED,
+    Misnamed,
+    NotAsked,
+    Redirected,
+    WrongServer,
+    translate,
+    wrong_type,
+)
+from delaybridge.store.redis.wire import AnyWire
 
-_SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
-_AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
 _UNREADABLE = (StoreError, ValueError, TypeError, LookupError, ArithmeticError)
 _ASKING = packed("ASKING")
-_CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
 _BACKOFF = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
 _ASKED_S = 0.02  # until it may be known who the masters are
 
@@ -270,12 +268,12 @@ class Pipeline:
             return False
         if refused_certificate(error):
             return False
-        return isinstance(error, _AGAIN) and not isinstance(error, AuthenticationError)
+        return isinstance(error, AGAIN) and not isinstance(error, AuthenticationError)
 
     def _translated(self, error: Exception, command: RedisCommand[Any]) -> DelayBridgeError:
         if isinstance(error, Redirected) and not self._follows:
-            error = Misnamed(_CLUSTERED)
-        found = _wrong_type(command) if "WRONGTYPE" in str(error) else translate(error)
+            error = Misnamed(CLUSTERED)
+        found = wrong_type(command) if "WRONGTYPE" in str(error) else translate(error)
         if isinstance(found, StoreFull) and self._in_doubt:
             found = StoreUnavailable("redis: full; an earlier try may have been stored")
         # Its traceback goes: those frames hold all that was sent, and the cycle that they make with
@@ -301,35 +299,71 @@ def _without_loads(replies: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _wrong_type(command: RedisCommand[Any]) -> StoreDamaged:
-    """Names the key, or those of a script: Redis does not say which of them it was."""
-    names = [str(name) for name in command.keys or command.args[:1]]
-    if len(names) > 1:
-        what = f"one of these keys has a wrong type: {', '.join(names)}"
-        return StoreDamaged(f"redis: {what}; which one, and how to mend it: delaybridge doctor")
-    what = f"{names[0]} has a wrong type; move it away: redis-cli RENAME"
-    return StoreDamaged(f"redis: {what} '{names[0]}' '{names[0]}.damaged'")
+W = TypeVar("W", bound=AnyWire)
 
 
-def translate(error: Exception) -> DelayBridgeError:
-    """The delaybridge error for one of redis-py's or the system's, without addresses or secrets."""
-    text = printable(str(error))[:200]
-    if isinstance(error, OutOfMemoryError):
-        return StoreFull()
-    if isinstance(error, AuthenticationError | NoPermissionError):
-        remedy = "check user, password and ACL"
-        if "'script" in text:
-            remedy = "allow +script|load, or let an operator run: delaybridge scripts load"
-        return StoreDenied(f"redis: access refused: {text}; {remedy}")
-    if isinstance(error, Redirected):
-        return StoreUnavailable("redis: not ready: the key's slot is on its way to another server")
-    if isinstance(error, Misnamed):
-        return StoreMisnamed(f"redis: {text}")
-    if isinstance(error, _SILENT):
-        if refused := refused_certificate(error):
-            return StoreUnavailable(f"redis: its certificate is refused: {refused}")
-        reason = str(error) or type(error).__name__
-        return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
-    if isinstance(error, _AGAIN):
-        return StoreUnavailable(f"redis: not ready: {text[:160]}")
-    return StoreError(f"redis: {text}")
+class Servers(ABC, Generic[W]):
+    """The servers of one store. follows: they may change."""
+
+    follows = True
+
+    @abstractmethod
+    def portions(
+        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
+    ) -> list[tuple[W, Portion]]:
+        """The next round of a pipeline: what to send to whom. Ends what nobody can be asked."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a master is known; if not, it is asked for."""
+        return True
+
+    def failed(self) -> None:
+        """A call got no answer, or was refused: servers may have changed."""
+
+    def misses(self, key: str = "") -> bool:
+        """Whether the server of a key, or any of several, does not answer, or did not lately."""
+        return False
+
+    def node_of(self, key: str) -> str:
+        """The server that has a key, as `host:port`; empty unless this is a Cluster."""
+        return ""
+
+    def nodes(self) -> list[str]:
+        """Every master, as `node_of` names it."""
+        return [""]
+
+    def about(self) -> str:
+        """How the servers work together, for people; empty for one server alone."""
+        return ""
+
+    @abstractmethod
+    def wire_at(self, node: str) -> W:
+        """The wire to a server, by its name; empty: any. RedisError if it is not known."""
+
+    @abstractmethod
+    def wires(self) -> list[W]:
+        """Every wire."""
+
+    def end(self) -> None:
+        """Follow changes no more."""
+
+
+class Single(Servers[W]):
+    """One server, always the same."""
+
+    follows = False
+
+    def __init__(self, wire: W) -> None:
+        self._wire = wire
+
+    def portions(
+        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
+    ) -> list[tuple[W, Portion]]:
+        return [(self._wire, pipeline.portion(pipeline.next_round()))]
+
+    def wire_at(self, node: str) -> W:
+        return self._wire
+
+    def wires(self) -> list[W]:
+        return [self._wire]

@@ -1,106 +1,59 @@
-"""The Redis servers behind a URL: which of them each command of a pipeline goes to.
-
-There are three kinds: one server (`Single`), a master that Sentinels name (`Replicated`), and the
-masters of a Cluster (`Clustered`). Workers and asyncio clients use them with an `AsyncWire`, others
-with a `Wire`.
-"""
+"""Slots of a Redis Cluster: which a key is in, and which server has it."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from random import choice, sample
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import redis
 from redis.exceptions import RedisError
 
 from delaybridge.settings.redis_servers import Address, Mode, RedisServers, name_of
-from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.store.protocol.scripts import packed
-from delaybridge.store.protocol.slots import Table, key_of, read_table, slot_of
-from delaybridge.store.redis.connection import NotAsked, NotNow
+from delaybridge.store.protocol.command import RedisCommand, packed
+from delaybridge.store.protocol.keys import SLOTS, slot_of
+from delaybridge.store.redis.errors import NotAsked, NotNow
 from delaybridge.store.redis.master_watch import SLOW_S, Lookout
-from delaybridge.store.redis.pipeline import Pipeline, Portion
+from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers, Single, W
 from delaybridge.store.redis.redis_client import connect
 from delaybridge.store.redis.sentinels import ASK_S, Sentinels, trouble_with
-from delaybridge.store.redis.wire import AnyWire, Wire
+from delaybridge.store.redis.wire import Wire
 
-W = TypeVar("W", bound=AnyWire)
+KEYLESS = frozenset({
+    "PING", "TIME", "INFO", "SCRIPT LOAD", "CONFIG GET", "ROLE", "CLUSTER SLOTS", "CLUSTER INFO",
+})  # fmt: skip
+"""Plain commands whose first argument is no key. (That of PUBLISH and SUBSCRIBE counts as one.)"""
+
+Table = Sequence[Address | None]
+"""Slot -> its master."""
+
+
+def key_of(command: RedisCommand[Any]) -> str:
+    """A key whose server is to run the command; empty: any server may."""
+    if command.keys:
+        return command.keys[0]
+    if command.near or command.name in KEYLESS or not command.args:
+        return command.near
+    return str(command.args[0])
+
+
+def read_table(reply: Iterable[Sequence[Any]], asked: str) -> Table:
+    """The table in a reply to CLUSTER SLOTS. asked: the host that gave it."""
+    table: list[Address | None] = [None] * SLOTS
+    for first, last, master, *_ in reply:
+        host, port = master[0], int(master[1])
+        name = "" if host is None or host == b"?" else bytes(host).decode()
+        table[int(first) : int(last) + 1] = [(name or asked, port)] * (int(last) - int(first) + 1)
+    return table
+
+
 _ASK_SENTINELS_S = 0.5  # between two looks: a new master is followed within a second
 _UNEASY_S = 3.0  # after a failed call, Sentinels are asked all the time
 _ASK_CLUSTER_S = 10.0  # its servers tell each caller that asks the wrong one
 _RECOVERS_S = 5.0  # a server counts as silent for so long after a failed call
 _slot_of = lru_cache(65_536)(slot_of)
-
-
-class Servers(ABC, Generic[W]):
-    """The servers of one store. follows: they may change."""
-
-    follows = True
-
-    @abstractmethod
-    def portions(
-        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
-    ) -> list[tuple[W, Portion]]:
-        """The next round of a pipeline: what to send to whom. Ends what nobody can be asked."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether a master is known; if not, it is asked for."""
-        return True
-
-    def failed(self) -> None:
-        """A call got no answer, or was refused: servers may have changed."""
-
-    def misses(self, key: str = "") -> bool:
-        """Whether the server of a key, or any of several, does not answer, or did not lately."""
-        return False
-
-    def node_of(self, key: str) -> str:
-        """The server that has a key, as `host:port`; empty unless this is a Cluster."""
-        return ""
-
-    def nodes(self) -> list[str]:
-        """Every master, as `node_of` names it."""
-        return [""]
-
-    def about(self) -> str:
-        """How the servers work together, for people; empty for one server alone."""
-        return ""
-
-    @abstractmethod
-    def wire_at(self, node: str) -> W:
-        """The wire to a server, by its name; empty: any. RedisError if it is not known."""
-
-    @abstractmethod
-    def wires(self) -> list[W]:
-        """Every wire."""
-
-    def end(self) -> None:
-        """Follow changes no more."""
-
-
-class Single(Servers[W]):
-    """One server, always the same."""
-
-    follows = False
-
-    def __init__(self, wire: W) -> None:
-        self._wire = wire
-
-    def portions(
-        self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
-    ) -> list[tuple[W, Portion]]:
-        return [(self._wire, pipeline.portion(pipeline.next_round()))]
-
-    def wire_at(self, node: str) -> W:
-        return self._wire
-
-    def wires(self) -> list[W]:
-        return [self._wire]
 
 
 class Replicated(Servers[W]):

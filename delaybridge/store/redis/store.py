@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
@@ -30,12 +30,13 @@ from delaybridge.store.protocol.command import (
     store_wide_error,
 )
 from delaybridge.store.protocol.recorder import Recorded, Recorder, ledger_of
-from delaybridge.store.redis.connection import NotAsked, lost_if_closed
+from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.durability import assurance_of
-from delaybridge.store.redis.pipeline import Pipeline, Portion, translate
+from delaybridge.store.redis.errors import NotAsked, translate
+from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers
 from delaybridge.store.redis.redis_client import connect
-from delaybridge.store.redis.servers import Servers, servers_of
-from delaybridge.store.redis.wire import AsyncWire, Wire
+from delaybridge.store.redis.servers import servers_of
+from delaybridge.store.redis.wire import Wire, lost_if_closed
 
 T = TypeVar("T")
 W = TypeVar("W", AsyncWire, Wire)
@@ -55,8 +56,11 @@ def _open(
     return kind(client.connection_pool, timeout_s / 2)
 
 
-class AsyncStore:
-    """Redis on an event loop. Any number of calls may be made at once."""
+class _BaseStore(Generic[W]):
+    """What both stores have: the servers, and what is known of them."""
+
+    _kind: type[W]
+    _from_url: Callable[..., Any]
 
     def __init__(
         self,
@@ -69,14 +73,10 @@ class AsyncStore:
         """recorder: tells the ledger what is changed; closed with the store."""
         self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
         self.recorder = recorder
-        self._servers: Servers[AsyncWire] = servers_of(
-            url, partial(_open, AsyncWire, redis.asyncio.Redis.from_url, timeout_s)
+        # No bound method: in a cycle a socket may be finalized before its connection, a warning.
+        self._servers: Servers[W] = servers_of(
+            url, partial(_open, self._kind, self._from_url, timeout_s)
         )
-
-    @property
-    def redis(self) -> redis.asyncio.Redis:
-        """A client of redis-py for the server (on a Cluster, one of them), for a subscription."""
-        return redis.asyncio.Redis(connection_pool=self._servers.wire_at("").pool)
 
     def node_of(self, key: str) -> str:
         """The server that has a key, as `host:port`; empty unless this is a Redis Cluster.
@@ -96,6 +96,17 @@ class AsyncStore:
     def misses(self, key: str = "") -> bool:
         """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
         return self._servers.misses(key)
+
+
+class AsyncStore(_BaseStore[AsyncWire]):
+    """Redis on an event loop. Any number of calls may be made at once."""
+
+    _kind, _from_url = AsyncWire, redis.asyncio.Redis.from_url
+
+    @property
+    def redis(self) -> redis.asyncio.Redis:
+        """A client of redis-py for the server (on a Cluster, one of them), for a subscription."""
+        return redis.asyncio.Redis(connection_pool=self._servers.wire_at("").pool)
 
     async def run(self, commands: Commands) -> list[Any]:
         """The parsed replies in order; all commands go out in one round trip.
@@ -287,45 +298,15 @@ async def insist(store: AsyncStore, emit: Emit, commands: Commands) -> list[Any]
             await asyncio.sleep(_ASK_AGAIN_S)
 
 
-class Store:
+class Store(_BaseStore[Wire]):
     """Redis from ordinary code. Thread-safe: each call under way has its own connection."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 5.0,
-        durability: Durability = MEMORY,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """As `AsyncStore`."""
-        self.timeout_s, self.assurance = timeout_s, assurance_of(durability)
-        self.recorder = recorder
-        # No bound method: in a cycle a socket may be finalized before its connection, a warning.
-        self._servers: Servers[Wire] = servers_of(
-            url, partial(_open, Wire, redis.Redis.from_url, timeout_s)
-        )
+    _kind, _from_url = Wire, redis.Redis.from_url
 
     @property
     def redis(self) -> redis.Redis:
         """As `AsyncStore.redis`."""
         return redis.Redis(connection_pool=self._servers.wire_at("").pool)
-
-    def node_of(self, key: str) -> str:
-        """As `AsyncStore.node_of`."""
-        return self._servers.node_of(key)
-
-    def nodes(self) -> list[str]:
-        """As `AsyncStore.nodes`."""
-        return self._servers.nodes()
-
-    def about(self) -> str:
-        """As `AsyncStore.about`."""
-        return self._servers.about()
-
-    def misses(self, key: str = "") -> bool:
-        """As `AsyncStore.misses`."""
-        return self._servers.misses(key)
 
     def run(self, commands: Commands) -> list[Any]:
         """As `AsyncStore.run`."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from delaybridge import Client, Rates, Recent, Recurring, Stats
     from delaybridge.operate.views.bucket_counts import BucketStats
     from delaybridge.operate.views.tally import DestinationCounts, Tally
-    from delaybridge.store.protocol.troubles import Trouble
+    from delaybridge.store.protocol.record import Trouble
 
 _STATES = ("delayed", "in_flight", "parked", "dead")
 _ALWAYS = ("scheduled", "published", "retried")

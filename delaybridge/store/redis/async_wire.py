@@ -1,0 +1,154 @@
+"""A wire on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import redis
+
+from delaybridge.store.redis.errors import Errors
+from delaybridge.store.redis.wire import (
+    MORE,
+    READ_BYTES,
+    BaseWire,
+    Connections,
+    OpenConnection,
+    lost_if_closed,
+    parser_for,
+)
+
+_TURN_BYTES = 64 * 1024  # sent before other tasks of the loop have their turn
+
+
+class StreamConnection(OpenConnection):
+    """A connection on an event loop, its handshake done."""
+
+    def __init__(self, connection: Any, timeout_s: float, generation: int) -> None:
+        self.generation, self.errors = generation, Errors(connection)
+        self._reader: asyncio.StreamReader = connection._reader
+        self._writer: asyncio.StreamWriter = connection._writer
+        connection._reader = connection._writer = None  # or redis-py would close them as well
+        self._parser = parser_for(self.errors)
+        self._timeout_s, self._loop = timeout_s, asyncio.get_running_loop()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server has not closed it, as far as is known."""
+        return not (self._reader.at_eof() or self._writer.is_closing())
+
+    async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
+        """Send them, and read as many replies. wait_s: the longest wait for the next bytes."""
+        wait_s = self._timeout_s if wait_s is None else wait_s
+        loop, parser, replies = self._loop, self._parser, list[Any]()
+        with lost_if_closed():
+            count = await self._send(requests)
+        try:
+            async with asyncio.timeout(wait_s) as patience:
+                while True:
+                    while (reply := parser.gets()) is not MORE:
+                        replies.append(reply)
+                    if len(replies) >= count:
+                        return replies
+                    data = await self._reader.read(READ_BYTES)
+                    if not data:
+                        raise redis.ConnectionError("closed by the server")
+                    parser.feed(data)
+                    patience.reschedule(loop.time() + wait_s)
+        except TimeoutError:
+            raise redis.TimeoutError(f"no answer within {wait_s:.3g} s") from None
+
+    async def _send(self, requests: Iterable[bytes]) -> int:
+        """Send them, and return their number."""
+        unsent = list[bytes]()
+        count = size = 0
+        for request in requests:
+            if size >= _TURN_BYTES:
+                self._writer.write(b"".join(unsent))
+                unsent.clear()
+                size = 0
+                await asyncio.sleep(0)
+            unsent.append(request)
+            count, size = count + 1, size + len(request)
+        self._writer.write(b"".join(unsent))
+        return count
+
+    def close(self) -> None:
+        """Close it at once; unsent bytes are dropped."""
+        self._writer.transport.abort()
+
+    def abort(self) -> None:
+        """As `close`, from any thread: a call that waits for an answer fails."""
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self.close)
+
+
+class AsyncWire(BaseWire[StreamConnection]):
+    """Calls on an event loop."""
+
+    def _slots(self, count: int) -> asyncio.Semaphore:
+        return asyncio.Semaphore(count)
+
+    async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
+        """The replies in order; an error that Redis answered is its reply, and not raised.
+
+        Redis begins with the first requests while the last are being packed, and other tasks run.
+        wait_s: the longest wait for an answer, if not the wire's own.
+
+        Raises redis.ConnectionError, redis.TimeoutError or OSError if no answer came: the commands
+        may have run. NotNow: refused during the handshake, so nothing was sent.
+        """
+        if self._pid != os.getpid():  # forked: the parent goes on using its connections
+            self._begin()
+        await self._enter()
+        connections, free = self._connections, self._free
+        try:
+            connection = connections.take() or await self._connect(connections)
+            connections.begin(connection)
+            try:
+                replies = await connection.call(requests, wait_s)
+            except BaseException as exc:
+                connections.drop(connection, exc)
+                raise
+            finally:
+                del connections.under_way[connection]
+            connections.give(connection)
+            return replies
+        finally:
+            free.release()
+
+    async def _enter(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()  # at once, without the cost of a time-out
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise self._none_free() from None
+
+    async def _connect(self, connections: Connections[StreamConnection]) -> StreamConnection:
+        connection, generation = self._unopened(), connections.generation
+        connections.under_way[connection] = time.monotonic()
+        try:
+            with lost_if_closed():
+                await connection.connect()
+        except BaseException as exc:
+            connections.failed(exc)
+            await connection.disconnect(nowait=True)
+            if isinstance(exc, redis.ResponseError):
+                raise Errors(connection).of_handshake(exc) from exc
+            raise
+        finally:
+            del connections.under_way[connection]
+        return StreamConnection(connection, self._timeout_s, generation)
+
+    async def close(self) -> None:
+        """Close idle connections now, and those in use when their calls end."""
+        self._connections.close()
+        await self.pool.disconnect()
+        await asyncio.sleep(0)  # asyncio closes a socket in its next turn

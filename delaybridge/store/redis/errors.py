@@ -1,0 +1,126 @@
+"""What Redis answers instead of a reply, as exceptions; and as the errors of delaybridge."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import redis
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    TryAgainError,
+)
+
+from delaybridge.errors import (
+    DelayBridgeError,
+    StoreDamaged,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreMisnamed,
+    StoreUnavailable,
+    printable,
+    refused_certificate,
+)
+from delaybridge.store.protocol.command import RedisCommand
+
+
+class NotNow(redis.RedisError):
+    """The server refuses for now; the same command may succeed later."""
+
+
+class NotAsked(NotNow):
+    """Who the masters are is not known yet; it will be in a moment."""
+
+
+class WrongServer(NotNow):
+    """The server is not, or not yet, the one to ask; another may answer under its address."""
+
+
+class Misnamed(redis.RedisError):
+    """The URL does not fit the servers behind it; says what to give instead."""
+
+
+class Redirected(NotNow):
+    """Another server of the Cluster has the key: host and port. asking: only for this once."""
+
+    def __init__(self, text: str, asked: str) -> None:
+        super().__init__(text)
+        word, _, address = text.split()[:3]
+        host, _, port = address.rpartition(":")
+        self.asking, self.address = word == "ASK", (host.strip("[]") or asked, int(port))
+
+
+_NOT_NOW = {"BUSY", "MISCONF", "NOREPLICAS"}
+_WRONG_SERVER = {"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN"}
+# Redis 6.2 puts the line before a command's error: "...: @user_script: 12: -OOM ...".
+_IN_SCRIPT = re.compile(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
+
+
+class Errors:
+    """Makes exceptions of a connection's error replies; remembers if one says "wrong server"."""
+
+    def __init__(self, connection: Any) -> None:
+        self._parse_error, self._host = connection._parser.parse_error, _host_of(connection)
+        self.wrong_server = False
+
+    def __call__(self, text: str) -> Exception:
+        text = _IN_SCRIPT.sub("", text)
+        code = text.partition(" ")[0]
+        if code in _WRONG_SERVER:
+            self.wrong_server = True
+            return WrongServer(text)
+        if code in ("MOVED", "ASK"):
+            return Redirected(text, self._host)
+        error: Exception = NotNow(text) if code in _NOT_NOW else self._parse_error(text)
+        return error
+
+    def of_handshake(self, error: redis.ResponseError) -> Exception:
+        """The same for an error that redis-py read; it strips the codes that it knows."""
+        return self(f"{error.status_code} {error}" if error.status_code else str(error))
+
+
+def _host_of(connection: Any) -> str:
+    return getattr(connection, "host", "")
+
+
+_SILENT = (redis.ConnectionError, redis.TimeoutError, OSError)
+AGAIN = (*_SILENT, NotNow, NoScriptError, TryAgainError)
+CLUSTERED = "this server is one of a Redis Cluster; give its URL as redis+cluster://HOST:PORT"
+
+
+def wrong_type(command: RedisCommand[Any]) -> StoreDamaged:
+    """Names the key, or those of a script: Redis does not say which of them it was."""
+    names = [str(name) for name in command.keys or command.args[:1]]
+    if len(names) > 1:
+        what = f"one of these keys has a wrong type: {', '.join(names)}"
+        return StoreDamaged(f"redis: {what}; which one, and how to mend it: delaybridge doctor")
+    what = f"{names[0]} has a wrong type; move it away: redis-cli RENAME"
+    return StoreDamaged(f"redis: {what} '{names[0]}' '{names[0]}.damaged'")
+
+
+def translate(error: Exception) -> DelayBridgeError:
+    """The delaybridge error for one of redis-py's or the system's, without addresses or secrets."""
+    text = printable(str(error))[:200]
+    if isinstance(error, OutOfMemoryError):
+        return StoreFull()
+    if isinstance(error, AuthenticationError | NoPermissionError):
+        remedy = "check user, password and ACL"
+        if "'script" in text:
+            remedy = "allow +script|load, or let an operator run: delaybridge scripts load"
+        return StoreDenied(f"redis: access refused: {text}; {remedy}")
+    if isinstance(error, Redirected):
+        return StoreUnavailable("redis: not ready: the key's slot is on its way to another server")
+    if isinstance(error, Misnamed):
+        return StoreMisnamed(f"redis: {text}")
+    if isinstance(error, _SILENT):
+        if refused := refused_certificate(error):
+            return StoreUnavailable(f"redis: its certificate is refused: {refused}")
+        reason = str(error) or type(error).__name__
+        return StoreUnavailable(f"redis: no answer: {printable(reason)[:160]}")
+    if isinstance(error, AGAIN):
+        return StoreUnavailable(f"redis: not ready: {text[:160]}")
+    return StoreError(f"redis: {text}")
