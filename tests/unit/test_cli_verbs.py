@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import click
 import pytest
 
+from delaybridge.client.destinations import DestinationVerbs
 from delaybridge.client.messages import DeadVerbs, MessageVerbs
 from delaybridge.client.requests import Requests
 from delaybridge.client.surface import TABLE
@@ -14,6 +15,7 @@ from delaybridge.client.verbs import Scope, verb, verbs_of
 from delaybridge.message import Answer, State
 from delaybridge.operate.cli.messages.messages import dead, message
 from delaybridge.operate.cli.messages.verbs import add_plain_commands
+from delaybridge.operate.cli.rules.destination import destination
 from delaybridge.operate.terminal.failure import Failure
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Output
@@ -40,6 +42,11 @@ def test_every_row_that_changes_many_messages_has_a_command(
 ) -> None:
     many = {n.removesuffix("_many") for n, row in verbs_of(rows).items() if row.states}
     assert many - elsewhere <= group.commands.keys()
+
+
+def test_every_verb_of_destinations_has_a_command() -> None:
+    """retry_plan is `retry`; set_rule, which sets a whole rule, is `definitions import`."""
+    assert verbs_of(DestinationVerbs).keys() - {"retry_plan", "set_rule"} <= {*destination.commands}
 
 
 def added(monkeypatch: pytest.MonkeyPatch) -> click.Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
+from delaybridge.client.destinations import DestinationVerbs
+from delaybridge.client.verbs import verbs_of
 from delaybridge.operate.cli.messages.bulk import BulkVerb, perform
 from delaybridge.operate.cli.messages.targets import (
     PENDING_STATES,
@@ -94,15 +97,23 @@ def show(call: Invocation, destination: str) -> int:
     return Exit.NOT_FOUND if _warn_if_unused(call, found) else Exit.DONE
 
 
-@destination.command("pause")
-@_PLACE
-@pass_call
-def pause(call: Invocation, destination: str) -> None:
+def _add_plain_command(name: str, help: str) -> None:
+    """Add the command of a verb that needs nothing but the destination."""
+
+    @destination.command(name, help=help)
+    @_PLACE
+    @pass_call
+    def command(call: Invocation, destination: str) -> None:
+        _steer(call, destination, lambda c: getattr(c.destinations, name)(destination))
+
+
+_add_plain_command(
+    "pause",
     """Publish nothing to D: what falls due waits, in order, and costs no attempt.
 
     Messages that were handed to the broker before are delivered. Those with a ttl may expire.
-    """
-    _steer(call, destination, lambda client: client.destinations.pause(destination))
+    """,
+)
 
 
 @destination.command("resume")
@@ -189,6 +200,17 @@ def purge(call: Invocation, destination: str, confirm: str | None, dry_run: bool
         repeated=True,
     )
     return perform(call, targets, BulkVerb("cancel_many", "purge"))
+
+
+def _add_plain_commands() -> None:
+    """Add the commands of rows that need nothing but the destination and have none yet."""
+    for name, row in verbs_of(DestinationVerbs).items():
+        is_plain = [*inspect.signature(row.call).parameters] == ["self", "destination"]
+        if is_plain and name not in destination.commands:
+            _add_plain_command(name, inspect.getdoc(row.call) or row.help)
+
+
+_add_plain_commands()
 
 
 def _check_off(off: bool, flag: str, given: object, missing: str = "give it, or --off") -> None:
