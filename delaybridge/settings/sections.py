@@ -318,7 +318,7 @@ class ServeSettings(Section):
     token_file, else only this host's own."""
     read_only: Switch = False
     """Change nothing, whatever a token allows."""
-    compat: Annotated[str, Field(pattern=r"^(|mykit|youzan|delay-queue)$")] = ""
+    compat: Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,64}$")] = ""
     """Also speak the HTTP of another delay queue: mykit, youzan or delay-queue."""
     compat_destination: Annotated[str, Field(max_length=1000)] = "pull:{topic}"
     """Where the messages of its topics go, as kafka:{topic} or rabbitmq:{topic}/{subtopic}."""

@@ -95,7 +95,7 @@ async def test_a_stream_ends_when_the_server_drains(
         (["--port", "70000"], Exit.REFUSED, "--port"),
         (["--processes", "0"], Exit.REFUSED, "--processes"),
         (["--base-path", "no slash"], Exit.REFUSED, "base_path"),
-        (["--compat", "other"], Exit.REFUSED, "--compat"),
+        (["--compat", "other"], Exit.REFUSED, "serve.compat"),
         (["--host", "256.1.1.1", "--token-file", "tokens"], Exit.REFUSED, "serve.host"),
     ],
 )

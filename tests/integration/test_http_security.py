@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from delaybridge.serve.dialects.known import DIALECTS
 
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import ConfigError
 from delaybridge.serve.access import access
 from delaybridge.serve.access.throttle import Pace
-from delaybridge.serve.dialects.known import DIALECTS
 from delaybridge.serve.server.serving import listener, serve
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings

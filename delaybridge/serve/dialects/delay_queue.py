@@ -9,9 +9,8 @@ import msgspec
 
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
-from delaybridge.serve.dialects.dialect import answers, content_of, destination_of, drop, put
+from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
@@ -53,14 +52,10 @@ class QueueEnvelope(msgspec.Struct):
     data: Any = None
 
 
-def _refusal(text: str) -> QueueEnvelope:
-    return QueueEnvelope(1, text)
+DIALECT = Dialect(lambda text: QueueEnvelope(1, text))
 
 
-_answers = answers(_refusal)
-
-
-@_answers
+@DIALECT("POST /push", "Store a job", body=bytes)
 async def push(call: Call) -> QueueEnvelope:
     """Store a job. One with this id that still waits is replaced, as in the original."""
     job = await decoded(call.body, QueueJob, call.site.most_dense)
@@ -78,14 +73,14 @@ async def push(call: Call) -> QueueEnvelope:
     return QueueEnvelope(0, "ok")
 
 
-@_answers
+@DIALECT("POST /pop", "Fetch a job", body=bytes)
 async def pop(call: Call) -> Pop:
     """Fetch a job of some topics, `a,b`; waits for one, and gives null if there is none."""
     topics = [
         topic.strip()
         for topic in (await decoded(call.body, Topics, call.site.most_dense)).topic.split(",")
     ]
-    return Pop(call, topics, _WAIT_S, _popped, _refusal)
+    return Pop(call, topics, _WAIT_S, _popped, DIALECT)
 
 
 def _popped(found: ReceivedMessage | None) -> QueueEnvelope:
@@ -94,14 +89,15 @@ def _popped(found: ReceivedMessage | None) -> QueueEnvelope:
     return QueueEnvelope(0, "ok", {"id": found.id, "body": _text(found.body or b"")})
 
 
-@_answers
+@DIALECT("POST /finish", "Finish a job", body=bytes)
+@DIALECT("POST /delete", "Delete a job", body=bytes)
 async def delete(call: Call) -> QueueEnvelope:
     """Delete or finish a job; also one that nobody knows. It does not come again."""
     await drop(call, (await decoded(call.body, JobId, call.site.most_dense)).id.strip())
     return QueueEnvelope(0, "ok")
 
 
-@_answers
+@DIALECT("POST /get", "Show a job", scope=Scope.READ, body=bytes)
 async def get(call: Call) -> QueueEnvelope:
     """Show a job; null if nobody knows it. delay: when it is due, in seconds since 1970.
 
@@ -129,23 +125,3 @@ def _shown(found: Stored, *, with_body: bool) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-ENDPOINTS = tuple(
-    Endpoint(
-        method="POST",
-        path=path,
-        scope=scope,
-        handler=handler,
-        summary=summary,
-        body=bytes,
-        is_for_tenants=True,
-    )
-    for path, scope, handler, summary in (
-        ("/push", Scope.WRITE, push, "Store a job"),
-        ("/pop", Scope.WRITE, pop, "Fetch a job"),
-        ("/finish", Scope.WRITE, delete, "Finish a job"),
-        ("/delete", Scope.WRITE, delete, "Delete a job"),
-        ("/get", Scope.READ, get, "Show a job"),
-    )
-)

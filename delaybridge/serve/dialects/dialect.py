@@ -1,56 +1,79 @@
-"""What all dialects share: where a topic's messages go, and refusals in their own envelopes."""
+"""What a dialect is, and what those here share: where the messages of a topic go."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer
 from delaybridge.serve.http.checks import is_of_another_site
-from delaybridge.serve.http.endpoint import Handler, Reply
+from delaybridge.serve.http.endpoint import Endpoint, Handler
 from delaybridge.serve.http.problems import Problem, problem_of
+from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import audited
 from delaybridge.serve.shared.call import Call
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+F = TypeVar("F", bound=Handler)
 _FIELD = re.compile(r"\{(topic|subtopic)\}")
 
 
-def answers(refusal: Callable[[str], Any]) -> Callable[[Callable[[Call], Awaitable[Any]]], Handler]:
-    """A handler whose errors are told as the original tells them: status 200, and an envelope."""
+class Dialect:
+    """The HTTP of another delay queue: requests, and how an error is answered.
 
-    def around(handler: Callable[[Call], Awaitable[Any]]) -> Handler:
-        @wraps(handler)
-        async def run(call: Call) -> Any:
-            try:
-                _refuse_browsers(call.headers)
-                found = await handler(call)
-                return found if callable(found) or isinstance(found, Reply) else Reply(found)
-            except Exception as exc:
-                problem = problem_of(exc)
-                return Reply(refusal(f"{problem.code}: {problem.detail}"))
+    An entry point of the group `delaybridge.dialects` names one. A server whose `serve.compat` is
+    the name of the entry point answers its requests, too. A handler gets a `Call`, whose
+    `call.verb("cancel")` is a verb of the client for the token that asks.
 
-        return run
+        DIALECT = Dialect(lambda text: {"ok": False, "error": text})
 
-    return around
+        @DIALECT("POST /put", "Store a job", body=bytes)
+        async def put(call: Call) -> dict[str, object]: ...
+    """
 
+    def __init__(self, refusal: Callable[[str], Any]) -> None:
+        """refusal: makes the envelope of an error of its text; the status is 200 all the same."""
+        self.refusal = refusal
+        self._routes = Routes(is_for_tenants=True, answers={200: None})
 
-def noted(handler: Callable[[Call], Awaitable[Any]]) -> Handler:
-    """The same, in the audit; within `answers`, so that what a browser asks leaves no record."""
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Its endpoints, in the order of their handlers."""
+        return self._routes.endpoints
 
-    async def act(call: Call) -> Reply:
-        return Reply(await handler(call))
+    def __call__(
+        self, request: str, summary: str = "", *, is_noted: bool = False, **fields: Any
+    ) -> Callable[[F], F]:
+        """A decorator for the handler of a request, as of `Routes`.
 
-    @wraps(handler)
-    async def run(call: Call) -> Any:
-        return await audited(call, act, f"GET {call.asked}")
+        is_noted: in the audit; not so what a browser asks, which is refused.
+        """
 
-    return run
+        def add(handler: F) -> F:
+            @wraps(handler)
+            async def run(call: Call) -> Any:
+                try:
+                    _refuse_browsers(call.headers)
+                    if is_noted:
+                        return await audited(call, handler, f"GET {call.asked}")
+                    return await handler(call)
+                except Exception as exc:
+                    return self.refused(exc)
+
+            self._routes(request, summary, **fields)(run)
+            return handler
+
+        return add
+
+    def refused(self, exc: Exception) -> Any:
+        """The envelope of an error."""
+        problem = problem_of(exc)
+        return self.refusal(f"{problem.code}: {problem.detail}")
 
 
 def _refuse_browsers(headers: Mapping[str, str]) -> None:

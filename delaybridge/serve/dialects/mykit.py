@@ -21,15 +21,13 @@ from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.ledger import first_ms, records_of, restored
 from delaybridge.serve.api.messages.shapes import may_live
 from delaybridge.serve.dialects.dialect import (
-    answers,
+    Dialect,
     content_of,
     destination_of,
     drop,
-    noted,
     put,
 )
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared import jobs
@@ -108,14 +106,10 @@ class FromTopic(msgspec.Struct):
     subtopic: str = ""
 
 
-def _refusal(text: str) -> MykitEnvelope:
-    return MykitEnvelope(False, None, 500, text)
+DIALECT = Dialect(lambda text: MykitEnvelope(False, None, 500, text))
 
 
-_answers = answers(_refusal)
-
-
-@_answers
+@DIALECT("POST /push", "Store a job", body=bytes)
 async def push(call: Call) -> MykitEnvelope:
     """Store a job: its id. One with the id given that still waits is replaced."""
     job = await decoded(call.body, MykitJob, call.site.most_dense)
@@ -181,14 +175,15 @@ def _own_ip() -> str:
         return "127.0.0.1"
 
 
-@_answers
+@DIALECT("GET /delete", scope=Scope.WRITE, query=NamedJob)
 async def delete(call: Call) -> MykitEnvelope:
     """Delete a job; also one that nobody knows."""
     await drop(call, call.query.one())
     return MykitEnvelope(True)
 
 
-@_answers
+@DIALECT("GET /reStoreJob", scope=Scope.WRITE, query=NamedJob)
+@DIALECT("GET /reStore/{id}", scope=Scope.WRITE, query=NamedJob)
 async def restore_one(call: Call) -> MykitEnvelope:
     """Bring a job back from the dead set, or by the ledger; one that waits is left as it is."""
     id = call.path.get("id") or call.query.one()
@@ -208,8 +203,7 @@ async def restore_one(call: Call) -> MykitEnvelope:
     return MykitEnvelope(True, message="it waits already")
 
 
-@_answers
-@noted
+@DIALECT("GET /reStore", scope=Scope.ADMIN, is_noted=True, query=Expired)
 async def restore(call: Call) -> MykitEnvelope:
     """Bring all jobs back, as a job of its own: its id.
 
@@ -229,8 +223,7 @@ async def restore(call: Call) -> MykitEnvelope:
     return await _begin(call, "restore", *parts)
 
 
-@_answers
-@noted
+@DIALECT("GET /clearAll", scope=Scope.ADMIN, is_noted=True, query=Confirmed)
 async def clear(call: Call) -> MykitEnvelope:
     """Cancel all jobs that wait, with a ledger also what Redis lacks; as a job: its id."""
     if call.query.confirm != call.site.settings.namespace:
@@ -262,20 +255,20 @@ def _ours(call: Call) -> str:
     return call.site.settings.serve.compat_destination.partition(":")[0]
 
 
-@_answers
+@DIALECT("GET /finish", scope=Scope.WRITE, query=NamedJob)
 async def finish(call: Call) -> MykitEnvelope:
     """Refused, as by the original."""
     raise Problem(501, "not_supported", "finish is not supported")
 
 
-@_answers
+@DIALECT("GET /get/topic", scope=Scope.WRITE, query=FromTopic)
 async def fetch(call: Call) -> Pop:
     """Fetch a job of a topic; waits for one, and gives null if there is none.
 
     It comes again after its ttl, by default 30 s, unless it is deleted: the original finishes none.
     """
     asked = call.query.topic, call.query.subtopic
-    return Pop(call, [asked], _WAIT_S, _fetched, _refusal, ttr=("ttl", 0.001))
+    return Pop(call, [asked], _WAIT_S, _fetched, DIALECT, ttr=("ttl", 0.001))
 
 
 def _fetched(found: ReceivedMessage | None) -> MykitEnvelope:
@@ -287,37 +280,3 @@ def _fetched(found: ReceivedMessage | None) -> MykitEnvelope:
     body = None if found.body is None else found.body.decode(errors="replace")
     extra = {"id": found.id, "body": body, "ttl": ttl}
     return MykitEnvelope(True, {**job, **extra, "status": _READY})
-
-
-_ADMIN, _WRITE = Scope.ADMIN, Scope.WRITE
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/push",
-        scope=_WRITE,
-        handler=push,
-        summary="Store a job",
-        body=bytes,
-        is_for_tenants=True,
-    ),  # fmt: skip
-    *(
-        Endpoint(
-            method="GET",
-            path=path,
-            scope=scope,
-            handler=handler,
-            summary="",
-            query=query,
-            is_for_tenants=True,
-        )
-        for path, scope, handler, query in (
-            ("/delete", _WRITE, delete, NamedJob),
-            ("/reStoreJob", _WRITE, restore_one, NamedJob),
-            ("/reStore/{id}", _WRITE, restore_one, NamedJob),
-            ("/reStore", _ADMIN, restore, Expired),
-            ("/clearAll", _ADMIN, clear, Confirmed),
-            ("/finish", _WRITE, finish, NamedJob),
-            ("/get/topic", _WRITE, fetch, FromTopic),
-        )
-    ),
-)

@@ -13,9 +13,8 @@ from starlette.types import Scope as Connection
 
 from delaybridge.errors import MessageError
 from delaybridge.message import PULL
-from delaybridge.serve.dialects.dialect import NO_PULL, destination_of
+from delaybridge.serve.dialects.dialect import NO_PULL, Dialect, destination_of
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.problems import problem_of
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.messages.pulling import ReceivedMessage
@@ -42,7 +41,7 @@ class Pop:
         topics: Sequence[str | tuple[str, str]],
         wait_s: float,
         shown: Callable[[ReceivedMessage | None], Any],
-        refusal: Callable[[str], Any],
+        dialect: Dialect,
         *,
         ttr: tuple[str, float] = ("ttr", 1.0),
     ) -> None:
@@ -63,7 +62,7 @@ class Pop:
         self._call, self._wait_s = call, wait_s
         self._own = Tenancy(call.tenant)
         self._topics = [place.removeprefix(f"{PULL}:") for place in dict.fromkeys(places)]
-        self._shown, self._refusal = shown, refusal
+        self._shown, self._dialect = shown, dialect
         self._header, self._unit_s = ttr
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
@@ -79,8 +78,7 @@ class Pop:
                 return
             content = self._shown(found)
         except Exception as exc:
-            problem = problem_of(exc)
-            content = self._refusal(f"{problem.code}: {problem.detail}")
+            content = self._dialect.refused(exc)
         text = msgspec.json.encode(content)
         headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -7,11 +7,9 @@ from typing import Any
 
 import msgspec
 
-from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
-from delaybridge.serve.dialects.dialect import answers, content_of, destination_of, drop, put
+from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop
-from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
@@ -38,8 +36,7 @@ class CommandEnvelope(msgspec.Struct):
     value: str = ""
 
 
-def _refusal(text: str) -> CommandEnvelope:
-    return CommandEnvelope(False, text)
+DIALECT = Dialect(lambda text: CommandEnvelope(False, text))
 
 
 def _popped(found: ReceivedMessage | None) -> CommandEnvelope:
@@ -48,14 +45,14 @@ def _popped(found: ReceivedMessage | None) -> CommandEnvelope:
     return CommandEnvelope(True, "", found.id, (found.body or b"").decode(errors="replace"))
 
 
-@answers(_refusal)
+@DIALECT("POST /", "Run a command", body=bytes)
 async def run(call: Call) -> CommandEnvelope | Pop:
     """Run a command. An `add` replaces a job with its id that still waits."""
     job = await decoded(call.body, YouzanCommand, call.site.most_dense)
     if job.command == "add":
         return await _add(call, job)
     if job.command == "pop":
-        return Pop(call, [job.topic], 0, _popped, _refusal)
+        return Pop(call, [job.topic], 0, _popped, DIALECT)
     if job.command in ("finish", "delete"):
         await drop(call, job.id)
         return CommandEnvelope(True, id=job.id)
@@ -74,11 +71,3 @@ async def _add(call: Call, job: YouzanCommand) -> CommandEnvelope:
     delay = timedelta(seconds=min(job.delay, 2**40))
     await put(call, place, content_of(job.body), job.id, delay=delay, headers=headers)
     return CommandEnvelope(True, id=job.id)
-
-
-ENDPOINTS = (
-    Endpoint(
-        method="POST", path="/", scope=Scope.WRITE, handler=run, summary="Run a command",
-        body=bytes, is_for_tenants=True,
-    ),
-)  # fmt: skip

@@ -12,7 +12,13 @@ from starlette.types import Receive, Scope, Send
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.server.serving import answering_within, api_of, console_snapshots, site_of
+from delaybridge.serve.server.serving import (
+    answering_within,
+    api_of,
+    console_snapshots,
+    dialect_endpoints,
+    site_of,
+)
 from delaybridge.serve.shared.application import App
 from delaybridge.serve.shared.site import Site
 from delaybridge.settings.settings import Settings
@@ -33,6 +39,7 @@ class MountedApp:
         if not (settings.serve.token_file or trusted):
             what = "whoever reaches your application could do everything: give serve.token_file, "
             raise ConfigError(f"serve.token_file: {what}or trusted=True if you check who asks")
+        dialect_endpoints(settings)  # ConfigError now, not at the first request
         self._given, self._settings = settings, answering_within(settings, _REDIS_S)
         self._opening = asyncio.Lock()
         self._open = contextlib.AsyncExitStack()

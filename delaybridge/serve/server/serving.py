@@ -6,8 +6,9 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import entry_points
 from ipaddress import ip_address
 from types import FrameType
 
@@ -19,7 +20,8 @@ from delaybridge.ledger import open_ledger
 from delaybridge.serve.access.access import Access
 from delaybridge.serve.console.screens.pages import NO_PAGE
 from delaybridge.serve.console.snapshot import Snapshots
-from delaybridge.serve.dialects.known import DIALECTS
+from delaybridge.serve.dialects.dialect import Dialect
+from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.transport import bounded, sweep
 from delaybridge.serve.server.capacity import capacity, open_files, within_open_files
 from delaybridge.serve.server.processes import serve_together
@@ -40,6 +42,7 @@ _BACKLOG = 2048
 _DRAIN_S = 20
 _KEEP_ALIVE_S = 60
 _REDIS_S, _PAGE_S = 1.8, 5.0
+_DIALECTS = "delaybridge.dialects"  # the group of entry points
 _OWN_NAMES = ("localhost", "127.0.0.1", "[::1]", "")  # "": HTTP/1.0
 
 
@@ -49,6 +52,7 @@ def serve(settings: Settings, prepare: Callable[[], None]) -> None:
     ConfigError: the port or the tokens cannot be used, or the ledger's tables.
     """
     Access(settings)
+    dialect_endpoints(settings)
     _check_ledger(settings)
     host = settings.serve.host
     settings = within_open_files(settings)
@@ -146,7 +150,20 @@ def site_of(
 
 def api_of(site: Site) -> App:
     """The application with all endpoints."""
-    return App(site, (*ENDPOINTS, *DIALECTS[site.settings.serve.compat]), NO_PAGE)
+    return App(site, (*ENDPOINTS, *dialect_endpoints(site.settings)), NO_PAGE)
+
+
+def dialect_endpoints(settings: Settings) -> Sequence[Endpoint]:
+    """Those of the dialect that serve.compat names; ConfigError if no package has it."""
+    name = settings.serve.compat
+    if not name:
+        return ()
+    entries = entry_points(group=_DIALECTS)
+    if name not in entries.names:
+        known = ", ".join(sorted(entries.names)) or "none: install delaybridge as a package"
+        raise ConfigError(f"serve.compat: {name!r} is not a dialect; known are {known}")
+    found: Dialect = entries[name].load()
+    return found.endpoints
 
 
 def answering_within(settings: Settings, redis_s: float) -> Settings:

@@ -14,7 +14,6 @@ from delaybridge.operate.terminal.invocation import Invocation
 
 _NEEDED = ("starlette", "uvicorn", "httptools", "jinja2")
 _SCOPES = ("read", "write", "admin")
-_DIALECTS = ("mykit", "youzan", "delay-queue")
 
 
 def has_web() -> bool:
@@ -35,8 +34,7 @@ def has_web() -> bool:
 @option("--read-only", "Change nothing, whatever a token allows.")
 @option(
     "--compat DIALECT",
-    f"Also speak the HTTP of another delay queue: {', '.join(_DIALECTS)}.",
-    type=click.Choice(_DIALECTS),
+    "Also speak the HTTP of another delay queue: mykit, youzan, delay-queue.",
 )
 @option(
     "--processes N",
