@@ -24,7 +24,9 @@ _ENTRY = "[delaybridge.dialects]\nother = other_dialect:DIALECT\n"
 def test_another_package_adds_a_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = tmp_path / "other_dialect-1.0.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: other-dialect\nVersion: 1.0\n")
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: other-dialect\nVersion: 1.0\n"
+    )
     (installed / "entry_points.txt").write_text(_ENTRY)
     (tmp_path / "other_dialect.py").write_text(_MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))

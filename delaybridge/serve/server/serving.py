@@ -16,6 +16,7 @@ import uvicorn
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
+from delaybridge.extensions import DIALECTS, is_known, load
 from delaybridge.ledger import open_ledger
 from delaybridge.serve.access.access import Access
 from delaybridge.serve.console.screens.pages import NO_PAGE
@@ -42,7 +43,6 @@ _BACKLOG = 2048
 _DRAIN_S = 20
 _KEEP_ALIVE_S = 60
 _REDIS_S, _PAGE_S = 1.8, 5.0
-_DIALECTS = "delaybridge.dialects"  # the group of entry points
 _OWN_NAMES = ("localhost", "127.0.0.1", "[::1]", "")  # "": HTTP/1.0
 
 
@@ -158,11 +158,11 @@ def dialect_endpoints(settings: Settings) -> Sequence[Endpoint]:
     name = settings.serve.compat
     if not name:
         return ()
-    entries = entry_points(group=_DIALECTS)
-    if name not in entries.names:
-        known = ", ".join(sorted(entries.names)) or "none: install delaybridge as a package"
+    if not is_known(DIALECTS, name):
+        names = sorted(entry_points(group=DIALECTS).names)
+        known = ", ".join(names) or "none: delaybridge runs here without being installed"
         raise ConfigError(f"serve.compat: {name!r} is not a dialect; known are {known}")
-    found: Dialect = entries[name].load()
+    found: Dialect = load(DIALECTS, name)
     return found.endpoints
 
 
