@@ -41,7 +41,7 @@ COMMANDS = {
     "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),
     "tail": ("cli.watching.tail", "Print the events of all workers as they happen."),
     "top": ("top", "Watch everything on one screen, with keys."),
-    "worker": ("cli.watching.fleet", "The running workers."),
+    "worker": ("cli.watching.fleet", "The running workers: list, drain, reconnect."),
     "bucket": ("cli.watching.fleet", "The buckets and who owns them."),
     "health": ("cli.watching.health", "Check that messages go out on time; exits with 0 or 1."),
     "alarm": (

@@ -179,7 +179,7 @@ class Showcase:
         self._screen.line(f" {self._screen.clock}  {counts}, {late} late")
 
     def verdict(self, consumer: Process) -> list[str]:
-        """Wait a little for what was due already; the faults, empty if there are none."""
+        """Wait a little for what was due already; the faults, if any."""
         by_ms = now_ms() - _QUIET_MS
         until_s = time.monotonic() + _END_MS / 1000
         while self._late(by_ms) and time.monotonic() < until_s:

@@ -48,7 +48,7 @@ class DemoStore(NamedTuple):
 def place_at(url: str | None) -> Iterator[DemoStore]:
     """The store at this URL, or a private one; what the demo stored there is removed at the end.
 
-    ConfigError or StoreError if there is none.
+    ConfigError or StoreError if it cannot be used.
     """
     if url is None:
         with private_redis() as (private, about):

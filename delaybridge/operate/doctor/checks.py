@@ -130,7 +130,7 @@ def _orphans(found: Stats) -> Iterator[Finding]:
     if mended := found.mended:
         age_ms = found.now_ms - repairs.summed(mended).at_ms
         level = FAIL if age_ms < history_alarm.FRESH_MS else WARN
-        yield Finding(level, STORE, repairs.told(mended), _CLEAR)
+        yield Finding(level, STORE, repairs.mended_text(mended), _CLEAR)
 
 
 def _unseen(found: Stats) -> Iterator[Finding]:

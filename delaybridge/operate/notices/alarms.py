@@ -26,13 +26,13 @@ class Losses(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In words; empty if there is none."""
-        parts = [history_alarm.told(self.setbacks), repairs.told(self.mended)]
+        """The alarm in words; empty if nothing was lost."""
+        parts = [history_alarm.told(self.setbacks), repairs.mended_text(self.mended)]
         return "; ".join(filter(None, parts))
 
     @property
     def data(self) -> dict[str, Any]:
-        """As JSON."""
+        """The alarm as JSON, with its numbers."""
         mended = {str(bucket): each._asdict() for bucket, each in self.mended.items()}
         kept = [each._asdict() for each in self.setbacks]
         return {"alarm": self.text or None, "setbacks": kept, "mended": mended}

@@ -30,8 +30,8 @@ _LISTS = (
 )
 
 
-def look(namespace: str) -> list[RedisCommand[Any]]:
-    """As `look`, for the namespace's record and its lists of processes; for `found`."""
+def commands(namespace: str) -> list[RedisCommand[Any]]:
+    """The commands whose replies `found` reads: one for the record, and one for each list."""
     return [
         registry.read_birth(namespace),
         *(plain(_OF_TYPE[kind], name_of(namespace)) for name_of, kind, _ in _LISTS),
@@ -39,7 +39,7 @@ def look(namespace: str) -> list[RedisCommand[Any]]:
 
 
 def found(namespace: str, replies: Sequence[Any]) -> list[Damage]:
-    """The damage that the replies to `look` show. Workers keep the leases they hold."""
+    """The damage that the replies to `commands` show. Workers keep the leases they hold."""
     birth, *lists = replies
     damage = [
         Damage(name, f"is not a {kind}", f"redis-cli DEL '{name}'", effect)

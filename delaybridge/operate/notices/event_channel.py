@@ -21,7 +21,7 @@ class Told(msgspec.Struct, omit_defaults=True):
 
 
 class Beat(msgspec.Struct, omit_defaults=True):
-    """A process' events of one second; none, unless somebody heard the beat before.
+    """A process' events of one second; empty, unless the beat before had a listener.
 
     number: of this beat; they are counted from 1 for each instance of a process. dropped: how many
     more lines there were.

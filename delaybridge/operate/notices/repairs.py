@@ -50,26 +50,26 @@ def read(namespace: str) -> Steps[dict[int, Orphans]]:
 
 
 def clear(namespace: str) -> Steps[bool]:
-    """Forget it; whether there was anything. What is held back stays so."""
+    """Forget what was mended; whether there was anything. Messages held back stay so."""
     buckets = yield from registry.buckets_of(namespace)
     gone = yield Each([plain("HDEL", b.key("marks"), *TOTALS, parse=int) for b in buckets])
     return any(each for each in gone if not isinstance(each, StoreError))
 
 
 def summed(found: Mapping[int, Orphans]) -> Orphans:
-    """Of all buckets."""
+    """The sums over all buckets."""
     columns = zip(*found.values(), strict=True)
     at_ms, *counts = columns if found else [(0,)] * len(Orphans._fields)
     return Orphans(max(at_ms), *map(sum, counts))
 
 
-def told(found: Mapping[int, Orphans]) -> str:
-    """In one sentence what was found; empty if nothing was."""
+def mended_text(found: Mapping[int, Orphans]) -> str:
+    """One sentence about what was mended; empty if nothing was."""
     return str(sentence(found)) if found else ""
 
 
 def sentence(found: Mapping[int, Orphans]) -> Sentence:
-    """The same of at least one bucket. found: bucket -> what was mended there."""
+    """The sentence about one bucket or more. found: bucket -> what was mended there."""
     counts = {name: f"{count:,}" for name, count in summed(found)._asdict().items()}
     told = {name: counts[name] for name in ("due", "dead", "parked", "bare", "other")}
     return Sentence(
@@ -81,7 +81,7 @@ def sentence(found: Mapping[int, Orphans]) -> Sentence:
 
 
 def held(found: Mapping[int, Orphans]) -> Sentence:
-    """Of at least one bucket with orphans that wait for the operator."""
+    """The sentence about the orphans that wait for the operator, of one bucket or more."""
     told = {"count": f"{summed(found).waiting:,}", "buckets": _numbers([*found])}
     return Sentence(
         "{count} messages of buckets {buckets} were found over an hour late and are held back", told

@@ -96,7 +96,7 @@ class Stats(NamedTuple):
 
     @property
     def ledger(self) -> LedgerDrift | None:
-        """How far ledger and Redis differed when they were compared last; None: there is none."""
+        """How far ledger and Redis differed when they were compared last; None: no ledger."""
         return announcements.drift_of(self.workers)
 
     @property
@@ -119,7 +119,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     buckets = yield from calls.open()
     parts = [part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))]
     parts += (registry.fleet(calls.namespace, ingests=ingests) for ingests in (False, True))
-    parts.append(damaged_lists.look(calls.namespace))
+    parts.append(damaged_lists.commands(calls.namespace))
     look = stored.first_look(calls.namespace)
     parts.append([look, *_kept(calls.namespace), calls.clock()])
     found = yield from grouped(parts)

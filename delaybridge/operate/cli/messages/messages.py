@@ -139,7 +139,7 @@ def dead_ls(call: Invocation, by_reason: bool, **query: Any) -> int:
 @grammar.key_option
 @pass_call
 def dead_show(call: Invocation, **given: Any) -> None:
-    """Show one dead message."""
+    """Show one dead message, with its body."""
     show_message(call, given, NOT_DEAD, delaybridge.State.DEAD)
 
 

@@ -25,7 +25,7 @@ _LOOK_AGAIN_S = 0.2
 
 @click.group(cls=Group)
 def worker() -> None:
-    """The running workers."""
+    """The running workers: list, drain, reconnect."""
 
 
 @worker.command("ls")

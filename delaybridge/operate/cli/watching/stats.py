@@ -273,7 +273,7 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     if found.held_back:
         yield "held back", f"{repairs.held(found.held_back)}; see: delaybridge doctor"
     if found.mended:
-        yield "mended", repairs.told(found.mended)
+        yield "mended", repairs.mended_text(found.mended)
     for one in [*found.all_damage[:1], *found.odd_rules[:1]]:
         yield "damaged", f"{one}; see: delaybridge doctor"
     late_ms = found.recurring_late_ms
