@@ -1,25 +1,38 @@
-"""Rooms: imports point down only, and each room imports only the libraries that are its own."""
+"""Rooms: imports point down only, the engine knows no annex, and each library has its rooms."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent.parent / "delaybridge"
-# From the lowest to the highest. A room is a folder, or a module right below the package.
-ROOMS = (
-    *("errors", "events", "times", "backoff", "message", "sql_connection"),
-    *("failpoints", "tracing", "recurring"),
-    *("amqp", "accept", "settings", "ledger", "store", "dedup", "metrics", "publish", "client"),
-    *("outbox", "intercept", "scan", "ingest", "worker", "doctor"),
-    *("web", "demo", "cli", "__main__"),
+import pytest
+
+from tests.rigs.rooms import (
+    ANNEXES,
+    ENGINE,
+    FACES,
+    GROUND,
+    LEVEL,
+    PACKAGE,
+    PORTS,
+    ROOMS,
+    room_of,
 )
-LEVEL = {room: level for level, room in enumerate(ROOMS)}
-LEVEL["demo"] = LEVEL["cli"]  # `demo` is one of the commands, and prints as they do
-STANDALONE = {"errors", "events", "times", "backoff", "message", "accept"}
+
+MOST_FILES = 20  # of a folder
+# An annex's types for mypy, in the port that finds it when it is called.
+TYPES_OF_ANNEXES = {"client/annexes.py"}
+# Imports against the order that are still to go, as (file, room).
+LEFT: set[tuple[str, str]] = {
+    ("ledger/work.py", "ledger/sql"),
+    ("store/namespace/rule_fields.py", "ledger/sql"),
+}
+STANDALONE = {"errors", "events", "times", "backoff", "message", "extensions", "accept"}
 STANDALONE_MAY_USE = {"msgspec", "uuid_utils"}
 CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}
 # In `store`, everything else is without I/O.
@@ -47,26 +60,33 @@ WITHOUT_IO = {
     "publish/rabbitmq/channel.py",
 }
 NO_IO = {"asyncio", "socket", "threading", *CLIENT_LIBRARIES}
-READ_ALL_SETTINGS = {"settings", "client", "worker", "doctor", "web", "demo", "cli"}
+READ_ALL_SETTINGS = {"settings", "client", "worker", *ANNEXES}
 TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def shown(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def home_of(path: Path) -> str:
+    return room_of(shown(path))
 
 
 def files_of(*rooms: str) -> list[Path]:
-    return [path for path in FILES if room_of(path) in rooms]
+    """The files of these rooms, and of the rooms in them."""
+    inside = tuple(f"{room}/" for room in rooms)
+    return [path for path in FILES if home_of(path) in rooms or shown(path).startswith(inside)]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text())))
+    return list(ast.walk(tree_of(path)))
 
 
 @cache
@@ -86,9 +106,10 @@ def libraries_of(path: Path) -> set[str]:
 
 
 def rooms_used_by(path: Path) -> set[str]:
-    names = [name.split(".") for name in imports_of(path)]
-    used = {name[1] for name in names if name[0] == "delaybridge" and len(name) > 1}
-    return used & LEVEL.keys()
+    """Also for types only, and on demand; `from delaybridge import Client` is the face."""
+    names = [name.partition(".") for name in imports_of(path)]
+    own = [rest for package, _, rest in names if package == "delaybridge"]
+    return {room_of(rest.replace(".", "/")) for rest in own} - {""}
 
 
 @cache
@@ -120,29 +141,71 @@ def wrong(
     return {shown(path): found for path in files if (found := set(check(path)))}
 
 
-def test_every_room_has_its_level() -> None:
-    assert {room_of(path) for path in FILES} <= LEVEL.keys(), "add it to ROOMS"
+def test_every_file_has_its_room() -> None:
+    assert [shown(path) for path in FILES if not home_of(path)] == [], "add it to rigs/rooms.py"
 
 
 def test_imports_point_down() -> None:
     def above(path: Path) -> set[str]:
-        return {used for used in rooms_used_by(path) if LEVEL[used] > LEVEL[room_of(path)]}
+        level = LEVEL[home_of(path)]
+        return {
+            used
+            for used in rooms_used_by(path)
+            if LEVEL[used] > level and (shown(path), used) not in LEFT
+        }
 
-    assert wrong(above) == {}
+    others = [path for path in FILES if shown(path) not in TYPES_OF_ANNEXES]
+    assert wrong(above, others) == {}
 
 
-def test_the_internals_page_shows_the_rooms_in_this_order() -> None:
-    page = (PACKAGE.parent / "docs" / "internals.md").read_text()
-    section = page.split("\n## The rooms\n")[1].split("\n## ")[0]
-    shown = "".join(line for line in section.splitlines() if line.startswith("    "))
-    found = [(shown.find(f" {room}{end}"), room) for room in ROOMS for end in ("/", ".py")]
-    order = [room for place, room in sorted(found) if place >= 0]
-    assert order == [room for room in ROOMS if not room.startswith("__")]
+def test_what_is_left_to_go_is_still_there() -> None:
+    found = {(shown(path), used) for path in FILES for used in rooms_used_by(path)}
+    assert LEFT - found == set()
+
+
+@pytest.mark.parametrize("name", sorted(TYPES_OF_ANNEXES))
+def test_a_port_imports_annexes_for_their_types_only(name: str) -> None:
+    tree = ast.parse((PACKAGE / name).read_text())
+    typing = [node for node in tree.body if isinstance(node, ast.If)]
+    inside = {id(each) for node in typing for each in ast.walk(node)}
+    found = [
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in inside
+    ]
+    rooms = {room_of(each.partition(".")[2].replace(".", "/")) for each in found}
+    assert rooms & {*ANNEXES} == set()
+
+
+def test_only_a_port_finds_an_annex_by_its_name() -> None:
+    """An `import_module` of a text is an import, too."""
+    rooms = "|".join(sorted({room.partition("/")[0] for room in ANNEXES}))
+    named = re.compile(rf"import_module\(\s*f?\"delaybridge\.(?:{rooms})\b")
+    engine = [path for path in files_of(*GROUND, *ENGINE) if shown(path) not in PORTS]
+    assert [shown(path) for path in engine if named.search(path.read_text())] == []
+
+
+def test_the_engine_needs_no_extra() -> None:
+    """Its libraries come with the base package, but for two that it does without."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    base = {re.split(r"[\[<>=]", each)[0].replace("-", "_") for each in project["dependencies"]}
+    allowed = {*sys.stdlib_module_names, *base, "delaybridge", "hiredis", "pydantic_core"}
+    optional = {"opentelemetry", "uvloop"}
+    engine = files_of(*GROUND, *ENGINE)
+    assert wrong(lambda path: libraries_of(path) - allowed - optional, engine) == {}
+
+
+def test_a_folder_has_few_files() -> None:
+    folders = [path for path in (PACKAGE, *PACKAGE.rglob("*")) if path.is_dir()]
+    counts = {str(each.relative_to(PACKAGE)): len([*each.glob("*.py")]) for each in folders}
+    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
 
 
 def test_each_room_has_a_sign() -> None:
-    signs = [p / "__init__.py" for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"]
-    assert [shown(p) for p in signs if not ast.get_docstring(ast.parse(p.read_text()))] == []
+    folders = [room for room in ROOMS if (PACKAGE / room).is_dir()]
+    signs = [PACKAGE / room / "__init__.py" for room in folders]
+    missing = [shown(p) for p in signs if not p.exists() or not ast.get_docstring(tree_of(p))]
+    assert missing == []
 
 
 def test_the_lowest_rooms_stand_alone() -> None:
@@ -165,7 +228,7 @@ def test_modules_that_read_and_decide_are_without_io() -> None:
 
 
 def test_only_processes_and_clients_get_all_settings() -> None:
-    others = [path for path in FILES if room_of(path) not in READ_ALL_SETTINGS]
+    others = [path for path in FILES if home_of(path) not in {*READ_ALL_SETTINGS, *FACES}]
     all_settings = {"delaybridge.settings.settings.Settings"}
     assert wrong(lambda path: all_settings & set(imports_of(path)), others) == {}
 
@@ -191,11 +254,7 @@ def test_private_names_are_used_by_their_own_file_only() -> None:
 
 
 def test_a_broker_is_imported_on_demand_only() -> None:
-    brokers = {path.name for path in (PACKAGE / "publish").iterdir() if path.is_dir()} | {"memory"}
-    on_demand = {"publish", "ingest", "demo"}
-
-    def named(path: Path) -> set[str]:
-        publishers = (n for n in imports_of(path) if n.startswith("delaybridge.publish."))
-        return {name.split(".")[2] for name in publishers} & brokers
-
-    assert wrong(named, [path for path in FILES if room_of(path) not in on_demand]) == {}
+    brokers = {room for room in ROOMS if room.startswith(("publish/", "publishers/"))}
+    on_demand = files_of("publish", "publishers", "ingest", "operate/demo")
+    others = [path for path in FILES if path not in on_demand]
+    assert wrong(lambda path: rooms_used_by(path) & brokers, others) == {}

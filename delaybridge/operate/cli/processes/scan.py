@@ -181,7 +181,7 @@ def rabbitmq(
 def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[str, ...]]) -> None:
     """Replace delay exchanges of an earlier form."""
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
-    from delaybridge.ingest.converter import convert
+    from delaybridge.ingest.rabbitmq.converter import convert
     from delaybridge.operate.terminal.logs import configure
     from delaybridge.settings.routes import parse_routes
     from delaybridge.settings.urls import kinds_of
