@@ -16,8 +16,10 @@ from delaybridge.serve.dialects.dialect import Dialect
 DIALECT = Dialect(lambda text: {"error": text})
 
 @DIALECT("POST /put", "Store a job", body=bytes)
-async def put(call): ...
+async def put(call):
+    return {"ok": True}
 """
+_METADATA = "Metadata-Version: 2.1\nName: other-dialect\nVersion: 1.0\n"
 _ENTRY = "[delaybridge.dialects]\nother = other_dialect:DIALECT\n"
 
 

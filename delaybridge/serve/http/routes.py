@@ -37,13 +37,12 @@ class Routes:
         default what the handler returns. fails: statuses of problems that clients should expect.
         """
         method, _, path = request.partition(" ")
-        fields.setdefault("scope", Scope.READ if method == "GET" else Scope.WRITE)
+        made = {"scope": Scope.READ if method == "GET" else Scope.WRITE, **self._common, **fields}
 
         def add(handler: F) -> F:
-            if "answers" not in fields:
+            if "answers" not in made:
                 kind = answer or inspect.get_annotations(handler, eval_str=True)["return"]
-                fields["answers"] = {200: kind} | dict.fromkeys(fails)
-            made = {**self._common, **fields}
+                made["answers"] = {200: kind} | dict.fromkeys(fails)
             endpoint = Endpoint(method=method, path=path, handler=handler, summary=summary, **made)
             self.endpoints.append(endpoint)
             return handler
