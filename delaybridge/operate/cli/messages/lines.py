@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
 import delaybridge
-from delaybridge.operate.cli.messages.schedule import (
+from delaybridge.operate.cli.messages.scheduling import (
     described,
     stdin_bytes,
     too_large,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge.operate.cli.messages.schedule import stdin_bytes
+from delaybridge.operate.cli.messages.scheduling import stdin_bytes
 from delaybridge.operate.terminal.failure import Exit, Failure, refused
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation

@@ -11,12 +11,8 @@ import click
 
 import delaybridge
 from delaybridge.errors import shown
-from delaybridge.operate.cli.messages.schedule import (
-    described,
-    message_fields,
-    stdin_body,
-)
-from delaybridge.operate.cli.messages.schedule import warn_without_workers as warn
+from delaybridge.operate.cli.messages.scheduling import described, message_fields, stdin_body
+from delaybridge.operate.cli.messages.scheduling import warn_without_workers as warn
 from delaybridge.operate.terminal import grammar
 from delaybridge.operate.terminal.failure import Exit, Failure
 from delaybridge.operate.terminal.grammar import Group, option, options, pass_call
