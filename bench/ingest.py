@@ -32,7 +32,7 @@ from delaybridge import Client, Message
 from delaybridge.amqp.connection import open_connection
 from delaybridge.ingest.rabbitmq.connection import Deliveries, IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import declarations
-from delaybridge.settings.routes import SUFFIX, Route
+from delaybridge.ingest.routes import SUFFIX, Route
 from delaybridge.store.protocol.verbs import new_stamp
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.sources import Running

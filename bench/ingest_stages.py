@@ -26,9 +26,9 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.messages import MessageReader
 from delaybridge.ingest.reach import AllowList
+from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Limits
-from delaybridge.settings.routes import Route
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import request
 

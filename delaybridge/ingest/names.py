@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from delaybridge.accept.accept import check_id
 from delaybridge.errors import MessageError
+from delaybridge.ingest.globs import fits
 from delaybridge.message import Limits, id_in_store
-from delaybridge.settings.globs import fits
 
 
 class Names:

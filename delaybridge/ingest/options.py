@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from delaybridge.ingest.names import Names, tenant_of
 from delaybridge.ingest.reach import AllowList, reach_of
+from delaybridge.ingest.routes import Route
 from delaybridge.publish import PublishOptions
-from delaybridge.settings.routes import Route
 from delaybridge.settings.sections import IngestSettings
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from delaybridge.errors import ConfigError
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 
 
 class SourceTaken(ConfigError):

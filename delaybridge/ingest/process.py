@@ -19,10 +19,10 @@ from delaybridge.errors import ConfigError, StoreError, StoreUnavailable, StoreW
 from delaybridge.events import FleetDamaged, IngestFailed, StoreSilent
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.options import IngestOptions
+from delaybridge.ingest.routes import Route, parse_routes
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.publish import PublishOptions
 from delaybridge.scan.leases.fleet import NameTaken
-from delaybridge.settings.routes import Route, parse_routes
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
 from delaybridge.store.calls import Calls

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from delaybridge.errors import MessageError
+from delaybridge.ingest.globs import fits
+from delaybridge.ingest.routes import Route
 from delaybridge.message import Destination
-from delaybridge.settings.globs import fits
-from delaybridge.settings.routes import Route
 
 _ANY = "*"
 _MAGIC = re.compile(r"([!-/:-@\[-`{-~])")  # these may be special in a Lua pattern

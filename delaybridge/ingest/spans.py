@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 from delaybridge.tracing import Headers, active, carried, error_type, parts
 
 T = TypeVar("T")

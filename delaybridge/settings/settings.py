@@ -205,7 +205,7 @@ class Settings(Section, BaseSettings):
                 f"metrics.host: {self.metrics.host}: whoever reaches port {self.metrics.port} "
                 "reads the metrics without a password; keep it within your network"
             )
-        found += relations.idle_tenant_rules(self)
+        found += relations.cautions(self)
         secret_files = {self._sources.get(path) for path, url in urls if has_secret(url)}
         for file in sorted(filter(None, secret_files)):
             if _others_may_read(file):

@@ -109,7 +109,8 @@ def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _networks(value: tuple[str, ...]) -> tuple[str, ...]:
+@AfterValidator
+def networks(value: tuple[str, ...]) -> tuple[str, ...]:
     try:
         for text in value:
             ip_network(text)
@@ -134,7 +135,8 @@ def _is_item(value: object) -> bool:
     return not value.startswith(_WRITTEN) or _ADDRESS.fullmatch(value) is not None
 
 
-def _switch(value: object) -> bool:
+@BeforeValidator
+def switch(value: object) -> bool:
     if is_word(value):
         value = {"true": True, "false": False}.get(value.lower())
     if not isinstance(value, bool):
@@ -142,7 +144,8 @@ def _switch(value: object) -> bool:
     return value
 
 
-def _delay(value: object) -> int:
+@BeforeValidator
+def delay(value: object) -> int:
     try:
         delay_ms = times.delay_ms(value if is_word(value) else "")
     except MessageError:
@@ -152,35 +155,30 @@ def _delay(value: object) -> int:
     return delay_ms
 
 
-def _namespace(value: object) -> str:
+@BeforeValidator
+def namespace(value: object) -> str:
     if not is_word(value) or not is_namespace(value):
         raise ValueError(NAMESPACE_FORM)
     return value
 
 
-def _buckets(value: object) -> int:
+@BeforeValidator
+def buckets(value: object) -> int:
     count = _integer(value)
     if count is None or not is_bucket_count(count):
         raise ValueError(BUCKETS_FORM)
     return count
 
 
-def _durability(value: object) -> str:
+@BeforeValidator
+def durability(value: object) -> str:
     if not is_word(value) or read_durability(value) is None:
         raise ValueError(DURABILITY_FORM)
     return value
 
 
-def _each_once(value: tuple[str, ...]) -> tuple[str, ...]:
+@AfterValidator
+def each_once(value: tuple[str, ...]) -> tuple[str, ...]:
     if len({*value}) < len(value):
         raise ValueError("each once")
     return value
-
-
-networks = AfterValidator(_networks)
-switch = BeforeValidator(_switch)
-each_once = AfterValidator(_each_once)
-delay = BeforeValidator(_delay)
-namespace = BeforeValidator(_namespace)
-buckets = BeforeValidator(_buckets)
-durability = BeforeValidator(_durability)

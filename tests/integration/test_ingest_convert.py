@@ -12,9 +12,9 @@ from delaybridge.amqp.connection import close_connection, open_connection
 from delaybridge.ingest.rabbitmq import conversion
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import unbind
+from delaybridge.ingest.routes import Route
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.publisher import parameters_of
-from delaybridge.settings.routes import Route
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_conversion import Convert, converter, earlier

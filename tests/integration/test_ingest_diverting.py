@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from delaybridge.accept.instructions import INSTRUCTIONS
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.ingest.rabbitmq import intake, topology
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 from tests.rigs.ingest import Entrance, MakeEntrance
 from tests.rigs.ingest_rabbitmq import HOUR_MS, AsBytes, Exchanges, described, reading, source
 

@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from delaybridge import AsyncClient
 from delaybridge.ingest.rabbitmq import topology
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import Process
 from tests.rigs.ingest import Entrance, MakeEntrance

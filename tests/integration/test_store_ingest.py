@@ -8,6 +8,7 @@ import pytest
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.reach import reach_of
+from delaybridge.ingest.routes import Route
 from delaybridge.message import (
     Answer,
     ConflictPolicy,
@@ -17,7 +18,6 @@ from delaybridge.message import (
     encode_record,
 )
 from delaybridge.recurring.stored import fence
-from delaybridge.settings.routes import Route
 from delaybridge.store.protocol.verbs import SourceOffsets
 from tests.rigs.bucket import World
 

@@ -13,7 +13,7 @@ MUTANTS = [
     ),
     Mutant(
         "ingest: a destination of another kind is accepted in the settings",
-        "delaybridge/settings/relations.py",
+        "delaybridge/ingest/checks.py",
         "elif read and meant and meant.isdisjoint(read)", "elif False",
         "every message for it is quarantined, though config check says ok",
         "tests/unit/test_settings_refused.py",

@@ -8,8 +8,8 @@ from typing import Any
 from delaybridge.amqp.encoding import HEADERS_FLAG, encode_properties, encode_table
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
 from delaybridge.ingest.reach import AllowList
+from delaybridge.ingest.routes import Route
 from delaybridge.message import Limits, Record, decode_record
-from delaybridge.settings.routes import Route
 
 KINDS = {"rabbitmq": "rabbitmq", "eu": "rabbitmq", "kafka": "kafka"}
 ROUTE = Route("rabbitmq", "rabbitmq", "x.delay", "x")

@@ -7,8 +7,8 @@ from typing import Any
 from delaybridge.ingest.entries import Entry, Quarantine, Schedule
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.reach import AllowList
+from delaybridge.ingest.routes import Route
 from delaybridge.message import Limits, Record, decode_record
-from delaybridge.settings.routes import Route
 
 TOPIC_ID = "kA3m3VfLTGCVLLSREXUSRQ"
 KINDS = {"kafka": "kafka", "rabbitmq": "rabbitmq", "other": "kafka"}

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from delaybridge.errors import StoreError
 from delaybridge.ingest.rabbitmq import remedies
+from delaybridge.ingest.routes import Route
 from delaybridge.message import State
 from delaybridge.operate.cli.messages import stored as stored_page
 from delaybridge.operate.terminal import layout, output, streams
@@ -18,7 +19,6 @@ from delaybridge.operate.terminal.failure import Failure, failure_of
 from delaybridge.operate.terminal.grammar import cursor_of
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.logs import log_text
-from delaybridge.settings.routes import Route
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.times import in_time
 

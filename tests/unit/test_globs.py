@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from delaybridge.settings.globs import fits
+from delaybridge.ingest.globs import fits
 from tests.rigs.cost import is_linear
 
 TEXTS = st.text(st.sampled_from("ab[?]!."), max_size=8)

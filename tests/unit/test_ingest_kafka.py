@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from delaybridge.ingest.entries import Change, Quarantine
 from delaybridge.ingest.kafka.group import member_settings
 from delaybridge.ingest.kafka.offsets import skips
+from delaybridge.ingest.routes import Route
 from delaybridge.message import MessagePlan, OnConflict, Record, decode_record, rank_of
-from delaybridge.settings.routes import Route
 from tests.rigs.raw_records import (
     DELAY,
     DUE,

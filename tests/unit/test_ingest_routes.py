@@ -8,8 +8,8 @@ import pytest
 
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.ingest.reach import AllowList
+from delaybridge.ingest.routes import Route, parse_route, parse_routes, topics_pattern
 from delaybridge.message import Destination
-from delaybridge.settings.routes import Route, parse_route, parse_routes, topics_pattern
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 TWO = {"eu": "rabbitmq", "us": "rabbitmq", "log": "kafka"}

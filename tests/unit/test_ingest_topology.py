@@ -9,7 +9,7 @@ from delaybridge.ingest.rabbitmq.topology import (
     _steps,
     declarations,
 )
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 
 
 def test_the_binding_names_each_header_that_ingest_reads() -> None:

@@ -18,9 +18,9 @@ from delaybridge.ingest.rabbitmq import management, remedies
 from delaybridge.ingest.rabbitmq.management import Management, ManagementError
 from delaybridge.ingest.rabbitmq.topology import BOUND_HEADERS, binding_arguments
 from delaybridge.ingest.rabbitmq.watch import _survey, seen_by, surveyed
+from delaybridge.ingest.routes import Route, parse_route
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.publisher import parameters_of
-from delaybridge.settings.routes import Route, parse_route
 from delaybridge.settings.settings import Settings
 from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK

@@ -23,6 +23,7 @@ from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.reach import AllowList
+from delaybridge.ingest.routes import Route
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -35,7 +36,6 @@ from delaybridge.message import (
     encode_record,
     planned,
 )
-from delaybridge.settings.routes import Route
 from delaybridge.times import epoch_ms
 
 ETF1_EPOCH = "scheduler-epoch"

@@ -8,7 +8,7 @@ from delaybridge.events import Emit, IngestFailed, SourceUnguarded
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.kafka.subscription import ELSEWHERE
 from delaybridge.ingest.owner import Owner
-from delaybridge.settings.routes import SUFFIX, Route, topics_pattern
+from delaybridge.ingest.routes import SUFFIX, Route, topics_pattern
 
 CLUSTER = "kafka"  # the place for trouble that concerns no topic
 

@@ -36,8 +36,8 @@ from delaybridge.ingest.rabbitmq.topology import (
     lock,
     take_steps,
 )
+from delaybridge.ingest.routes import Route
 from delaybridge.publish import Publisher
-from delaybridge.settings.routes import Route
 
 _T = TypeVar("_T")
 _AGAIN_S, _TRIES = 0.05, 60

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from delaybridge.ingest.process import Ingester
 from delaybridge.ingest.rabbitmq.conversion import Converted
 from delaybridge.ingest.rabbitmq.ingest import connected
+from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import EntryStore
-from delaybridge.settings.routes import Route
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.open_namespace import open_namespace
 from delaybridge.worker.service import Identity

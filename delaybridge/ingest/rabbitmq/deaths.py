@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from delaybridge.amqp.decoding import cut, decode_table, entries, with_expiration
 from delaybridge.amqp.encoding import encode_table
+from delaybridge.ingest.routes import Route
 from delaybridge.message import ContentHeader
-from delaybridge.settings.routes import Route
 
 _DEATHS = b"x-death"
 _LAST = b"x-last-death-"

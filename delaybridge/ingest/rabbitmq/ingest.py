@@ -32,12 +32,12 @@ from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.messages import MessageReader
 from delaybridge.ingest.rabbitmq.topology import messages_waiting, text_of
 from delaybridge.ingest.rabbitmq.watch import watch
+from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Publisher, connect
 from delaybridge.publish.link import STABLE_S
 from delaybridge.publish.rabbitmq.publisher import parameters_of
-from delaybridge.settings.routes import Route
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0  # before a connection or a channel is opened again
 _GOODBYE_S = 1.0

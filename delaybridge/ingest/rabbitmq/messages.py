@@ -32,6 +32,7 @@ from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms
 from delaybridge.ingest.reach import AllowList
+from delaybridge.ingest.routes import Route
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
@@ -44,7 +45,6 @@ from delaybridge.message import (
     new_id,
     planned,
 )
-from delaybridge.settings.routes import Route
 
 _log = logging.getLogger("delaybridge")
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from delaybridge.ingest.rabbitmq.deaths import expired
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 
 RUN = "; run: "  # between a fault and its command
 _WINS = "1000000"  # of several policies that match, the one of the highest priority applies

@@ -20,7 +20,7 @@ from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
-from delaybridge.settings.routes import Route
+from delaybridge.ingest.routes import Route
 
 BOUND_HEADERS = (
     "delaybridge-at-most-once",

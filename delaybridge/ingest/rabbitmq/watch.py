@@ -33,8 +33,8 @@ from delaybridge.ingest.rabbitmq.topology import (
     holding_exchange,
     unbind,
 )
+from delaybridge.ingest.routes import Route
 from delaybridge.publish.rabbitmq.publisher import parameters_of
-from delaybridge.settings.routes import Route
 
 EVERY_S = 10.0
 _ANSWER_S = 5.0

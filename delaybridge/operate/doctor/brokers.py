@@ -10,8 +10,8 @@ from delaybridge import errors
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 
 if TYPE_CHECKING:
+    from delaybridge.ingest.routes import Route
     from delaybridge.operate.notices.announcements import SourceInfo
-    from delaybridge.settings.routes import Route
     from delaybridge.settings.settings import Settings
 
 CONNECT_TIMEOUT_S = 10.0
@@ -102,7 +102,7 @@ def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator
 
 def _exchange_routes(settings: Settings, announced: list[SourceInfo]) -> list[Route]:
     """The delay exchanges that the settings name, and those that are read at their brokers."""
-    from delaybridge.settings.routes import Route, parse_routes
+    from delaybridge.ingest.routes import Route, parse_routes
     from delaybridge.settings.urls import kinds_of
 
     kinds = kinds_of(settings.brokers)
