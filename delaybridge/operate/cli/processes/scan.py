@@ -25,8 +25,8 @@ from delaybridge.operate.terminal.invocation import Invocation
 
 if TYPE_CHECKING:
     from delaybridge.ingest.rabbitmq.conversion import Converted
-    from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
     from delaybridge.ingest.routes import Route
+    from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
     from delaybridge.settings.settings import Settings
 
 _NO_TOPICS = "names no delay topic"
@@ -182,8 +182,8 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     """Replace delay exchanges of an earlier form."""
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
     from delaybridge.ingest.rabbitmq.converter import convert
-    from delaybridge.operate.terminal.logs import configure
     from delaybridge.ingest.routes import parse_routes
+    from delaybridge.operate.terminal.logs import configure
     from delaybridge.settings.urls import kinds_of
 
     kinds = kinds_of(settings.brokers)
@@ -253,8 +253,8 @@ def _ingest(
 def _unnamed(settings: Settings) -> str:
     """What to do if no delay topic is named. Asks for those that an earlier version would read."""
     from delaybridge.ingest.kafka.topics import topics_of
-    from delaybridge.publish import PublishOptions
     from delaybridge.ingest.routes import SUFFIX
+    from delaybridge.publish import PublishOptions
     from delaybridge.settings.urls import kinds_of
 
     options = PublishOptions.of(settings.publish, settings.http)
