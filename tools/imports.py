@@ -1,4 +1,4 @@
-"""Which room imports which: read from the source of the package."""
+"""Which room imports which, read from the source of the package."""
 
 from __future__ import annotations
 
@@ -7,31 +7,20 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "delaybridge"
-# The engine's rooms of which the parts are shown; a module beside them belongs to the room itself.
-_SPLIT = ("store", "scan", "publish")
-_LOWEST = "message"  # with the other modules that every room may use
-_BARE = ("__init__", "__main__", "web")  # public names of other rooms
-_PORT = "client/annexes.py"  # finds an annex when it is called; it imports types of annexes only
+from tests.rigs.rooms import ANNEXES, ENGINE, FACES, GROUND, PACKAGE, PORTS, room_of
+
+# These are drawn as one room each, and so are the modules that every room may use.
+_WHOLE = ("ingest", "ledger", "publishers", "serve")
+_GROUND = "message"
 
 
-def room_of(path: Path) -> str:
-    """The room of a file: its folder, or one of its folder's parts."""
-    folder, *rest = path.relative_to(PACKAGE).parts
-    if not rest:
-        return _LOWEST
-    return f"{folder}/{rest[0]}" if folder in _SPLIT and len(rest) > 1 else folder
+def _drawn(room: str) -> str:
+    first = room.partition("/")[0]
+    return _GROUND if room in GROUND else first if first in _WHOLE else room
 
 
-@cache
-def rooms() -> dict[str, str]:
-    """Each room with its purpose, the first sentence of its docstring."""
-    found = {_LOWEST: "One message in its three forms; times, errors, events."}
-    for sign in sorted(PACKAGE.rglob("__init__.py")):
-        if sign.parent != PACKAGE and (room := room_of(sign)) not in found:
-            about = ast.get_docstring(ast.parse(sign.read_text())) or ""
-            found[room] = about.split("\n\n")[0].replace("\n", " ")
-    return found
+ENGINE_ROOMS = list(dict.fromkeys(map(_drawn, (_GROUND, *ENGINE))))
+ANNEX_ROOMS = list(dict.fromkeys(map(_drawn, ANNEXES)))
 
 
 @cache
@@ -39,13 +28,22 @@ def imports() -> frozenset[tuple[str, str]]:
     """Pairs of rooms of which the first imports the second, also if only for types."""
     found = set()
     for path in PACKAGE.rglob("*.py"):
-        is_bare = path.parent == PACKAGE and path.stem in _BARE
-        if not is_bare and path.relative_to(PACKAGE) != Path(_PORT):
-            found |= {(room_of(path), room_of(used)) for used in _used_by(path)}
-    return frozenset((upper, lower) for upper, lower in found if upper != lower)
+        name = str(path.relative_to(PACKAGE))
+        if name not in PORTS and room_of(name) not in FACES:
+            used = (room_of(each) for each in _used_by(path))
+            found |= {(_drawn(room_of(name)), _drawn(each)) for each in used if each}
+    known = {*ENGINE_ROOMS, *ANNEX_ROOMS}
+    return frozenset(pair for pair in found if pair[0] != pair[1] and known.issuperset(pair))
 
 
-def _used_by(path: Path) -> Iterator[Path]:
+def rooms() -> list[str]:
+    """The rooms that have imports or importers, from the lowest to the highest."""
+    used = {room for pair in imports() for room in pair}
+    return [room for room in (*ENGINE_ROOMS, *ANNEX_ROOMS) if room in used]
+
+
+def _used_by(path: Path) -> Iterator[str]:
+    """The modules of the package that a file imports, as `store/calls/Calls`."""
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -53,16 +51,6 @@ def _used_by(path: Path) -> Iterator[Path]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            first, *parts = name.split(".")
-            if first == "delaybridge" and (used := _file(parts)) is not None:
-                yield used
-
-
-def _file(parts: list[str]) -> Path | None:
-    """The module of a dotted name, which may end with the name of something in it."""
-    for count in range(len(parts), 0, -1):
-        path = PACKAGE.joinpath(*parts[:count])
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
-            if file.is_file():
-                return file
-    return None
+            package, _, rest = name.partition(".")
+            if package == PACKAGE.name:
+                yield rest.replace(".", "/")

@@ -11,22 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
-from tools.imports import imports, rooms
+from tools.imports import ANNEX_ROOMS, imports, rooms
 from tools.picture import Box, picture, text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "rooms.svg"
-# From the lowest to the highest, as tests/unit/test_layers.py holds them.
-ENGINE = (
-    *("message", "amqp", "accept", "settings"),
-    *("store/protocol", "store/redis", "store/namespace", "store/messages", "store/fleet", "store"),
-    *("client", "publish", "publish/rabbitmq", "publish/kafka"),
-    *("scan/leases", "scan/lanes", "scan/wheel", "scan", "worker"),
-)
-ANNEXES = (
-    *("ledger", "recurring", "publishers", "dedup", "outbox", "intercept", "ingest"),
-    *("operate", "serve"),
-)
-_ROW, _WIDTH, _MARGIN = 52, 900, 80
+_ROW, _WIDTH, _MARGIN = 52, 900, 90
 _BOX_HEIGHT, _LETTER, _BEND = 30, 8, 9.0
 Arrows = dict[str, set[str]]
 
@@ -44,7 +33,7 @@ def drawn() -> str:
     def y_of(level: float) -> float:
         return bottom - level * _ROW
 
-    first = min(levels[room] for room in ANNEXES)
+    first = min(levels[room] for room in levels if room in ANNEX_ROOMS)
     border = (y_of(first) + y_of(first - 1)) / 2
     parts = [
         f'<rect width="{width:g}" height="{border:g}" fill="#fff8e6" style="stroke: none"/>',
@@ -53,7 +42,7 @@ def drawn() -> str:
         *(_line([(at[n], y_of(_level(n, levels))) for n in way]) for way in ways),
     ]
     for room in levels:
-        fill = "#ffe7b3" if room in ANNEXES else "#ddf4ff"
+        fill = "#ffe7b3" if room in ANNEX_ROOMS else "#ddf4ff"
         place = at[room], y_of(levels[room]), len(room) * _LETTER + 16
         parts.append(Box(room, *place, _BOX_HEIGHT, fill).drawn())
     return picture(width, height, "The rooms and what they import", parts)
@@ -61,8 +50,8 @@ def drawn() -> str:
 
 def _downward() -> Arrows:
     """What each room imports of the lower ones."""
-    order = {room: place for place, room in enumerate((*ENGINE, *ANNEXES))}
-    found: Arrows = {room: set() for room in sorted(rooms(), key=order.__getitem__)}
+    order = {room: place for place, room in enumerate(rooms())}
+    found: Arrows = {room: set() for room in order}
     for upper, lower in imports():
         if order[lower] < order[upper]:
             found[upper].add(lower)
@@ -95,9 +84,9 @@ def _levels(arrows: Arrows) -> dict[str, int]:
             levels[room] = 1 + max(map(level, arrows[room]), default=-1)
         return levels[room]
 
-    top = max(level(room) for room in arrows if room not in ANNEXES)
-    levels = {room: number for room, number in levels.items() if room not in ANNEXES}
-    for room in ANNEXES:
+    top = max(level(room) for room in arrows if room not in ANNEX_ROOMS)
+    levels = {room: number for room, number in levels.items() if room not in ANNEX_ROOMS}
+    for room in (each for each in arrows if each in ANNEX_ROOMS):
         level(room)
         levels[room] = max(levels[room], top + 1)
     return levels
