@@ -1,7 +1,8 @@
 """The heart: claims due messages, fires them at their instant, publishes and settles them.
 
-Start with `Scanner.scan` in `scanner.py`, the table of contents. Its steps are `wheel/claiming`,
-`wheel/firing`, `wheel/publishing` and `leases/settling`. Everything runs on one event loop.
+Start with `Scanner.scan` in `scanner.py`, the table of contents. Its steps are `Claiming`
+(`wheel/claiming.py`), `Firing` and `Publishing` (`wheel/firing.py`) and `Settling`
+(`leases/bucket_calls.py`). Everything runs on one event loop.
 
 The rooms in order; each imports those before it only, also for types: `leases` (buckets, sessions,
 and all calls to the store), `lanes` (where a copy goes, what stands in its way, how it ends, and

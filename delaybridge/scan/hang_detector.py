@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from delaybridge.events import Emit, Stuck
-from delaybridge.scan.lanes.copy import Copy
-from delaybridge.scan.lanes.window import Window
+from delaybridge.scan.lanes.lane import Copy, Window
 from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.wheel.wheel import WaitingCopies
 

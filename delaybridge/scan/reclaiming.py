@@ -9,9 +9,8 @@ from typing import Any
 from delaybridge.events import Emit, LeaseAcquired
 from delaybridge.message import State
 from delaybridge.scan.lanes.lanes import Lanes
-from delaybridge.scan.leases.bucket_calls import BucketCalls
+from delaybridge.scan.leases.bucket_calls import BucketCalls, LedgerSide
 from delaybridge.scan.leases.session import Session
-from delaybridge.scan.leases.settling import LedgerSide
 from delaybridge.scan.mending import Mending, Retake
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.namespace import orphans
@@ -64,7 +63,10 @@ class EarlierSessions:
 
 
 class Reclaiming:
-    """Reclaims everything for a new session before it claims."""
+    """Reclaims everything for a new session before it claims.
+
+    begun: new sessions since the last pass.
+    """
 
     def __init__(
         self,
@@ -79,17 +81,16 @@ class Reclaiming:
         self._lanes, self._mending = lanes, mending
         self._calls, self._emit = calls, emit
         self._retake, self._ledger = retake, ledger
-        self._begun: list[Session] = []
+        self.begun: list[Session] = []
 
     def add(self, session: Session) -> None:
         """Reclaim for this new session at the next pass."""
-        self._begun.append(session)
+        self.begun.append(session)
 
     def start(self) -> None:
         """Reclaim for all new sessions together, so that the first claim asks all of them."""
-        if self._begun:
-            begun, self._begun = self._begun, []
-            self._calls.start(self._reclaim(begun))
+        begun, self.begun = self.begun, []
+        self._calls.start(self._reclaim(begun))
 
     async def _reclaim(self, sessions: Sequence[Session]) -> None:
         left = [EarlierSessions(session) for session in sessions]

@@ -20,20 +20,23 @@ from delaybridge.events import ClockStepped, Emit
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
 from delaybridge.scan.hang_detector import HangDetector
-from delaybridge.scan.lanes.allowances import Allow, Allowances
+from delaybridge.scan.lanes.admission import Allow, Allowances
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.returning import Paging
 from delaybridge.scan.leases import dead_set
-from delaybridge.scan.leases.bucket_calls import BucketCalls, LastHere, last_of
-from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.bucket_calls import (
+    BucketCalls,
+    LastHere,
+    LedgerSide,
+    Settling,
+    last_of,
+)
+from delaybridge.scan.leases.clock import Alarm, StoreClock
 from delaybridge.scan.leases.session import Session
-from delaybridge.scan.leases.settling import LedgerSide, Settling
 from delaybridge.scan.mending import Mending, Retake
 from delaybridge.scan.reclaiming import Reclaiming
-from delaybridge.scan.wheel.alarm import Alarm
 from delaybridge.scan.wheel.claiming import MARGIN_MS, Claiming, ScanOptions
-from delaybridge.scan.wheel.firing import Firing
-from delaybridge.scan.wheel.publishing import Publishing
+from delaybridge.scan.wheel.firing import Firing, Publishing
 from delaybridge.scan.wheel.wheel import WaitingCopies
 from delaybridge.store.redis.store import AsyncStore
 
@@ -85,7 +88,9 @@ class Scanner:
         self.firing = Firing(
             waiting, lanes, self.claiming, self.settling, self.publishing, calls, emit, options
         )
-        self._allowances = Allowances(lanes, calls, allow)
+        self._allowances = Allowances(
+            lanes.window, lanes.routing, lanes.parking, lanes.returning, calls, allow
+        )
         self._hang_detector = HangDetector(waiting, lanes.window, calls, emit)
         self._is_swept = True  # no copy here belongs to a session that is over
 
@@ -127,10 +132,13 @@ class Scanner:
         Nothing parked while a claim is under way: its copies are not on the wheel yet, so they
         could not be taken off it.
         """
-        self._reclaiming.start()
-        if not self.claiming.under_way:
-            self._lanes.returning.recover(now_ms, self.waiting.remove)
-        self._paging.start()
+        if self._reclaiming.begun:
+            self._reclaiming.start()
+        parking, returning = self._lanes.parking, self._lanes.returning
+        if (parking.troubled or returning.changed) and not self.claiming.under_way:
+            returning.recover(now_ms, self.waiting.remove)
+        if returning.lacking:
+            self._paging.start()
         self._allowances.lapse(now_ms)
 
     def _next_look_ms(self, now_ms: int) -> int | None:

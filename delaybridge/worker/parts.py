@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from delaybridge.scan.leases.bucket_calls import LedgerSide
     from delaybridge.scan.leases.session import Session
-    from delaybridge.scan.leases.settling import LedgerSide
     from delaybridge.settings.settings import Settings
     from delaybridge.store.calls import Calls
     from delaybridge.store.protocol.bucket import Bucket

@@ -19,13 +19,11 @@ from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.lanes.spans import PublishSpans
-from delaybridge.scan.leases.bucket_calls import last_of
-from delaybridge.scan.leases.clock import StoreClock
+from delaybridge.scan.leases.bucket_calls import LedgerSide, last_of
+from delaybridge.scan.leases.clock import Alarm, StoreClock
 from delaybridge.scan.leases.lease import LeaseOwner, Leases
 from delaybridge.scan.leases.session import Session
-from delaybridge.scan.leases.settling import LedgerSide
 from delaybridge.scan.scanner import Scanner
-from delaybridge.scan.wheel.alarm import Alarm
 from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry

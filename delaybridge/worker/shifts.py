@@ -15,8 +15,7 @@ from typing import Any, cast
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
-from delaybridge.scan.lanes.copy import Copy
-from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lane import Copy, Lane
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.leases.session import Holder, Session
 from delaybridge.scan.scanner import Scanner

@@ -75,7 +75,7 @@ def block_loop(seconds: float) -> None:
     """Two seconds after its first publish, the event loop is busy for so long, once."""
     import asyncio
 
-    from delaybridge.scan.lanes.dispatch import Dispatch
+    from delaybridge.scan.lanes.outcomes import Dispatch
 
     publish, begun = Dispatch.publish, []
 
@@ -128,8 +128,7 @@ def without_lease_check() -> None:
 def settle_before_confirm() -> None:
     """The store is told as soon as a message is handed to the broker."""
     from delaybridge.publish import CONFIRMED
-    from delaybridge.scan.lanes.dispatch import Dispatch
-    from delaybridge.scan.lanes.outcomes import Outcomes
+    from delaybridge.scan.lanes.outcomes import Dispatch, Outcomes
 
     hand_over, report = Dispatch._hand_over, Outcomes.report
     made, told, kept = list[Any](), set[int](), list[Any]()
@@ -176,7 +175,7 @@ def fire_skipped() -> None:
 
 def ignore_due() -> None:
     """What is claimed is published at once."""
-    from delaybridge.scan.wheel.publishing import Publishing
+    from delaybridge.scan.wheel.firing import Publishing
 
     def publishing(self: Any, now_ms: int) -> None:
         self._dispatch.ready(self.fired)

@@ -140,7 +140,7 @@ MUTANTS = [
         "one_message_a_bucket",
     ),
     Mutant(
-        "window: bytes are never free", "delaybridge/scan/lanes/window.py",
+        "window: bytes are never free", "delaybridge/scan/lanes/lane.py",
         "        lane.load_bytes -= size\n", "",
         "a lane slows down, and stops in the end",
         "tests/unit/test_lanes.py",
@@ -259,7 +259,7 @@ MUTANTS = [
         "_does_not_come_again",
     ),
     Mutant(
-        "ledger: at most once, and forgotten", "delaybridge/scan/wheel/publishing.py",
+        "ledger: at most once, and forgotten", "delaybridge/scan/wheel/firing.py",
         "self._ledger.left(session, gone,", "self._ledger.left(session, [],",
         "after a wipe what is to come at most once comes twice",
         "tests/integration/test_ledger_delivered.py::test_what_was_delivered_during_an_outage_before_a_wipe"

@@ -10,8 +10,7 @@ from delaybridge import events
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import Outcome
 from delaybridge.scan.lanes.admission import Way
-from delaybridge.scan.lanes.copy import Copy, Lot
-from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lane import Broker, Copy, Lot
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.lanes.returning import NextPage

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from delaybridge.message import Destination, Record
-from delaybridge.scan.lanes.copy import Copy, Lot
 from delaybridge.scan.lanes.flow import Flow
-from delaybridge.scan.lanes.lane import Lane, LaneRules
+from delaybridge.scan.lanes.lane import Copy, Lane, LaneRules, Lot
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.bucket import Bucket

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from delaybridge.scan.wheel import alarm as alarm_module
-from delaybridge.scan.wheel.alarm import (
+from delaybridge.scan.leases import clock as alarm_module
+from delaybridge.scan.leases.clock import (
     Alarm,
     LoopTimer,
     Timer,

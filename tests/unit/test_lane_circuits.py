@@ -8,7 +8,7 @@ import pytest
 
 from delaybridge import events
 from delaybridge.publish import CONFIRMED, Outcome
-from delaybridge.scan.lanes.copy import Copy
+from delaybridge.scan.lanes.lane import Copy
 from delaybridge.store.messages.destinations_of_state import BoundSlice
 from tests.rigs.board import LAST_PROBE_MS, NOW_MS, STALLED_MS, WINDOW, Board
 from tests.rigs.bucket_session import new_session

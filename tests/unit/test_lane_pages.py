@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from delaybridge.scan.lanes.copy import Copy
+from delaybridge.scan.lanes.lane import Copy
 from delaybridge.store.messages.destinations_of_state import BoundSlice
 from tests.rigs.board import NOW_MS, Board
 from tests.rigs.bucket_session import new_session

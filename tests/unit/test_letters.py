@@ -9,8 +9,7 @@ import pytest
 from delaybridge.amqp.decoding import decode_table
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.message import Destination, Record
-from delaybridge.scan.lanes.copy import Copy, DeadLetter, Lot
-from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lane import Broker, Copy, DeadLetter, Lot
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.store.protocol.record import Tried

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.message import Destination, Record
-from delaybridge.scan.lanes.copy import Copy, Lot
 from delaybridge.scan.lanes.flow import Flow
-from delaybridge.scan.lanes.lane import Lane, LaneRules
+from delaybridge.scan.lanes.lane import Copy, Lane, LaneRules, Lot
 from delaybridge.scan.lanes.parked import Parked
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.store.protocol.record import Tried

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.scan.lanes.retry import Circuit, CircuitState, RetryPolicy
+from delaybridge.scan.lanes.flow import Circuit, CircuitState
+from delaybridge.scan.lanes.retry import RetryPolicy
 
 NOW_MS = 1_750_000_000_000
 

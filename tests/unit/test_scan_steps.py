@@ -10,9 +10,8 @@ from typing import Any
 
 from delaybridge.message import Delivery, Record
 from delaybridge.publish import CONFIRMED
-from delaybridge.scan.lanes.copy import Copy, Lot
 from delaybridge.scan.lanes.flow import FIRST
-from delaybridge.scan.lanes.lane import Broker
+from delaybridge.scan.lanes.lane import Broker, Copy, Lot
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.retry import RetryPolicy

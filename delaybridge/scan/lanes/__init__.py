@@ -1,5 +1,5 @@
 """A lane for each exchange or topic, and what becomes of the copies in it.
 
-In order: `lane`, `copy`, `window`, `routing`, `parking` and `returning`, `dispatch`, `outcomes`,
-`admission`; `lanes` makes one of each.
+In order: `lane` (with its copies and the window), `routing`, `parking`, `returning`, `outcomes`
+(with the dispatch to brokers), `admission`; `lanes` makes one of each.
 """

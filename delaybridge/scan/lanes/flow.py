@@ -1,4 +1,4 @@
-"""Flow: how many messages a destination may have in flight: as many as it soon confirms.
+"""Flow and circuit: how many messages a destination may have in flight, and whether any at all.
 
 Messages in flight may be delivered twice after a fault, and a message that is not confirmed within
 the confirm time-out counts as a failed attempt. So a destination that confirms 50 messages a second
@@ -12,12 +12,16 @@ confirmed; when it is long, Little's law (in flight = rate x delay) says what th
 from __future__ import annotations
 
 from collections import deque
+from enum import StrEnum
 from math import inf
+
+from delaybridge.scan.lanes.retry import Random, check_waits, wait_ms
 
 FIRST = 128  # at the start: few enough for a slow destination, enough for a fast one
 LEAST = 8
 STALLED_MS = 500  # a destination with messages in flight and no outcome for longer is stalled
 _IDLE_MS = 1000  # a destination idle for longer may have changed: start from FIRST again
+CIRCUIT_FACTOR = 2.0
 _SHORT_MS, _TARGET_MS, _LONG_MS = 100, 300, 500  # time queued: grow below, aim for, cut above
 
 
@@ -119,3 +123,91 @@ class Flow:
     def is_stalled(self, now_ms: int) -> bool:
         """Whether the destination has messages and has stopped answering."""
         return self.in_flight > 0 and now_ms - self.moved_ms > STALLED_MS
+
+
+class CircuitState(StrEnum):
+    CLOSED = "closed"  # the destination takes messages
+    OPEN = "open"  # it does not: its messages are parked until it is time to probe
+    PROBING = "probing"  # a handful is on its way; its outcome decides
+
+
+class Circuit:
+    """Keeps messages away from one destination that fails, and lets a handful through to probe it.
+
+    While `is_open`, park due messages, except for a handful each time `probe` says True. The first
+    failure opens the circuit; each failed probe doubles the wait for the next, from `base_ms` up to
+    `max_ms`, give or take the share `jitter`. Messages already on their way when it opened change
+    nothing when they fail: a burst of failures counts as one.
+
+    Times are in ms, on any one clock of the caller's.
+    """
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        base_ms: int = 1000,
+        max_ms: int = 30_000,
+        jitter: float = 0.2,
+    ) -> None:
+        check_waits(base_ms, max_ms, jitter)
+        self._random = random
+        self._base_ms = base_ms
+        self._max_ms = max_ms
+        self._jitter = jitter
+        self._failures = 0
+        self._wait_ms = 0
+        self.state = CircuitState.CLOSED
+        self.reason: str | None = None
+        """Why it opened: the reason of the last failure that counted; None while closed."""
+        self.probe_at_ms: int | None = None
+        """When `probe` says True next; None while closed."""
+
+    @property
+    def is_open(self) -> bool:
+        """Messages are to be parked: the circuit is open, or a probe has no outcome yet."""
+        return self.state is not CircuitState.CLOSED
+
+    def fail(self, now_ms: int, reason: str) -> bool:
+        """The destination failed. True: that opened the circuit, or opened it again."""
+        if self.state is CircuitState.OPEN:
+            return False
+        self.state = CircuitState.OPEN
+        self.reason = reason
+        self._failures += 1
+        self._wait_ms = wait_ms(
+            self._failures,
+            self._base_ms,
+            CIRCUIT_FACTOR,
+            self._max_ms,
+            self._jitter,
+            self._random,
+        )
+        self.probe_at_ms = now_ms + self._wait_ms
+        return True
+
+    def probe(self, now_ms: int) -> bool:
+        """True once when it is time: a handful may pass, and no more until its outcome is known.
+
+        A probe without outcome after one more wait (its messages were cancelled, or went to another
+        worker) is given up, and the next one may pass.
+        """
+        if self.probe_at_ms is None or now_ms < self.probe_at_ms:
+            return False
+        self.state = CircuitState.PROBING
+        self.probe_at_ms = now_ms + self._wait_ms
+        return True
+
+    def clock_stepped(self, step_ms: int) -> None:
+        """The clock was set: shift all times."""
+        if self.probe_at_ms is not None:
+            self.probe_at_ms += step_ms
+
+    def succeed(self) -> bool:
+        """It took a message, or answered a probe: close. True: it was open, so unpark the rest."""
+        was_open = self.is_open
+        self.state = CircuitState.CLOSED
+        self.reason = None
+        self.probe_at_ms = None
+        self._failures = 0
+        return was_open

@@ -6,15 +6,13 @@ from collections.abc import Collection, Mapping
 
 from delaybridge.events import Emit
 from delaybridge.scan.lanes.admission import Admission
-from delaybridge.scan.lanes.dispatch import Dispatch
-from delaybridge.scan.lanes.lane import Broker, Lane
-from delaybridge.scan.lanes.outcomes import Outcomes
+from delaybridge.scan.lanes.lane import Broker, Lane, Window
+from delaybridge.scan.lanes.outcomes import Dispatch, Outcomes
 from delaybridge.scan.lanes.parking import Parking
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.lanes.returning import Returning
 from delaybridge.scan.lanes.routing import Routing, RuleBook
 from delaybridge.scan.lanes.spans import PublishSpans
-from delaybridge.scan.lanes.window import Window
 from delaybridge.store.namespace.rules import Rules
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
-from delaybridge.scan.lanes.copy import Copy
 from delaybridge.scan.lanes.flow import STALLED_MS
-from delaybridge.scan.lanes.lane import ERROR_CHARS, Lane
+from delaybridge.scan.lanes.lane import ERROR_CHARS, PATIENCE_MS, Copy, Lane, Window
 from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.parked import Parked
 from delaybridge.scan.lanes.routing import Routing
-from delaybridge.scan.lanes.window import PATIENCE_MS, Window
 from delaybridge.scan.leases.session import Session
 
 _ALL_KNOWN = 1_000_000  # ids of parked messages in memory, about 150 bytes each

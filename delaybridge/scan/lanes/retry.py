@@ -1,17 +1,14 @@
-"""When to try again: a message after a failed publish, a destination after it refused messages."""
+"""When to try again what failed: the waits, which grow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS, RetryPlan
 
 Random = Callable[[], float]
 """Draws from [0, 1), as `random.random`; a test passes its own."""
-
-CIRCUIT_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,7 @@ class RetryPolicy:
             raise ValueError(f"max_attempts must be 1 to {ATTEMPTS_LIMIT}, not {self.max_attempts}")
         if not 1 < self.factor <= FACTOR_LIMIT:
             raise ValueError(f"factor must be above 1, at most {FACTOR_LIMIT}, not {self.factor}")
-        _check_waits(self.base_ms, self.max_ms, self.jitter)
+        check_waits(self.base_ms, self.max_ms, self.jitter)
 
     def with_plan(self, plan: RetryPlan | None) -> RetryPolicy:
         """This policy with the fields that the plan sets; itself if there is none.
@@ -56,98 +53,10 @@ class RetryPolicy:
         """The wait after that many failed attempts, 1 or more. None: they are used up, bury it."""
         if attempts >= self.max_attempts:
             return None
-        return _wait_ms(attempts, self.base_ms, self.factor, self.max_ms, self.jitter, random)
+        return wait_ms(attempts, self.base_ms, self.factor, self.max_ms, self.jitter, random)
 
 
-class CircuitState(StrEnum):
-    CLOSED = "closed"  # the destination takes messages
-    OPEN = "open"  # it does not: its messages are parked until it is time to probe
-    PROBING = "probing"  # a handful is on its way; its outcome decides
-
-
-class Circuit:
-    """Keeps messages away from one destination that fails, and lets a handful through to probe it.
-
-    While `is_open`, park due messages, except for a handful each time `probe` says True. The first
-    failure opens the circuit; each failed probe doubles the wait for the next, from `base_ms` up to
-    `max_ms`, give or take the share `jitter`. Messages already on their way when it opened change
-    nothing when they fail: a burst of failures counts as one.
-
-    Times are in ms, on any one clock of the caller's.
-    """
-
-    def __init__(
-        self,
-        random: Random,
-        *,
-        base_ms: int = 1000,
-        max_ms: int = 30_000,
-        jitter: float = 0.2,
-    ) -> None:
-        _check_waits(base_ms, max_ms, jitter)
-        self._random = random
-        self._base_ms = base_ms
-        self._max_ms = max_ms
-        self._jitter = jitter
-        self._failures = 0
-        self._wait_ms = 0
-        self.state = CircuitState.CLOSED
-        self.reason: str | None = None
-        """Why it opened: the reason of the last failure that counted; None while closed."""
-        self.probe_at_ms: int | None = None
-        """When `probe` says True next; None while closed."""
-
-    @property
-    def is_open(self) -> bool:
-        """Messages are to be parked: the circuit is open, or a probe has no outcome yet."""
-        return self.state is not CircuitState.CLOSED
-
-    def fail(self, now_ms: int, reason: str) -> bool:
-        """The destination failed. True: that opened the circuit, or opened it again."""
-        if self.state is CircuitState.OPEN:
-            return False
-        self.state = CircuitState.OPEN
-        self.reason = reason
-        self._failures += 1
-        self._wait_ms = _wait_ms(
-            self._failures,
-            self._base_ms,
-            CIRCUIT_FACTOR,
-            self._max_ms,
-            self._jitter,
-            self._random,
-        )
-        self.probe_at_ms = now_ms + self._wait_ms
-        return True
-
-    def probe(self, now_ms: int) -> bool:
-        """True once when it is time: a handful may pass, and no more until its outcome is known.
-
-        A probe without outcome after one more wait (its messages were cancelled, or went to another
-        worker) is given up, and the next one may pass.
-        """
-        if self.probe_at_ms is None or now_ms < self.probe_at_ms:
-            return False
-        self.state = CircuitState.PROBING
-        self.probe_at_ms = now_ms + self._wait_ms
-        return True
-
-    def clock_stepped(self, step_ms: int) -> None:
-        """The clock was set: shift all times."""
-        if self.probe_at_ms is not None:
-            self.probe_at_ms += step_ms
-
-    def succeed(self) -> bool:
-        """It took a message, or answered a probe: close. True: it was open, so unpark the rest."""
-        was_open = self.is_open
-        self.state = CircuitState.CLOSED
-        self.reason = None
-        self.probe_at_ms = None
-        self._failures = 0
-        return was_open
-
-
-def _check_waits(base_ms: int, max_ms: int, jitter: float) -> None:
+def check_waits(base_ms: int, max_ms: int, jitter: float) -> None:
     if not 1 <= max_ms <= WAIT_LIMIT_MS:
         raise ValueError(f"max_ms must be 1 to {WAIT_LIMIT_MS}, not {max_ms}")
     if not 1 <= base_ms <= max_ms:
@@ -156,7 +65,7 @@ def _check_waits(base_ms: int, max_ms: int, jitter: float) -> None:
         raise ValueError(f"jitter must be 0 to 1, not {jitter}")
 
 
-def _wait_ms(
+def wait_ms(
     failures: int, base_ms: int, factor: float, max_ms: int, jitter: float, random: Random
 ) -> int:
     if failures < 1:

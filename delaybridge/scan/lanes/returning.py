@@ -12,16 +12,13 @@ from math import inf
 from typing import NamedTuple
 
 from delaybridge.message import State
-from delaybridge.scan.lanes.copy import Copy
-from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lane import Copy, Lane, Window
 from delaybridge.scan.lanes.parked import Parked
 from delaybridge.scan.lanes.parking import Parking
 from delaybridge.scan.lanes.routing import Routing
-from delaybridge.scan.lanes.window import Window
-from delaybridge.scan.leases.bucket_calls import BucketCalls
+from delaybridge.scan.leases.bucket_calls import BucketCalls, Settling
 from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
-from delaybridge.scan.leases.settling import Settling
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.protocol.record import ORPHAN_SCORE
 
@@ -45,19 +42,19 @@ class NextPage(NamedTuple):
 class Returning:
     """Brings parked messages back.
 
-    lacking: session -> lanes that are to know more ids of it; the session that has waited longest
-    comes first.
+    changed: brokers and families whose messages must be routed again. lacking: session -> lanes
+    that are to know more ids of it; the session that has waited longest comes first.
     """
 
     def __init__(self, window: Window, routing: Routing, parking: Parking) -> None:
         self._window, self._routing, self._parking = window, routing, parking
         self.lacking: dict[Session, dict[Lane, None]] = {}
         self._under_way: list[tuple[Lane, Session]] = []
-        self._changed: set[str] = set()  # brokers, families: their messages must be routed again
+        self.changed: set[str] = set()
 
     def routes_changed(self, names: set[str]) -> None:
         """Messages of these brokers, exchanges or topics must be routed again."""
-        self._changed |= names
+        self.changed |= names
 
     def recover(self, now_ms: int, remove: Remove) -> None:
         """Probe lanes whose circuit is due for it with a handful; bring all back to healthy ones.
@@ -93,8 +90,8 @@ class Returning:
 
     def _empty_left(self, remove: Remove) -> None:
         """Bring back the messages whose routes changed, parked or on the wheel."""
-        if self._changed:
-            changed, self._changed = self._changed, set()
+        if self.changed:
+            changed, self.changed = self.changed, set()
             for copy in remove(lambda c: c.lane.name in changed or c.lane.family in changed):
                 self._parking.park(copy)
         for lane in [lane for lane in self._parking.troubled if lane.is_left]:

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome, Verdict
-from delaybridge.scan.lanes.copy import Copy
-from delaybridge.scan.lanes.lane import Lane
+from delaybridge.scan.lanes.lane import Copy, Lane
 from delaybridge.tracing import Tracing, carried, parts
 
 

@@ -16,7 +16,7 @@ from delaybridge import failpoints
 from delaybridge.errors import DecodeError
 from delaybridge.events import Buried, Claimed, Emit
 from delaybridge.message import decode_record
-from delaybridge.scan.lanes.copy import Copy, Lot
+from delaybridge.scan.lanes.lane import Copy, Lot
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.routing import Routing
 from delaybridge.scan.leases.bucket_calls import BucketCalls

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from delaybridge.scan.lanes.copy import Copy
-from delaybridge.scan.lanes.window import Window
+from delaybridge.scan.lanes.lane import Copy, Window
 
 BACKWARDS_MS = 50  # a wheel never turns back; if the clock does, by more, it is replaced
 by_score = operator.attrgetter("score")
