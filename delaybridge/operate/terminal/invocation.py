@@ -6,10 +6,10 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -129,6 +129,16 @@ class Invocation:
         """A note for people: on stderr, and not with --json."""
         if not self.output.json:
             self.output.error_line(text)
+
+    def begin_log(self, settings: Settings | None = None) -> Callable[[], None]:
+        """Send the log to stderr; return what does so in a child. settings: warns of risky ones."""
+        from delaybridge.operate.terminal.logs import configure
+
+        for caution in settings.cautions() if settings else ():
+            self.note(f"warning: {caution}")
+        prepare = partial(configure, as_json=self.output.json, verbose=self.verbose)
+        prepare()
+        return prepare
 
     def say_unseen(self, unseen: Sequence[Unseen]) -> Exit:
         """Name on stderr the buckets whose server does not answer; PARTLY if there are any."""

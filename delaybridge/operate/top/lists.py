@@ -19,6 +19,7 @@ from delaybridge.times import in_time
 
 if TYPE_CHECKING:
     from delaybridge import Stats
+    from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
 
 Row = Mapping[str, str]
 _SPARE = ("STARTED", "VERSION", "EXPIRES", "NEXT DUE", "LEASE", ">DEAD", ">IN FLIGHT", ">PARKED")
@@ -88,15 +89,14 @@ def _processes(stats: Stats) -> Iterator[tuple[str, Row]]:
         yield f"ingest {process.name}", _process("ingest", process, states, stats)
 
 
-def _process(kind: str, each: object, work: str, stats: Stats) -> Row:
-    started_ms, expires_ms = getattr(each, "started_ms", None), getattr(each, "expires_ms", 0)
+def _process(kind: str, each: WorkerInfo | IngestInfo, work: str, stats: Stats) -> Row:
     return {
         "PROCESS": kind,
-        "NAME": printable(str(getattr(each, "name", "?"))),
+        "NAME": printable(each.name),
         "WORK": printable(work),
-        "VERSION": printable(str(getattr(each, "version", "?"))),
-        "STARTED": "?" if started_ms is None else in_time(started_ms - stats.now_ms),
-        "EXPIRES": in_time(expires_ms - stats.now_ms),
+        "VERSION": printable(each.version),
+        "STARTED": "?" if each.started_ms is None else in_time(each.started_ms - stats.now_ms),
+        "EXPIRES": in_time(each.expires_ms - stats.now_ms),
     }
 
 

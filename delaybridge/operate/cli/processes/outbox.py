@@ -37,7 +37,6 @@ def run(call: Invocation) -> None:
     One works at a time; others that you start take over when it ends. On SIGTERM or Ctrl-C it ends
     after the batch under way.
     """
-    from delaybridge.operate.terminal.logs import configure
     from delaybridge.outbox.outbox_process import run_outbox
 
     settings = call.settings
@@ -46,9 +45,7 @@ def run(call: Invocation) -> None:
     call.note(f"delaybridge {__version__} outbox  (Ctrl-C ends it after the current batch)")
     call.note(f" outbox   {settings.outbox.url}  {waiting:,} rows")
     call.note(f" store    {settings.redis.url}  namespace {settings.namespace}")
-    for caution in settings.cautions():
-        call.note(f"warning: {caution}")
-    configure(as_json=call.output.json, verbose=call.verbose)
+    call.begin_log(settings)
     run_outbox(settings)
 
 

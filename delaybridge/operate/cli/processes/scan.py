@@ -183,7 +183,6 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
     from delaybridge.ingest.rabbitmq.converter import convert
     from delaybridge.ingest.routes import parse_routes
-    from delaybridge.operate.terminal.logs import configure
     from delaybridge.settings.urls import kinds_of
 
     kinds = kinds_of(settings.brokers)
@@ -191,7 +190,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     named = {text: [r for r in known if text in (r.source, str(r))] for text in names}
     new = parse_routes([text for text, found in named.items() if not found], kinds, "rabbitmq")
     routes = [*dict.fromkeys(route for found in named.values() for route in found), *new]
-    configure(as_json=call.output.json, verbose=call.verbose)
+    call.begin_log()
     convert(settings, routes, partial(_tell, call))
 
 
@@ -279,15 +278,11 @@ def _started(
 
     Failure if Redis is unreachable, or if another process has this name.
     """
-    from delaybridge.operate.terminal.logs import configure
     from delaybridge.scan.leases.fleet import NameTaken
 
     for line in _banner(call, settings, role, name, routes):
         call.note(line)
-    for caution in settings.cautions():
-        call.note(f"warning: {caution}")
-    prepare = partial(configure, as_json=call.output.json, verbose=call.verbose)
-    prepare()
+    prepare = call.begin_log(settings)
     try:
         yield prepare
     except NameTaken as exc:

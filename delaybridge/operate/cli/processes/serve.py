@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import partial
 from pathlib import Path
 
 import click
@@ -56,14 +55,9 @@ def serve(call: Invocation, read_only: bool, **given: str | int | None) -> None:
     if not has_web():
         raise refused("serve", 'it needs: pip install "delaybridge[web]"', "config")
     settings = call.load({"serve": {**given, "read_only": read_only or None}})
-    from delaybridge.operate.terminal.logs import configure
     from delaybridge.serve.server.serving import serve as run
 
-    for caution in settings.cautions():
-        call.note(f"warning: {caution}")
-    prepare = partial(configure, as_json=call.output.json, verbose=call.verbose)
-    prepare()
-    run(settings, prepare)
+    run(settings, call.begin_log(settings))
 
 
 @serve.group("token", cls=Group)

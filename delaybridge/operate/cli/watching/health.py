@@ -134,9 +134,7 @@ def doctor(call: Invocation) -> int:
     """
     settings = call.settings
     if call.verbose:
-        from delaybridge.operate.terminal.logs import configure
-
-        configure(as_json=call.output.json, verbose=True)
+        call.begin_log()
     else:
         logging.basicConfig(handlers=[logging.NullHandler()])
     has_failed = False
