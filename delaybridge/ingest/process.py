@@ -132,7 +132,7 @@ class Ingester(Service):
         self._background = Background()
         self.pulse = Pulse(self._store, self.parts)
         try:
-            if not await wait_for_namespace(self._store, self._calls, "producer", self):
+            if not await wait_for_namespace(self._store, self._calls, self):
                 return
             self._start_keepers()
             work = [

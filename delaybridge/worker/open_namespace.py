@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from delaybridge.errors import LedgerUnavailable, StoreUnavailable
 from delaybridge.store.calls import Calls
-from delaybridge.store.namespace import gate, rights
+from delaybridge.store.namespace import gate
+from delaybridge.store.namespace.namespace import refuse_eviction_anywhere
 from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.parts import Part
 from delaybridge.worker.service import Service
 
 _AGAIN_S = 1.0
 
 
-async def open_namespace(store: AsyncStore, calls: Calls, role: str) -> None:
-    """Open the namespace, as a `role` of `rights.ROLES`.
+async def open_namespace(store: AsyncStore, calls: Calls, parts: Iterable[Part]) -> None:
+    """Open the namespace, for a process with these parts.
 
     Raises ConfigError if a setting of Redis contradicts `durability`, or the tables of the ledger
-    have another version, and StoreDenied if the user lacks rights. What is lacking besides is
-    logged: it may pass, and what is stored can be delivered meanwhile.
+    have another version, and whatever a part objects to. What is lacking besides is logged: it may
+    pass, and what is stored can be delivered meanwhile.
     """
     if store.recorder is not None:
         await check_ledger(store.recorder.ledger)
-    await _open(store, calls, role)
+    await _open(store, calls, parts)
 
 
-async def _open(store: AsyncStore, calls: Calls, role: str) -> None:
+async def _open(store: AsyncStore, calls: Calls, parts: Iterable[Part]) -> None:
     await store.complete(calls.open())
-    await store.complete(rights.check(calls.namespace, role, calls.placement))
+    for part in parts:
+        await store.complete(part.check(calls))
+    await store.complete(refuse_eviction_anywhere(calls.placement))
     for each in await store.complete(gate.look(calls.durability, calls.placement)):
         say(logging.WARNING, "not_durable", reason=str(each), hint=each.remedy)
 
 
-async def wait_for_namespace(store: AsyncStore, calls: Calls, role: str, service: Service) -> bool:
+async def wait_for_namespace(store: AsyncStore, calls: Calls, service: Service) -> bool:
     """As `open_namespace`; False: the service was stopped before.
 
     Redis may have lost the namespace's record while the database is away: only the ledger knows how
     many buckets there are. Then it waits, for the database or for a process that knows it, too.
     """
     try:
-        await open_namespace(store, calls, role)
+        await open_namespace(store, calls, service.parts)
         return True
     except LedgerUnavailable as exc:
         service.awaits = str(exc)
@@ -51,7 +56,7 @@ async def wait_for_namespace(store: AsyncStore, calls: Calls, role: str, service
     while not service.stopping.is_set():
         await service.pause(_AGAIN_S)
         try:
-            await _open(store, calls, role)
+            await _open(store, calls, service.parts)
         except StoreUnavailable as exc:
             service.awaits = str(exc)
         else:

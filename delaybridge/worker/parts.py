@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.calls import Calls
     from delaybridge.store.protocol.bucket import Bucket
+    from delaybridge.store.protocol.command import Steps
     from delaybridge.store.redis.store import AsyncStore
     from delaybridge.worker.destinations import Destinations
     from delaybridge.worker.history_check import Past
@@ -43,6 +44,10 @@ class Part:
 
     def join(self, listeners: Listeners) -> None:
         """The process is made: listen to its events, or keep `listeners` to send some."""
+
+    def check(self, calls: Calls) -> Steps[None]:
+        """The namespace is open: raise why the process cannot do its work on this Redis."""
+        yield from ()
 
     def begin(self, run: RunView) -> None:
         """A run of the scanner begins; nothing is leased yet."""

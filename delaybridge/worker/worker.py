@@ -82,7 +82,7 @@ class Worker(Service):
         try:
             if recorder is None:
                 await refuse_wiped(store, s.namespace)  # before the namespace is created again
-            await wait_for_namespace(store, calls, "worker", self)
+            await wait_for_namespace(store, calls, self)
             while not self.stopping.is_set():
                 await self._run_once(store, calls)
         finally:

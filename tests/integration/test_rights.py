@@ -13,9 +13,10 @@ from delaybridge import Client
 from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
 from delaybridge.operate import cli
+from delaybridge.operate.doctor import rights
 from delaybridge.operate.views.facts import read_facts
 from delaybridge.store.calls import Calls
-from delaybridge.store.namespace import registry, rights
+from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.command import Steps
 from delaybridge.store.redis.store import Store
@@ -135,7 +136,7 @@ async def test_only_the_operator_needs_the_right_to_load_scripts(
     await crew.close()
     for role in roles:
         with Client(guarded.url(role), namespace=NS) as client:
-            assert client.run(lambda calls, r=role: rights.lacking_for(NS, rights.ROLES[r])) == []
+            assert client.run(lambda calls, r=role: rights.lacking_for(NS, r)) == []
 
 
 def _ingest(client: Client) -> None:
@@ -155,14 +156,14 @@ def test_every_missing_right_is_named_and_no_key_is_left(guarded: Guarded, role:
     def lacking(*rules: str) -> list[str]:
         guarded.change(role, *rules)
         store = Store(guarded.url(role))
-        found = store.complete(rights.lacking_for(NS, rights.ROLES[role]))
+        found = store.complete(rights.lacking_for(NS, role))
         store.close()
         guarded.reset()
         return found
 
     assert lacking() == []
     until(lambda: guarded.redis.keys() == [], "nothing is left")
-    for name in rights.commands_of(rights.ROLES[role]):
+    for name in rights.commands_of(role):
         assert lacking(f"-{name.lower()}") == [f"+{name.lower()}"]
         guarded.redis.flushall()
     assert lacking("-evalsha") == ["+evalsha"]

@@ -10,7 +10,8 @@ import pytest
 
 from delaybridge import Client, StoreDenied
 from delaybridge.operate import cli
-from delaybridge.store.namespace import registry, rights
+from delaybridge.operate.doctor import rights
+from delaybridge.store.namespace import registry
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.waiting import until
@@ -43,7 +44,7 @@ def as_user(site: ClusterSite, name: str) -> str:
 def lacking(site: ClusterSite, role: str, namespace: str) -> list[str]:
     store = Store(as_user(site, role))
     store.run([registry.store_time()])
-    found = store.complete(rights.lacking_for(namespace, rights.ROLES[role], store))
+    found = store.complete(rights.lacking_for(namespace, role, store))
     store.close()
     return found
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.store.namespace import damage, rights
+from delaybridge.operate.doctor import rights
+from delaybridge.store.namespace import damage
 from delaybridge.store.protocol.command import scripts
 
 ROOT = Path(__file__).parents[2]
@@ -32,9 +33,8 @@ def granted(role: str) -> set[str]:
 
 def test_every_command_of_a_script_is_tried() -> None:
     called = set(re.findall(r"redis\.call\('(\w+)'", "".join(s for s, _ in scripts().values())))
-    tried = {*rights.PROBES, *rights.KEYLESS, "PUBLISH", *rights.SUBSCRIBING, *rights.SHARDED}
-    assert called <= tried
-    assert called - {*rights.SHARDED} <= set(rights.commands_of(rights.ROLES["operator"]))
+    assert called <= {*rights.COMMANDS}
+    assert called - {"SPUBLISH"} <= set(rights.commands_of("operator"))
 
 
 def test_every_plain_command_is_tried() -> None:
@@ -42,20 +42,20 @@ def test_every_plain_command_is_tried() -> None:
     plain = {name for text in texts for name in re.findall(r'\bplain\(\s*"(\w+)"', text)}
     looks = {verb for reads in damage.READS.values() for verb, *_ in reads}
     assert len(plain) > 5
-    assert plain | looks <= set(rights.commands_of(rights.ROLES["operator"]))
-    for role in rights.ROLES.values():
+    assert plain | looks <= set(rights.commands_of("operator"))
+    for role in rights.ROLES:
         assert looks <= set(rights.commands_of(role))
 
 
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_the_page_of_security_grants_the_rights_that_a_role_needs_and_no_more(role: str) -> None:
-    needed = {name.lower() for name in rights.commands_of(rights.ROLES[role])}
+    needed = {name.lower() for name in rights.commands_of(role)}
     assert granted(role) == needed | OF_THE_CONNECTION
 
 
 @pytest.mark.parametrize("role", rights.ROLES)
 def test_the_page_of_security_grants_what_a_cluster_needs_and_no_more(role: str) -> None:
     (rules,) = re.findall(rf"^    ACL SETUSER {role} (\+asking .*)$", PAGE, re.M)
-    names = [*rights.OF_A_CLUSTER, *rights.clustered(rights.ROLES[role])]
+    names = [*rights.OF_A_CLUSTER, *rights.clustered(role)]
     needed = {name.lower().replace(" ", "|") for name in names}
     assert {word[1:] for word in rules.split()} == needed

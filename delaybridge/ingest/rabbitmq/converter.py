@@ -12,6 +12,7 @@ from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import EntryStore
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.open_namespace import open_namespace
+from delaybridge.worker.parts import Part
 from delaybridge.worker.service import Identity
 
 OnConverted = Callable[[Route, Converted], None]
@@ -21,16 +22,20 @@ class Converter(Ingester):
     """Converts its routes, one after the other, and ends."""
 
     def __init__(
-        self, settings: Settings, routes: Sequence[Route], on_converted: OnConverted
+        self,
+        settings: Settings,
+        routes: Sequence[Route],
+        on_converted: OnConverted,
+        parts: Sequence[Part] = (),
     ) -> None:
-        super().__init__(settings, Identity.of_this_process(None), routes)
+        super().__init__(settings, Identity.of_this_process(None), routes, parts=parts)
         self._on_converted = on_converted
 
     async def work(self) -> None:
         """Raises what stops it; it can be run again."""
         self._make_store()
         try:
-            await open_namespace(self._store, self._calls, "producer")
+            await open_namespace(self._store, self._calls, self.parts)
             store = EntryStore(self._store, self._calls, self.emit)
             for options in self._options.values():
                 async with connected(options, store, self.emit) as ingest:
@@ -41,6 +46,11 @@ class Converter(Ingester):
             await self._store.close()
 
 
-def convert(settings: Settings, routes: Sequence[Route], on_converted: OnConverted) -> None:
-    """Give these delay exchanges today's form. Safe to repeat."""
-    asyncio.run(Converter(settings, routes, on_converted).work())
+def convert(
+    settings: Settings,
+    routes: Sequence[Route],
+    on_converted: OnConverted,
+    parts: Sequence[Part] = (),
+) -> None:
+    """Give these delay exchanges today's form. Safe to repeat. parts: of the process."""
+    asyncio.run(Converter(settings, routes, on_converted, parts).work())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from delaybridge.operate.doctor.rights import RightsCheck
 from delaybridge.operate.parts.broadcast import Broadcast
 from delaybridge.operate.parts.counting import Counting
 from delaybridge.operate.parts.pace import CountedPace
@@ -19,6 +20,7 @@ def worker_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
     counting, recurring = Counting(), RecurringRuns()
     who = settings.namespace, identity.name, identity.instance
     parts: list[Part] = [
+        RightsCheck("worker"),
         counting,
         Broadcast(settings.namespace, identity),
         recurring,
@@ -34,4 +36,4 @@ def worker_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
 
 def ingest_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
     """Those of an ingest process."""
-    return [Counting(), Broadcast(settings.namespace, identity)]
+    return [RightsCheck("producer"), Counting(), Broadcast(settings.namespace, identity)]

@@ -183,6 +183,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
     from delaybridge.ingest.rabbitmq.converter import convert
     from delaybridge.ingest.routes import parse_routes
+    from delaybridge.operate.doctor.rights import RightsCheck
     from delaybridge.settings.urls import kinds_of
 
     kinds = kinds_of(settings.brokers)
@@ -191,7 +192,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     new = parse_routes([text for text, found in named.items() if not found], kinds, "rabbitmq")
     routes = [*dict.fromkeys(route for found in named.values() for route in found), *new]
     call.begin_log()
-    convert(settings, routes, partial(_tell, call))
+    convert(settings, routes, partial(_tell, call), [RightsCheck("producer")])
 
 
 def _tell(call: Invocation, route: Route, done: Converted) -> None:

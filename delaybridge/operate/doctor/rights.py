@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreDenied, StoreError, StoreMisnamed, StoreUnavailable
 from delaybridge.settings.namespace import MAX_BUCKETS
-from delaybridge.store.namespace.namespace import refuse_eviction_anywhere
+from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
@@ -25,20 +25,12 @@ from delaybridge.store.protocol.command import (
     scripts,
 )
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.worker.parts import Part
 
 _CALLED = re.compile(r"redis\.call\('(\w+)'")
 _EXPIRE_MS = 10_000  # how long test keys stay if DEL is denied
 
 
-class Role(NamedTuple):
-    """What one kind of process runs on Redis. verbs: scripts; plain: all other commands."""
-
-    verbs: tuple[str, ...]
-    plain: tuple[str, ...]
-
-
-_OPENS = ("INFO", "GET", "SET")
-_LOOKS = ("HLEN", "HMGET", "ZRANGE", "ZCARD")  # to find damage
 _PRODUCES = ("schedule", "cancel", "reschedule", "get", "quarantine", "announce", "sample")
 _OWNS = (
     "acquire", "renew", "release", "claim", "fire", "settle", "retry", "park", "offer", "unpark",
@@ -46,94 +38,109 @@ _OWNS = (
     "bury", "reclaim", "trim", "announce", "allow", "schedule", "cancel", "define", "recur",
     "fence", "record", "seal", "restore", "drop", "count", "mend", "reinstate",
 )  # fmt: skip
-ROLES = {
-    "producer": Role(_PRODUCES, (*_OPENS, *_LOOKS)),
-    "consumer": Role(
-        (*_PRODUCES, "receive"),
-        (*_OPENS, *_LOOKS, "ZRANGEBYLEX", "SUBSCRIBE", "UNSUBSCRIBE", "PING"),
-    ),
-    "worker": Role(
-        _OWNS, (*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
-    ),
-    "operator": Role(
-        tuple(SCRIPT_KEYS),
-        (
-            *(*_OPENS, *_LOOKS, "TIME", "HGET", "HGETALL", "HSCAN", "PTTL", "DEL"),
-            *("SUBSCRIBE", "UNSUBSCRIBE", "PING", "XADD", "XREVRANGE", "ZRANGEBYLEX"),
-        ),
-    ),
+ROLES: dict[str, tuple[str, ...]] = {
+    "producer": _PRODUCES,
+    "consumer": (*_PRODUCES, "receive"),
+    "worker": _OWNS,
+    "operator": tuple(SCRIPT_KEYS),
 }
-"""producer: clients and ingest; consumer: clients that receive; operator: the command line,
-whose doctor runs every script."""
+"""The scripts of each kind of process. producer: clients and ingest; consumer: clients that
+receive; operator: the command line, whose doctor runs every script."""
 
-_HASH, _ZSET, _STRING = "messages", "due", "lease"
-# Command -> one of a bucket's keys of its type, and the arguments after the key.
-PROBES: dict[str, tuple[str, tuple[str | int, ...]]] = {
-    "SET": (_STRING, ("x", "PX", 1)),
-    "GET": (_STRING, ()),
-    "EXISTS": (_STRING, ()),
-    "PTTL": (_STRING, ()),
-    "HSET": (_HASH, ("field", "1")),
-    "HSETNX": (_HASH, ("field", "1")),
-    "HINCRBY": (_HASH, ("field", 1)),
-    "HGET": (_HASH, ("field",)),
-    "HMGET": (_HASH, ("field",)),
-    "HGETALL": (_HASH, ()),
-    "HSCAN": (_HASH, (0,)),
-    "HEXISTS": (_HASH, ("field",)),
-    "HLEN": (_HASH, ()),
-    "HRANDFIELD": (_HASH, (1,)),
-    "HDEL": (_HASH, ("field",)),
-    "ZADD": (_ZSET, (1, "member")),
-    "ZSCORE": (_ZSET, ("member",)),
-    "ZMSCORE": (_ZSET, ("member",)),
-    "ZSCAN": (_ZSET, (0,)),
-    "ZCARD": (_ZSET, ()),
-    "ZCOUNT": (_ZSET, (0, 1)),
-    "ZRANGE": (_ZSET, (0, 0)),
-    "ZRANGEBYSCORE": (_ZSET, (0, 1)),
-    "ZRANGEBYLEX": (_ZSET, ("-", "+")),
-    "ZREM": (_ZSET, ("member",)),
-    "ZREMRANGEBYSCORE": (_ZSET, (0, 1)),
-    "PEXPIRE": (_STRING, (_EXPIRE_MS,)),
-    "XADD": (_STRING, ("NOMKSTREAM", "*", "field", "1")),
-    "XREVRANGE": (_STRING, ("+", "-")),
-    "DEL": (_STRING, ()),
+_ALL, _LISTENS, _READS, _OPERATES = "pcwo", "cwo", "wo", "o"  # first letters of roles
+_HASH, _ZSET, _STRING, _KEYLESS = "messages", "due", "lease", ""
+_CHANNEL, _SHARDED = "channel", "sharded channel"
+
+
+class Allowed(NamedTuple):
+    """A command that Redis must allow, and how it is tried.
+
+    on: one of a bucket's keys, or what it is about instead. args: after the key. by: the first
+    letters of the roles that send it, besides those whose scripts call it.
+    """
+
+    on: str
+    args: tuple[str | int, ...] = ()
+    by: str = ""
+
+
+COMMANDS = {
+    "SET": Allowed(_STRING, ("x", "PX", 1), _ALL),
+    "GET": Allowed(_STRING, (), _ALL),
+    "EXISTS": Allowed(_STRING),
+    "PTTL": Allowed(_STRING, (), _OPERATES),
+    "HSET": Allowed(_HASH, ("field", "1")),
+    "HSETNX": Allowed(_HASH, ("field", "1")),
+    "HINCRBY": Allowed(_HASH, ("field", 1)),
+    "HGET": Allowed(_HASH, ("field",), _READS),
+    "HMGET": Allowed(_HASH, ("field",), _ALL),
+    "HGETALL": Allowed(_HASH, (), _READS),
+    "HSCAN": Allowed(_HASH, (0,), _OPERATES),
+    "HEXISTS": Allowed(_HASH, ("field",)),
+    "HLEN": Allowed(_HASH, (), _ALL),
+    "HRANDFIELD": Allowed(_HASH, (1,)),
+    "HDEL": Allowed(_HASH, ("field",)),
+    "ZADD": Allowed(_ZSET, (1, "member")),
+    "ZSCORE": Allowed(_ZSET, ("member",)),
+    "ZMSCORE": Allowed(_ZSET, ("member",)),
+    "ZSCAN": Allowed(_ZSET, (0,)),
+    "ZCARD": Allowed(_ZSET, (), _ALL),
+    "ZCOUNT": Allowed(_ZSET, (0, 1)),
+    "ZRANGE": Allowed(_ZSET, (0, 0), _ALL),
+    "ZRANGEBYSCORE": Allowed(_ZSET, (0, 1)),
+    "ZRANGEBYLEX": Allowed(_ZSET, ("-", "+"), "co"),
+    "ZREM": Allowed(_ZSET, ("member",)),
+    "ZREMRANGEBYSCORE": Allowed(_ZSET, (0, 1)),
+    "PEXPIRE": Allowed(_STRING, (_EXPIRE_MS,)),
+    "XADD": Allowed(_STRING, ("NOMKSTREAM", "*", "field", "1"), _OPERATES),
+    "XREVRANGE": Allowed(_STRING, ("+", "-"), _OPERATES),
+    "DEL": Allowed(_STRING, (), _OPERATES),
+    "TIME": Allowed(_KEYLESS, (), _READS),
+    "PING": Allowed(_KEYLESS, (), _LISTENS),
+    "INFO": Allowed(_KEYLESS, ("memory",), _ALL),
+    "PUBLISH": Allowed(_CHANNEL, ("fleet",)),
+    "SUBSCRIBE": Allowed(_CHANNEL, (), _LISTENS),
+    "UNSUBSCRIBE": Allowed(_CHANNEL, (), _LISTENS),
+    "SPUBLISH": Allowed(_SHARDED, ("0 0",), _ALL),
+    "SSUBSCRIBE": Allowed(_SHARDED, (), _LISTENS),
+    "SUNSUBSCRIBE": Allowed(_SHARDED, (), _LISTENS),
 }
-KEYLESS = {"TIME": (), "PING": (), "INFO": ("memory",)}
-SUBSCRIBING = ("SUBSCRIBE", "UNSUBSCRIBE")
-SHARDED = ("SPUBLISH",)  # used on a Cluster; Redis 6.2 does not have it
-SHARDED_SUBSCRIBING = ("SSUBSCRIBE", "SUNSUBSCRIBE")
+"""What Redis must allow; those that make a key come before those that remove it."""
 OF_A_CLUSTER = ("CLUSTER SLOTS", "CLUSTER INFO", "ASKING")
 _LOAD, _EXISTS, _CLEANUP = "SCRIPT LOAD", "SCRIPT EXISTS", "cleanup"
 _TRIED = 100_000  # numbers, to find one on a server that has few slots
 
 
-def commands_of(role: Role) -> list[str]:
-    """Every Redis command of a role, by name: those of its scripts and the plain ones."""
-    called = {name for verb in role.verbs for name in _CALLED.findall(scripts()[verb][0])}
-    return sorted(called.union(role.plain).difference(SHARDED))
+def commands_of(role: str) -> list[str]:
+    """Every Redis command of a role, by name: those of its scripts and those it sends itself."""
+    called = {name for verb in ROLES[role] for name in _CALLED.findall(scripts()[verb][0])}
+    sent = {name for name, each in COMMANDS.items() if role[0] in each.by}
+    return sorted(name for name in called | sent if COMMANDS[name].on != _SHARDED)
 
 
-def clustered(role: Role) -> list[str]:
-    """What a role runs on a Cluster besides."""
-    return [*SHARDED, *(SHARDED_SUBSCRIBING if "SUBSCRIBE" in role.plain else ())]
+def clustered(role: str) -> list[str]:
+    """What a role runs on a Cluster besides; Redis 6.2 does not have it."""
+    return [name for name, of in COMMANDS.items() if of.on == _SHARDED and role[0] in of.by]
 
 
-def check(namespace: str, role: str, placement: Placement = ONE_SERVER) -> Steps[None]:
-    """Raise StoreDenied, with every right that the user lacks for this role on any master.
+class RightsCheck(Part):
+    """At the start of a process: whether its Redis user may do its work. role: one of ROLES."""
 
-    Raises ConfigError if a master evicts keys when it is full.
-    """
-    if lacking := (yield from lacking_for(namespace, ROLES[role], placement)):
-        raise StoreDenied(
-            f"redis: the user lacks rights that a {role} needs: {', '.join(lacking)}; "
-            "see docs/security.md"
-        )
-    yield from refuse_eviction_anywhere(placement)
+    name = "rights"
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+
+    def check(self, calls: Calls) -> Steps[None]:
+        """Raise StoreDenied, with every right that the user lacks for the role on any master."""
+        if lacking := (yield from lacking_for(calls.namespace, self._role, calls.placement)):
+            raise StoreDenied(
+                f"redis: the user lacks rights that a {self._role} needs: {', '.join(lacking)}; "
+                "see docs/security.md"
+            )
 
 
-def lacking_for(namespace: str, role: Role, placement: Placement = ONE_SERVER) -> Steps[list[str]]:
+def lacking_for(namespace: str, role: str, placement: Placement = ONE_SERVER) -> Steps[list[str]]:
     """The rights that the user lacks, as an ACL writes them: `+hdel`, `~{ns:*`.
 
     Tried on every master that answers: each has its own users. Leaves no keys behind.
@@ -179,34 +186,24 @@ def _refused(names: Sequence[str], answers: Sequence[Any], namespace: str) -> It
             continue
         if name in (_EXISTS, _CLEANUP) or (name == _LOAD and is_loaded):
             continue
-        if name in (*SHARDED, *SHARDED_SUBSCRIBING) and _is_unknown(reply):
+        if name in COMMANDS and COMMANDS[name].on == _SHARDED and _is_unknown(reply):
             continue  # Redis 6.2: its Clusters wake workers by plain channels
         yield _in_acl(_LOAD if "'script" in str(reply) else name, str(reply), namespace)
 
 
 def _asked(
-    bucket: Bucket, namespace: str, role: Role, node: str
+    bucket: Bucket, namespace: str, role: str, node: str
 ) -> Iterator[tuple[str, RedisCommand[Any]]]:
     """(Name, harmless call) of each command; those that make a key before those that remove it."""
-    names, near = commands_of(role), bucket.key("lease")
+    near = bucket.key("lease")
     yield "EVALSHA", bucket.renew("rights", _EXPIRE_MS)
     yield _LOAD, plain(_LOAD, scripts()["renew"][0], near=near)
-    yield _EXISTS, plain(_EXISTS, *(scripts()[verb][1] for verb in role.verbs), near=near)
-    channel = keys.wake(namespace)
-    words: dict[str, tuple[str | int, ...]] = {
-        **{name: (bucket.key(key), *args) for name, (key, args) in PROBES.items()},
-        **KEYLESS,
-        "PUBLISH": (channel, "fleet"),
-        # Not the fleet's own channel: its messages would come between two replies.
-        **dict.fromkeys(SUBSCRIBING, (f"{channel}:rights",)),
-    }
-    if node:
-        own = keys.bucket_key(namespace, bucket.number, "wake", bucket.birth)
-        words |= {"SPUBLISH": (own, "0 0"), **dict.fromkeys(SHARDED_SUBSCRIBING, (own,))}
-        names = [*names, *clustered(role)]
-    for name in (name for name in words if name in names):
+    yield _EXISTS, plain(_EXISTS, *(scripts()[verb][1] for verb in ROLES[role]), near=near)
+    names = {*commands_of(role), *(clustered(role) if node else ())}
+    for name in (name for name in COMMANDS if name in names):
         # Sent to this server: a channel's name would lead to another.
-        yield name, RedisCommand(name, (near,), words[name], as_received, is_plain=True)
+        args = _args(name, bucket, namespace)
+        yield name, RedisCommand(name, (near,), args, as_received, is_plain=True)
     if node:
         yield from ((name, plain(name, near=near)) for name in OF_A_CLUSTER)
     # Every key of a bucket, and one of the namespace: a key pattern may leave some out.
@@ -216,6 +213,18 @@ def _asked(
     for key in (_HASH, _ZSET):  # if DEL is denied, the keys expire
         yield _CLEANUP, plain("PEXPIRE", bucket.key(key), _EXPIRE_MS)
     yield _CLEANUP, plain("DEL", *(bucket.key(key) for key in keys.BUCKET_KEYS))
+
+
+def _args(name: str, bucket: Bucket, namespace: str) -> tuple[str | int, ...]:
+    """The words of the call that tries a command."""
+    on, args, _ = COMMANDS[name]
+    if on == _KEYLESS:
+        return args
+    if on == _CHANNEL:  # listening at the fleet's own, messages would come between two replies
+        return (keys.wake(namespace) + ("" if args else ":rights"), *args)
+    if on == _SHARDED:
+        return (keys.bucket_key(namespace, bucket.number, "wake", bucket.birth), *args)
+    return (bucket.key(on), *args)
 
 
 def _is_unknown(reply: object) -> bool:
