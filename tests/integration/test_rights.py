@@ -13,7 +13,7 @@ from delaybridge import Client
 from delaybridge.errors import StoreDenied
 from delaybridge.message import Answer
 from delaybridge.operate import cli
-from delaybridge.operate.doctor import rights
+from delaybridge.operate.parts import rights
 from delaybridge.operate.views.facts import read_facts
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry

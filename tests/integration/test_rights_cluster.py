@@ -10,7 +10,7 @@ import pytest
 
 from delaybridge import Client, StoreDenied
 from delaybridge.operate import cli
-from delaybridge.operate.doctor import rights
+from delaybridge.operate.parts import rights
 from delaybridge.store.namespace import registry
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import Arrived, Crew

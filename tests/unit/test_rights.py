@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delaybridge.operate.doctor import rights
+from delaybridge.operate.parts import rights
 from delaybridge.store.namespace import damage
 from delaybridge.store.protocol.command import scripts
 

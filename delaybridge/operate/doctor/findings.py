@@ -91,8 +91,8 @@ def clock(store: Store) -> Iterator[Finding]:
 
 def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
     """Rights that the Redis user lacks as a client, as a worker, or for this command line."""
-    from delaybridge.operate.doctor.rights import ROLES, lacking_for
     from delaybridge.operate.doctor.selftest import run_scripts
+    from delaybridge.operate.parts.rights import ROLES, lacking_for
 
     lacking = {name: store.complete(lacking_for(settings.namespace, name, store)) for name in ROLES}
     for name, missing in lacking.items():

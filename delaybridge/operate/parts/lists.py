@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from delaybridge.operate.doctor.rights import RightsCheck
 from delaybridge.operate.parts.broadcast import Broadcast
 from delaybridge.operate.parts.counting import Counting
 from delaybridge.operate.parts.pace import CountedPace
+from delaybridge.operate.parts.rights import RightsCheck
 from delaybridge.operate.parts.sampler import Sampler
 from delaybridge.recurring.rounds import RecurringRuns
 from delaybridge.settings.settings import Settings
