@@ -183,12 +183,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
     settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
     from delaybridge.ingest.rabbitmq.converter import convert
     from delaybridge.ingest.routes import parse_routes
-<<<<<<< HEAD
-    from delaybridge.operate.doctor.rights import RightsCheck
-=======
     from delaybridge.operate.parts.rights import RightsCheck
-    from delaybridge.operate.terminal.logs import configure
->>>>>>> a0846e7f (operate: the rights of the Redis user are a part; doctor reads them)
     from delaybridge.settings.urls import kinds_of
 
     kinds = kinds_of(settings.brokers)
