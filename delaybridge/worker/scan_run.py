@@ -27,7 +27,7 @@ from delaybridge.worker.parts import RunView
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.service import end, until
 from delaybridge.worker.shift import Common, Shift, wake_up
-from delaybridge.worker.shifts import Shifts
+from delaybridge.worker.shifts import BucketNodes, Shifts, announcement_of, report_of
 from delaybridge.worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ScanRun:
             ttl_ms=lease.ttl_ms,
             renew_ms=lease.renew_ms,
         )  # fmt: skip
-        self._shifts = Shifts(store, calls, self._make_shift)
+        self._shifts = Shifts(BucketNodes(store, calls), self._make_shift)
         self._is_wiped = asyncio.Event()
         self._begin_parts()
         self._brokers: Brokers
@@ -177,17 +177,17 @@ class ScanRun:
         about |= {"instance": self._worker.identity.instance, "pace": self._pace()}
         for part in self._worker.parts:
             part.announce(about)
-        about |= self._shifts.announced() | {"failing": self.pulse.announced()}
+        about |= announcement_of(self._shifts.running) | {"failing": self.pulse.announced()}
         return json.dumps(about).encode()
 
     def _pace(self) -> dict[str, Any]:
-        waiting = self._shifts.reported()["unconfirmed"]
+        waiting = report_of(self._shifts.running)["unconfirmed"]
         unconfirmed = {name: waiting[name] for name in islice(self._brokers.configured, _ANNOUNCED)}
         return {"ahead_ms": self._fleet.ahead_ms, "unconfirmed": unconfirmed}
 
     def reported(self) -> dict[str, Any]:
         """The fields of this worker's report that tell of its scanner."""
-        brokers, said = self._brokers.configured.items(), self._shifts.reported()
+        brokers, said = self._brokers.configured.items(), report_of(self._shifts.running)
         said["unconfirmed"] = dict.fromkeys(self._brokers.configured, 0) | said["unconfirmed"]
         return {
             "buckets": tuple(session.bucket.number for session in self._shifts.sessions()),
@@ -261,8 +261,8 @@ class ScanRun:
         await worker.stopping.wait()
 
     def _is_done(self) -> bool:
-        share, shifts = self._fleet.share, self._shifts
-        return share is not None and shifts.is_settled(share) and shifts.is_idle()
+        share = self._fleet.share
+        return share is not None and self._shifts.is_done(share)
 
     async def _drain(self) -> None:
         """Give every bucket back. Messages not confirmed in time are published again later."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any, cast
 
@@ -32,14 +32,29 @@ Make = Callable[[str, int], Shift]
 """Makes the shift of a node; how many nodes there are."""
 
 
-class Shifts:
-    """Begins and ends shifts, tells each which buckets to hold, and adds up what they say."""
+class BucketNodes:
+    """On which node each bucket of an opened namespace is, or was when that was known last."""
 
-    def __init__(self, store: AsyncStore, calls: Calls, make: Make) -> None:
-        """calls: an opened namespace."""
-        self._store, self._calls, self._make = store, calls, make
+    def __init__(self, store: AsyncStore, calls: Calls) -> None:
+        self._store, self._calls = store, calls
+        self._known: dict[int, str] = {}
+
+    def now(self) -> dict[str, dict[int, Bucket]]:
+        """The buckets of each node, by their numbers."""
+        by_node: dict[str, dict[int, Bucket]] = {}
+        for bucket in self._calls.buckets:
+            node = self._store.node_of(bucket.key("lease")) or self._known.get(bucket.number, "")
+            self._known[bucket.number] = node
+            by_node.setdefault(node, {})[bucket.number] = bucket
+        return by_node
+
+
+class Shifts:
+    """Begins and ends shifts, tells each which buckets to hold, and passes on what they say."""
+
+    def __init__(self, nodes: BucketNodes, make: Make) -> None:
+        self._nodes, self._make = nodes, make
         self._by_node: dict[str, Shift] = {}
-        self._node_of: dict[int, str] = {}  # bucket -> its node, as last known
         self._share: set[int] = set()
         self._background = Background()
         self._is_alone = True  # there was never a second shift
@@ -54,10 +69,11 @@ class Shifts:
 
     async def end(self) -> None:
         """End all shifts, whatever they do."""
-        await asyncio.gather(*(shift.end() for shift in self._all))
+        await asyncio.gather(*(shift.end() for shift in self.running))
 
     @property
-    def _all(self) -> list[Shift]:
+    def running(self) -> list[Shift]:
+        """The shifts that have begun and not ended."""
         return [*self._by_node.values()]
 
     # which buckets (fleet.Holders)
@@ -69,8 +85,8 @@ class Shifts:
     def assign(self, share: set[int], *, may_take: bool) -> None:
         """Hold these buckets, and give all others back; see `fleet.Holders`."""
         self._share = share
-        by_node = self._nodes()
-        self._rename(by_node)
+        by_node = self._nodes.now()
+        _rename(self._by_node, by_node)
         begun = {
             node: self._make(node, len(by_node)) for node in by_node if node not in self._by_node
         }
@@ -91,38 +107,19 @@ class Shifts:
         """Buckets may be on other nodes now."""
         self.assign(self._share, may_take=False)
 
-    def _nodes(self) -> dict[str, dict[int, Bucket]]:
-        """The buckets of each node; of one that is unknown for now, the last one known."""
-        by_node: dict[str, dict[int, Bucket]] = {}
-        for bucket in self._calls.buckets:
-            node = self._store.node_of(bucket.key("lease")) or self._node_of.get(bucket.number, "")
-            self._node_of[bucket.number] = node
-            by_node.setdefault(node, {})[bucket.number] = bucket
-        return by_node
-
-    def _rename(self, by_node: dict[str, dict[int, Bucket]]) -> None:
-        """A shift whose node lost its buckets to a node without a shift goes on there."""
-        for node in [*self._by_node.keys() - by_node.keys()]:
-            mine = self._by_node[node].here.keys()
-            new = [n for n in by_node if n not in self._by_node and by_node[n].keys() & mine]
-            if new:
-                to = max(new, key=lambda n: len(by_node[n].keys() & mine))
-                shift = self._by_node[to] = self._by_node.pop(node)
-                shift.renamed(to)
-
     def _held(self) -> set[int]:
-        return {number for shift in self._all for number in shift.leases.sessions}
+        return {number for shift in self.running for number in shift.leases.sessions}
 
     def _damaged(self) -> set[int]:
-        return {n for shift in self._all for n in shift.leases.damaged_buckets.numbers}
+        return {n for shift in self.running for n in shift.leases.damaged_buckets.numbers}
 
     async def drained(self) -> None:
         """Return when all is released that is not to be held."""
-        await asyncio.gather(*(shift.leases.drained() for shift in self._all))
+        await asyncio.gather(*(shift.leases.drained() for shift in self.running))
 
     async def release_all(self) -> None:
         """Release every lease, drained or not, and take none any more. Raises the first error."""
-        calls = (shift.leases.release_all() for shift in self._all)
+        calls = (shift.leases.release_all() for shift in self.running)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
@@ -143,7 +140,7 @@ class Shifts:
 
     def ring(self) -> None:
         """Wake the scanners of all shifts."""
-        for shift in self._all:
+        for shift in self.running:
             shift.alarm.ring()
 
     def wake(self, bucket: int, due_ms: int) -> None:
@@ -166,35 +163,34 @@ class Shifts:
         return [lane for lanes in self._lanes() for lane in lanes.brokers_changed(names)]
 
     def _scanners(self) -> Iterator[Scanner]:
-        return (shift.scanner for shift in self._all if shift.scanner is not None)
+        return (shift.scanner for shift in self.running if shift.scanner is not None)
 
     def _lanes(self) -> Iterator[Lanes]:
-        return (shift.lanes for shift in self._all if shift.lanes is not None)
+        return (shift.lanes for shift in self.running if shift.lanes is not None)
 
     # what they say
 
     @property
     def beat_s(self) -> float:
         """When one of them last looked after its leases, on the monotonic clock."""
-        return max((shift.leases.beat_s for shift in self._all), default=0.0)
+        return max((shift.leases.beat_s for shift in self.running), default=0.0)
 
-    def is_settled(self, share: set[int]) -> bool:
-        """Whether they hold exactly this share, except for damaged buckets."""
-        if any(shift.leases.draining for shift in self._all):
+    def is_done(self, share: set[int]) -> bool:
+        """Whether they hold exactly this share, except for damaged buckets, and nothing of it is
+        due or on its way.
+        """
+        if any(shift.leases.draining for shift in self.running):
             return False
-        return share - self._damaged() == self._held()
-
-    def is_idle(self) -> bool:
-        """Whether nothing is due in the buckets held here, and nothing is on its way."""
-        return all(scanner.is_idle() for scanner in self._scanners())
+        is_settled = share - self._damaged() == self._held()
+        return is_settled and all(scanner.is_idle() for scanner in self._scanners())
 
     def sessions(self) -> Iterator[Session]:
         """The leases that all shifts hold."""
-        return (s for shift in self._all for s in shift.leases.sessions.values())
+        return (s for shift in self.running for s in shift.leases.sessions.values())
 
     def lost(self, session: Session, reason: str) -> None:
         """End a session: publish nothing more of it, and take its bucket again."""
-        for shift in self._all:
+        for shift in self.running:
             if shift.leases.sessions.get(session.bucket.number) is session:
                 shift.leases.lost(session, reason)
 
@@ -203,32 +199,43 @@ class Shifts:
         since_s = time.monotonic() - within_s
         return [s.bucket for s in self.sessions() if s.touched_s > since_s]
 
-    def announced(self) -> dict[str, Any]:
-        """For the announcement: destinations that park or refuse messages, and damaged buckets."""
-        parked = (each for lanes in self._lanes() for each in lanes.parking.blocked())
-        refused = (
-            each
-            for shift in self._all
-            if shift.lanes is not None
-            for each in shift.lanes.routing.refused(shift.clock.now_ms())
-        )
-        damaged: dict[str, str] = {}
-        for shift in self._all:
-            damaged |= shift.leases.damaged_buckets.announced()
-        return {
-            "parked": dict(islice(parked, _ANNOUNCED)),
-            "refused": dict(islice(refused, _ANNOUNCED)),
-            "damaged": damaged,
-        }
 
-    def reported(self) -> dict[str, Any]:
-        """For the worker's report: what brokers have not answered, what is held, what is late."""
-        unconfirmed: Counter[str] = Counter()
-        held: Counter[tuple[str, str]] = Counter()
-        firsts: list[float] = []
-        for lanes in self._lanes():
-            unconfirmed.update(lanes.routing.unconfirmed())
-            waiting, first = lanes.parking.held()
-            held.update(waiting)
-            firsts += [] if first is None else [first]
-        return {"unconfirmed": unconfirmed, "held": held, "parked_ms": min(firsts, default=None)}
+def _rename(shifts: dict[str, Shift], by_node: Mapping[str, Mapping[int, Bucket]]) -> None:
+    """A shift whose node lost its buckets to a node without a shift goes on there."""
+    for node in [*shifts.keys() - by_node.keys()]:
+        mine = shifts[node].here.keys()
+        new = [n for n in by_node if n not in shifts and by_node[n].keys() & mine]
+        if new:
+            to = max(new, key=lambda n: len(by_node[n].keys() & mine))
+            shift = shifts[to] = shifts.pop(node)
+            shift.renamed(to)
+
+
+def announcement_of(shifts: Sequence[Shift]) -> dict[str, Any]:
+    """Of running shifts: destinations that park or refuse messages, and damaged buckets."""
+    begun = [(each, each.lanes) for each in shifts if each.lanes is not None]
+    parked = (each for _, lanes in begun for each in lanes.parking.blocked())
+    refused = (
+        each for shift, lanes in begun for each in lanes.routing.refused(shift.clock.now_ms())
+    )
+    damaged: dict[str, str] = {}
+    for shift in shifts:
+        damaged |= shift.leases.damaged_buckets.announced()
+    return {
+        "parked": dict(islice(parked, _ANNOUNCED)),
+        "refused": dict(islice(refused, _ANNOUNCED)),
+        "damaged": damaged,
+    }
+
+
+def report_of(shifts: Iterable[Shift]) -> dict[str, Any]:
+    """Of running shifts: what brokers have not answered, what is held, and what is late."""
+    unconfirmed: Counter[str] = Counter()
+    held: Counter[tuple[str, str]] = Counter()
+    firsts: list[float] = []
+    for lanes in (shift.lanes for shift in shifts if shift.lanes is not None):
+        unconfirmed.update(lanes.routing.unconfirmed())
+        waiting, first = lanes.parking.held()
+        held.update(waiting)
+        firsts += [] if first is None else [first]
+    return {"unconfirmed": unconfirmed, "held": held, "parked_ms": min(firsts, default=None)}

@@ -9,7 +9,7 @@ import pytest
 
 from delaybridge.publish import CONFIRMED
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.worker.shifts import Shifts
+from delaybridge.worker.shifts import BucketNodes, Shifts
 
 BUCKETS = 6
 
@@ -59,7 +59,7 @@ class Table:
         at = {bucket.key("lease"): bucket.number for bucket in buckets}
         store: Any = SimpleNamespace(node_of=lambda key: self.nodes[at[key]])
         calls: Any = SimpleNamespace(buckets=buckets)
-        self.shifts = Shifts(store, calls, self._make)
+        self.shifts = Shifts(BucketNodes(store, calls), self._make)
         self.shifts.start()
 
     def _make(self, node: str, nodes: int) -> Any:
