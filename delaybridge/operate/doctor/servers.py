@@ -1,4 +1,7 @@
-"""What `doctor` says of the Redis servers: how they work together, and what each of them lacks."""
+"""What `doctor` says of the Redis servers: how they work together, and what each of them lacks.
+
+Of a Cluster also its slots, and what stops them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import errors
 from delaybridge.operate.doctor.checks import server_name
-from delaybridge.operate.doctor.cluster import whole
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding, check
 from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.settings.redis_servers import Mode, RedisServers, name_of
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import at
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.keys import SLOTS
 from delaybridge.store.redis.sentinels import Seen, Sentinels
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ _LUA_FIXED: dict[str, dict[tuple[int, int], int]] = {
 }
 _SECTIONS = ("server", "memory", "persistence", "replication")
 _CLOCKS_APART_US = 1_000_000
+_COVERAGE = "cluster-require-full-coverage"
+_OPEN = re.compile(r"\[(\d+)-[<>]-\w+\]")  # of a node's own line in CLUSTER NODES
+_SHOWN = 5
 
 
 class Inspected(NamedTuple):
@@ -57,7 +63,7 @@ def servers(store: Store, settings: Settings) -> Iterator[Finding]:
     if of.mode is Mode.SENTINEL:
         yield from _sentinels(of)
     if of.mode is Mode.CLUSTER:
-        yield from whole(store, [each.node for each in found if not each.error])
+        yield from _whole(store, [each.node for each in found if not each.error])
         yield from clocks([each for each in found if not each.error])
     yield from _told_once(
         [
@@ -158,6 +164,63 @@ def clocks(found: Sequence[Inspected]) -> Iterator[Finding]:
     if not off and len(found) > 1:
         most_ms = max(map(abs, apart.values())) / 1000
         yield Finding(OK, "clock", f"the masters' clocks are within {most_ms:.0f} ms")
+
+
+def _whole(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
+    """Slots without a server or half-moved, and whether one server down stops all. nodes: alive."""
+    if not nodes:
+        return
+    infos = store.run_each([plain("CLUSTER INFO", near=at(node)) for node in nodes])
+    known = [_fields_of(each) for each in infos if isinstance(each, bytes)]
+    assigned = min(
+        (int(each.get("cluster_slots_assigned", SLOTS)) for each in known), default=SLOTS
+    )
+    if assigned < SLOTS:
+        what = f"{SLOTS - assigned} slots have no server: their buckets wait"
+        yield Finding(FAIL, "cluster", what, f"Assign them: redis-cli --cluster fix {nodes[0]}")
+    refusing = [n for n, each in zip(nodes, infos, strict=True) if b"state:fail" in _bytes(each)]
+    if refusing:
+        what = f"{', '.join(refusing[:_SHOWN])} refuse commands: cluster_state is fail"
+        yield Finding(FAIL, "cluster", what, "Start the servers that are down")
+    yield from _moving(store, nodes)
+    yield from _coverage(store, nodes)
+
+
+def _moving(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
+    replies = store.run_each([plain("CLUSTER NODES", near=at(node)) for node in nodes])
+    if any(isinstance(each, errors.StoreError) for each in replies):
+        what = "CLUSTER NODES is refused: slots that are half-moved cannot be seen"
+        yield Finding(WARN, "cluster", what, "Allow +cluster|nodes, or watch it yourself")
+    slots = {int(slot) for each in replies for slot in _OPEN.findall(_bytes(each).decode())}
+    if slots:
+        shown = ", ".join(map(str, sorted(slots)[:_SHOWN])) + (
+            ", ..." if len(slots) > _SHOWN else ""
+        )
+        what = f"{len(slots)} slots are half-moved ({shown}): their buckets may wait"
+        remedy = f"If nobody moves slots now: redis-cli --cluster fix {nodes[0]}"
+        yield Finding(WARN, "cluster", what, remedy)
+
+
+def _coverage(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
+    replies = store.run_each([plain("CONFIG GET", _COVERAGE, near=at(node)) for node in nodes])
+    said = {each[1] for each in replies if isinstance(each, list) and len(each) > 1}
+    if b"yes" in said:
+        what = f"{_COVERAGE} yes: one server down without a replica stops all buckets"
+        yield Finding(WARN, "cluster", what, f"Set: {_COVERAGE} no")
+    elif not said:
+        what = f"CONFIG GET is refused: {_COVERAGE} cannot be seen"
+        yield Finding(
+            OK, "cluster", what, "Its default, yes, lets one server down stop all buckets"
+        )
+
+
+def _fields_of(reply: bytes) -> dict[str, str]:
+    lines = reply.decode(errors="replace").splitlines()
+    return dict(line.partition(":")[::2] for line in lines if ":" in line)
+
+
+def _bytes(reply: object) -> bytes:
+    return reply if isinstance(reply, bytes) else b""
 
 
 def _sentinels(of: RedisServers) -> Iterator[Finding]:

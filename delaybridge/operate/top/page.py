@@ -10,17 +10,18 @@ from rich.text import Text
 
 from delaybridge.errors import printable
 from delaybridge.operate.terminal.layout import shortened
+from delaybridge.operate.terminal.output import rate_text
 from delaybridge.operate.terminal.streams import is_utf
 from delaybridge.operate.top.controls import HELP, TABS, View
 from delaybridge.operate.top.lists import listed
 from delaybridge.operate.top.picture import Picture
-from delaybridge.operate.top.rates import rate_lines
 from delaybridge.operate.views.alerts import ERROR, SEVERE, WARNING, alerts
-from delaybridge.operate.views.described import moment, unowned
+from delaybridge.operate.views.described import moment, unowned, window_text
 from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
     from delaybridge import Horizon, Stats
+    from delaybridge.operate.views.series import Rates, Recent
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 10
 _STYLES = {SEVERE: "bold red", ERROR: "red", WARNING: "yellow"}
@@ -28,6 +29,9 @@ _TROUBLES = 4
 _SECONDS = 60
 _MOST_ROWS = 5
 _BARS, _PLAIN_BARS = " ▁▂▃▄▅▆▇█", " ...:::##"
+_RATES = ("scheduled", "published", "retried", "buried")
+_BAD = ("retried", "buried")
+_RATE_CELLS = 9
 Lines = list[Text]
 
 
@@ -53,7 +57,7 @@ def _body(picture: Picture, stats: Stats, view: View, width: int, room: int) -> 
     if view.tab == 0:
         body += [*_states(stats), Text()]
         if picture.recent is not None:
-            body += [*rate_lines(picture.recent), Text()]
+            body += [*_rate_lines(picture.recent), Text()]
         if picture.horizon is not None:
             # Destinations get what is left, but a few lines at least.
             rows = max(1, min(_MOST_ROWS, room - len(body) - 7))
@@ -135,6 +139,47 @@ def _states(stats: Stats) -> Iterator[Text]:
         "ingests": str(len(stats.ingests)) if stats.ingests else "",
     }
     yield Text("   ".join(f"{name} {fact}" for name, fact in facts.items() if fact))
+
+
+def _rate_lines(recent: Recent) -> Iterator[Text]:
+    """Messages a second of the last 1 s, 1 m and 15 m, and how late they were."""
+    if recent.missing:
+        yield Text(f"RATE/s  none: {printable(recent.missing)}", style="dim")
+        return
+    windows = [window_text(rates) for rates in recent.rates]
+    head = "RATE/s".ljust(11) + "".join(window.rjust(_RATE_CELLS) for window in windows)
+    late = "".join(word.rjust(_RATE_CELLS) for word in ("p50", "p99", "max"))
+    yield Text(f"{head}   {'LATENESS'.ljust(9)}{late}", style="bold")
+    for number, name in enumerate(_RATES):
+        line = _rate_line(name, recent.rates)
+        if number < len(recent.rates):
+            line.append(f"   {windows[number].ljust(9)}{_lateness(recent.rates[number])}")
+        yield line
+    if recent.silent:
+        names = ", ".join(f"{name} ({why})" if why else name for name, why in recent.silent.items())
+        yield Text(f"without {printable(names)}", style="yellow")
+
+
+def _rate_line(name: str, windows: Sequence[Rates]) -> Text:
+    """One rate in each window."""
+    line = Text(name.ljust(11))
+    for rates in windows:
+        per_s = rates.per_s.get(name, 0.0)
+        shown = rate_text(per_s) if rates.covered_s else "-"
+        line.append(shown.rjust(_RATE_CELLS), style="yellow" if per_s and name in _BAD else "")
+    return line
+
+
+def _lateness(rates: Rates) -> str:
+    if rates.lateness is None:
+        return "".join("-".rjust(_RATE_CELLS) for _ in range(3))
+    return "".join(_ms(each).rjust(_RATE_CELLS) for each in rates.lateness)
+
+
+def _ms(ms: float) -> str:
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1000:,.0f} s"
 
 
 def _minute(horizon: Horizon, width: int, rows: int) -> Iterator[Text]:
