@@ -25,7 +25,7 @@ from delaybridge import AsyncClient, Message
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.command import scripts
 from delaybridge.store.protocol.verbs import new_stamp
 
@@ -47,7 +47,7 @@ def raw_rate(bench: Bench, count: int) -> float:
     for _ in range(0, count, CALL):
         by_bucket: dict[int, list[tuple[bytes, Accepted]]] = {}
         for one in map(bench.client.accept, messages(CALL)):
-            number = keys.bucket_of(one.shard_key, len(buckets))
+            number = verbs.bucket_of(one.shard_key, len(buckets))
             by_bucket.setdefault(number, []).append((new_stamp(), one))
         packed = b""
         for number, part in by_bucket.items():

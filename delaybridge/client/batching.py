@@ -12,8 +12,7 @@ import msgspec
 from delaybridge.accept.accept import Accepted, Draft
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.outgoing import Outgoing, Stamped, bucket_for
-from delaybridge.store.messages.scheduling import Patience, Receipt
+from delaybridge.store.messages.scheduling import Outgoing, Patience, Receipt, Stamped, bucket_for
 from delaybridge.store.protocol.command import LedgerSteps, Steps, together
 from delaybridge.store.redis.store import AsyncStore
 

@@ -9,7 +9,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.errors import StoreUnavailable
 from delaybridge.ingest.entries import Entry, Quarantine
 from delaybridge.ingest.storing import AGAIN_S, EntryStore, Found, OverLimit, id_of, shard_key_of
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 
@@ -156,7 +156,7 @@ class Aside(Generic[H]):
     def _number_of(self, held: H) -> int | None:
         """Its bucket; None if it asks all."""
         shard_key = shard_key_of(held.entry)
-        return None if shard_key is None else keys.bucket_of(shard_key, self._store.buckets)
+        return None if shard_key is None else verbs.bucket_of(shard_key, self._store.buckets)
 
 
 def _fault(error: Exception) -> str:

@@ -23,7 +23,7 @@ from delaybridge.ingest.owner import Owner
 from delaybridge.message import Answer
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.changes import ANSWER_PRECEDENCE
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, together
 from delaybridge.store.protocol.verbs import NO_SOURCE, SourceOffsets
@@ -108,7 +108,7 @@ class EntryStore:
             except (StoreUnavailable, StoreFull) as exc:
                 await self.pause({None: exc}, _PAUSE_S)
                 continue
-            if failpoints.ARE_SET and entries:
+            if entries:
                 failpoints.reach("ingest.stored")
             return answers
 
@@ -221,7 +221,7 @@ def _refuse(
     found: dict[int, StoreError] = {}
     for place in todo:
         shard_key = shard_key_of(entries[place]) or id_of(entries[place]).encode()
-        number = keys.bucket_of(shard_key, len(calls.buckets))
+        number = verbs.bucket_of(shard_key, len(calls.buckets))
         if number not in found:
             found[number] = yield from calls.explained(calls.buckets[number], StoreWiped())
         answers[place] = found[number]
@@ -257,7 +257,7 @@ def _check_quota(
     for place, entry in enumerate(entries):
         ways: list[object] = [id_of(entry)]
         if not isinstance(entry, Quarantine) and entry.source:
-            ways.append((entry.source, keys.bucket_of(shard_key_of(entry) or b"", len(buckets))))
+            ways.append((entry.source, verbs.bucket_of(shard_key_of(entry) or b"", len(buckets))))
         error = next((full[way] for way in ways if way in full), None) or _no_room(calls, entry)
         if error is None:
             todo.append(place)
@@ -291,7 +291,7 @@ def _plan(entries: Sequence[Entry], todo: Iterable[int], buckets: Sequence[Bucke
             kind: tuple[Any, ...] = ("schedule", entry.policy, source, entry.reach, entry.maybe)
         else:
             size, source, kind = len(entry.payload), "", ("quarantine",)
-        number = keys.bucket_of(shard_key_of(entry) or b"", len(buckets))
+        number = verbs.bucket_of(shard_key_of(entry) or b"", len(buckets))
         call = latest.get((number, source))
         if call is None or not call.may_take(kind, size):
             if call is not None and source:
@@ -319,7 +319,7 @@ def shard_key_of(entry: Entry) -> bytes | None:
 
 def _buckets_of(entry: Change, buckets: Sequence[Bucket]) -> list[Bucket]:
     """The bucket of its key; without a key first the id's own, then all others."""
-    own = keys.bucket_of(
+    own = verbs.bucket_of(
         entry.id.encode() if entry.shard_key is None else entry.shard_key, len(buckets)
     )
     if entry.shard_key is not None:

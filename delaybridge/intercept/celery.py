@@ -35,12 +35,10 @@ from delaybridge.intercept import client_of_settings
 from delaybridge.intercept.kombu import Producer
 from delaybridge.message import Answer, Message, OnConflict, new_id
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.outgoing import Stamped
-from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt, Stamped
 from delaybridge.store.protocol.command import Steps
-from delaybridge.store.protocol.keys import bucket_of
 from delaybridge.store.protocol.stored import Stored, stored
-from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.protocol.verbs import bucket_of, new_stamp
 
 __all__ = ["install"]
 

@@ -31,8 +31,7 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol.command import Steps
-from delaybridge.store.protocol.keys import bucket_of
-from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.protocol.verbs import bucket_of, new_stamp
 from delaybridge.store.redis.durability import unconfirmed
 
 # The modules imported but not used are those that the first call to Redis needs. If the thread

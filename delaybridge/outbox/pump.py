@@ -25,7 +25,7 @@ from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable
 from delaybridge.outbox.table import MOST_ROWS
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 
 Say = Callable[..., None]  # called with a level, an event's name and its fields
 Outcome = Receipt | Answer | Exception

@@ -24,8 +24,7 @@ from delaybridge.recurring.stored import DefinitionEntry, Progress, Span
 from delaybridge.store.messages.scheduling import Scheduling
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, together
-from delaybridge.store.protocol.keys import bucket_of
-from delaybridge.store.protocol.verbs import SourceOffsets, new_stamp
+from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
 
 AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile
 _CALL_RUNS = 100  # of one script call

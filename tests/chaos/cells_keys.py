@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from tests.chaos.cell import Cell, Setup
 from tests.chaos.cells_ledger import YOUNG_S, wait_restored
 from tests.chaos.lost_keys import ALONE, TOGETHER, excused
@@ -150,7 +150,7 @@ def cell(
     buckets = 2 ** max(lost).bit_length()
 
     def excuses(message: str) -> frozenset[str]:
-        names = lost.get(keys.bucket_of(message.encode(), buckets), ())
+        names = lost.get(verbs.bucket_of(message.encode(), buckets), ())
         return excused([name.removeprefix(HALF) for name in names], ledger=ledger)
 
     return Cell(

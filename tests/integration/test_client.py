@@ -15,8 +15,8 @@ from delaybridge.client import verbs
 from delaybridge.errors import ConfigError, MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, State
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.protocol.verbs import bucket_of
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner, World
 from tests.rigs.flavours import BUCKETS, TO
@@ -30,7 +30,7 @@ async def test_a_client_works_before_any_worker_ever_ran(client: Any, store: Sto
     receipt = await client.schedule(TO, b"body", delay="15m", id="x")
     assert receipt == "created" == receipt.answer
     assert receipt.id == "x"
-    assert receipt.bucket == keys.bucket_of(b"x", BUCKETS)
+    assert receipt.bucket == bucket_of(b"x", BUCKETS)
     (after_us,) = store.run([registry.store_time()])
     assert before_us // 1000 <= receipt.due_ms - 900_000 <= after_us // 1000 + 1
     assert await client.cancel("x") == Answer.CANCELLED
@@ -65,7 +65,7 @@ async def test_get_shows_a_message_as_it_was_scheduled(client: Any) -> None:
             key=b"customer-7",
             ttl_ms=3_600_000,
             at_most_once=True,
-            bucket=keys.bucket_of(b"customer-7", BUCKETS),
+            bucket=bucket_of(b"customer-7", BUCKETS),
         )
     )
 

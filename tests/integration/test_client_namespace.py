@@ -13,7 +13,7 @@ import redis
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, MessageError, StoreFull, StoreWiped
 from delaybridge.message import Answer, Limits
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.bucket import Bucket
 from tests.rigs.bucket import World
 from tests.rigs.flavours import BUCKETS, TO, Maker
@@ -38,7 +38,7 @@ async def test_the_bucket_count_is_fixed_when_the_namespace_is_created(
     with pytest.raises(ConfigError, match="created with 4"):
         await make(redis_url, namespace=namespace, buckets=8).get("x")
     adopted = make(redis_url, namespace=namespace)
-    assert (await adopted.get("x")).bucket == keys.bucket_of(b"x", 4)
+    assert (await adopted.get("x")).bucket == verbs.bucket_of(b"x", 4)
     assert len((await adopted.stats()).buckets) == 4
 
 

@@ -17,7 +17,7 @@ from delaybridge.errors import MessageConflict, MessageError, StoreError, StoreU
 from delaybridge.message import Answer
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.stored import Stored
 from delaybridge.store.redis.store import AsyncStore
@@ -240,7 +240,7 @@ async def test_thousands_of_calls_at_once_need_few_connections(
 async def test_a_failing_bucket_fails_only_the_callers_whose_messages_are_in_it(
     together: AsyncClient, own: redis.Redis
 ) -> None:
-    damaged = keys.bucket_of(b"m0", BUCKETS)
+    damaged = verbs.bucket_of(b"m0", BUCKETS)
     own.delete(keys.bucket_key("delaybridge", damaged, "messages"))
     own.set(keys.bucket_key("delaybridge", damaged, "messages"), "not a hash")
     ids = [f"m{n}" for n in range(100)]
@@ -249,7 +249,7 @@ async def test_a_failing_bucket_fails_only_the_callers_whose_messages_are_in_it(
     )
     there = await asyncio.gather(*(together.get(id, key=id) for id in ids), return_exceptions=True)
     for id, answer, found in zip(ids, answers, there, strict=True):
-        if keys.bucket_of(id.encode(), BUCKETS) == damaged:
+        if verbs.bucket_of(id.encode(), BUCKETS) == damaged:
             assert isinstance(answer, StoreError) and isinstance(found, StoreError)
         else:
             assert answer == "created" and isinstance(found, Stored)

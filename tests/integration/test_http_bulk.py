@@ -11,7 +11,8 @@ import pytest
 from delaybridge import AsyncClient
 from delaybridge.message import Answer
 from delaybridge.serve.shared import jobs as web_jobs
-from delaybridge.store.protocol.keys import bucket_key, bucket_of
+from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.api import ended_job, job_of
 from tests.rigs.crew import BUCKETS, Crew
 from tests.rigs.waiting import until_async

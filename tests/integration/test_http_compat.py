@@ -13,7 +13,8 @@ import pytest
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings.settings import Settings
-from delaybridge.store.protocol.keys import bucket_key, bucket_of
+from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.api import api, ended_job
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.sessions import TOKENS

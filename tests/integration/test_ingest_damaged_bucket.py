@@ -11,7 +11,7 @@ from pika import BasicProperties
 from delaybridge.events import IngestFailed
 from delaybridge.ingest.entries import Entry
 from delaybridge.ingest.storing import EntryStore, Found
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from tests.rigs.ingest import Entrance, MakeEntrance, source
 from tests.rigs.ingest_kafka import Kafka
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, described, drained, reading
@@ -23,7 +23,7 @@ BUCKETS = 4
 
 def ids_of(bucket: int, count: int) -> list[str]:
     found = (f"i{n}" for n in range(1000))
-    return [id for id in found if keys.bucket_of(id.encode(), BUCKETS) == bucket][:count]
+    return [id for id in found if verbs.bucket_of(id.encode(), BUCKETS) == bucket][:count]
 
 
 class Damage:

@@ -13,7 +13,7 @@ from delaybridge import Client, Limits
 from delaybridge.errors import LedgerUnavailable, NotDurable, StoreUnavailable
 from delaybridge.intercept.confluent_kafka import Producer
 from delaybridge.store.namespace import quota
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flaky import Flaky
@@ -22,9 +22,9 @@ from tests.rigs.waiting import until
 
 OwnerOf = Callable[[str], Owner]
 BUCKETS, FULL = 4, Limits(destination_messages=1)
-BAD = keys.bucket_of(b"bad", BUCKETS)
-assert BAD == keys.bucket_of(b"x", BUCKETS)
-assert BAD not in [keys.bucket_of(id, BUCKETS) for id in (b"good", b"later", b"next")]
+BAD = verbs.bucket_of(b"bad", BUCKETS)
+assert BAD == verbs.bucket_of(b"x", BUCKETS)
+assert BAD not in [verbs.bucket_of(id, BUCKETS) for id in (b"good", b"later", b"next")]
 
 
 @pytest.fixture

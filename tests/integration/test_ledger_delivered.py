@@ -27,10 +27,10 @@ from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import bucket_of
 from delaybridge.store.protocol.record import STAMP
 from delaybridge.store.protocol.recorder import Ledger, open_recorder
 from delaybridge.store.protocol.replies import Fleet
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.bucket_session import copy_of, new_session
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew, ledger_part
 from tests.rigs.ledgers import LedgerProbe, made

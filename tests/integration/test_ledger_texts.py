@@ -14,7 +14,7 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.sql.rows import Step
 from delaybridge.message import Record, State, encode_record
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.command import Work
 from tests.rigs.ledgers import LedgerProbe
 
@@ -76,9 +76,9 @@ def test_what_the_database_does_not_take_is_refused_for_good_and_the_others_go_o
     """An error that may pass would be tried again for ever."""
     ids = ["i" * 300, *(f"m{number}" for number in range(20))]
     answers = store(client, [Quarantine(id, b"call", PAYLOAD, "ingress:odd") for id in ids])
-    bucket = keys.bucket_of(ids[0].encode(), BUCKETS)
+    bucket = verbs.bucket_of(ids[0].encode(), BUCKETS)
     for id, answer in zip(ids, answers, strict=True):
-        if keys.bucket_of(id.encode(), BUCKETS) == bucket:
+        if verbs.bucket_of(id.encode(), BUCKETS) == bucket:
             assert isinstance(answer, LedgerRefused) and not isinstance(answer, LedgerUnavailable)
             assert "nothing was written" in str(answer)
         else:

@@ -8,7 +8,7 @@ from delaybridge.ingest.entries import Quarantine
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Record, encode_record
 from delaybridge.operate.notices.repairs import Orphans
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import World
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
@@ -32,7 +32,7 @@ PAUSED = "memory:paused"
 def ids_of(bucket: int, what: str) -> list[str]:
     """Ids of messages in that bucket."""
     ids = (f"{what}{number}" for number in range(10_000))
-    found = (id for id in ids if keys.bucket_of(id.encode(), BUCKETS) == bucket)
+    found = (id for id in ids if verbs.bucket_of(id.encode(), BUCKETS) == bucket)
     return [next(found) for _ in range(EACH)]
 
 

@@ -18,7 +18,7 @@ from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.comparing.agreement import Comparing, compare
 from delaybridge.message import Record, encode_record
 from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.bucket import TTL_MS, World
@@ -53,7 +53,7 @@ class LostKeys:
     def _draw(self, kind: str) -> None:
         left = len(self.lost) * EACH
         for number in range(100_000):
-            bucket = keys.bucket_of(f"{kind}{number}".encode(), len(self.lost))
+            bucket = verbs.bucket_of(f"{kind}{number}".encode(), len(self.lost))
             own = self.ids[kind].setdefault(bucket, [])
             if len(own) < EACH:
                 own.append(f"{kind}{number}")

@@ -7,7 +7,8 @@ import pytest
 from delaybridge.ledger.comparing import healing
 from delaybridge.store.messages.scheduling import Patience
 from delaybridge.store.protocol.bucket import Item
-from delaybridge.store.protocol.keys import bucket_key, bucket_of
+from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.mending import compare, counts, lose, old
 from tests.rigs.outcomes import NACK, UNROUTABLE

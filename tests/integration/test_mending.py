@@ -14,7 +14,8 @@ from delaybridge.publish import CONFIRMED
 from delaybridge.store.namespace import orphans
 from delaybridge.store.namespace.orphans import SOUND, KeySizes
 from delaybridge.store.namespace.rules import Rule
-from delaybridge.store.protocol.keys import bucket_key, bucket_of
+from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.mending import compare, counts, look, lose, mended, retake
 from tests.rigs.outcomes import UNROUTABLE

@@ -15,7 +15,7 @@ from delaybridge.ledger.comparing import healing, older_ledger
 from delaybridge.ledger.reconciling import reconciling
 from delaybridge.ledger.reconciling.silence import Silence
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew, ledger_part
 from tests.rigs.ledgers import LedgerProbe

@@ -16,7 +16,7 @@ from delaybridge.backoff import Backoff
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox.pump import Pump
 from delaybridge.outbox.table import MOST_ROWS
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering
 from tests.rigs.flavours import TO
@@ -72,8 +72,8 @@ def test_a_cancel_that_is_too_late_is_said_and_holds_up_nobody(
 
 def test_a_cancel_with_a_key_is_of_no_other(site: Site) -> None:
     site.schedule("first", "x")
-    number, count = keys.bucket_of(KEY.encode(), BUCKETS), range(BUCKETS)
-    other = next(f"k{n}" for n in count if keys.bucket_of(f"k{n}".encode(), BUCKETS) != number)
+    number, count = verbs.bucket_of(KEY.encode(), BUCKETS), range(BUCKETS)
+    other = next(f"k{n}" for n in count if verbs.bucket_of(f"k{n}".encode(), BUCKETS) != number)
     site.put(Message(TO, b"other", delay="1h", id="y", key=other))
     with site.pumping() as pump:
         until(lambda: site.rows == 0, "all are there")

@@ -17,7 +17,7 @@ from delaybridge.errors import NotDurable, StoreUnavailable
 from delaybridge.outbox import pump as pump_module
 from delaybridge.outbox.database import OutboxCall
 from delaybridge.outbox.pump import Pump
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner, World
 from tests.rigs.flaky import Flaky
@@ -31,8 +31,8 @@ REFUSED = "evalsha", "failed_calls"
 OwnerOf = Callable[[str], Owner]
 BUCKETS = 16
 FULL, OTHER, MOST = "kafka:full", "kafka:other", 10
-SICK = next(n for n in range(BUCKETS) if n != keys.bucket_of(KEY.encode(), BUCKETS))
-IN_SICK = [f"s{n}" for n in range(200) if keys.bucket_of(f"s{n}".encode(), BUCKETS) == SICK]
+SICK = next(n for n in range(BUCKETS) if n != verbs.bucket_of(KEY.encode(), BUCKETS))
+IN_SICK = [f"s{n}" for n in range(200) if verbs.bucket_of(f"s{n}".encode(), BUCKETS) == SICK]
 
 
 class Arrivals:

@@ -10,7 +10,8 @@ import pytest
 import redis as redis_py
 
 from delaybridge.events import ClockDiffers, LeaseAcquired
-from delaybridge.store.protocol.keys import bucket_key, bucket_of
+from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.command_line import Run
 from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.ledgers import LedgerProbe, made

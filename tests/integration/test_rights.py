@@ -17,7 +17,7 @@ from delaybridge.operate.parts import rights
 from delaybridge.operate.views.facts import read_facts
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol import keys, verbs
+from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.command import Steps
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import Arrived, Crew
@@ -146,7 +146,7 @@ def _ingest(client: Client) -> None:
 
     def call(calls: Calls) -> Steps[None]:
         buckets = yield from calls.open()
-        yield [announcement, buckets[keys.bucket_of(b"lost", len(buckets))].quarantine(kept)]
+        yield [announcement, buckets[verbs.bucket_of(b"lost", len(buckets))].quarantine(kept)]
 
     client.run(call)
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from delaybridge.events import Claimed
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from tests.rigs.scanner import NOW_MS, SOON_MS, Rig, RigFactory, message
 from tests.rigs.waiting import DEADLINE_S
 
@@ -94,9 +94,9 @@ async def test_the_first_of_a_burst_go_out_while_the_others_are_being_fired(
         rig.store.let_go("fire")
         rig.store.hold("fire")
         await rig.quiet()
-        first = {keys.bucket_of(id.encode(), 4) for id in rig.memory.ids}
+        first = {verbs.bucket_of(id.encode(), 4) for id in rig.memory.ids}
         assert 0 < len(first) < 4
-        whole = [id for id in ids if keys.bucket_of(id.encode(), 4) in first]
+        whole = [id for id in ids if verbs.bucket_of(id.encode(), 4) in first]
         assert sorted(rig.memory.ids) == sorted(whole), "all that the first fires covered"
         rig.store.let_go("fire")
         await rig.quiet()

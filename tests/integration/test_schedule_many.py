@@ -19,7 +19,7 @@ import redis
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import MessageError
 from delaybridge.message import Limits, decode_record
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.verbs import new_stamp
 from delaybridge.store.redis.async_wire import AsyncWire
@@ -59,7 +59,7 @@ def check(
         payload = found[receipt.bucket, receipt.id.encode()]
         assert decode_record(payload).body == message.body
         shard_key = (receipt.id if message.key is None else str(message.key)).encode()
-        assert receipt.bucket == keys.bucket_of(shard_key, buckets)
+        assert receipt.bucket == verbs.bucket_of(shard_key, buckets)
 
 
 def script_calls(connection: redis.Redis) -> int:

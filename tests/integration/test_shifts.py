@@ -14,7 +14,7 @@ from delaybridge.message import Limits
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.stall import Stall
 from tests.rigs.waiting import until_async

@@ -18,7 +18,7 @@ from delaybridge.ingest.entries import Change
 from delaybridge.ingest.storing import store_entries
 from delaybridge.ledger.comparing.agreement import WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.command import Work
 from tests.rigs.ledgers import LedgerProbe
 
@@ -130,7 +130,7 @@ def test_an_id_under_two_keys_is_meant_in_both(site: Site, verb: str) -> None:
 
 
 def bucket(key: str) -> int:
-    return keys.bucket_of(key.encode(), BUCKETS)
+    return verbs.bucket_of(key.encode(), BUCKETS)
 
 
 # many

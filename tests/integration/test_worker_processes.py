@@ -11,7 +11,7 @@ import pytest
 import redis as redis_py
 
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs import recorder
 from tests.rigs.crew import BUCKETS
 from tests.rigs.fleet import Fleet, FleetFactory, Process

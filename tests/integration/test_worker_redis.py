@@ -12,7 +12,7 @@ import redis
 
 from delaybridge.events import LeaseLost, ScannerFailed
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.crew import BUCKETS, CALM, SELDOM, Arrived, Crew
 from tests.rigs.fault_proxy import FaultProxy

@@ -11,7 +11,7 @@ import redis
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.record import split_record
@@ -45,7 +45,7 @@ class World(AbstractContextManager):
     def of_key(cls, store: Store, url: str, namespace: str, key: bytes) -> Self:
         """The bucket of a key in a namespace that clients use, too, at Redis' time."""
         birth, now_us = store.run([registry.read_birth(namespace), registry.store_time()])
-        number = keys.bucket_of(key, birth[0])
+        number = verbs.bucket_of(key, birth[0])
         return cls(url, namespace, now_us // 1000, number=number, birth=birth[1])
 
     def __exit__(self, *exc: object) -> None:

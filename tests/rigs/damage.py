@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from delaybridge.store.namespace.damage import TYPES
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 
 BUCKETS, SICK, HEALTHY = 2, 0, 1
 
@@ -15,7 +15,7 @@ BUCKETS, SICK, HEALTHY = 2, 0, 1
 def id_for(bucket: int, what: str) -> str:
     """An id that begins with `what` and belongs to that bucket."""
     ids = (f"{what}-{i}" for i in range(100))
-    return next(id for id in ids if keys.bucket_of(id.encode(), BUCKETS) == bucket)
+    return next(id for id in ids if verbs.bucket_of(id.encode(), BUCKETS) == bucket)
 
 
 KEPT = id_for(SICK, "kept")  # pending in the damaged bucket, due in an hour

@@ -164,7 +164,7 @@ def measure(redis_url: str, rabbitmq_url: str) -> Life:
 
 async def _measure(redis_url: str, rabbitmq_url: str) -> Life:
     name = f"path-{uuid.uuid4().hex[:12]}"
-    brokers = {"rabbitmq": rabbitmq_url}
+    brokers, stored = {"rabbitmq": rabbitmq_url}, keys.bucket_key(name, 0, "messages")
     patient = {"url": redis_url, "timeout_s": PATIENCE_S}  # an error would run through others
     overrides = {"redis": patient, "namespace": name, "brokers": brokers}
     settings = Settings.load(overrides={**overrides, "buckets": 1, "lease": LEASE}, environ={})
@@ -174,12 +174,12 @@ async def _measure(redis_url: str, rabbitmq_url: str) -> Life:
         working = asyncio.create_task(worker.work())
         with Client(redis_url, namespace=name, brokers=brokers, buckets=1) as client:
             for number in range(3):
-                await _pass_through(client, name, f"warm{number}", redis_url)
+                await _pass_through(client, stored, name, f"warm{number}", redis_url)
             recorder.on = True
             await quiet_async(IDLE_S)
             idle = {step.stack for step in recorder.take()}
             recorder.sent_at.clear()
-            thread = await _pass_through(client, name, "traced", redis_url)
+            thread = await _pass_through(client, stored, name, "traced", redis_url)
             recorder.on = False
         worker.stop()
         await working
@@ -190,10 +190,9 @@ async def _measure(redis_url: str, rabbitmq_url: str) -> Life:
     return Life(Way(scheduling), Way([each for each in own + others if each.stack not in idle]))
 
 
-async def _pass_through(client: Client, name: str, id: str, redis_url: str) -> int:
-    """Schedule it, and wait until the store has forgotten it: it is settled. Returns the thread."""
+async def _pass_through(client: Client, stored: str, name: str, id: str, redis_url: str) -> int:
+    """Schedule it, and wait until it is settled: not in the hash `stored`. Returns the thread."""
     schedule = partial(client.schedule, f"rabbitmq:/{name}", id.encode(), delay=DELAY_S, id=id)
-    stored = keys.bucket_key(name, 0, "messages")
 
     def in_thread() -> int:
         schedule(headers={"a": "b"}, properties={"type": "t"})

@@ -19,7 +19,7 @@ from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Each, RedisCommand, Steps
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Copy, World
 

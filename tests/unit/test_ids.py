@@ -11,7 +11,7 @@ import pytest
 
 from delaybridge.accept.accept import check_id
 from delaybridge.store.protocol.ids import Ids
-from delaybridge.store.protocol.keys import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from delaybridge.ingest.kafka.records import RawRecord
 from delaybridge.ingest.kafka.topics import Topic
 from delaybridge.ingest.storing import OverLimit
 from delaybridge.message import Answer, OnConflict
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 
 BUCKETS = 4
 DAMAGED = StoreDamaged("a key is damaged")
@@ -48,7 +48,7 @@ def aside(told: list[Sequence[str]] | None = None) -> Aside[Held]:
 
 
 def key_of(bucket: int) -> bytes:
-    return next(b"%d" % n for n in range(100) if keys.bucket_of(b"%d" % n, BUCKETS) == bucket)
+    return next(b"%d" % n for n in range(100) if verbs.bucket_of(b"%d" % n, BUCKETS) == bucket)
 
 
 def message(id: str, bucket: int, origin: str | None = None) -> Held:
@@ -122,7 +122,7 @@ def test_some_hold_up_everything_of_their_origin() -> None:
     quarantined = Held(Quarantine("q", b"aaaa", b"", "why"), blocks=True, origin="p")
     waiting.take_refused([(quarantined, DAMAGED)])
     assert waiting.split([message(f"m{bucket}", bucket, "p") for bucket in range(BUCKETS)]) == []
-    sick = keys.bucket_of(b"q", BUCKETS)
+    sick = verbs.bucket_of(b"q", BUCKETS)
     others = [message(f"n{bucket}", bucket, "q") for bucket in range(BUCKETS)]
     assert waiting.split(others) == [*others[:sick], *others[sick + 1 :]]
 

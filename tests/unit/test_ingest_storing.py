@@ -18,7 +18,7 @@ from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import Found, store_entries
 from delaybridge.message import ConflictPolicy, Limits, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.command import RedisCommand
 from tests.rigs.ingest_store import (
     BUCKETS,
@@ -335,7 +335,7 @@ def test_entries_are_freed_with_the_error_of_their_call() -> None:
 
 
 def crc(shard_key: str) -> int:
-    return keys.bucket_of(shard_key.encode(), BUCKETS)
+    return verbs.bucket_of(shard_key.encode(), BUCKETS)
 
 
 IDS = st.sampled_from("abcde")
@@ -385,7 +385,7 @@ class TestOrder:
         by_bucket: dict[int, list[int]] = {}
         for entry in stored:
             assert isinstance(entry, Schedule)
-            place = keys.bucket_of(entry.accepted.shard_key, BUCKETS)
+            place = verbs.bucket_of(entry.accepted.shard_key, BUCKETS)
             by_bucket.setdefault(place, []).append(entry.offset)
         assert sorted(sum(by_bucket.values(), [])) == list(range(len(entries)))
         assert all(offsets == sorted(offsets) for offsets in by_bucket.values())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from delaybridge.errors import ConfigError
 from delaybridge.settings.namespace import MAX_BUCKETS, check_buckets, check_namespace
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
 
@@ -53,7 +53,7 @@ def slot(key: str) -> int:
 
 @given(st.binary(), st.sampled_from([2**n for n in range(15)]))
 def test_the_bucket_is_zlibs_crc32_modulo_the_count(shard_key: bytes, buckets: int) -> None:
-    assert keys.bucket_of(shard_key, buckets) == crc32(shard_key) % buckets
+    assert verbs.bucket_of(shard_key, buckets) == crc32(shard_key) % buckets
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_bucket_is_zlibs_crc32_modulo_the_count(shard_key: bytes, buckets: i
 def test_the_bucket_of_a_message_never_changes_between_versions(
     shard_key: bytes, bucket: int
 ) -> None:
-    assert keys.bucket_of(shard_key, 16) == bucket
+    assert verbs.bucket_of(shard_key, 16) == bucket
 
 
 @pytest.mark.parametrize("namespace", ["delaybridge", "a", "x.y_z-1", "N" * 64])

@@ -75,8 +75,7 @@ def _bring(
     while (found := (yield from bring(bucket, as_of, rows))) is None:
         (as_of,) = yield [standing(bucket)]
         rows = yield Work(partial(_first, cold, names))
-    if failpoints.ARE_SET:
-        failpoints.reach("ledger.promoted")
+    failpoints.reach("ledger.promoted")
     # Another message may have the id, or it has just left: then the row stays as it is.
     there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
     if there:

@@ -275,8 +275,7 @@ class Reconciling:
 
     async def _tell_sealed(self, session: Session, sealed: Sealed) -> bool:
         """Tell what left up to this seal; False: Redis has forgotten it, perhaps also what left."""
-        if failpoints.ARE_SET:
-            failpoints.reach("ledger.sealed")
+        failpoints.reach("ledger.sealed")
         number, first, is_again = session.bucket.number, 0, session in self._again
         known = -1 if is_again else self._known.get(session, -1)
         last = self._last.get(session, 0)
@@ -295,8 +294,7 @@ class Reconciling:
             first += len(found)
             if len(found) < _PAGE:
                 break
-        if failpoints.ARE_SET:
-            failpoints.reach("ledger.told")
+        failpoints.reach("ledger.told")
         self._in_doubt.discard(session)
         if is_again:
             self._again.discard(session)

@@ -169,8 +169,7 @@ class Recording:
         rows = [row for own in self._rows.values() for row in own]
         if not rows:
             return
-        if failpoints.ARE_SET:
-            failpoints.reach("ledger.added")
+        failpoints.reach("ledger.added")
         try:
             self._heat((yield from separate(self.cold, rows)))
             yield from bring_lost(self.cold, self._calls(are_compared=False))
@@ -274,8 +273,7 @@ class Recording:
             self._take_standing(looks, answers)
             for i, answer in zip(left, answers[len(looks) :], strict=True):
                 self.answers[i] = answer
-        if failpoints.ARE_SET:
-            failpoints.reach("ledger.answered")
+        failpoints.reach("ledger.answered")
 
     def _looks(self, places: Sequence[int]) -> list[RedisCommand[Standing]]:
         recorded = [self.asked[i] for i in places if is_recorded(self.asked[i])]

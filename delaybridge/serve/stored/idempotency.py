@@ -20,8 +20,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.command import Each, Steps, plain
-from delaybridge.store.protocol.keys import bucket_of
-from delaybridge.store.protocol.verbs import SourceOffsets, new_stamp
+from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
 
 KEPT_MS = 86_400_000
 _LATER_MS = 3_600_000  # by which the source outlives the record: a try may be under way

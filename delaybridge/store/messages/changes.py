@@ -10,7 +10,7 @@ from delaybridge.message import Answer
 from delaybridge.store.messages.foreseen import foresee
 from delaybridge.store.messages.selection import Selected
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.protocol import keys, verbs
+from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand, Steps, grouped
 from delaybridge.store.protocol.ids import quarantine_ids
@@ -205,7 +205,7 @@ def asked_for(message: Named, key: bytes | None, buckets: list[Bucket]) -> list[
     """The id's own bucket, then all others: a message with a key is in the key's bucket."""
     if isinstance(message, Selected):
         return [buckets[message.bucket]]
-    number = keys.bucket_of(message.encode() if key is None else key, len(buckets))
+    number = verbs.bucket_of(message.encode() if key is None else key, len(buckets))
     if key is not None:
         return [buckets[number]]
     return [buckets[number], *buckets[:number], *buckets[number + 1 :]]

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain, count
 
 from delaybridge.message import PAIRS, new_id
-from delaybridge.store.protocol import keys
+from delaybridge.store.protocol import verbs
 
 _PREFIX_CHARS = 24  # of an id; a pair of characters follows, one of 1024
 MOST_CLASSES = 64  # so that each class has some of the 1024 pairs
@@ -84,7 +84,7 @@ def _of_class(number: int, classes: int) -> Iterator[list[str]]:
         prefix = new_id()[:_PREFIX_CHARS]
         # In a CRC the effect of the last characters does not depend on the ones before them, so the
         # classes hold for every prefix.
-        flips = keys.bucket_of(f"{prefix}00".encode(), classes) ^ number
+        flips = verbs.bucket_of(f"{prefix}00".encode(), classes) ^ number
         yield [prefix + tail for tail in tails[flips]]
 
 
@@ -92,8 +92,8 @@ def _of_class(number: int, classes: int) -> Iterator[list[str]]:
 def _classes(buckets: int) -> list[list[str]]:
     """The pairs in order, grouped by the bits that they flip in the number of an id's bucket."""
     zeros = "0" * _PREFIX_CHARS
-    plain = keys.bucket_of(f"{zeros}00".encode(), buckets)
+    plain = verbs.bucket_of(f"{zeros}00".encode(), buckets)
     classes: list[list[str]] = [[] for _ in range(buckets)]
     for pair in PAIRS:
-        classes[keys.bucket_of((zeros + pair).encode(), buckets) ^ plain].append(pair)
+        classes[verbs.bucket_of((zeros + pair).encode(), buckets) ^ plain].append(pair)
     return classes

@@ -6,7 +6,6 @@ from binascii import crc_hqx
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
-from zlib import crc32
 
 from delaybridge.message import State
 from delaybridge.settings.namespace import MAX_BUCKETS
@@ -111,11 +110,6 @@ LISTED = {
     State.DEAD: "dead",
 }
 """State -> the set that lists its messages."""
-
-
-def bucket_of(shard_key: bytes, buckets: int) -> int:
-    """The bucket of a message: CRC-32 (zlib) of its key, else of its id, modulo `buckets`."""
-    return crc32(shard_key) % buckets
 
 
 def bucket_key(namespace: str, bucket: int, name: str, birth: str = "") -> str:

@@ -1,7 +1,4 @@
-"""The verbs of clients for one bucket, without I/O: each builds the command that a store runs.
-
-The scripts are in lua/, under the verbs' names. Each may be sent again, also after other calls.
-"""
+"""Slots of a Redis Cluster: which a key is in, and which server has it."""
 
 from __future__ import annotations
 
@@ -9,12 +6,19 @@ import random
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
+from zlib import crc32
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import KNOWN, TENANT_CHARS, Answer, ConflictPolicy, OnConflict, State
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.command import Arg, RedisCommand, plain
 from delaybridge.store.protocol.keys import LISTED, SCRIPT_KEYS
+
+
+def bucket_of(shard_key: bytes, buckets: int) -> int:
+    """The bucket of a message: CRC-32 (zlib) of its key, else of its id, modulo `buckets`."""
+    return crc32(shard_key) % buckets
+
 
 _FRACTIONS = [f"{rank / 256:.8f}"[1:] for rank in range(256)]  # exact: of a score, by rank
 
