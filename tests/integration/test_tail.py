@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from delaybridge.operate.parts.broadcast import Broadcast
 from delaybridge.worker import pulse
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.waiting import DEADLINE_S, until_async
@@ -65,7 +66,8 @@ async def test_tail_shows_the_events_of_workers_and_ctrl_c_ends_it(
     await crew.shared("a", "b")
     tails.append(tail := Tail(redis_url, namespace))
     await tail.said("listening")
-    heard = [crew.workers[name].broadcast for name in "ab"]
+    parts = [part for name in "ab" for part in crew.workers[name].parts]
+    heard = [part for part in parts if isinstance(part, Broadcast)]
     await until_async(lambda: all(each.is_heard for each in heard), "heard")
     for _ in range(40):
         await crew.client.schedule("memory:q", b"S3CR3T", delay=0)
