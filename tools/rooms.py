@@ -16,7 +16,7 @@ from tools.picture import Box, picture, text
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "rooms.svg"
 _ROW, _WIDTH, _MARGIN = 52, 900, 90
-_BOX_HEIGHT, _LETTER, _BEND = 30, 8, 9.0
+_BOX_HEIGHT, _LETTER = 30, 8
 Arrows = dict[str, set[str]]
 
 

@@ -14,6 +14,7 @@ from delaybridge.ingest.kafka.consumer import KafkaConsumer
 from delaybridge.ingest.kafka.handover import HandOver
 from delaybridge.ingest.kafka.offsets import commit
 from delaybridge.ingest.kafka.records import RawRecord
+from delaybridge.ingest.kafka.sources import Troubles
 from delaybridge.ingest.kafka.subscription import DELETED, Subscription
 from delaybridge.ingest.kafka.topics import Topic
 
@@ -68,19 +69,16 @@ async def test_what_has_arrived_is_given_up_with_its_partition() -> None:
 
 
 def test_the_trouble_of_a_topic_is_left_with_its_last_partition() -> None:
-    consumer: Any = object.__new__(KafkaConsumer)  # without its thread
     told: list[tuple[object, ...]] = []
-    consumer._tell = lambda *what: told.append(what)
-    consumer._sources, consumer._subscription = Mock(), Mock(asked=["named.delay", "^.*"])
-    consumer._troubled = {"orders.delay": 0, "named.delay": 0}
-    consumer._begun = {("orders.delay", 1): 0}
-    consumer._leave_troubles()
-    assert (consumer._troubled["orders.delay"], told) == (1, [])  # it is looked at there
-    consumer._begun = {}
-    consumer._leave_troubles()
+    sources, asked = Mock(), ["named.delay", "^.*"]
+    troubles = Troubles(lambda *what: told.append(what), sources)
+    troubles.topics = {"orders.delay": 0, "named.delay": 0}
+    troubles.leave({("orders.delay", 1): 0}, asked)
+    assert (troubles.topics["orders.delay"], told) == (1, [])  # it is looked at there
+    troubles.leave({}, asked)
     # a topic that is asked for by its name may have trouble without partitions
-    assert consumer._troubled == {"named.delay": 0}
-    assert told == [(consumer._sources.topic_left, "orders.delay")]
+    assert troubles.topics == {"named.delay": 0}
+    assert told == [(sources.topic_left, "orders.delay")]
 
 
 @pytest.mark.parametrize(("existing", "found"), [({"b.delay"}, DELETED), ({"a.delay"}, None)])

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,10 +22,10 @@ from confluent_kafka.cimpl import Consumer  # never OpenTelemetry's, with a span
 from delaybridge.ingest.kafka.damage import STOPS, diagnosis, is_readable
 from delaybridge.ingest.kafka.group import DEFAULTS
 from delaybridge.ingest.kafka.handover import Batch, HandOver
-from delaybridge.ingest.kafka.offsets import Reached, beginnings, commit, waiting
+from delaybridge.ingest.kafka.offsets import Reached, StoredOffsets, beginnings, commit, waiting
 from delaybridge.ingest.kafka.owners import TopicOwners, TopicsChanged
 from delaybridge.ingest.kafka.records import RawRecord
-from delaybridge.ingest.kafka.sources import CLUSTER, Sources
+from delaybridge.ingest.kafka.sources import CLUSTER, Sources, Troubles
 from delaybridge.ingest.kafka.subscription import Subscription
 from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
 from delaybridge.ingest.kafka.window import BatchWindow
@@ -78,14 +77,13 @@ class KafkaConsumer:
         self._subscription = Subscription(topics, self._ids, self._owners)
         self._consumer: Consumer
         self._window = BatchWindow(window_bytes)
-        self._stored: deque[Reached] = deque()
-        self._reached: dict[Place, TopicPartition] = {}  # what was stored last
+        self._progress = StoredOffsets(self._ids)
         self._early: list[Message] = []  # arrived, and not read yet
         self._begun: dict[Place, int] = {}  # the partitions assigned, and where each began
         self._stopped: set[Place] = set()  # those of them that cannot be read on
         self._to_hold: Collection[str] = ()  # topics to be paused
         self._held: set[Place] = set()  # paused partitions of these topics
-        self._troubled: dict[str, int] = {}  # topics reported as failing: a partition of each
+        self._troubles = Troubles(self._tell, sources)
         self._is_paused = False
         self._is_unavailable = False
         self._measured_s, self._checked_s = 0.0, time.monotonic()
@@ -104,7 +102,7 @@ class KafkaConsumer:
 
     def stored(self, reached: Iterable[Reached]) -> None:
         """Everything before these offsets is stored: they may be committed."""
-        self._stored += reached
+        self._progress.stored += reached
 
     def settled(self) -> None:
         """One of the batches is stored, but for what `PassedOffsets` knows of."""
@@ -188,8 +186,7 @@ class KafkaConsumer:
         return self._early
 
     def _read(self, messages: Sequence[Message]) -> Batch:
-        if messages:
-            self._ids.check({m.topic() or "" for m in messages if m.error() is None})
+        self._ids.check({m.topic() or "" for m in messages if m.error() is None})
         batch: Batch = {}
         sizes: list[int] = []
         for message in messages:
@@ -197,19 +194,15 @@ class KafkaConsumer:
             error = message.error()
             if error is not None:
                 self._failed(error, message)
-            elif self._is_read(name, partition):
-                if name in self._troubled:
-                    self._recovered(name)
+            elif (place := (name, partition)) in self._begun and place not in self._stopped:
+                if name in self._troubles.topics:
+                    self._troubles.end(name)
                 record = RawRecord.from_message(message)
                 sizes.append(len(record.key or b"") + len(record.value or b""))
                 batch.setdefault(self._ids.topic_named(name), []).append(record)
         if batch:
             self._window.took(sizes)
         return batch
-
-    def _is_read(self, name: str, partition: int) -> bool:
-        """False if the partition was given up after the record arrived, too."""
-        return (name, partition) in self._begun and (name, partition) not in self._stopped
 
     def _give(self, batch: Batch) -> Sequence[Message]:
         """Wait until the loop takes the batch. Returns the records that arrived meanwhile."""
@@ -234,7 +227,7 @@ class KafkaConsumer:
 
     def _keep_up(self) -> None:
         """Store offsets, pause and resume; every few seconds check the topics' owners, measure."""
-        self._store_offsets()
+        self._progress.store(self._consumer)
         self._hold_back()
         now_s = time.monotonic()
         if now_s - self._checked_s > CHECK_OWNERS_S:
@@ -255,27 +248,15 @@ class KafkaConsumer:
             freed = readable & (before - self._held)
             self._consumer.resume([TopicPartition(*place) for place in freed])
 
-    def _store_offsets(self) -> None:
-        while self._stored:
-            topic, partition, offset = self._stored.popleft()
-            if self._ids.topic_named(topic.name) != topic:
-                continue  # the topic that was read is gone
-            # The id goes along: an offset means nothing in another topic of the same name.
-            place = TopicPartition(topic.name, partition, offset, topic.id)
-            # If another member has the partition by now, it continues from the committed offset.
-            with contextlib.suppress(KafkaException):
-                self._consumer.store_offsets(offsets=[place])
-                self._reached[topic.name, partition] = place
-
     def _commit(self) -> None:
         """Commit what is stored, before the partitions are given up."""
         self._hand_over.withdraw(self._begun.keys())
         self._hand_over.wait_stored(GIVE_UP_S)
-        self._store_offsets()
+        self._progress.store(self._consumer)
         self._is_paused = True
         self._consumer.pause(self._consumer.assignment())
         timeout_s = 0.0 if self._is_unavailable else self._rebalance_s
-        commit(self._consumer, self._reached, self._poll, timeout_s)
+        commit(self._consumer, self._progress.reached, self._poll, timeout_s)
 
     def _poll(self) -> None:
         """Serve the group; the next reader of the partition reads again what was not committed."""
@@ -290,11 +271,11 @@ class KafkaConsumer:
         if self._is_unavailable:
             self._subscription.since_s = time.monotonic()
         self._tell(self._sources.topics_read, read, self._subscription.idle(read))
-        self._leave_troubles()
+        self._troubles.leave(self._begun, self._subscription.asked)
         # No callback reports that an empty topic may be read again.
-        refused = [place for place in self._troubled.items() if place in self._begun]
+        refused = [place for place in self._troubles.topics.items() if place in self._begun]
         if refused and is_readable(self._settings, *refused[0]):
-            self._recovered(refused[0][0])
+            self._troubles.end(refused[0][0])
         if self._is_unavailable:
             with contextlib.suppress(KafkaException):
                 self._consumer.list_topics(timeout=POLL_S)
@@ -324,22 +305,7 @@ class KafkaConsumer:
         elif partition is not None and code in STOPS:
             self._stop_at(TopicPartition(name, partition, message.offset() or 0), code)
         else:
-            self._troubled[name] = partition or 0
-            self._tell(self._sources.place_changed, name, shown(error))
-
-    def _recovered(self, topic: str) -> None:
-        self._troubled.pop(topic, None)
-        self._tell(self._sources.place_changed, topic, None)
-
-    def _leave_troubles(self) -> None:
-        """Forget topics that were given up: their new reader announces whether they are read."""
-        for name, partition in [*self._troubled.items()]:
-            left = [number for topic, number in self._begun if topic == name]
-            if left and partition not in left:
-                self._troubled[name] = left[0]
-            elif not left and name not in self._subscription.asked:
-                del self._troubled[name]
-                self._tell(self._sources.topic_left, name)
+            self._troubles.begin(name, partition or 0, shown(error))
 
     def _stop_at(self, place: TopicPartition, code: int) -> None:
         """Read a partition no further, unless another member has it."""
@@ -365,14 +331,14 @@ class KafkaConsumer:
             consumer.pause(places)
         self._begun |= {(place.topic, place.partition): place.offset for place in places}
         for name in {place.topic for place in places}:
-            self._recovered(name)
+            self._troubles.end(name)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         # Wait for the loop to store its batch, so that the next member need not read it again.
         # Without this it would be read twice: scheduled once, unless that is another namespace's.
         self._withdraw(partitions)
         self._hand_over.wait_stored(GIVE_UP_S)
-        self._store_offsets()
+        self._progress.store(consumer)
         self._lost(consumer, partitions)
 
     def _withdraw(self, partitions: Sequence[TopicPartition]) -> None:
@@ -387,7 +353,7 @@ class KafkaConsumer:
         for place in partitions:
             where = place.topic, place.partition
             self._begun.pop(where, None)
-            self._reached.pop(where, None)
+            self._progress.reached.pop(where, None)
             self._held.discard(where)
             if where in self._stopped:
                 self._stopped.discard(where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -45,6 +46,32 @@ class PassedOffsets:
         for known in (self._passed, self._told):
             for topic, partition in [at for at in known if (at[0].name, at[1]) in places]:
                 del known[topic, partition]
+
+
+class StoredOffsets:
+    """The offsets that a consumer stores, to be committed by librdkafka.
+
+    stored: those still to be stored, in order; the loop adds to them. reached: of each partition
+    what was stored last. The rest is for the consumer's thread.
+    """
+
+    def __init__(self, topics: TopicIds) -> None:
+        self.stored: deque[Reached] = deque()
+        self.reached: dict[Place, TopicPartition] = {}
+        self._topics = topics
+
+    def store(self, consumer: Consumer) -> None:
+        """Store the offsets that the loop has reached."""
+        while self.stored:
+            topic, partition, offset = self.stored.popleft()
+            if self._topics.topic_named(topic.name) != topic:
+                continue  # the topic that was read is gone
+            # The id goes along: an offset means nothing in another topic of the same name.
+            place = TopicPartition(topic.name, partition, offset, topic.id)
+            # If another member has the partition by now, it continues from the committed offset.
+            with suppress(KafkaException):
+                consumer.store_offsets(offsets=[place])
+                self.reached[topic.name, partition] = place
 
 
 def skips(texts: Iterable[str]) -> dict[Place, int]:

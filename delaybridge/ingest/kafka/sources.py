@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from delaybridge.events import Emit, IngestFailed, SourceUnguarded
 from delaybridge.ingest.counts import SourceCounts
 from delaybridge.ingest.kafka.subscription import ELSEWHERE
+from delaybridge.ingest.kafka.topics import Place
 from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.routes import SUFFIX, Route, topics_pattern
 
@@ -111,3 +112,35 @@ class Sources:
             idle = self._idle.get(topic, "starting" if topic in self._named else ELSEWHERE)
             well = "reading" if topic in self._reading else idle
             counts.state = found[-1] if found else well
+
+
+class Troubles:
+    """The topics that a consumer reports as failing. To be used in its thread.
+
+    topics: a partition of each that fails.
+    """
+
+    def __init__(self, tell: Callable[..., None], sources: Sources) -> None:
+        """tell: calls a method of `sources` on the loop."""
+        self.topics: dict[str, int] = {}
+        self._tell, self._sources = tell, sources
+
+    def begin(self, topic: str, partition: int, reason: str) -> None:
+        """A topic cannot be read."""
+        self.topics[topic] = partition
+        self._tell(self._sources.place_changed, topic, reason)
+
+    def end(self, topic: str) -> None:
+        """A topic is read again, or for the first time."""
+        self.topics.pop(topic, None)
+        self._tell(self._sources.place_changed, topic, None)
+
+    def leave(self, read: Iterable[Place], asked: Collection[str]) -> None:
+        """Forget topics that were given up: their new reader announces whether they are read."""
+        for name, partition in [*self.topics.items()]:
+            left = [number for topic, number in read if topic == name]
+            if left and partition not in left:
+                self.topics[name] = left[0]
+            elif not left and name not in asked:
+                del self.topics[name]
+                self._tell(self._sources.topic_left, name)

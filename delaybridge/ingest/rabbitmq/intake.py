@@ -13,7 +13,6 @@ from pika.exceptions import AMQPError
 
 from delaybridge.accept.accept import Accepted
 from delaybridge.amqp.connection import close_channel
-from delaybridge.errors import MessageError
 from delaybridge.events import (
     Emit,
     IdMissing,
@@ -29,8 +28,9 @@ from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.answered import ready, sorted_out
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection, size_of
-from delaybridge.ingest.rabbitmq.deaths import expired, has_died
-from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage, content_of
+from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.ingest.rabbitmq.identities import Identities
+from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
 from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
@@ -47,7 +47,6 @@ from delaybridge.store.protocol.verbs import new_stamp
 
 _log = logging.getLogger("delaybridge")
 _BATCH = 2000
-_RETURNED_S = 60.0  # in which what a lost channel held is delivered again, however late the queue
 _MORE_S = 1.0  # before a prefetch that was lowered is doubled, if nothing is set aside
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
 
@@ -77,9 +76,7 @@ class Intake:
         self._publisher: Publisher
         self.waiting: list[HeldMessage] = []  # for an id in flight
         self._refused: list[HeldMessage] = []  # that could not be published at once
-        # Stamp and id of messages held when a channel ended, by content: they are delivered again.
-        self._lost: defaultdict[int, list[tuple[bytes, str]]] = defaultdict(list)
-        self._lost_s = 0.0  # when the last channel ended
+        self._identities = Identities(reader.queues)
         self.channel: IntakeChannel | None = None
         self._storing: asyncio.Task[None] | None = None
         self.aside = self._new_aside()
@@ -186,7 +183,7 @@ class Intake:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
             self._storing = self._emptying = None
-            self._remember(channel)
+            self._identities.remember(channel.held.values())
             if connection.is_open:
                 close_channel(opened)
 
@@ -236,28 +233,26 @@ class Intake:
 
     def _read(self, arrived: Sequence[RawMessage], channel: IntakeChannel) -> list[HeldMessage]:
         """The messages to be stored; those without a delay are published at once."""
-        with spans("receive", self.route, arrived, lambda message: message.header):
-            return self._read_all(arrived, channel)
-
-    def _read_all(self, arrived: Sequence[RawMessage], channel: IntakeChannel) -> list[HeldMessage]:
         immediate: list[ImmediateDelivery] = []
         to_store: list[HeldMessage] = []
         now_ms = time_ns() // 1_000_000
-        for message in arrived:
-            stamp, known_id = self._recall(message) if self._lost else (new_stamp(), None)
-            entry = self._reader.read(message, stamp, known_id)
-            if isinstance(entry, Schedule):
-                held = HeldMessage(message, stamp, entry.accepted.id, entry)
-                to_store.append(held)
-            elif isinstance(entry, Immediate):
-                held = HeldMessage(message, stamp, entry.id, None)
-                immediate.append(ImmediateDelivery(entry, now_ms, self, channel, held))
-            else:
-                held = HeldMessage(message, stamp, entry.id, entry)
-                to_store.append(held)
-            channel.held[message.tag] = held
-        if immediate:
-            self._publisher.publish(immediate)
+        identities, known = self._identities, self._identities.known
+        with spans("receive", self.route, arrived, lambda message: message.header):
+            for message in arrived:
+                stamp, id = identities.recall(message) if known else (new_stamp(), None)
+                entry = self._reader.read(message, stamp, id)
+                if isinstance(entry, Schedule):
+                    held = HeldMessage(message, stamp, entry.accepted.id, entry)
+                    to_store.append(held)
+                elif isinstance(entry, Immediate):
+                    held = HeldMessage(message, stamp, entry.id, None)
+                    immediate.append(ImmediateDelivery(entry, now_ms, self, channel, held))
+                else:
+                    held = HeldMessage(message, stamp, entry.id, entry)
+                    to_store.append(held)
+                channel.held[message.tag] = held
+            if immediate:
+                self._publisher.publish(immediate)
         return to_store
 
     def _count(self, read: int) -> None:
@@ -306,7 +301,7 @@ class Intake:
         while channel.in_hand > len(self.aside.messages) + len(self.waiting):
             channel.moved.clear()
             await channel.moved.wait()
-        self._remember(channel)
+        self._identities.remember(channel.held.values())
         self.counts.total -= channel.in_hand
         self.waiting, self.aside = [], self._new_aside()
         channel.drop_all()
@@ -363,35 +358,3 @@ class Intake:
             channel.arrived.set()
         for channel, held_there in settled.items():
             self._settle(channel, held_there)
-
-    # a message that is delivered again keeps its stamp and id, though its bytes have neither
-
-    def _remember(self, channel: IntakeChannel) -> None:
-        for held in channel.held.values():
-            self._lost[self._fingerprint(held.message)].append((held.stamp, held.id))
-        self._lost_s = asyncio.get_running_loop().time()
-
-    def _recall(self, message: RawMessage) -> tuple[bytes, str | None]:
-        """Stamp and id that the message had before.
-
-        Each pair goes to one message only: many may have the same bytes, and two messages of one
-        id would become one. A returned message may have expired before it is delivered again.
-        """
-        if not message.redelivered and not has_died(message.header):
-            # Each queue delivers returned messages before new ones, but the other one may be late.
-            if asyncio.get_running_loop().time() > self._lost_s + _RETURNED_S:
-                self._lost.clear()
-            return new_stamp(), None
-        had = self._lost.get(fingerprint := self._fingerprint(message))
-        if not had:
-            return new_stamp(), None
-        known = had.pop(0)
-        if not had:
-            del self._lost[fingerprint]
-        return known
-
-    def _fingerprint(self, message: RawMessage) -> int:
-        try:
-            return hash((*content_of(message, self._reader.queues), message.body))
-        except MessageError:
-            return hash((message.header, message.body))
