@@ -97,7 +97,7 @@ def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestO
             url=settings.brokers[name],
             routes=of_broker,
             settings=settings.ingest,
-            publish=PublishOptions.of(settings.publish, settings.http),
+            publish=PublishOptions.from_settings(settings.publish, settings.http),
             silent_ms=settings.lease.ttl_ms,
             tenants=settings.tenants,
         )

@@ -138,7 +138,7 @@ class PublishOptions:
     http: HttpOptions = HttpOptions()
 
     @classmethod
-    def of(cls, settings: PublishSettings, http: HttpSettings) -> Self:
+    def from_settings(cls, settings: PublishSettings, http: HttpSettings) -> Self:
         """The options that the sections [publish] and [http] set."""
         return cls(
             confirm_timeout_s=settings.confirm_timeout_s,

@@ -27,7 +27,9 @@ def reread(
         written = settings.reread()
         if settings.brokers and not written.brokers:
             raise ConfigError("brokers: none is configured any more")
-        check_brokers(written.brokers, PublishOptions.of(written.publish, written.http), kinds)
+        check_brokers(
+            written.brokers, PublishOptions.from_settings(written.publish, written.http), kinds
+        )
         taken = settings.model_copy(update={name: getattr(written, name) for name in _RELOADED})
         check(taken)
     except ConfigError as exc:

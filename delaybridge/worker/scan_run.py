@@ -118,7 +118,7 @@ class ScanRun:
         self._settings = self._worker.settings  # a reload may have changed them meanwhile
         self._brokers = Brokers(
             self._settings.brokers,
-            PublishOptions.of(self._settings.publish, self._settings.http),
+            PublishOptions.from_settings(self._settings.publish, self._settings.http),
             report=self._shifts.report,
             on_change=self._broker_changed,
         )

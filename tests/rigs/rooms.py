@@ -39,7 +39,7 @@ FACES = ("web", "__init__", "__main__")
 ROOMS = (*GROUND, *ENGINE, *ANNEXES, *FACES)
 LEVEL = {room: level for level, room in enumerate(ROOMS)}
 # The engine's ports, which find an annex when it is asked for.
-PORTS = ("client/annexes.py", "store/protocol/recorder.py")
+PORTS = ("client/annexes.py", "settings/relations.py", "store/protocol/recorder.py")
 
 
 def room_of(name: str) -> str:

@@ -275,7 +275,7 @@ def test_what_is_taken_back_is_in_order_and_frees_its_keys(host: Host) -> None:
     sent = host.posts[0]
     many = [message("a", f"l{n}", f"l{n}") for n in range(CONNECTIONS)]
     host.add(*many, message("a", "l60", "second"))
-    taken = host.lines.take(sent[0], "a")
+    taken = host.lines.take_waiting(sent[0], "a")
     assert [d.id for d in taken] == [*(f"l{n}" for n in range(15, 64)), "k1", "k2", "second"]
     host.add(message("a", "k", "k3"))
     assert [d.id for _, d in host.posts].count("k3") == 0, "one of its key is still under way"
@@ -290,7 +290,7 @@ def test_what_may_be_delivered_once_at_most_is_not_taken_back(host: Host) -> Non
     line = host.posts[0][0]
     kinds = [False, True, False, True]
     host.add(*(message("a", "k", f"{n}", once=once) for n, once in enumerate(kinds)))
-    assert [d.id for d in host.lines.take(line, "a")] == ["0", "2"]
+    assert [d.id for d in host.lines.take_waiting(line, "a")] == ["0", "2"]
     order = []
     while host.posts:
         order += [d.id for _, d in host.posts[:1] if d.id != "m"]
@@ -340,7 +340,7 @@ def test_of_the_shared_line_only_the_messages_of_one_path_are_taken_back(
     host.many(3, "d")
     (line, _), *_ = host.of("c")
     assert host.time_out(host.of("c")[:1], since_s=0.0) == [True], "whatever others answered"
-    assert {path_of(one) for one in host.lines.take(line, "c")} == {"c"}
+    assert {path_of(one) for one in host.lines.take_waiting(line, "c")} == {"c"}
     host.time_out(host.of("c"), since_s=0.0)
     host.answer(host.of("a"))
     assert host.count()["d"] >= 1
@@ -381,7 +381,7 @@ def test_whatever_happens_each_message_goes_once_and_keys_keep_their_order(
             else:
                 host.time_out([post], host.now_s)
                 if draw.random() < 0.5:
-                    ended += host.lines.take(post[0], path_of(post[1]))
+                    ended += host.lines.take_waiting(post[0], path_of(post[1]))
                     host.go_on()
         host.now_s += draw.random()
         check()

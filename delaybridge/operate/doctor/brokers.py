@@ -28,7 +28,10 @@ async def brokers(settings: Settings) -> list[Finding]:
 async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
     from delaybridge import publish
 
-    options, about = publish.PublishOptions.of(settings.publish, settings.http), f"broker {name}"
+    options, about = (
+        publish.PublishOptions.from_settings(settings.publish, settings.http),
+        f"broker {name}",
+    )
     nothing: Any = lambda *_: None  # noqa: E731
     try:
         publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)

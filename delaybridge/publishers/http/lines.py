@@ -87,7 +87,7 @@ class PathLine:
             else:
                 del self._behind[of_key]
 
-    def take(self, path: str | None) -> list[Delivery]:
+    def take_waiting(self, path: str | None) -> list[Delivery]:
         """Remove and return the messages of a path (None: all) that are not under way, in order.
 
         Those of a path stay if they may be delivered once at most: the store has them no more.
@@ -183,9 +183,9 @@ class Lines:
         self._held[line.state] -= 1
         self._left(line, [delivery])
 
-    def take(self, line: PathLine, path: str) -> list[Delivery]:
+    def take_waiting(self, line: PathLine, path: str) -> list[Delivery]:
         """Remove and return the messages of a path that are not under way, in order."""
-        taken = line.take(path)
+        taken = line.take_waiting(path)
         self._left(line, taken)
         return taken
 
@@ -193,7 +193,7 @@ class Lines:
         """Remove and return all messages that are not under way, in order for each path."""
         taken = []
         for line in [self._shared, *self._by_path.values()]:
-            ours = line.take(None)
+            ours = line.take_waiting(None)
             self._left(line, ours)
             taken += ours
         return taken

@@ -189,7 +189,7 @@ class HttpPublisher(LinkedPublisher):
             self._reports.add([delivery], outcome)
             lines.ended(line, delivery)
         if outcome.fault is Fault.DESTINATION:  # the others of the path were certainly not sent
-            left = lines.take(line, path_of(delivery))
+            left = lines.take_waiting(line, path_of(delivery))
             self._reports.add(left, Outcome(Verdict.REFUSED, outcome.reason, outcome.fault))
         self._go_on()
 

@@ -116,7 +116,7 @@ class StreamsPublisher(LinkedPublisher):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.connect()
-                self._about = about(
+                self._about = server_text(
                     await _answer(connection, "INFO", "server"),
                     await _answer(connection, "INFO", "persistence"),
                 )
@@ -221,7 +221,7 @@ class StreamsPublisher(LinkedPublisher):
         self._reports.add(deliveries, outcome)
 
 
-def about(*sections: Any) -> str:
+def server_text(*sections: Any) -> str:
     """Version and AOF setting, from the sections of INFO that Redis let us read."""
     text = "\n".join(
         found.decode(errors="replace") for found in sections if isinstance(found, bytes)

@@ -48,7 +48,7 @@ def check(call: Invocation) -> None:
     from delaybridge.publish import PublishOptions, check_brokers
 
     settings, output = call.settings, call.output
-    check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http))
+    check_brokers(settings.brokers, PublishOptions.from_settings(settings.publish, settings.http))
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
     if not output.json:

@@ -70,7 +70,7 @@ def scan(
         raise refused("--burst", "ingest never ends by itself; leave one of the two out")
     from delaybridge.publish import PublishOptions, check_brokers
 
-    check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http))
+    check_brokers(settings.brokers, PublishOptions.from_settings(settings.publish, settings.http))
     routes = _routes(call, settings) if with_ingest else []
     with _started(call, settings, "worker", name, routes) as prepare:
         return _run_workers(settings, name, burst, bool(routes), prepare)
@@ -241,7 +241,9 @@ def _ingest(
     from delaybridge.operate.parts.lists import ingest_parts
     from delaybridge.publish import PublishOptions, check_brokers
 
-    check_brokers(settings.brokers, PublishOptions.of(settings.publish, settings.http), [kind])
+    check_brokers(
+        settings.brokers, PublishOptions.from_settings(settings.publish, settings.http), [kind]
+    )
     if kind == "kafka" and not settings.ingest.topics:
         raise refused("ingest.topics", _unnamed(settings), "config")
     routes = routes_of(settings, [kind])
@@ -257,7 +259,7 @@ def _unnamed(settings: Settings) -> str:
     from delaybridge.publish import PublishOptions
     from delaybridge.settings.urls import kinds_of
 
-    options = PublishOptions.of(settings.publish, settings.http)
+    options = PublishOptions.from_settings(settings.publish, settings.http)
     clusters = [name for name, kind in kinds_of(settings.brokers).items() if kind == "kafka"]
     found: list[str] = []
     for name in clusters:
