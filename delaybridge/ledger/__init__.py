@@ -1,9 +1,6 @@
 """The ledger: a database that has every message, for what Redis may lose. See docs/ledger.md.
 
-`Ledger` runs work in transactions; `tables` are the tables, `records` what is written to them and
-read from them. SQLAlchemy is imported when a ledger is opened, and by nothing else.
+Rooms, each above those before it: `sql` (the database: `opening.open_ledger`, tables, what is
+written and read), `comparing` (Redis and the ledger come to agree), `recording` (the recorder of a
+store), `reconciling` (a worker's part). SQLAlchemy is imported when a ledger is opened.
 """
-
-from delaybridge.ledger.work import open_ledger
-
-__all__ = ["open_ledger"]

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from delaybridge import AsyncClient, Client, Message
-from delaybridge.ledger.work import open_ledger
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.store.protocol.command import Work
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.flavours import FLAVOURS, Threaded

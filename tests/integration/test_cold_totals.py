@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from delaybridge import Client, Message
-from delaybridge.ledger import open_ledger
 from delaybridge.ledger.reconciling import counting
 from delaybridge.ledger.sql import counts
 from delaybridge.ledger.sql.cold import ColdRecords
 from delaybridge.ledger.sql.counts import ColdTotals
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.records import Records
 from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger

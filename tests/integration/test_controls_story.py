@@ -10,9 +10,9 @@ import pytest
 
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.comparing.rule_controls import controls_of
 from delaybridge.ledger.sql.rows import Control
 from delaybridge.store.namespace import rules
-from delaybridge.store.namespace.rule_fields import controls_of
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import Each, Work
 from tests.rigs.controls_site import ControlsSite

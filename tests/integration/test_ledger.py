@@ -20,8 +20,8 @@ from sqlalchemy import create_engine, text
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.errors import ConfigError, LedgerUnavailable, MessageConflict
 from delaybridge.ledger.sql.database import upgrade
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.tables import VERSION_TABLE, metadata
-from delaybridge.ledger.work import open_ledger
 from delaybridge.message import Answer
 from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import birth

@@ -12,8 +12,8 @@ import pytest
 from delaybridge.ledger.sql import cold
 from delaybridge.ledger.sql.cold import ColdSlice, ColdSpan
 from delaybridge.ledger.sql.controls import ControlRecords
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.rows import COLD, DEFINITION, HOT, RULE, Control, ControlName
-from delaybridge.ledger.work import open_ledger
 from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 
 START = (-1, -1)

@@ -18,9 +18,9 @@ from sqlalchemy import make_url
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.events import LeaseAcquired, ScannerFailed
 from delaybridge.ingest.process import Ingester
-from delaybridge.ledger import open_ledger
 from delaybridge.ledger.reconciling import reconciling
 from delaybridge.ledger.reconciling.reconciling import Reconciling
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.records import Records
 from delaybridge.operate.doctor.checks import problems
 from delaybridge.settings.settings import Settings

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from delaybridge.ledger.reconciling import forgetting
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.rows import (
     CANCELLED,
     COLD,
@@ -18,7 +19,6 @@ from delaybridge.ledger.sql.rows import (
     PUBLISHED,
     Step,
 )
-from delaybridge.ledger.work import open_ledger
 from tests.rigs.ledgers import LedgerProbe, Rows, ended, row
 
 START = (-1, -1)

@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "reconcile: what differs stays so", "delaybridge/ledger/reconciling/reconciling.py",
-        "differed=before.compared.differing if before else frozenset()", "differed=frozenset()",
+        "differed=self.drift.differing(bucket.number)", "differed=frozenset()",
         "a row says another due time than Redis does for ever",
         "tests/integration/test_ledger_steps.py::"
         "test_a_row_that_differs_is_mended_if_it_did_so_before",
@@ -223,8 +223,8 @@ MUTANTS = [
         "tests/unit/test_reconciling.py",
     ),
     Mutant(
-        "drift: of buckets that another holds", "delaybridge/ledger/reconciling/reconciling.py",
-        "            del self.drift[bucket]\n", "            pass\n",
+        "drift: of buckets that another holds", "delaybridge/ledger/reconciling/drift.py",
+        "            del self[bucket]\n", "            pass\n",
         "health tells for good of what differed in buckets that a worker gave away",
         "tests/unit/test_reconciling.py",
     ),

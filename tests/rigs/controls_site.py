@@ -9,11 +9,12 @@ import redis as redis_py
 
 from delaybridge import Client
 from delaybridge.ledger.comparing import reinstating
+from delaybridge.ledger.comparing.rule_controls import field_and_place, joined, named
 from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.ledger.sql.rows import Control
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import ledger_agreement
-from delaybridge.store.namespace.rule_fields import FIELDS, field_and_place, joined, named, parts
+from delaybridge.store.namespace.rule_fields import FIELDS, parts
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.redis.store import Store

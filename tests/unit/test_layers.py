@@ -28,10 +28,7 @@ MOST_FILES = 20  # of a folder
 # An annex's types for mypy, in the port that finds it when it is called.
 TYPES_OF_ANNEXES = {"client/annexes.py"}
 # Imports against the order that are still to go, as (file, room).
-LEFT: set[tuple[str, str]] = {
-    ("ledger/work.py", "ledger/sql"),
-    ("store/namespace/rule_fields.py", "ledger/sql"),
-}
+LEFT: set[tuple[str, str]] = set()
 STANDALONE = {"errors", "events", "times", "backoff", "message", "extensions", "accept"}
 STANDALONE_MAY_USE = {"msgspec", "uuid_utils"}
 CLIENT_LIBRARIES = {"pika", "confluent_kafka", "redis", "kombu", "amqp"}

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.ledger.comparing import older_ledger
 from delaybridge.ledger.comparing.resuming import resume_plans
+from delaybridge.ledger.comparing.rule_controls import controls_of, field_and_place, joined
 from delaybridge.ledger.sql.rows import DEFINITION, RULE, Control, ControlName
 from delaybridge.recurring.definition import DEFINITION_BYTES, is_name
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.messages.scheduling import Scheduling
 from delaybridge.store.namespace import registry
-from delaybridge.store.namespace.rule_fields import controls_of, field_and_place, joined, parts
+from delaybridge.store.namespace.rule_fields import parts
 from delaybridge.store.namespace.rules import PLACE_BYTES, RULE_BYTES
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.command import Arg, LedgerSteps, RedisCommand, Steps, Work, plain

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from delaybridge.ledger.comparing.rule_controls import field_and_place
 from delaybridge.ledger.sql.rows import RULE, Control, ControlName
 from delaybridge.store.namespace import ledger_agreement, rules
 from delaybridge.store.namespace.ledger_agreement import Agreement
-from delaybridge.store.namespace.rule_fields import field_and_place
 from delaybridge.store.namespace.rules import Rule
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.worker.destinations import Destinations

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, StoreError
-from delaybridge.ledger.work import READ_AGAIN, SLOW_S
+from delaybridge.ledger.sql.opening import READ_AGAIN, SLOW_S
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger

@@ -13,24 +13,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from delaybridge import failpoints
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
 from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.comparing.agreement import (
-    Compared,
     Comparing,
-    Looked,
     WantedRows,
     compare,
     restore_missing,
 )
 from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling.counting import keep_counted
+from delaybridge.ledger.reconciling.drift import Drift, Drifts, say_found
 from delaybridge.ledger.reconciling.forgetting import forget
 from delaybridge.ledger.reconciling.happened import Happened
 from delaybridge.ledger.reconciling.leaving import write_left
@@ -54,13 +52,6 @@ _OTHERS_TELL_S = 2.5  # within this time after that
 _PAGE = 5000  # entries of `gone` in one transaction
 _YOUNG_MS = 30_000  # a call may be under way: its row is there, its message not yet
 _VERIFIED_AT_ONCE = 4  # more would wait for a connection until their time is up
-
-
-class Drift(NamedTuple):
-    """What differed when a bucket was compared last."""
-
-    restored: int
-    compared: Compared
 
 
 class Reconciling:
@@ -92,7 +83,7 @@ class Reconciling:
         self._exits: set[Session] = set()  # from which a message was published since a seal
         self._left: dict[Session, int] = {}  # entries of `gone` then, or more than none
         self._last: dict[Session, int] = {}  # of what happened, when it was sealed
-        self.drift: dict[int, Drift] = {}
+        self.drift = Drifts()
         self.doubt: set[int] = set() if doubt is None else doubt
         self._verifying: set[Session] = set()
         self._began_s, self._restored = 0.0, 0  # of the sessions that are verified together
@@ -179,16 +170,8 @@ class Reconciling:
         self._happened.is_owner(session)
         self._restored += looked.absent
         self.drift[bucket.number] = Drift(0, compared._replace(dropped=0, mended=0))  # it is told
-        self._found(bucket.number, looked, compared, time.monotonic() - began_s)
+        say_found(bucket.number, looked, compared, time.monotonic() - began_s)
         return True
-
-    def _found(self, bucket: int, looked: Looked, compared: Compared, took_s: float) -> None:
-        if looked.absent or compared.dropped or compared.without_row or compared.mended:
-            say(
-                logging.WARNING, "ledger_differs", bucket=bucket, restored=looked.absent,
-                dropped=compared.dropped, without_row=compared.without_row,
-                example=compared.example, mended=compared.mended, seconds=round(took_s, 3),
-            )  # fmt: skip
 
     # what left
 
@@ -347,15 +330,14 @@ class Reconciling:
             now_ms = await self._store_ms(session)
             wanted = WantedRows(before_call_ms=now_ms - _YOUNG_MS)
             looked = await self._store.complete(restore_missing(bucket, self._records, wanted))
-            before = self.drift.get(bucket.number)
-            how = Comparing(now_ms, differed=before.compared.differing if before else frozenset())
+            how = Comparing(now_ms, differed=self.drift.differing(bucket.number))
             compared = await self._store.complete(compare(bucket, self._records, how))
         except (StoreError, ConfigError) as exc:
             self.silence.begins(exc)
             return
         if compared is not None:
             self.drift[bucket.number] = Drift(looked.absent, compared)
-            self._found(bucket.number, looked, compared, time.monotonic() - began_s)
+            say_found(bucket.number, looked, compared, time.monotonic() - began_s)
 
     async def _store_ms(self, session: Session) -> int:
         """The time of a bucket's server: rows have times by it, not by this host's clock."""
@@ -381,16 +363,10 @@ class Reconciling:
 
     def announced(self) -> dict[str, Any]:
         """For the worker's announcement: what differed, and why the ledger does not answer."""
-        total = Counter[str]()
-        for each in self.drift.values():
-            total["restored"] += each.restored
-            total["dropped"] += each.compared.dropped
-            total["without_row"] += each.compared.without_row
-            total["mended"] += each.compared.mended
         happened = self._happened
         lag = len(happened.steps) + len(happened.dead) + happened.messages
         silent, waiting = self.silence.reason[:200], len(self.waiting)
-        return {"silent": silent, "lag": lag, "waiting": waiting, **total}
+        return {"silent": silent, "lag": lag, "waiting": waiting, **self.drift.totals()}
 
     def _forget_sessions(self) -> None:
         """Those that are over. A call that was under way may have noted one again since."""
@@ -399,6 +375,4 @@ class Reconciling:
         for kept in (self._known, self._seen, self._left, self._last):
             for session in [each for each in kept if not each.alive]:
                 del kept[session]
-        held = {each.bucket.number for each in self.sessions() if each.alive}
-        for bucket in self.drift.keys() - held:  # what differs there, its next owner tells
-            del self.drift[bucket]
+        self.drift.keep({each.bucket.number for each in self.sessions() if each.alive})

@@ -25,8 +25,8 @@ import msgspec
 from delaybridge.errors import LedgerUnavailable, StoreError
 from delaybridge.ledger.comparing.lost import absent_of
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, bucket_in
+from delaybridge.ledger.sql.opening import READ_AGAIN, SLOW_S
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, LedgerRow
-from delaybridge.ledger.work import READ_AGAIN, SLOW_S
 from delaybridge.store.messages.foreseen import is_foreseen
 from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from delaybridge.errors import LedgerUnavailable, printable
+from delaybridge.ledger.comparing.rule_controls import field_and_place, named
 from delaybridge.ledger.sql.rows import DEFINITION, RULE, Control
 from delaybridge.recurring.stored import plan_in
-from delaybridge.store.namespace import rule_fields
+from delaybridge.store.namespace.rule_fields import parts
 from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ class Noting:
 
 def _fields(command: RedisCommand[Any], place: bytes, rule: bytes, at_ms: int) -> Iterator[Control]:
     """The fields that a call has set or removed, whose times follow each other."""
-    here = rule_fields.parts(rule)
+    here = parts(rule)
     fields = [*str(command.args[_KEPT]).split(), *str(command.args[_GONE]).split()]
     for number, field in enumerate(fields):
-        key = rule_fields.named(field, place)
+        key = named(field, place)
         yield Control(*key, here.get(field, b""), at_ms + number)
 
 
@@ -94,7 +95,7 @@ def _shown(control: Control) -> str:
     """A rule, of which fields may have changed, or a definition."""
     name = control.name
     if control.kind == RULE:
-        _, name = rule_fields.field_and_place(name)
+        _, name = field_and_place(name)
     return f"{control.kind}:{name.decode(errors='replace')}"
 
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import ConfigError, shown
-from delaybridge.ledger import open_ledger
 from delaybridge.ledger.comparing.lost import lost
 from delaybridge.ledger.recording.absent import Absent
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads, reads_cold
 from delaybridge.ledger.recording.noting import Noting, is_noted
 from delaybridge.ledger.recording.recording import Recording, is_recorded, stores
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.settings.durability import check_hot_window
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store.protocol import keys

@@ -9,8 +9,8 @@ from sqlalchemy.exc import IntegrityError
 
 from delaybridge.ledger.sql.cold import ColdRecords, ColdSpan
 from delaybridge.ledger.sql.engines import attempted
+from delaybridge.ledger.sql.opening import READ_AGAIN, SLOW_S
 from delaybridge.ledger.sql.tables import counted
-from delaybridge.ledger.work import READ_AGAIN, SLOW_S
 
 
 class ColdTotals:

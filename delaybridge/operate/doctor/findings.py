@@ -118,7 +118,7 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
     """Whether the ledger's database answers, and has the tables of this version."""
     if not settings.ledger.url:
         return
-    from delaybridge.ledger import open_ledger
+    from delaybridge.ledger.sql.opening import open_ledger
     from delaybridge.store.protocol.command import Work
 
     try:

@@ -17,7 +17,7 @@ import uvicorn
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
 from delaybridge.extensions import DIALECTS, is_known, load
-from delaybridge.ledger import open_ledger
+from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.serve.access.access import Access
 from delaybridge.serve.console.screens.pages import NO_PAGE
 from delaybridge.serve.console.snapshot import Snapshots

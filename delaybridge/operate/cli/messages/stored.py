@@ -281,7 +281,7 @@ def life_of(call: Invocation, id: str) -> Life | None:
     settings = call.settings
     if not settings.ledger.url:
         return None
-    from delaybridge.ledger import open_ledger
+    from delaybridge.ledger.sql.opening import open_ledger
     from delaybridge.store.protocol.command import Work
 
     ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)
