@@ -13,15 +13,14 @@ import json
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from delaybridge import __version__
 from delaybridge.client import Client
-from delaybridge.operate.demo.brokers import Target, target
+from delaybridge.operate.demo.brokers import target
 from delaybridge.operate.demo.play import Plan, Play
-from delaybridge.operate.demo.processes import Failed, Process, environment, python
-from delaybridge.operate.demo.result import POISON, RunResult
+from delaybridge.operate.demo.processes import Failed, Process, environment, python, settings_of
+from delaybridge.operate.demo.result import RunResult
 from delaybridge.operate.demo.screen import Screen
 from delaybridge.operate.demo.showcase import (
     KINDS,
@@ -30,7 +29,7 @@ from delaybridge.operate.demo.showcase import (
     open_in_browser,
     until_serving,
 )
-from delaybridge.operate.demo.stores import DemoStore, place_at
+from delaybridge.operate.demo.stores import place_at
 from delaybridge.operate.terminal.interrupts import interrupts
 
 __all__ = ["Plan", "run"]
@@ -70,7 +69,7 @@ def run(
         screen = Screen(color=color)
         screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", bold=True)
         try:
-            site = _site(stack, screen, broker, redis, [*KINDS] if serve else [])
+            site = _Site(stack, screen, broker, redis, [*KINDS] if serve else [])
             faults = site.show(port, check, plan.kill, browser) if serve else site.play(plan, check)
         except Failed as failure:
             faults = [str(failure)]
@@ -81,43 +80,44 @@ def run(
         return 1 if faults else 0
 
 
-def _site(
-    stack: ExitStack, screen: Screen, broker: str | None, redis: str | None, parts: Sequence[str]
-) -> _Site:
-    """Open broker and store, and show them; they end with the stack."""
-    place = stack.enter_context(target(broker, parts))
-    stored = stack.enter_context(place_at(redis))
-    for line in f"store     {stored.about}".splitlines():
-        screen.line(line)
-    screen.line(f"broker    {place.about}")
-    kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
-    screen.line(f"          {kind} {', '.join(place.names)}{'' if place.is_stand_in else end}")
-    settings = environment(
-        **_SETTINGS,
-        NAMESPACE=stored.namespace,
-        REDIS_URL=stored.url,
-        REDIS__TIMEOUT_S=0.5,
-        **{f"BROKERS__{place.kind.upper()}": place.url},
-    )
-    return _Site(stack, screen, place, stored, settings)
-
-
-@dataclass
 class _Site:
-    """Broker, store and processes, which both kinds of demo need."""
+    """Broker, store and processes, which both kinds of demo need; they end with the stack."""
 
-    stack: ExitStack
-    screen: Screen
-    place: Target
-    stored: DemoStore
-    settings: dict[str, str]
+    def __init__(
+        self,
+        stack: ExitStack,
+        screen: Screen,
+        broker: str | None,
+        redis: str | None,
+        parts: Sequence[str],
+    ) -> None:
+        """Open broker and store, and show them."""
+        self.stack, self.screen = stack, screen
+        self.place = place = stack.enter_context(target(broker, parts))
+        self.stored = stored = stack.enter_context(place_at(redis))
+        for line in f"store     {stored.about}\nbroker    {place.about}".splitlines():
+            screen.line(line)
+        kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
+        screen.line(f"          {kind} {', '.join(place.names)}{'' if place.is_stand_in else end}")
+        self.settings = environment(
+            **_SETTINGS,
+            NAMESPACE=stored.namespace,
+            REDIS_URL=stored.url,
+            REDIS__TIMEOUT_S=0.5,
+            **{f"BROKERS__{place.kind.upper()}": place.url},
+        )
 
     def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
         """The run with a verdict; its faults."""
 
         workers = [self._worker(name) for name in _WORKERS]
         consumer, client = self._consumer(plan.consumer), self._client()
-        _introduce(self.screen, plan, workers, consumer, _LIBRARIES[self.place.kind])
+        pids = "  ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
+        self.screen.line(f"workers   {pids}  {_SETTINGS['BUCKETS']} buckets, lease 1 s")
+        library = _LIBRARIES[self.place.kind]
+        self.screen.line(f"consumer  pid {consumer.pid}, imports only {library}, not delaybridge")
+        for line in plan.lines():
+            self.screen.line(line)
         play = Play(plan, self.screen, client, self.place, workers, consumer, self._worker)
         result = RunResult(play.run(check))
         self.screen.line()
@@ -133,11 +133,7 @@ class _Site:
         """The load without end; its faults."""
         port = free_port(port)
         # Longer than in the other demo, so that a takeover can be watched.
-        self.settings |= {
-            "DELAYBRIDGE_LEASE__TTL_MS": "3000",
-            "DELAYBRIDGE_LEASE__RENEW_MS": "1000",
-            "DELAYBRIDGE_REDIS__TIMEOUT_S": "1.8",
-        }
+        self.settings |= settings_of(LEASE__TTL_MS=3000, LEASE__RENEW_MS=1000, REDIS__TIMEOUT_S=1.8)
         command = python("-m", "delaybridge", "--json", "serve", "--port", str(port))
         serving = self.stack.enter_context(Process("serve", command, self.settings))
         until_serving(serving)
@@ -175,19 +171,3 @@ class _Site:
             timeout_s=20.0,
         )
         return self.stack.enter_context(client)
-
-
-def _introduce(
-    screen: Screen, plan: Plan, workers: list[Process], consumer: Process, library: str
-) -> None:
-    """Show the processes and the plan."""
-    pids = "  ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
-    lease_s = _SETTINGS["LEASE__TTL_MS"] // 1000
-    screen.line(f"workers   {pids}  {_SETTINGS['BUCKETS']} buckets, lease {lease_s} s")
-    screen.line(f"consumer  pid {consumer.pid}, imports only {library}, not delaybridge")
-    screen.line(
-        f"plan      {plan.messages:,} messages within {plan.seconds} s, "
-        f"one of them undeliverable ({POISON});"
-    )
-    kill = f"; at {plan.kill_at_s:g} s a worker is killed" if plan.kill else ""
-    screen.line(f"          {plan.cancelled} cancelled, {plan.rescheduled} rescheduled{kill}")

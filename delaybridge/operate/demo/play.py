@@ -66,6 +66,13 @@ class Plan:
         self.cancelled = min(10, self.messages // 10)
         self.rescheduled = min(5, self.messages // 20)
 
+    def lines(self) -> Iterator[str]:
+        """The plan, for people."""
+        within = f"{self.messages:,} messages within {self.seconds} s"
+        yield f"plan      {within}, one of them undeliverable ({POISON});"
+        kill = f"; at {self.kill_at_s:g} s a worker is killed" if self.kill else ""
+        yield f"          {self.cancelled} cancelled, {self.rescheduled} rescheduled{kill}"
+
 
 @dataclass
 class Play:

@@ -116,7 +116,12 @@ def environment(**settings: object) -> dict[str, str]:
     """A process' environment: ours without delaybridge's settings, plus these."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith("DELAYBRIDGE_")}
     ours["DELAYBRIDGE_CONFIG"] = os.devnull
-    return ours | {f"DELAYBRIDGE_{name}": str(value) for name, value in settings.items()}
+    return ours | settings_of(**settings)
+
+
+def settings_of(**settings: object) -> dict[str, str]:
+    """Settings as environment variables: `BUCKETS=8` is DELAYBRIDGE_BUCKETS."""
+    return {f"DELAYBRIDGE_{name}": str(value) for name, value in settings.items()}
 
 
 def parsed(line: str) -> dict[str, Any]:
