@@ -49,7 +49,7 @@ class Route(NamedTuple):
         """Whether source matches any number of topics."""
         return self.kind == "kafka" and "*" in self.source
 
-    def of(self, topic: str) -> Route:
+    def for_topic(self, topic: str) -> Route:
         """The route of one topic that the pattern found."""
         return self._replace(source=topic, target=topic.removesuffix(SUFFIX))
 
@@ -183,4 +183,4 @@ def _way(route: Route, named: Mapping[str, Route], patterns: Sequence[Route]) ->
         found = named.get(at) or next((each for each in patterns if each.matches(at)), None)
         if found is None:
             return
-        route = found.of(at) if found.is_pattern else found
+        route = found.for_topic(at) if found.is_pattern else found

@@ -131,7 +131,10 @@ def test_a_route_without_a_broker_of_its_kind_is_refused() -> None:
 def test_a_pattern_gives_each_topic_its_target() -> None:
     route = parse_route("*.delay", KINDS, "kafka")
     assert route.is_pattern
-    assert (route.of("a.b.delay").source, route.of("a.b.delay").target) == ("a.b.delay", "a.b")
+    assert (route.for_topic("a.b.delay").source, route.for_topic("a.b.delay").target) == (
+        "a.b.delay",
+        "a.b",
+    )
     assert topics_pattern("eu.*.delay") == r"^eu\..*\.delay$", "as librdkafka takes it"
     assert not parse_route("x.delay", KINDS, "kafka").is_pattern
     assert not parse_route("x*.delay", KINDS, "rabbitmq").is_pattern, "an exchange has any name"

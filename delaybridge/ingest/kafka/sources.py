@@ -47,7 +47,7 @@ class Sources:
         for route in self._routes:
             if route.source == topic:
                 return route
-        return next(route for route in self._routes if route.is_pattern).of(topic)
+        return next(route for route in self._routes if route.is_pattern).for_topic(topic)
 
     def set_lags(self, lags: Mapping[str, int]) -> None:
         """How many records wait, by topic."""
