@@ -110,13 +110,17 @@ class Scanner:
 
         Each step goes on with what the passes before it have brought so far.
         """
+        has_rates = self._lanes.routing.rule_book.has_rates
         self._sweep()
         self.publishing.publish(now_ms)  # first: what is fired and due waits for nothing
         self._bring_back(now_ms)
+        if has_rates:
+            self._allowances.lapse(now_ms)
         self.claiming.start(now_ms)  # claim: what is due soon comes onto the wheel
         self.waiting.ripen(now_ms, self.firing.lead_ms, self._options.fire_lead_ms)
         self.firing.start(now_ms)  # fire: what is ripe may be published when it is due
-        self._allowances.start(now_ms)
+        if has_rates:
+            self._allowances.start(now_ms)
         self.settling.start(now_ms, is_backlog=bool(self.waiting.ripe))  # settle | retry | bury
         return self._next_look_ms(now_ms)
 
@@ -139,12 +143,12 @@ class Scanner:
             returning.recover(now_ms, self.waiting.remove)
         if returning.lacking:
             self._paging.start()
-        self._allowances.lapse(now_ms)
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The next time in ms at which a step can be taken though nothing else happens."""
-        looks: list[float] = [self.settling.next_look_ms, self.firing.next_look_ms(now_ms)]
-        looks.append(self._allowances.next_look_ms)
+        looks: list[float] = [self.settling.next_look_ms, self.firing.next_look_ms]
+        if self._lanes.routing.rule_book.has_rates:
+            looks.append(self._allowances.next_look_ms)
         looks += [copy.score for copy in self.publishing.fired[:1]]
         if (wheel_ms := self.waiting.next_due_ms()) is not None:
             looks.append(wheel_ms - self.firing.lead_ms)
@@ -176,7 +180,7 @@ class Scanner:
         for copy in self.waiting.remove(lambda copy: copy.session is session):
             session.exits.retry(copy.item, None)
         self._alarm.ring()
-        while session.alive and (session.copies or session.calls):
+        while session.alive and (session.copies or self.calls.is_asking(session)):
             session.moved.clear()
             await session.moved.wait()
 
@@ -214,8 +218,9 @@ class Scanner:
         now_ms = self._clock.now_ms()
         lanes = self._lanes
         lanes.outcomes.report(deliveries, outcome, now_ms)
-        is_calm = lanes.parking.is_calm and not lanes.dispatch.may_go_on
-        if not (is_calm and self.settling.is_planned) or self.firing.is_ready(now_ms):
+        is_planned = self.settling.is_planned
+        is_calm = is_planned and lanes.parking.is_calm and not lanes.dispatch.may_go_on
+        if not is_calm or self.firing.is_ready(now_ms):
             self._alarm.ring()
 
     # called by the worker

@@ -241,7 +241,7 @@ def test_a_full_lane_gathers_room_for_its_next_fire_but_not_for_long() -> None:
     assert len(fired) == WINDOW // 2
     rig.lanes.dispatch.ready(fired)
     assert rig.pass_(1) == []
-    assert firing.next_look_ms(rig.stub.now) == NOW_MS + 20
+    assert firing.next_look_ms == NOW_MS + 20
     rig.scanner.settling.next_look_ms = NOW_MS + 10.0
     rig.stub.rings = 0
     rig.scanner.report(fired[:40], CONFIRMED)

@@ -79,7 +79,8 @@ class Admission:
 
     def _is_clear(self, session: Session, lane: Lane, now_ms: int) -> bool:
         """Whether a plain copy of theirs needs only room in the window."""
-        is_clear = session.is_clear and lane.is_clear(now_ms)
+        is_held = session.alive and not session.claims.revoked
+        is_clear = is_held and lane.is_clear(now_ms)
         if is_clear:
             self._clear.add((session, lane))
         return is_clear

@@ -143,12 +143,7 @@ class Circuit:
     """
 
     def __init__(
-        self,
-        random: Random,
-        *,
-        base_ms: int = 1000,
-        max_ms: int = 30_000,
-        jitter: float = 0.2,
+        self, random: Random, *, base_ms: int = 1000, max_ms: int = 30_000, jitter: float = 0.2
     ) -> None:
         check_waits(base_ms, max_ms, jitter)
         self._random = random
@@ -176,12 +171,7 @@ class Circuit:
         self.reason = reason
         self._failures += 1
         self._wait_ms = wait_ms(
-            self._failures,
-            self._base_ms,
-            CIRCUIT_FACTOR,
-            self._max_ms,
-            self._jitter,
-            self._random,
+            self._failures, self._base_ms, CIRCUIT_FACTOR, self._max_ms, self._jitter, self._random
         )
         self.probe_at_ms = now_ms + self._wait_ms
         return True

@@ -63,6 +63,7 @@ class BucketCalls:
         self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
         self._last_here, self._checks_server = last_here, checks_server
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: dict[int, Mapping[Session, Any]] = {}  # the calls that have no answer yet
         self.silent_at_ms = 0
         self.failure: BaseException | None = None
 
@@ -90,6 +91,10 @@ class BucketCalls:
         """Whether any step has not ended yet."""
         return bool(self._tasks)
 
+    def is_asking(self, session: Session) -> bool:
+        """Whether a call of that session has no answer yet."""
+        return any(session in asked for asked in self._asked.values())
+
     def cancel(self) -> None:
         """End all steps, whatever they do."""
         for task in self._tasks:
@@ -107,16 +112,16 @@ class BucketCalls:
         store's time; the clock follows it before the caller acts on the answers.
         """
         sent_s = self.clock.monotonic()
-        for session in asked:
-            session.call_began()
+        self._asked[id(asked)] = asked
         try:
             flat = [command for commands in asked.values() for command in commands]
             if reads_clock and self._checks_server:
                 flat.append(registry.info("server", next(iter(asked)).bucket.key("lease")))
             answers = iter(await insist(self._store, self._silent, flat))
         finally:
+            del self._asked[id(asked)]
             for session in asked:
-                session.call_ended()
+                session.moved.set()
         ours: dict[Session, list[Any]] = {}
         for session, commands in asked.items():
             mine = [next(answers) for _ in commands]

@@ -97,9 +97,9 @@ class Session:
     holder: works on it. ready: all is reclaimed, claims may begin. is_away: its bucket is on
     another Redis node now, whose clock may differ. touched_s: when the last call was sent whose
     answer renewed the lease. watermark: the highest score ever fired; it never falls.
-    copies: number claimed and not yet reported to the store as ended. calls: number under way.
-    moved: set whenever one of both falls. look_at_ms: when to claim next. next_score: no unclaimed
-    message has a lower score. has_more: the last claim left messages that are due, or none was made
+    copies: number claimed and not yet reported to the store as ended. moved: set whenever it falls,
+    or a call ends. look_at_ms: when to claim next. next_score: no unclaimed message has a lower
+    score. has_more: the last claim left messages that are due, or none was made
     yet. server: run id of the server under which the bucket agreed with the ledger. counts: what
     its keys said last; residue: their difference that no walk could mend; was_mended: they
     contradicted one another when it began, or lacked records.
@@ -120,7 +120,7 @@ class Session:
         self.claimed_at_ms = 0
         self.next_score = -inf
         self.has_more = True
-        self.copies = self.calls = 0
+        self.copies = 0
         self.server = ""
         self.counts, self.residue = KeySizes(), SOUND
         self.moved = asyncio.Event()
@@ -147,15 +147,6 @@ class Session:
         """A call sent then has renewed the lease."""
         self.touched_s = max(self.touched_s, sent_s)
 
-    def call_began(self) -> None:
-        """One more call to the store is under way."""
-        self.calls += 1
-
-    def call_ended(self) -> None:
-        """The call has its answer, or was given up."""
-        self.calls -= 1
-        self.moved.set()
-
     def end(self) -> None:
         """The lease is lost or given up."""
         self.alive = False
@@ -170,11 +161,6 @@ class Session:
     def stays(self) -> bool:
         """Whether its lease is held, and is not to be given up."""
         return self.alive and not self.exits.draining
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the lease is held, and no copy is known to be revoked."""
-        return self.alive and not self.claims.revoked
 
     # its keys
 
@@ -249,8 +235,8 @@ class Session:
 
     def answered(self, report: ExitReport) -> None:
         """The store has the report: its copies have ended."""
-        self.exits.answered(report)
         self.ended(report.copies)
+        self.exits.answered(report)
 
     def ended(self, copies: int) -> None:
         """The store knows how that many copies ended."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import cast
@@ -23,13 +23,7 @@ from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.wheel.wheel import WaitingCopies
 from delaybridge.store.protocol.bucket import Item
-from delaybridge.store.protocol.record import (
-    BACKDATED,
-    STAMP,
-    parse_tried,
-    since_ms,
-    split_record,
-)
+from delaybridge.store.protocol.record import BACKDATED, STAMP, parse_tried, since_ms, split_record
 from delaybridge.store.protocol.replies import Claim
 
 MARGIN_MS = 20  # an owner that is woken up claims this long before the due time
@@ -40,7 +34,10 @@ _PAUSE_MS = 20  # between claims while there is room for less than a batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Bounds of one worker; each is described at the setting of that name."""
+    """Bounds of one worker; each is described at the setting of that name.
+
+    pace_ms: the shortest time between two claims from one bucket under load.
+    """
 
     claim_ahead_ms: int = 2000
     wheel_messages: int = 100_000
@@ -48,11 +45,10 @@ class ScanOptions:
     batch_messages: int = 1000
     batch_bytes: int = 4 * 2**20
     fire_lead_ms: int = 5
+    pace_ms: int = field(init=False)
 
-    @property
-    def pace_ms(self) -> int:
-        """The shortest time between two claims from one bucket under load."""
-        return self.claim_ahead_ms // 4
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pace_ms", self.claim_ahead_ms // 4)
 
 
 class Claiming:
@@ -205,16 +201,17 @@ def copies_of(
     """
     copies, lot = [], Lot(session, claimed.number)
     route, is_spread = routing.route, routing.rule_book.is_spread
-    tried = claimed.tried or [b""] * len(claimed.ids)
+    all_failures = claimed.tried or [b""] * len(claimed.ids)
 
     def bury(id: str, stamp: bytes, reason: str) -> None:
         session.exits.bury(Item(id, claimed.number, 0.0, stamp), reason, counted=False)
         emit(Buried(destination="?", messages=1, reason="undecodable"))
 
-    for raw_id, raw, failures in zip(claimed.ids, claimed.records, tried, strict=True):
+    for raw_id, raw, failures in zip(claimed.ids, claimed.records, all_failures, strict=True):
         try:
             id = raw_id.decode()
             score, payload = split_record(raw)
+            tried = parse_tried(failures)
             record = decode_record(payload)
         except UnicodeDecodeError:
             bury(cast(str, raw_id), b"", "undecodable: id")
@@ -223,7 +220,7 @@ def copies_of(
             bury(id, raw[STAMP], f"{exc.code}: {exc.detail}")
             continue
         destination, lane = route(record.destination, now_ms)
-        copy = Copy(lot, id, score, parse_tried(failures), record, destination, lane)
+        copy = Copy(lot, id, score, tried, record, destination, lane)
         copy.stamp = raw[STAMP]
         if raw[0] == BACKDATED:
             copy.late_from_ms = max(copy.late_from_ms, since_ms(raw))

@@ -135,7 +135,8 @@ def _settling(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
 class Firing:
     """Fires ripe copies of all buckets together. One fire at a time.
 
-    under_way: a fire has no answer yet.
+    under_way: a fire has no answer yet. next_look_ms: when one is worth it though no room is
+    gathered.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Firing:
         self._claiming, self._settling, self._publishing = claiming, settling, publishing
         self._calls, self._emit, self._options = calls, emit, options
         self.under_way = False
-        self._fired_ms = -inf
+        self._fired_ms, self.next_look_ms = -inf, inf
         self._round_trip_ms = 1.0
 
     @property
@@ -173,13 +174,6 @@ class Firing:
         gathers = 0 <= now_ms - self._fired_ms < _GATHER_MS
         return not gathers or self._window.has_room(ripe[0].lane)
 
-    def next_look_ms(self, now_ms: int) -> float:
-        """When a fire is worth it though no room is gathered."""
-        if self.under_way or not self._waiting.ripe:
-            return inf
-        ends_ms = self._fired_ms + _GATHER_MS
-        return ends_ms if ends_ms > now_ms else inf
-
     def start(self, now_ms: int) -> None:
         """Fire, in all buckets at once, the ripe copies that there is room for, by score."""
         if self.is_ready(now_ms):
@@ -190,6 +184,9 @@ class Firing:
                 reports = {session: session.exits.take_report() for session in batch}
                 fires = [self._fire_of(session, copies) for session, copies in batch.items()]
                 self._calls.start(self._fire(batch, reports, fires))
+        ends_ms = self._fired_ms + _GATHER_MS
+        is_waiting = not self.under_way and self._waiting.ripe and ends_ms > now_ms
+        self.next_look_ms = ends_ms if is_waiting else inf
 
     def select(self, now_ms: int) -> Batch:
         """The next copies by score while there is room, and all others that their fire covers.
@@ -200,8 +197,8 @@ class Firing:
         fired.
         """
         ripe, admit = self._waiting.ripe, self._admission.admit
-        self._admission.begin_batch()
         horizon = self._horizon(now_ms)
+        self._admission.begin_batch()
         batch: Batch = {}
         taken, score = 0, -1.0
         for copy in ripe:
@@ -281,8 +278,9 @@ class Firing:
 
         Every copy was received before the fire was sent, so the fire covers its claim number.
         """
-        session.claims.revoke(fired)
-        if session.is_clear and not session.is_away:
+        if fired.revoked:
+            session.claims.revoke(fired)
+        if session.alive and not session.claims.revoked and not session.is_away:
             return copies
         ours = [copy for copy in copies if not session.claims.is_revoked(copy.id, copy.claim)]
         if len(ours) < len(copies):

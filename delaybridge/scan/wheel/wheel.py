@@ -332,8 +332,8 @@ class WaitingCopies:
     def taken(self, copies: Sequence[Copy], kept: list[Copy], checked: int) -> None:
         """These ripe copies wait no more. Of the first `checked` ripe ones, only `kept` stay."""
         self.ripe[:checked] = kept
-        self._window.unripened(copies)
         self._end_wait(copies)
+        self._window.unripened(copies)
 
     def remove(self, which: Callable[[Copy], bool]) -> list[Copy]:
         """Take such copies out, wherever they wait."""
