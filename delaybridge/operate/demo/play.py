@@ -76,7 +76,7 @@ class Plan:
 
 @dataclass
 class Play:
-    """One run: acts by the plan, and writes the story from what the processes print.
+    """One run: acts by the plan, and writes the story from the output of the processes.
 
     workers: the running ones. start: starts a worker of this name. last_due_ms: when the last
     message is due.

@@ -1,4 +1,4 @@
-"""What `doctor` says of the brokers: whether they answer, their limits, their delay exchanges."""
+"""Checks of the brokers: whether they answer, their limits, their delay exchanges."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def _too_small(limits: Mapping[str, int], settings: Settings, about: str) -> Ite
 
 
 def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
-    """What bindings and policies do to delay exchanges, or that they cannot be seen.
+    """Find bindings and policies that harm delay exchanges, or say that they cannot be seen.
 
-    Checks the exchanges that the settings name, and those that ingest processes read. What these
-    have announced is not told twice.
+    Checks the exchanges that the settings name, and those that ingest processes read. Faults
+    that these have announced are not repeated.
     """
     try:
         routes = _exchange_routes(settings, announced)

@@ -1,4 +1,4 @@
-"""What `doctor`, `health` and `stats` look at in common, and measurements of a Redis."""
+"""Checks that `doctor`, `health` and `stats` share, and measurements of a Redis."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _unseen(found: Stats) -> Iterator[Finding]:
 
 
 def _failing_parts(found: Stats) -> Iterator[Finding]:
-    """What workers do each second and cannot, unless it is because of damage that is named."""
+    """Tasks of each second at which workers fail, unless damage that is named explains it."""
     named = [one.key for one in [*found.all_damage, *found.odd_rules]]
     failing: dict[tuple[str, str], list[str]] = {}
     for worker in found.workers:

@@ -1,4 +1,4 @@
-"""What `doctor` and `health` say of durability: what the Redis servers lack, and their disk."""
+"""Checks of durability: settings that the Redis servers lack, and their disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_FREE = 0.1  # of the disk
 
 
 def durability(found: Sequence[Shortfall], settings: Settings) -> Iterator[Finding]:
-    """What Redis lacks of the durability that the settings ask for; else that it lacks nothing."""
+    """Each thing that Redis lacks of the durability in the settings; OK if it lacks nothing."""
     servers: dict[Shortfall, list[str]] = {}
     for each in found:
         servers.setdefault(each._replace(server=""), []).append(each.server)

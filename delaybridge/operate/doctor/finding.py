@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The finding of a check: its level, its subject, the fault and the remedy."""
 
 from __future__ import annotations
 

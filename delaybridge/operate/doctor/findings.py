@@ -1,4 +1,4 @@
-"""Everything a deployment needs, checked: what was found, and what to change.
+"""All checks of a deployment, one after the other: each names the fault and the remedy.
 
 The command `delaybridge doctor` prints the findings, the console and the HTTP API show them.
 """
@@ -64,7 +64,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _without_home(store: Store, settings: Settings) -> Finding | None:
-    """What to say if the server of the namespace's own keys does not answer, but others do."""
+    """The finding if the server of the namespace's own keys is silent, and others are not."""
     (record,) = store.run_each([registry.read_birth(settings.namespace)])
     if not isinstance(record, errors.StoreUnavailable):
         return None

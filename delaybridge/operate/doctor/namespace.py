@@ -1,4 +1,4 @@
-"""What `doctor` says of the namespace: its buckets and workers, rules, recurring messages."""
+"""Checks of the namespace: its buckets and workers, rules, recurring messages."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _life(bucket: Bucket, namespace: str) -> Generator[RedisCommand[Any], Any, N
 
 
 def _mended(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, None]:
-    """What a worker does that has just taken a bucket."""
+    """The calls of a worker that has just taken a bucket."""
     yield orphans.count(bucket, (token, _TTL_MS))
     yield orphans.mend(bucket, (token, _TTL_MS), orphans.FIRST, "mend")
 
@@ -132,7 +132,7 @@ def _of_namespace(namespace: str, who: str) -> Generator[RedisCommand[Any], Any,
 
 
 def _healed(bucket: Bucket, token: str) -> Generator[RedisCommand[Any], Any, None]:
-    """What a worker with a ledger does."""
+    """The calls of a worker with a ledger."""
     yield healing.seal(bucket, (token, _TTL_MS))
     as_of = yield healing.standing(bucket)
     stamp = verbs.new_stamp()

@@ -1,4 +1,4 @@
-"""What `doctor` says of the Redis servers: how they work together, and what each of them lacks.
+"""Checks of the Redis servers: how they work together, and what each of them lacks.
 
 Of a Cluster also its slots, and what stops them.
 """

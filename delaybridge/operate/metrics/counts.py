@@ -117,7 +117,7 @@ class Counts:
             self.totals[metric, self.destination(destination)] += messages
 
     def stored(self, event: IngestStored) -> None:
-        """What ingest stored and changed."""
+        """Add the messages that ingest stored and changed."""
         destination = self.destination(event.destination)
         for metric, amount in (
             (("messages_scheduled_total", destination, "ingest"), event.messages),

@@ -64,7 +64,7 @@ def _of_messages(gauges: Gauges) -> Iterator[tuple[Key, float]]:
 
 
 def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, float]]:
-    """What the processes say of themselves."""
+    """The gauges that processes report of themselves."""
     yield ("worker_processes",), len(reports)
     workers = [report for report in reports.values() if report.scanned_s is not None]
     if workers:

@@ -68,7 +68,7 @@ def _obstacles(reports: Latest, found: Reading, patience_s: float) -> Iterator[s
 
 
 def _without_ledger(reports: Latest) -> Iterator[str]:
-    """What waits for the ledger's database."""
+    """Reasons to wait for the ledger's database."""
     for name, report in reports.items():
         if report.awaits:
             yield f"{name} waits for the record of the namespace: {report.awaits}"

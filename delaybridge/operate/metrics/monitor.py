@@ -59,7 +59,7 @@ class Monitor:
         return response
 
     async def _read(self) -> Reading:
-        """What Redis says; a reading of the last second, or one that is under way, is shared."""
+        """The answer of Redis; a reading of the last second, or one under way, is shared."""
         reading = self._reading
         if reading is None or (reading.done() and time.monotonic() - self._read_s > _FRESH_S):
             held = {b for report in self._reports.latest.values() for b in report.buckets}

@@ -1,1 +1,1 @@
-"""What all commands share: options, output, errors, progress."""
+"""Options, output, errors and progress, which all commands share."""

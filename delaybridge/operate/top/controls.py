@@ -1,4 +1,4 @@
-"""The keys of `delaybridge top`: what each one does. Lower case looks; upper case changes."""
+"""The keys of `delaybridge top`, and their effects. Lower case looks; upper case changes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def keys_of(typed: bytes) -> Iterator[str]:
 
 @dataclass
 class View:
-    """What the user looks at. selected: a destination, worker or bucket, by its name in `names`.
+    """What the user looks at, and asked for.
 
-    A line is selected by name: when the order changes, the same one stays selected. names: those of
-    the lines of the present tab, as they are shown. note: the last line's text. toggles: the
+    selected: a destination, worker or bucket, by its name in `names`: when the order changes, the
+    same one stays selected. names: those of the lines of the present tab, as they are shown. note: the last line's text. toggles: the
     destination that is to be paused or resumed.
     """
 

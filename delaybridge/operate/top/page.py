@@ -113,7 +113,7 @@ def _away(picture: Picture, about: str) -> Iterator[Text]:
 
 
 def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
-    """What is wrong, the worst first; the rest is a number."""
+    """The alerts, the worst first; of the rest only their number."""
     found = alerts(stats, picture.places)
     for each in found[:_TROUBLES]:
         yield Text(f"! {printable(each.text)}", style=_STYLES[each.level])

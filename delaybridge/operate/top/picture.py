@@ -1,4 +1,4 @@
-"""What `delaybridge top` shows: one look at everything, and the thread that looks."""
+"""The data that `delaybridge top` shows, and the thread that reads it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is in the store, counted and described: for commands, pages and metrics."""
+"""Views of the store: its contents counted and described, for commands, pages and metrics."""

@@ -50,7 +50,7 @@ def alerts(
     memory: Fullness | None = None,
     gone: Sequence[str] = (),
 ) -> list[Alert]:
-    """What is wrong, the worst first.
+    """Everything that is wrong, the worst first.
 
     places: adds what is wrong with the rules of destinations; it names what is paused in fewer
     words. memory: adds that Redis is nearly full. gone: workers that vanished just now.

@@ -1,4 +1,4 @@
-"""What clients ask of the views: each function checks its arguments, then returns the steps."""
+"""Questions of clients to the views: each function checks its arguments, then returns the steps."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _pipelines(
 def by_destination(
     by_state: Sequence[Sequence[Tallied]], kinds: Mapping[str, str]
 ) -> list[DestinationCounts]:
-    """What was tallied, by destination; the one with the most messages first."""
+    """The tallies by destination; the one with the most messages first."""
     found: defaultdict[str, dict[str, Tally]] = defaultdict(dict)
     for state, strata in zip(STATES, by_state, strict=True):
         for label, tally in estimated([_labelled(each, kinds) for each in strata]):

@@ -36,7 +36,7 @@ Word = Literal["added", "changed", "unchanged", "removed", "kept"]
 
 
 class Contents(NamedTuple):
-    """What a namespace has. unreadable: names of rules and definitions that cannot be exported."""
+    """The rules and definitions of a namespace. unreadable: those that cannot be exported."""
 
     rules: Mapping[str, Rule]
     definitions: Mapping[str, Definition]
@@ -52,7 +52,7 @@ class Contents(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What an import does with one rule or definition. kept: it is not in the document."""
+    """The effect of an import on one rule or definition. kept: it is not in the document."""
 
     section: str
     name: str
@@ -60,7 +60,7 @@ class Difference(NamedTuple):
 
 
 def contents(calls: Calls) -> Steps[Contents]:
-    """What the namespace has now."""
+    """The contents that the namespace has now."""
     yield from calls.open()
     (stored,) = yield [rules.read(calls.namespace)]
     known = rules.understood(stored)
@@ -108,7 +108,7 @@ def checked(calls: Calls, document: object) -> Steps[tuple[Contents, list[Messag
 
 
 def differences(here: Contents, wanted: Contents, *, prune: bool) -> list[Difference]:
-    """What an import changes, section by section in order of names. MessageError: too many."""
+    """The changes of an import, section by section in order of names. MessageError: too many."""
     found = []
     for section, mine, theirs in (
         (DESTINATIONS, here.rules, wanted.rules),

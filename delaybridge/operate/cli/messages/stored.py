@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from delaybridge.store.protocol.command import Steps
 
 _HEX_BYTES = 16
-# What JSON shows under the same name.
+# Fields that JSON shows under the same name.
 _FIELDS = (
     "id state destination due_ms priority attempts maybe_delivered fired bucket headers properties "
     "ttl_ms at_most_once"

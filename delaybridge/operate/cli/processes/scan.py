@@ -196,7 +196,7 @@ def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[st
 
 
 def _tell(call: Invocation, route: Route, done: Converted) -> None:
-    """What the conversion of a delay exchange did, as soon as it is done."""
+    """Print the result of a conversion as soon as it is done."""
     what = (
         f"replaced; read from its queue: {done.messages}; bindings kept: {done.bindings}"
         if done.was_earlier or done.bindings else "of today's form already"
@@ -253,7 +253,7 @@ def _ingest(
 
 
 def _unnamed(settings: Settings) -> str:
-    """What to do if no delay topic is named. Asks for those that an earlier version would read."""
+    """The remedy if no delay topic is named. Asks for those that an earlier version would read."""
     from delaybridge.ingest.kafka.topics import topics_of
     from delaybridge.ingest.routes import SUFFIX
     from delaybridge.publish import PublishOptions

@@ -245,7 +245,7 @@ def _known(found: Any, name: str) -> Any:
 
 
 def _say_ended(call: Invocation, name: str, done: str, answers: dict[int, Any]) -> None:
-    """Say what became of the runs that were ahead."""
+    """Say how the runs ended that were ahead."""
     told = {due_ms: one.value for due_ms, one in answers.items() if one.value != "unknown"}
     runs = ", ".join(f"{moment(due_ms)} {answer}" for due_ms, answer in told.items())
     data = {"name": name, "answer": done, "runs": [{"due_ms": d, "answer": a} for d, a in

@@ -98,7 +98,7 @@ def _notes(
     listed: Sequence[Finding],
     definitions: Sequence[delaybridge.Recurring],
 ) -> Iterator[str]:
-    """What else is not as usual, and no restart of a worker mends."""
+    """Further oddities, which no restart of a worker mends."""
     for each in found.paused[:_NAMED]:
         yield paused_text(each, found.now_ms)
     for finding in listed:

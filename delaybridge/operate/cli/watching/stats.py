@@ -241,7 +241,7 @@ def _late(ms: float) -> str:
 
 
 def _rate_facts(recent: Recent) -> Iterator[tuple[str, object]]:
-    """What keeps the rates from being those of the whole fleet."""
+    """Reasons why the rates are not those of the whole fleet."""
     if recent.missing:
         yield "rates", f"none: {recent.missing}"
         return
@@ -292,7 +292,7 @@ def _ledger_fact(drift: LedgerDrift) -> str:
 
 
 def _recurring_facts(definitions: Sequence[Recurring] | None) -> Iterator[tuple[str, object]]:
-    """Only what is wrong: definitions that fail, and missed runs."""
+    """Definitions that fail and runs that were missed, if there are any."""
     known = definitions or ()
     failing, missed = wrong_definitions(known)
     wrong = [f"{len(failing)} of {len(known)} fail"] if failing else []
