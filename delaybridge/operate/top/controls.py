@@ -36,8 +36,8 @@ class View:
     """What the user looks at, and asked for.
 
     selected: a destination, worker or bucket, by its name in `names`: when the order changes, the
-    same one stays selected. names: those of the lines of the present tab, as they are shown. note: the last line's text. toggles: the
-    destination that is to be paused or resumed.
+    same one stays selected. names: those of the lines of the present tab, as they are shown. note:
+    the last line's text. toggles: the destination that is to be paused or resumed.
     """
 
     tab: int = 0
