@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-WARNS = False  # until the last caller has the new names
 V = TypeVar("V", bound="Verb[..., Any]")
 
 
@@ -181,8 +180,7 @@ def _deprecated(row: Verb[..., Any]) -> Any:
     @wraps(row.call)
     def method(self: Requests, *args: Any, **fields: Any) -> Any:
         what = f"client.{name} is deprecated: call client.{home}.{name}"
-        if WARNS:
-            warnings.warn(what, DeprecationWarning, stacklevel=2)
+        warnings.warn(what, DeprecationWarning, stacklevel=2)
         return getattr(getattr(self, home), name)(*args, **fields)
 
     return method

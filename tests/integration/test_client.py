@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from delaybridge import AsyncClient, Client, Message
-from delaybridge.client import verbs
 from delaybridge.errors import ConfigError, MessageConflict, MessageError
 from delaybridge.message import Answer, Limits, State
 from delaybridge.store.namespace import registry
@@ -281,8 +280,7 @@ async def test_both_clients_have_the_same_calls_with_the_same_arguments() -> Non
         }
 
 
-def test_a_former_name_works_and_says_which_one_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "WARNS", True)
+def test_a_former_name_works_and_says_which_one_is_meant() -> None:
     client = Client()
     with (
         pytest.warns(DeprecationWarning, match="call client.topics.receive") as caught,

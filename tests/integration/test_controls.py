@@ -207,7 +207,7 @@ def test_a_comparison_is_in_vain_if_something_came_between(site: ControlsSite, w
             if isinstance(asked, Work):  # it has read Redis
                 answer = site.recorder.ledger.run(asked)
                 if what == "a change":
-                    site.other.set_rule(PLACE, rate=5.0)
+                    site.other.destinations.set_rule(PLACE, rate=5.0)
                 else:
                     assert site.agree() == 1
                     site.client.destinations.resume(PLACE)

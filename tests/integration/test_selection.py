@@ -179,8 +179,8 @@ def test_dead_messages_are_found_by_their_reason(
         assert found(client, **dead, due_to_ms=AT_MS) == ["a", "b"]
         assert found(client, **dead, due_from_ms=AT_MS) == []
         (page,) = [page for page in client.select(Selection(**dead)) if page]
-        assert client.kick_many(page[:1], spread_ms=[60_000]) == [Answer.KICKED]
-        assert client.discard_many(page) == [Answer.UNKNOWN, Answer.DISCARDED]
+        assert client.dead.kick_many(page[:1], spread_ms=[60_000]) == [Answer.KICKED]
+        assert client.dead.discard_many(page) == [Answer.UNKNOWN, Answer.DISCARDED]
 
 
 def test_messages_that_are_tried_again_are_found_by_their_last_error(
