@@ -22,6 +22,7 @@ from delaybridge.times import At, Delay, at_ms, delay_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_RUNS = 1000
+_READS: dict[str, Any] = {"every": delay_ms, "ttl": delay_ms, "start": at_ms, "end": at_ms}
 
 
 class Preview(NamedTuple):
@@ -138,19 +139,18 @@ def definition_of(
     destination: str,
     body: bytes | str | None,
     *,
-    every: Delay = None,
-    start: At = None,
-    end: At = None,
     headers: Mapping[str, Scalar] | list[tuple[str, Scalar]] = (),  # type: ignore[assignment]
     properties: Mapping[str, Scalar] | None = None,
-    ttl: Delay = None,
     retry: Mapping[str, Any] | None = None,
-    **same: Any,
+    **given: Any,
 ) -> Definition:
     """A definition of a caller's arguments, not checked yet. MessageError: one cannot be read.
 
-    same: arguments that have the same names and values in a definition.
+    given: other fields, as `Definition.given_fields` has them.
     """
+    for field, read in _READS.items():
+        if (value := given.pop(field, None)) is not None:
+            given[f"{field}_ms"] = read(value, field=field)
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     text, data = _content(body)
     return Definition(
@@ -158,14 +158,10 @@ def definition_of(
         destination=destination,
         body=text,
         body_base64=data,
-        every_ms=None if every is None else delay_ms(every, field="every"),
-        start_ms=None if start is None else at_ms(start, field="start"),
-        end_ms=None if end is None else at_ms(end, field="end"),
         headers=tuple((each, _header(each, value)) for each, value in pairs),
         properties=dict(properties or {}),
-        ttl_ms=None if ttl is None else delay_ms(ttl, field="ttl"),
         retry=None if retry is None else dict(retry),
-        **same,
+        **given,
     )
 
 

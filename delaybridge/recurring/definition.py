@@ -24,6 +24,8 @@ EVERY_MS = (1000, 10 * YEAR_MS)
 _NAME = re.compile(rf"(?:{TENANT}/)?[A-Za-z0-9][A-Za-z0-9._-]{{0,99}}")
 _TEXT_FIELDS = ("destination", "body", "tz", "key", "cron")
 Scalar = str | int | float | bool | None
+GIVEN_AS_TEXT = {"every_ms": "every", "start_ms": "start", "end_ms": "end", "ttl_ms": "ttl"}
+"""Fields that callers give as text, by other names."""
 Moment = Annotated[int, Meta(ge=0, lt=YEAR_3000_MS)]
 
 
@@ -58,6 +60,24 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     at_most_once: bool = False
     retry: dict[str, Any] | None = None
     tenant: str = ""
+
+    @classmethod
+    def given_fields(cls) -> list[tuple[str, Any, Any]]:
+        """Name, type and default of each field as callers give it: times and delays as text.
+
+        Without its name, which paths and arguments have, and its tenant, which tokens have.
+        """
+        objects: dict[str, tuple[Any, Any]] = dict.fromkeys(
+            ("headers", "properties"), (dict[str, Scalar], {})
+        )
+        found: list[tuple[str, Any, Any]] = []
+        for field in msgspec.structs.fields(cls):
+            if field.name in GIVEN_AS_TEXT:
+                found.append((GIVEN_AS_TEXT[field.name], str | None, None))
+            elif field.name not in ("name", "tenant"):
+                own = objects.get(field.name, (field.type, field.default))
+                found.append((field.name, *own))
+        return found
 
     @property
     def given_name(self) -> str:

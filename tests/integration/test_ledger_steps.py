@@ -376,8 +376,8 @@ async def test_only_buckets_that_may_be_claimed_are_compared_and_only_sound_ones
         looked.append(session)
         return len(looked) > 3
 
-    scanner: Any = SimpleNamespace(mending=SimpleNamespace(is_sound=is_sound))
-    waiting.scanner = ended.scanner = side.session.scanner = scanner
+    holder: Any = SimpleNamespace(is_sound=is_sound)
+    waiting.holder = ended.holder = side.session.holder = holder
     comparing = asyncio.create_task(side.reconciling.reconcile(0.01))
     await until_async(lambda: side.works, "it is compared")
     comparing.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -10,6 +10,7 @@ from delaybridge.errors import MessageConflict, MessageError
 from delaybridge.message import Answer
 from delaybridge.operate.views.described import plain
 from delaybridge.recurring.client import preview_of
+from delaybridge.recurring.definition import Definition
 from delaybridge.recurring.definitions import Backfilled, Recurring
 from delaybridge.serve.api.description.typed import object_of
 from delaybridge.serve.api.messages.shapes import ScheduledMessage, scheduled
@@ -23,32 +24,24 @@ _ONE = "/v1/recurring/{name}"
 routes = Routes(is_for_tenants=True)
 
 
-class DefinitionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is sent, where and when: `cron` (with `tz`) or `every`. See docs/recurring.md."""
-
-    destination: str
-    body: str | None = None
-    body_base64: bytes | None = None
-    cron: str | None = None
-    tz: str = "UTC"
-    every: str | None = None
-    start: str | None = None
-    end: str | None = None
-    missed: Literal["skip", "one", "all"] = "one"
-    paused: bool = False
-    headers: dict[str, str | int | float | bool | None] = {}
-    properties: dict[str, str | int | float | bool | None] = {}
-    key: str | None = None
-    priority: int = 0
-    ttl: str | None = None
-    at_most_once: bool = False
-    retry: dict[str, Any] | None = None
-
-
-class NewDefinition(DefinitionFields, kw_only=True):
-    """A definition and its name."""
-
-    name: str
+DefinitionFields: Any = msgspec.defstruct(
+    "DefinitionFields",
+    Definition.given_fields(),
+    namespace={
+        "__doc__": "What is sent, where and when: `cron` (with `tz`) or `every`. "
+        "See docs/recurring.md."
+    },
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+NewDefinition: Any = msgspec.defstruct(
+    "NewDefinition",
+    [("name", str)],
+    bases=(DefinitionFields,),
+    namespace={"__doc__": "A definition and its name."},
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
 
 
 class DefinitionState(msgspec.Struct):
