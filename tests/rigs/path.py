@@ -224,7 +224,7 @@ def described(files: Sequence[str]) -> Iterator[str]:
     yield "\n| file | its part |\n|---|---|"
     for file in files:
         text = ast.get_docstring(ast.parse((PACKAGE / file).read_text())) or ""
-        first = re.split(r"(?<=[.:])\s|\n\n", text, maxsplit=1)[0].rstrip(".:")
+        first = re.split(r"(?<=\.)\s|\n\n", text, maxsplit=1)[0].rstrip(".")
         yield f"| `{file}` | {' '.join(first.split()).replace('|', '/')} |"
     yield "\n"
 
