@@ -178,7 +178,9 @@ def run(
         loop.add_signal_handler(
             signal.SIGHUP, lambda: service.stop() if closed() else hung_up.set()
         )
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # blocked in child.py
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, [signal.SIGHUP]
+        )  # a parent blocks it
         tasks = [asyncio.create_task(_reload(service, hung_up))]
         tasks.append(asyncio.create_task(_report(service, on_report)))
         try:

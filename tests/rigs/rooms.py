@@ -30,6 +30,7 @@ ANNEXES = (
     *("ledger", "ledger/sql", "ledger/comparing", "ledger/recording", "ledger/reconciling"),
     *("dedup", "outbox", "intercept", "ingest", "ingest/kafka", "ingest/rabbitmq"),
     *("operate/notices", "operate/views", "operate/metrics", "operate/parts", "operate/doctor"),
+    "operate/supervisor",
     *("serve/http", "serve/stored", "serve/access", "serve/shared", "serve/api"),
     *("serve/console", "serve/dialects", "serve/server", "serve"),
     *("operate/terminal", "operate/top", "operate/demo", "operate/cli", "operate"),

@@ -87,8 +87,8 @@ def _run_workers(
     from delaybridge.ingest.process import routes_of, run_ingest
     from delaybridge.operate.metrics.serving import served
     from delaybridge.operate.parts.lists import ingest_parts, worker_parts
-    from delaybridge.worker.child import ChildSpec
-    from delaybridge.worker.processes import run
+    from delaybridge.operate.supervisor.child import ChildSpec
+    from delaybridge.operate.supervisor.supervisor import run
     from delaybridge.worker.worker import run_one
 
     count = settings.scan.processes

@@ -16,11 +16,11 @@ from multiprocessing.connection import wait
 from typing import Protocol
 
 from delaybridge.errors import StoreError
+from delaybridge.operate.supervisor.child import Child, ChildSpec
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import Store
-from delaybridge.worker.child import Child, ChildSpec
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.reload import reread
 from delaybridge.worker.service import ProcessReport, terminal_closed

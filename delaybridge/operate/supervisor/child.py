@@ -1,4 +1,4 @@
-"""A child process: started by the parent in `processes.py`, it works and reports through a pipe."""
+"""A child process: its parent in `supervisor.py` starts it; it works and reports through a pipe."""
 
 from __future__ import annotations
 
