@@ -115,8 +115,11 @@ class Way(NamedTuple):
         return Counter(file for file, _ in {(step.file, step.line) for step in self.steps})
 
     def functions(self) -> list[CodeType]:
-        """In order of first call."""
-        return list(dict.fromkeys(step.stack[0] for step in self.steps if step.called))
+        """In order of first call; a comprehension is read with the function around it."""
+        called = dict.fromkeys(step.stack[0] for step in self.steps if step.called)
+        return [
+            code for code in called if not code.co_name.startswith("<") or "lambda" in code.co_name
+        ]
 
     def entries(self) -> Counter[str]:
         """How often a reader of these functions, in that order, opens each file."""

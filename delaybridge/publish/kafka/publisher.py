@@ -19,7 +19,6 @@ from delaybridge.publish.kafka.client import Answers, KafkaClient, on_thread
 from delaybridge.publish.kafka.clients import KafkaClients
 from delaybridge.publish.kafka.configuration import check, configuration, largest_record
 from delaybridge.publish.kafka.outcomes import (
-    DOUBTFUL,
     LOGIN_REFUSED,
     MISSING,
     OF_A_BATCH,
@@ -32,7 +31,7 @@ from delaybridge.publish.kafka.outcomes import (
     not_queued,
     shown,
 )
-from delaybridge.publish.kafka.topic import AGAIN_S, Rank, TopicState, Turns
+from delaybridge.publish.kafka.topic import AGAIN_S, Rank, Topics, TopicState, Turns
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
 ANSWER_TIMEOUT_S = 5.0
@@ -40,7 +39,6 @@ WARM_UP_TIMEOUT_S = 5.0  # for the producer id, without which no record is sent
 TOPIC_LOOKS_S = (0.0, 0.1, 0.2, 0.4)  # a topic that the broker creates appears meanwhile
 TOPIC_TTL_S = 30.0  # without a confirm for longer, the topic is looked up again
 MISSING_TTL_S = 1.0  # how long a topic counts as missing before it is looked up again
-MAX_TOPICS = 10_000  # remembered at a time
 _NOT_ASKED = KafkaError(KafkaError._DESTROY)
 _TRANSIENT = MISSING | {KafkaError.LEADER_NOT_AVAILABLE}
 
@@ -65,7 +63,7 @@ class KafkaPublisher(LinkedPublisher):
     def _configure(self, url: str, options: PublishOptions) -> None:
         self._settings = configuration(self.name, url, options)
         check(self.name, self._settings)
-        self._topics: dict[str, TopicState] = {}
+        self._topics = Topics()
         self._clients = KafkaClients(
             self._settings, self._guarded(self._answered), self._guarded(self._erred)
         )
@@ -129,7 +127,7 @@ class KafkaPublisher(LinkedPublisher):
             client.renew_password()
         if not (error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN):
             return
-        if client is not self._clients.prompt and not self._has_in_flight(client):
+        if client is not self._clients.prompt and not self._topics.need(client):
             self._clients.drop_spare(client)  # no record needs it; the prompt one tells of all
         elif error.fatal():
             # The producer is unusable for good; the next session makes a new one.
@@ -138,9 +136,6 @@ class KafkaPublisher(LinkedPublisher):
         else:
             client.is_down = True
             self._trouble(reason)
-
-    def _has_in_flight(self, client: KafkaClient) -> bool:
-        return any(t.in_flight and t.client is client for t in self._topics.values())
 
     def _trouble(self, reason: str) -> None:
         self._change(reason)
@@ -172,7 +167,7 @@ class KafkaPublisher(LinkedPublisher):
     # publishing, and the answers
 
     def _publish_to(self, name: str, batch: Sequence[Delivery], now_s: float) -> None:
-        topic = self._topic(name)
+        topic = self._topics[name]
         if topic.refusal is not None and now_s < topic.refusal[0]:
             self._reports.add(batch, topic.refusal[1])
         elif topic.proved_s is None or topic.waiting:
@@ -201,7 +196,9 @@ class KafkaPublisher(LinkedPublisher):
                 return
             piece = topic.piece(now_s, one_by_one=client is self._clients.single)
             count, error = client.produce(topic.name, piece)
-            self._is_flying(topic, topic.pop(count), now_s)
+            sent = topic.pop(count)
+            topic.in_flight += len(sent)
+            self._unconfirmed.update(dict.fromkeys(sent, Flight(topic, now_s)))
             if isinstance(error, BufferError) and self._unconfirmed:
                 self._holding[topic] = None  # until some of those are answered
                 return
@@ -225,16 +222,12 @@ class KafkaPublisher(LinkedPublisher):
         topic.stay_until(now_s + AGAIN_S)
         self._go_on(topic, now_s)
 
-    def _is_flying(self, topic: TopicState, sent: Sequence[Delivery], now_s: float) -> None:
-        topic.in_flight += len(sent)
-        self._unconfirmed.update(dict.fromkeys(sent, Flight(topic, now_s)))
-
     def _not_taken(self, topic: TopicState, delivery: Delivery, error: Exception) -> None:
         if isinstance(error, BufferError):
             outcome = Outcome(Verdict.REFUSED, "message_too_large: no room")
         else:
             outcome = not_queued(delivery, error)
-            self._doubt(topic, error_of(error))
+            topic.doubt(error_of(error))
         self._reports.add([delivery], outcome)
 
     def _answered(self, client: KafkaClient, answers: Answers) -> None:
@@ -249,7 +242,7 @@ class KafkaPublisher(LinkedPublisher):
             for flight, count in flights.items():
                 flight.topic.confirmed(count, flight.since_s, now_s)
         is_spare = client is not self._clients.prompt
-        if client.is_down and is_spare and not self._has_in_flight(client):
+        if client.is_down and is_spare and not self._topics.need(client):
             self._clients.drop_spare(client)  # else its topics would stay with it, settled
         for topic in [topic for topic in self._holding if not topic.is_blocked]:
             del self._holding[topic]
@@ -266,7 +259,7 @@ class KafkaPublisher(LinkedPublisher):
             else:
                 flight.topic.failed(now_s)
                 self._reports.add([delivery], answer(delivery, error, is_proof=is_proof))
-                self._doubt(flight.topic, error)
+                flight.topic.doubt(error)
         for topic, theirs in refused.items():
             for judgement in judged(theirs, alone=client is self._clients.single):
                 self._refused(topic, judgement, now_s)
@@ -281,20 +274,6 @@ class KafkaPublisher(LinkedPublisher):
             self._holding[topic] = None
 
     # topics
-
-    @staticmethod
-    def _doubt(topic: TopicState, error: KafkaError | None) -> None:
-        """Look the topic up before the next record if it may be the cause of the error."""
-        if error is not None and error.code() in DOUBTFUL:
-            topic.proved_s = None
-
-    def _topic(self, name: str) -> TopicState:
-        topic = self._topics.get(name)
-        if topic is None:
-            if len(self._topics) >= MAX_TOPICS:
-                self._topics = {n: t for n, t in self._topics.items() if t.is_in_use}
-            topic = self._topics[name] = TopicState(name)
-        return topic
 
     def _look_up(self, topic: TopicState) -> None:
         if topic.look_up is None:

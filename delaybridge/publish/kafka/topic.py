@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import IntEnum
 
+from confluent_kafka import KafkaError
+
 from delaybridge.message import Delivery
 from delaybridge.publish import Outcome
 from delaybridge.publish.kafka.client import KafkaClient
-from delaybridge.publish.kafka.outcomes import Care, Judgement
+from delaybridge.publish.kafka.outcomes import DOUBTFUL, Care, Judgement
 
+MAX_TOPICS = 10_000  # remembered at a time
 AT_ONCE = 8  # look-ups under way
 _LAST_TURN = 4  # each fourth turn is for one that others go before
 
@@ -155,6 +158,11 @@ class TopicState:
             care = self.care = None
         return self.held if care is None else care.piece(self.held, one_by_one=one_by_one)
 
+    def doubt(self, error: KafkaError | None) -> None:
+        """Look it up before the next record if it may be the cause of the error."""
+        if error is not None and error.code() in DOUBTFUL:
+            self.proved_s = None
+
     def pop(self, count: int) -> list[Delivery]:
         """Remove this number of records from `held`, the first ones."""
         if self.care is not None:
@@ -185,3 +193,18 @@ class TopicState:
         if self.care is not None:
             self.care.forget()
         return taken
+
+
+class Topics(dict[str, TopicState]):
+    """The topics that were published to, by name; bounded. A new name gets its state."""
+
+    def __missing__(self, name: str) -> TopicState:
+        if len(self) >= MAX_TOPICS:
+            for other in [name for name, topic in self.items() if not topic.is_in_use]:
+                del self[other]
+        topic = self[name] = TopicState(name)
+        return topic
+
+    def need(self, client: KafkaClient) -> bool:
+        """Whether a producer has records of one of them in flight."""
+        return any(topic.in_flight and topic.client is client for topic in self.values())
