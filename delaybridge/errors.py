@@ -171,7 +171,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A caller's value for an error message, in at most 80 characters.
 
     Containers are shown by their type alone: the text of a list that holds the same list twice, a

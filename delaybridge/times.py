@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
-from delaybridge.errors import DelayOutOfRange, MessageError, shown
+from delaybridge.errors import DelayOutOfRange, MessageError, quoted
 
 Delay = timedelta | float | str | None  # a number is in seconds
 At = datetime | str | None
@@ -78,13 +78,13 @@ def epoch_ms(due_ms: int, *, field: str) -> int:
     MessageError `looks_like_seconds`; DelayOutOfRange `too_far`.
     """
     if due_ms < _YEAR_2001_MS:
-        what = f"{shown(due_ms)} ms, {format_time(due_ms)}, is before 2001; were these seconds?"
+        what = f"{quoted(due_ms)} ms, {format_time(due_ms)}, is before 2001; were these seconds?"
         raise MessageError("looks_like_seconds", field, what)
     if due_ms >= YEAR_3000_MS:
         raise DelayOutOfRange(
             "too_far",
             field,
-            f"{shown(due_ms)} ms is the year 3000 or later; are these microseconds?",
+            f"{quoted(due_ms)} ms is the year 3000 or later; are these microseconds?",
         )
     return due_ms
 
@@ -110,7 +110,7 @@ def format_time(due_ms: int) -> str:
     try:
         return f"{_second(seconds)}.{ms:03d}Z"
     except OverflowError:
-        return f"{shown(due_ms)}ms"
+        return f"{quoted(due_ms)}ms"
 
 
 @lru_cache(maxsize=100)  # many messages are due in one second
@@ -187,7 +187,7 @@ def offset_ms(text: str, *, field: str = "by") -> int:
     """A span with a sign, as `+10m` or `-1h`, in milliseconds. MessageError."""
     sign, rest = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("+", text)
     if not rest or rest[:1] in ("+", "-"):
-        raise MessageError("bad_time", field, f"got {shown(text)}; write +10m or -1h")
+        raise MessageError("bad_time", field, f"got {quoted(text)}; write +10m or -1h")
     span_ms = delay_ms(rest, field=field)
     return -span_ms if sign == "-" else span_ms
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_LINKS = 128
-"""An SDK keeps so many links of a span by default: a span covers no more messages than that."""
+"""As many links of a span an SDK keeps by default: a span covers no more messages than that."""
 _BAGGAGE = "baggage"
 _NAME = "delaybridge"
 _API = "opentelemetry.trace"

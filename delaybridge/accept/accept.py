@@ -17,7 +17,7 @@ import msgspec
 from delaybridge import times
 from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
-from delaybridge.errors import DelayOutOfRange, MessageError, shown
+from delaybridge.errors import DelayOutOfRange, MessageError, quoted
 from delaybridge.message import (
     PULL,
     TENANT_CHARS,
@@ -63,7 +63,7 @@ def accept(
     destination, canonical = cache.parse(message.destination, kinds)
     if tenant and destination.kind == PULL:
         destination, canonical = cache.parse(of_tenant(canonical, tenant), kinds)
-    elif owner := tenant_of_topic(destination):  # nobody else could finish it there
+    elif owner := tenant_of_topic(destination):  # no other tenant could finish it there
         id, tenant = check_id(id_as_given(id, owner), limits, owner), owner
     key = _short_key(message.key, limits)
     record = Record(
@@ -149,7 +149,7 @@ def of_tenant(destination: str, tenant: str) -> str:
 
 
 def tenant_of_topic(destination: Destination) -> str:
-    """Whose pull topic it is; empty if it is none, or everybody's."""
+    """Whose pull topic it is; empty if it is another destination, or a topic of all."""
     if destination.kind != PULL:
         return ""
     return destination.address.rpartition("/")[0]
@@ -158,7 +158,7 @@ def tenant_of_topic(destination: Destination) -> str:
 def check_tenant(name: object) -> str:
     """The name of a tenant; MessageError `bad_tenant`."""
     if not is_tenant(name):
-        what = f"got {shown(name)}; give 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"
+        what = f"got {quoted(name)}; give 1 to {TENANT_CHARS} of a-z A-Z 0-9 . _ -, no sign first"
         raise MessageError("bad_tenant", "tenant", what)
     return str(name)
 
@@ -217,13 +217,13 @@ def check_body_size(body: bytes, broker: str, limits: Limits) -> None:
 
 def check_priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 255:
-        raise MessageError("bad_priority", "priority", f"got {shown(priority)}; give 0 to 255")
+        raise MessageError("bad_priority", "priority", f"got {quoted(priority)}; give 0 to 255")
     return priority
 
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise MessageError("bad_flag", name, f"got {shown(value)}; give true or false")
+        raise MessageError("bad_flag", name, f"got {quoted(value)}; give true or false")
     return value
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from delaybridge.backoff import ATTEMPTS_LIMIT, FACTOR_LIMIT, WAIT_LIMIT_MS
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import PULL, TENANT, Destination, MessagePlan, Retry
 
 _TOPIC = r"(?!\.\.?\Z)[a-zA-Z0-9._-]{1,249}"
@@ -37,7 +37,7 @@ def parse_destination(text: object, kinds: Mapping[str, str]) -> Destination:
         raise _bad("empty; write BROKER:ADDRESS")
     broker, colon, address = text.partition(":")
     if not colon:
-        raise _bad(f"{shown(text)} has no colon: BROKER:ADDRESS")
+        raise _bad(f"{quoted(text)} has no colon: BROKER:ADDRESS")
     kind = PULL if broker == PULL else kinds.get(broker)
     if kind is None or address.startswith("//"):
         raise MessageError(
@@ -54,7 +54,7 @@ def _rabbitmq(broker: str, address: str) -> Destination:
     exchange, slash, routing_key = address.partition("/")
     if not slash:
         raise _bad(
-            f"{shown(address)} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE"
+            f"{quoted(address)} has no slash: {broker}:EXCHANGE/ROUTING.KEY, or {broker}:/QUEUE"
         )
     try:
         exchange = unquote(exchange, errors="strict")
@@ -72,7 +72,7 @@ def _check_address(destination: Destination) -> None:
             raise _bad("the queue's name is missing")
     elif (topic := _TOPICS.get(destination.kind)) is not None:
         if not topic.fullmatch(address):
-            raise _bad(f"{shown(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
+            raise _bad(f"{quoted(address)} is not a topic name; use 1 to 249 of a-z A-Z 0-9 . _ -")
     else:
         _check_text(address, destination.kind)
 
@@ -85,7 +85,7 @@ def _check_text(address: str, kind: str) -> None:
         raise _bad("the address is empty")
     if kind in ("redis", "kombu") and address.startswith("{"):
         # Its Redis may be the one that messages wait in.
-        raise _bad(f"{shown(address)} begins with '{{', as keys of delaybridge do")
+        raise _bad(f"{quoted(address)} begins with '{{', as keys of delaybridge do")
 
 
 def check_path(path: str) -> None:
@@ -97,14 +97,14 @@ def check_path(path: str) -> None:
     names = {segment.partition(";")[0] for segment in place.split("/")}
     if not _PATH.fullmatch(path) or "%00" in path or _ODD.search(place) or names & _NO_NAMES:
         what = "write PATH or PATH?QUERY, percent-encoded, without . or .. or an empty part"
-        raise _bad(f"{shown(path)} is not a path; {what}, backslash, %25, %00")
+        raise _bad(f"{quoted(path)} is not a path; {what}, backslash, %25, %00")
 
 
 def _decoded(path: str) -> str:
     try:
         return unquote(path, errors="strict")
     except UnicodeDecodeError:  # also what decodes to dots with too many bytes
-        raise _bad(f"{shown(path)} is not UTF-8") from None
+        raise _bad(f"{quoted(path)} is not UTF-8") from None
 
 
 def _short_text(text: str, what: str) -> None:
@@ -122,7 +122,7 @@ def _unknown_broker(text: str, broker: str, kinds: Mapping[str, str]) -> str:
     near = (
         difflib.get_close_matches(broker[:_NAME_CHARS], kinds, n=3, cutoff=0.5) or sorted(kinds)[:5]
     )
-    return f"no broker is named {shown(broker)}; configured: {', '.join(near) or 'none'}"
+    return f"no broker is named {quoted(broker)}; configured: {', '.join(near) or 'none'}"
 
 
 def _bad(detail: str) -> MessageError:
@@ -163,13 +163,13 @@ def _fields_given(plan: object) -> list[tuple[str, Any]]:
     if isinstance(plan, MessagePlan):
         return [(name, getattr(plan, name)) for name in _FIELDS]
     if not isinstance(plan, Mapping):
-        what = f"got {shown(plan)}; give a MessagePlan or a mapping, as {{'max_attempts': 3}}"
+        what = f"got {quoted(plan)}; give a MessagePlan or a mapping, as {{'max_attempts': 3}}"
         raise MessageError("bad_retry", "retry", what)
     for name in plan:
         if name not in _FIELDS:
             near = difflib.get_close_matches(str(name)[:80], _FIELDS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_FIELDS)}"
-            raise MessageError("bad_retry", "retry", f"{shown(name)} is unknown; {hint}")
+            raise MessageError("bad_retry", "retry", f"{quoted(name)} is unknown; {hint}")
     return list(plan.items())
 
 
@@ -180,15 +180,15 @@ def _checked_field(name: str, value: Any) -> Any:
     if name in _WHOLE:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _WHOLE[name]:
             what = "whole milliseconds" if name.endswith("_ms") else "a whole number"
-            raise _bad_retry(name, f"got {shown(value)}; give {what} from 1 to {_WHOLE[name]}")
+            raise _bad_retry(name, f"got {quoted(value)}; give {what} from 1 to {_WHOLE[name]}")
         return int(value)
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
     if name == "factor" and not 1 < number <= FACTOR_LIMIT:
         raise _bad_retry(
-            name, f"got {shown(value)}; give a number above 1, at most {FACTOR_LIMIT:.0f}"
+            name, f"got {quoted(value)}; give a number above 1, at most {FACTOR_LIMIT:.0f}"
         )
     if name == "jitter" and not 0 <= number <= 1:
-        raise _bad_retry(name, f"got {shown(value)}; give a share from 0 to 1")
+        raise _bad_retry(name, f"got {quoted(value)}; give a share from 0 to 1")
     return float(number)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from delaybridge.amqp.decoding import check_content
 from delaybridge.amqp.encoding import PROPERTY_NAMES, encode_properties, encode_table
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import (
     OWN_HEADERS,
     RESERVED_PREFIX,
@@ -109,12 +109,12 @@ def _check_header_name(name: object) -> None:
     except UnicodeEncodeError:
         raise _bad_header("a header's name is not UTF-8") from None
     if size > 255 or not name.isprintable():
-        raise _bad_header(f"{shown(name)}: at most 255 bytes, all printable")
+        raise _bad_header(f"{quoted(name)}: at most 255 bytes, all printable")
     if name.startswith(RESERVED_PREFIX) and name not in OWN_HEADERS:
         raise MessageError(
             "reserved_header",
             "headers",
-            f"{shown(name)}: the prefix {RESERVED_PREFIX!r} is reserved; rename it",
+            f"{quoted(name)}: the prefix {RESERVED_PREFIX!r} is reserved; rename it",
         )
 
 
@@ -147,7 +147,7 @@ def check_http_headers(pairs: list[tuple[str, Any]]) -> None:
     """MessageError if HTTP does not take a header, or if it belongs to the connection."""
     for name, value in pairs:
         if not _TOKEN.fullmatch(name):
-            raise _bad_header(f"{shown(name)}: over HTTP a name has letters, digits and -")
+            raise _bad_header(f"{quoted(name)}: over HTTP a name has letters, digits and -")
         if name.lower() in _OF_CONNECTION:
             raise MessageError("reserved_header", name, "set when it is posted; leave it out")
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -167,7 +167,7 @@ def _properties(
     known = {"kafka": {"partition"}, "http": {"content_type"}}.get(destination.kind, set())
     for name in properties:
         if name not in known:
-            raise _bad_property(f"{shown(name)} is not a property of {destination.kind}")
+            raise _bad_property(f"{quoted(name)} is not a property of {destination.kind}")
     return None
 
 
@@ -187,7 +187,7 @@ def partition_of(properties: Properties, destination: Destination) -> int | None
     if partition is None:
         return None
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
-        raise MessageError("bad_partition", "partition", f"got {shown(partition)}; give 0 or more")
+        raise MessageError("bad_partition", "partition", f"got {quoted(partition)}; give 0 or more")
     return partition
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from delaybridge import times
 from delaybridge.amqp.encoding import utf8
 from delaybridge.backoff import ATTEMPTS_LIMIT, WAIT_LIMIT_MS
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import (
     MAX_PRIORITY,
     OWN_HEADERS,
@@ -106,7 +106,7 @@ def _found(headers: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], str | No
     near_miss = None
     for name, value in headers:
         if not isinstance(name, str):
-            raise MessageError("bad_header", "headers", f"a name is text, not {shown(name)}")
+            raise MessageError("bad_header", "headers", f"a name is text, not {quoted(name)}")
         if name in _READERS:
             if name in found and found[name] != value:
                 raise MessageError("duplicate_header", name, "given twice, with two values")
@@ -206,13 +206,13 @@ def _key(value: Any, name: str) -> bytes:
 def _priority(value: Any, name: str) -> int:
     priority = _whole_number(value, name, "bad_priority")
     if priority is None or not 0 <= priority <= MAX_PRIORITY:
-        raise MessageError("bad_priority", name, f"got {shown(value)}; give 0 to {MAX_PRIORITY}")
+        raise MessageError("bad_priority", name, f"got {quoted(value)}; give 0 to {MAX_PRIORITY}")
     return rank_of(priority)
 
 
 def _whole_number(value: Any, name: str, code: str) -> int | None:
     """An integer or digits as a number; None for any other value."""
-    text = shown(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    text = quoted(value) if isinstance(value, int) and not isinstance(value, bool) else value
     text = _text(text, name, code) if isinstance(text, str | bytes) else ""
     return int(text) if _is_digits(text) else None
 
@@ -227,7 +227,7 @@ def _backoff(value: Any, name: str) -> int:
 
 def _in_plan(number: int | None, value: Any, name: str, most: int, unit: str = "") -> int:
     if number is None or not 1 <= number <= most:
-        raise MessageError("bad_retry", name, f"got {shown(value)}; give 1 to {most}{unit}")
+        raise MessageError("bad_retry", name, f"got {quoted(value)}; give 1 to {most}{unit}")
     return number
 
 
@@ -246,7 +246,7 @@ def _flag(value: Any, name: str) -> bool:
         return value
     text = _text(value, name, "bad_flag") if isinstance(value, str | bytes) else ""
     if text not in ("true", "false"):
-        raise MessageError("bad_flag", name, f"got {shown(value)}; give true or false")
+        raise MessageError("bad_flag", name, f"got {quoted(value)}; give true or false")
     return text == "true"
 
 
@@ -263,7 +263,7 @@ def _whole_ms(value: Any, name: str) -> int:
     is_fraction = isinstance(value, Decimal) or (isinstance(value, float) and isfinite(value))
     code = "not_integer_ms" if is_fraction else "bad_time"
     hint = "; for a time use delaybridge-due" if isinstance(value, datetime) else ""
-    raise MessageError(code, name, f"got {shown(value)}; give whole milliseconds{hint}")
+    raise MessageError(code, name, f"got {quoted(value)}; give whole milliseconds{hint}")
 
 
 def _is_digits(text: str) -> bool:

@@ -194,7 +194,7 @@ def split_content_header(payload: bytes) -> ContentHeader:
 
 
 def with_expiration(content: ContentHeader, expiration: Any) -> ContentHeader:
-    """The message with this `expiration`, if it has none. MessageError if it is none itself."""
+    """The message with this `expiration`, if it has none. MessageError if it is not valid."""
     if content.flags & EXPIRATION_FLAG:
         return content
     at = 0

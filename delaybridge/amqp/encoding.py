@@ -15,7 +15,7 @@ from enum import Enum
 from math import isfinite
 from typing import Any
 
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 
 MAX_NESTING = 4
 MAX_TABLE_BYTES = 128 * 1024  # a broker's default frame; no larger table can be sent
@@ -263,9 +263,9 @@ def encode_properties(properties: Mapping[str, Any]) -> tuple[int, bytes, bytes]
 def _unknown_property(name: object) -> str:
     if name == "headers":
         return "'headers' is not a property here; use the message's `headers`"
-    near = difflib.get_close_matches(shown(name), PROPERTY_NAMES, n=1)
+    near = difflib.get_close_matches(quoted(name), PROPERTY_NAMES, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(PROPERTY_NAMES)}"
-    return f"{shown(name)} is not an AMQP property{hint}"
+    return f"{quoted(name)} is not an AMQP property{hint}"
 
 
 def encode_property(name: str, value: Any, kind: str) -> bytes:
@@ -292,14 +292,14 @@ def _sized_property(name: str, value: Any, kind: str) -> bytes:
 def _delivery_mode(value: Any) -> int:
     if isinstance(value, bool) or value not in (1, 2):
         raise MessageError(
-            "bad_property", "delivery_mode", f"got {shown(value)}; 1 transient, 2 persistent"
+            "bad_property", "delivery_mode", f"got {quoted(value)}; 1 transient, 2 persistent"
         )
     return int(value)
 
 
 def _priority(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 255:
-        raise MessageError("bad_priority", "priority", f"got {shown(value)}; give 0 to 255")
+        raise MessageError("bad_priority", "priority", f"got {quoted(value)}; give 0 to 255")
     return value
 
 
@@ -309,11 +309,11 @@ def _expiration(value: Any) -> str:
         raise MessageError(
             "bad_expiration",
             "expiration",
-            f"got {shown(value)}; give milliseconds as text of digits",
+            f"got {quoted(value)}; give milliseconds as text of digits",
         )
     if len(value) > 10 or int(value) > _MAX_EXPIRATION_MS:
         raise MessageError(
-            "bad_expiration", "expiration", f"got {shown(value)}; at most {_MAX_EXPIRATION_MS} ms"
+            "bad_expiration", "expiration", f"got {quoted(value)}; at most {_MAX_EXPIRATION_MS} ms"
         )
     return value
 
@@ -336,7 +336,7 @@ def _timestamp(value: Any) -> int:
         raise MessageError(
             "bad_property",
             "timestamp",
-            f"got {shown(value)}; give epoch seconds or an aware datetime",
+            f"got {quoted(value)}; give epoch seconds or an aware datetime",
         )
     return value
 

@@ -12,7 +12,7 @@ from delaybridge.backoff import RetryPlan
 from delaybridge.client.messages import MessageVerbs
 from delaybridge.client.requests import Requests
 from delaybridge.client.verbs import Scope, verb
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import Answer, Destination, MessagePlan, Retry, State
 from delaybridge.store.messages.selection import PENDING, Selected, Selection
 from delaybridge.store.namespace.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
@@ -158,7 +158,7 @@ def _rate(rate: float | None) -> float | None:
         if is_number and rate == 0:
             raise MessageError("bad_rate", "rate", "0 would let nothing pass; use pause")
         if not is_number or not 0 < rate <= RATE_LIMIT:
-            detail = f"got {shown(rate)}; give messages a second, up to {RATE_LIMIT:,.0f}"
+            detail = f"got {quoted(rate)}; give messages a second, up to {RATE_LIMIT:,.0f}"
             raise MessageError("bad_rate", "rate", detail)
     return rate
 

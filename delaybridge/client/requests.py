@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delaybridge.accept.accept import Accepted, Draft, Drafting, check_id, when
-from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, shown
+from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, quoted
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
@@ -130,7 +130,7 @@ def policy_of(on_conflict: str) -> OnConflict:
     if on_conflict in [*OnConflict]:
         return OnConflict(on_conflict)
     raise ConfigError(
-        f"on_conflict: {printable(shown(on_conflict))} is not known; "
+        f"on_conflict: {printable(quoted(on_conflict))} is not known; "
         f"use one of {', '.join(OnConflict)}"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from delaybridge.accept.destination import parse_destination
 from delaybridge.client.requests import Requests
 from delaybridge.client.verbs import Scope, verb
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import PULL, Answer
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.store.protocol.command import Steps
@@ -60,7 +60,7 @@ def check_receiving(topic: str, limit: int, ttr: Delay) -> int:
     """The time to run in ms; MessageError if an argument of `receive` is wrong."""
     parse_destination(f"{PULL}:{topic}", {})
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_RECEIVED:
-        what = f"got {shown(limit)}; give 1 to {MOST_RECEIVED}"
+        what = f"got {quoted(limit)}; give 1 to {MOST_RECEIVED}"
         raise MessageError("bad_limit", "limit", what)
     return ttr_ms(ttr)
 
@@ -69,7 +69,7 @@ def ttr_ms(ttr: Delay) -> int:
     """A time to run in ms; MessageError if it is none."""
     found, (least, most) = _ms(ttr, "ttr"), _TTR_MS
     if not least <= found <= most:
-        raise MessageError("bad_time", "ttr", f"got {shown(ttr)}; give 1s to 12h")
+        raise MessageError("bad_time", "ttr", f"got {quoted(ttr)}; give 1s to 12h")
     return found
 
 
@@ -79,7 +79,7 @@ def named(items: Items) -> Sequence[tuple[str, str]]:
     for one in items:
         pair = (one.id, one.receipt) if isinstance(one, ReceivedMessage) else one
         if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_text, pair))):
-            raise MessageError("bad_item", "items", f"got {shown(one)}; give (id, receipt)")
+            raise MessageError("bad_item", "items", f"got {quoted(one)}; give (id, receipt)")
         found.append(pair)
     return found
 

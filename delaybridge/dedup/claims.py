@@ -19,7 +19,7 @@ from delaybridge.errors import (
     StoreDamaged,
     StoreError,
     printable,
-    shown,
+    quoted,
 )
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class InProgress(DelayBridgeError):
 
     def __init__(self, id: str, wait_ms: int) -> None:
         self.id, self.wait_ms = id, wait_ms
-        super().__init__(f"{shown(id)} is being processed; its claim ends in {wait_ms} ms")
+        super().__init__(f"{quoted(id)} is being processed; its claim ends in {wait_ms} ms")
 
     def __reduce__(self) -> tuple[type[InProgress], tuple[str, int]]:
         return type(self), (self.id, self.wait_ms)
@@ -98,7 +98,7 @@ class _Claims:
         if found == _DONE:
             return
         if found.startswith(_CLAIM):
-            late = f"{shown(id)} took longer than {self._processing_ms} ms"
+            late = f"{quoted(id)} took longer than {self._processing_ms} ms"
             raise ClaimLost(f"{late}, and another consumer has claimed it meanwhile")
         raise _damaged(self.key(id))
 
@@ -269,7 +269,7 @@ def _opened(from_url: Callable[[str], T], url: str) -> T:
 
 
 def _damaged(key: str) -> StoreDamaged:
-    return StoreDamaged(f"redis: {shown(key)} holds no mark of `dedup`; choose another prefix")
+    return StoreDamaged(f"redis: {quoted(key)} holds no mark of `dedup`; choose another prefix")
 
 
 def _translated(error: Exception, key: str) -> DelayBridgeError:

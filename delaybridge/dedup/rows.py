@@ -19,7 +19,7 @@ from delaybridge.dedup.sql_connection import (
     execute,
     execute_async,
 )
-from delaybridge.errors import ConfigError, MessageError, shown
+from delaybridge.errors import ConfigError, MessageError, quoted
 
 TABLE, CONSUMER = "delaybridge_dedup", "default"
 MOST_ROWS = 1000
@@ -68,7 +68,7 @@ class SqlDedup:
 
     def __init__(self, table: str = TABLE, *, consumer: str = CONSUMER) -> None:
         if not _TABLE.fullmatch(table):
-            raise ConfigError(f"table: got {shown(table)}; give letters, digits and _, at most 51")
+            raise ConfigError(f"table: got {quoted(table)}; give letters, digits and _, at most 51")
         try:
             self._consumer = checked(consumer, "consumer")
         except MessageError as exc:

@@ -44,7 +44,7 @@ class GuardedPublisher:
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Hand a batch over. What it raises makes the outcome unknown, in a later turn."""
         loop = asyncio.get_running_loop()
-        self._owed.take(deliveries)
+        self._owed.add(deliveries)
         self._forget_answered()
         self._batches.append((loop.time(), deliveries))
         if self._timer is None:

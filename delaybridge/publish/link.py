@@ -25,7 +25,7 @@ class Owed:
         self._report = report
         self._left: set[Delivery] = set()
 
-    def take(self, deliveries: Iterable[Delivery]) -> None:
+    def add(self, deliveries: Iterable[Delivery]) -> None:
         """The publisher was handed these."""
         self._left.update(deliveries)
 
@@ -139,7 +139,7 @@ class LinkedPublisher(ABC):
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
         """Hand a batch to the broker in this order; outcomes arrive through `report`."""
-        self._owed.take(deliveries)
+        self._owed.add(deliveries)
         if self._is_closing or self.unavailable is not None:
             self._refuse(deliveries)
             return

@@ -69,11 +69,11 @@ class MemoryPublisher:
         self._reports.add(held, Outcome(Verdict.UNKNOWN, reason, Fault.BROKER))
 
     async def check(self, destination: Destination) -> str | None:
-        """Every destination exists."""
+        """None: every destination exists here."""
         return self.unavailable
 
     def describe(self) -> str:
-        """One line for people."""
+        """What it is, for people."""
         return "memory: nothing leaves this process"
 
     async def close(self, timeout_s: float) -> None:

@@ -22,15 +22,15 @@ class PullPublisher:
         """There is nothing to connect to."""
 
     def publish(self, deliveries: Sequence[Delivery]) -> None:
-        """Report all as confirmed."""
+        """Report all of them as confirmed."""
         self._reports.confirmed(deliveries)
 
     async def check(self, destination: Destination) -> str | None:
-        """Every topic exists."""
+        """None: every topic exists here."""
         return None
 
     def describe(self) -> str:
-        """One line for people."""
+        """What it is, for people."""
         return "pull: consumers receive from the store"
 
     async def close(self, timeout_s: float) -> None:

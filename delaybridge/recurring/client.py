@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from delaybridge.client.requests import Requests
 from delaybridge.client.verbs import Awaiting, Blocking, Scope, verb
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import Answer
 from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.definition import Definition, Scalar, check_every
@@ -169,7 +169,7 @@ def preview_of(cron: str | None, every: Delay, tz: str, count: int) -> Preview:
     """The words and the next runs of these times."""
     now_ms = time.time_ns() // 1_000_000
     if not isinstance(count, int) or not 1 <= count <= _MOST_RUNS:
-        raise MessageError("bad_limit", "count", f"got {shown(count)}; give 1 to {_MOST_RUNS}")
+        raise MessageError("bad_limit", "count", f"got {quoted(count)}; give 1 to {_MOST_RUNS}")
     if (cron is None) == (every is None):
         raise MessageError("time_required", "cron", "give either cron or every")
     if cron is not None:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from delaybridge.errors import ConfigError, MessageError, shown
+from delaybridge.errors import ConfigError, MessageError, quoted
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -43,10 +43,10 @@ _REMEDIES = {
 def check_cron(expression: object, now_ms: int) -> str:
     """The expression with single spaces. MessageError `bad_cron`; ConfigError without cronsim."""
     if not isinstance(expression, str) or len(expression) > _CHARS:
-        raise _bad(f"got {shown(expression)}; write 5 fields, as '*/15 9-17 * * MON-FRI'")
+        raise _bad(f"got {quoted(expression)}; write 5 fields, as '*/15 9-17 * * MON-FRI'")
     clean = " ".join(expression.split())
     if next(_matches(clean, _EPOCH + timedelta(milliseconds=now_ms)), None) is None:
-        raise _bad(f"{shown(clean)} has no run in the next 50 years")
+        raise _bad(f"{quoted(clean)} has no run in the next 50 years")
     return clean
 
 
@@ -65,7 +65,7 @@ def cron_times(expression: str, zone: str, after_ms: int) -> Iterator[int]:
     """Due times after `after_ms`, in epoch ms, strictly ascending."""
     fields = expression.split()
     if len(fields) not in (5, 6):
-        raise _bad(f"{shown(expression)} has {len(fields)} fields; write 5, or 6 with seconds")
+        raise _bad(f"{quoted(expression)} has {len(fields)} fields; write 5, or 6 with seconds")
     minute, hour = fields[-5:-3]
     walk = _recurring if "*" in (minute[0], hour[0]) else _at_fixed_times
     for due_s in walk(expression, _zone(zone), after_ms // 1000):
@@ -149,9 +149,9 @@ def _simulated(expression: str, begin: datetime) -> CronSim:
         return CronSim(expression, begin)
     except CronSimError as exc:
         what = f"{exc}; {_REMEDIES[str(exc)]}" if str(exc) in _REMEDIES else str(exc)
-        raise _bad(f"{shown(expression)}: {what[:1].lower()}{what[1:]}") from None
+        raise _bad(f"{quoted(expression)}: {what[:1].lower()}{what[1:]}") from None
     except Exception:  # it asserts and indexes where it could check
-        raise _bad(f"{shown(expression)} cannot be read") from None
+        raise _bad(f"{quoted(expression)} cannot be read") from None
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -160,7 +160,7 @@ def _zone(name: str) -> ZoneInfo:
             return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
         pass
-    detail = f"{shown(name)} is not known; write a name as Europe/Berlin or UTC"
+    detail = f"{quoted(name)} is not known; write a name as Europe/Berlin or UTC"
     raise MessageError("bad_tz", "tz", detail)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import TENANT, Message, id_as_given, id_in_store
 from delaybridge.recurring.cron import check_cron, check_zone, cron_times, explained
 from delaybridge.recurring.template import check_template, filled
@@ -151,7 +151,7 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             raise MessageError("bad_body", "body", "given together with body_base64; give one")
         self._check_templates()
         if self.missed not in MISSED:
-            detail = f"got {shown(self.missed)}; use one of {', '.join(MISSED)}"
+            detail = f"got {quoted(self.missed)}; use one of {', '.join(MISSED)}"
             raise MessageError("bad_missed", "missed", detail)
         for field in ("start_ms", "end_ms"):
             if (at_ms := getattr(self, field)) is not None:
@@ -210,7 +210,7 @@ def check_name(name: object) -> str:
 
 
 def _bad_name(name: object) -> MessageError:
-    detail = f"got {shown(name)}; use 1 to 100 of a-z A-Z 0-9 . _ -, a letter or digit first"
+    detail = f"got {quoted(name)}; use 1 to 100 of a-z A-Z 0-9 . _ -, a letter or digit first"
     return MessageError("bad_name", "name", detail)
 
 
@@ -225,7 +225,7 @@ def check_every(every_ms: int | None) -> None:
     """MessageError `bad_every` if it is no interval that a definition may have; None is none."""
     least, most = EVERY_MS
     if every_ms is not None and (not least <= every_ms <= most or every_ms % 1000):
-        detail = f"got {shown(every_ms)} ms; give whole seconds, 1 s to 10 years"
+        detail = f"got {quoted(every_ms)} ms; give whole seconds, 1 s to 10 years"
         raise MessageError("bad_every", "every", detail)
 
 

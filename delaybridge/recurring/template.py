@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 
 _PLACE = re.compile(rb"\$(\$)\{|\$\{(?:(due|due_ms|name)\})?")
 
@@ -16,7 +16,7 @@ def check_template(text: bytes, field: str) -> None:
     """MessageError `bad_template` if the text has another placeholder."""
     for found in _PLACE.finditer(text):
         if not found[1] and not found[2]:
-            what = shown(text[found.start() : found.start() + 30].decode(errors="replace"))
+            what = quoted(text[found.start() : found.start() + 30].decode(errors="replace"))
             detail = f"{what}: known are ${{due}}, ${{due_ms}}, ${{name}}; write $${{ for ${{"
             raise MessageError("bad_template", field, detail)
 

@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-from delaybridge.errors import ConfigError, printable, shown
+from delaybridge.errors import ConfigError, printable, quoted
 
 HOT_WINDOW_S, LEAST_HOT_WINDOW_S = 3600.0, 10.0
 DURABILITY_FORM = "memory, aof, aof-fsync, ledger, or replicated:N with N from 1 to 9"
@@ -55,7 +55,7 @@ def check_durability(text: object) -> Durability:
     """The durability that a text names. Raises ConfigError if it names none."""
     found = read_durability(text)
     if found is None:
-        raise ConfigError(f"durability: got {printable(shown(text))}; use {DURABILITY_FORM}")
+        raise ConfigError(f"durability: got {printable(quoted(text))}; use {DURABILITY_FORM}")
     return found
 
 

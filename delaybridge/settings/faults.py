@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pydantic_core import ErrorDetails
 
 from delaybridge.errors import printable
-from delaybridge.errors import shown as plainly
+from delaybridge.errors import quoted as plainly
 from delaybridge.settings import password_file
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, near
 from delaybridge.settings.sources import SettingsSource
@@ -32,9 +32,9 @@ def fault(error: ErrorDetails, sources: list[SettingsSource], known: list[KeyPat
         return f"{where}{_named(path)}: unknown{near(path, known)}"
     allowed = str(error.get("ctx", {}).get("error", error["msg"]))
     if is_name:
-        path, got = path[:1], f"the name {shown((), value)}"
+        path, got = path[:1], f"the name {value_text((), value)}"
     else:
-        got = shown(path, value)
+        got = value_text(path, value)
     return f"{where}{_named(path)}: got {got}; allowed: {allowed}"
 
 
@@ -59,10 +59,10 @@ def misnamed_brokers(sources: list[SettingsSource]) -> Iterator[str]:
         if name in KINDS.values() and kind != name:
             allowed = f"under the name {name} a broker of that kind; choose another name"
             where = f"{source_of(path, sources)}: brokers"
-            yield f"{where}: got {shown(path, url)}; allowed: {allowed}"
+            yield f"{where}: got {value_text(path, url)}; allowed: {allowed}"
 
 
-def shown(path: KeyPath, value: object) -> str:
+def value_text(path: KeyPath, value: object) -> str:
     """A refused value as it was written; without secrets, bounded.
 
     A text that is too long to be shown is not looked at: its length is told.

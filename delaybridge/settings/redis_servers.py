@@ -37,8 +37,8 @@ class RedisServers(NamedTuple):
     service: str = ""
 
     @classmethod
-    def of(cls, url: str) -> RedisServers:
-        """Read a checked URL."""
+    def parse(cls, url: str) -> RedisServers:
+        """The servers that a checked URL names."""
         text = str.__str__(url)
         scheme, _, rest = text.partition("://")
         scheme, _, kind = scheme.lower().partition("+")
@@ -63,7 +63,7 @@ class RedisServers(NamedTuple):
 
 
 def name_of(address: Address) -> str:
-    """The address as text."""
+    """The address as `host:port`, also of IPv6."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

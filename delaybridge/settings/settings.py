@@ -158,7 +158,7 @@ class Settings(Section, BaseSettings):
 
     @property
     def kept(self) -> Durability:
-        """The setting `durability`."""
+        """The setting `durability`, read and checked."""
         return check_durability(self.durability)
 
     @property

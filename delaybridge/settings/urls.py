@@ -124,7 +124,7 @@ def redact(url: str) -> str:
 
 
 def _redacted_location(scheme: str, location: str) -> str:
-    """Hosts, ports and path; without what stands where a port belongs and is none."""
+    """Hosts, ports and path; without what stands where a port belongs and is not one."""
     hosts, _, path = location.partition("/")
     if scheme:
         hosts = hosts.rstrip(_AFTER_URL)

@@ -53,11 +53,11 @@ class Story:
     def _answer(self, recorded: Any) -> None:
         asked = recorded.asked
         if not isinstance(asked, Work):
-            recorded.take(self.site.store.run_each(asked))
+            recorded.take_result(self.site.store.run_each(asked))
         elif self.is_down:
             recorded.fail(LedgerUnavailable("ledger: down; nothing was written to it"))
         else:
-            recorded.take(self.site.recorder.ledger.run(asked))
+            recorded.take_result(self.site.recorder.ledger.run(asked))
 
     def comparing(self, who: str) -> Iterator[None]:
         steps = self.site.agreeing(who)

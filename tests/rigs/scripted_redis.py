@@ -70,11 +70,11 @@ class ScriptedRedis:
         while (asked := found.asked) is not None:
             if isinstance(asked, Work):
                 try:
-                    found.take(self._work(asked))
+                    found.take_result(self._work(asked))
                 except LedgerUnavailable as exc:
                     found.fail(exc)
             else:
-                found.take([self._answer(each) for each in asked])
+                found.take_result([self._answer(each) for each in asked])
         return found
 
     def _work(self, work: Work[Any]) -> Any:

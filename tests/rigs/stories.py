@@ -109,7 +109,7 @@ class Actor:
             except Exception as exc:
                 found.fail(exc)
             else:
-                found.take(result)
+                found.take_result(result)
             yield of_ledger
         return found.answers if isinstance(commands, Each) else found.result()
 

@@ -125,6 +125,6 @@ async def test_pull_topics_are_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_outcome_for_all_is_passed_on_as_it_came() -> None:
     passed: list[tuple[Sequence[Delivery], Outcome]] = []
     made = GuardedPublisher(Careless, lambda *what: passed.append(what), 1.0)
-    made._owed.take(sent := deliveries(3))
+    made._owed.add(sent := deliveries(3))
     made._owed.report(sent, CONFIRMED)
     assert passed[0][0] is sent, "no work for each message"

@@ -172,7 +172,7 @@ PARSERS: dict[str, Act] = {
         logged(logs.JsonFormatter()),
         logged(logs.TextFormatter()),
         errors.printable,
-        errors.shown,
+        errors.quoted,
         first_word,
     ),
     "command line": each_of(lambda text: layout.shortened(text, 40), cursor_of),

@@ -24,7 +24,7 @@ def answered(text: str, *, follows: bool) -> DelayBridgeError:
     portion = pipeline.portion(pipeline.next_round())
     [*pipeline.requests(portion)]
     connection = SimpleNamespace(_parser=SimpleNamespace(parse_error=Exception), host="127.0.0.1")
-    pipeline.take(portion, [Errors(connection)(text)])
+    pipeline.take_replies(portion, [Errors(connection)(text)])
     assert not pipeline.left
     return cast(DelayBridgeError, pipeline.answers[0])
 
@@ -47,7 +47,7 @@ def test_who_the_master_is_is_asked_until_time_is_up_without_longer_and_longer_p
         assert [*pipeline.left] == [0] and pipeline.pause_s <= 0.02
     pipeline.lost(pipeline.portion(pipeline.next_round()), ConnectionError("gone"))
     assert [*pipeline.left] == [0]  # and the first failure of a server is the first
-    pipeline.take(pipeline.portion(pipeline.next_round()), [b"x"])
+    pipeline.take_replies(pipeline.portion(pipeline.next_round()), [b"x"])
     assert pipeline.result() == [b"x"]
 
 

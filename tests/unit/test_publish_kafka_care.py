@@ -172,6 +172,6 @@ class TestPieces:
     def test_nothing_of_a_refused_batch_is_left_when_its_records_are_taken_away(self) -> None:
         topic, sent = TopicState("t"), deliveries(5)
         Broker(topic).send(sent, lambda one: True)
-        assert topic.take() == sent
+        assert topic.take_all() == sent
         topic.held = deque(sent)
         assert list(topic.piece(0.0)) == sent

@@ -206,11 +206,11 @@ class TestUnconfirmed:
         for start in range(3):
             unconfirmed.wrote([delivery(f"{start}-{n}") for n in range(2)], float(start))
         assert unconfirmed.oldest_s() == 0.0
-        unconfirmed.take(1, multiple=False)
+        unconfirmed.settle_to(1, multiple=False)
         assert unconfirmed.oldest_s() == 0.0
-        unconfirmed.take(3, multiple=True)
+        unconfirmed.settle_to(3, multiple=True)
         assert unconfirmed.oldest_s() == 1.0
-        unconfirmed.take(0, multiple=True)
+        unconfirmed.settle_to(0, multiple=True)
         assert unconfirmed.oldest_s() is None
 
     def test_a_long_lived_channel_keeps_no_settled_messages(self) -> None:
@@ -219,8 +219,8 @@ class TestUnconfirmed:
         unconfirmed.wrote([delivery("first"), straggler], 0.0)
         for tag in range(3, 20_003):
             unconfirmed.wrote([delivery(str(tag))], float(tag))
-            assert [one.id for one in unconfirmed.take(tag, multiple=False)] == [str(tag)]
-        assert unconfirmed.take(2, multiple=True)[1] is straggler
+            assert [one.id for one in unconfirmed.settle_to(tag, multiple=False)] == [str(tag)]
+        assert unconfirmed.settle_to(2, multiple=True)[1] is straggler
         assert len(unconfirmed._slots) == 0
         assert len(unconfirmed) == 0
 

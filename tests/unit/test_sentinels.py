@@ -45,13 +45,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
 
 def test_of_two_masters_the_one_of_the_latest_fail_over_counts(said: Said) -> None:
-    asked = Sentinels(RedisServers.of(URL))
+    asked = Sentinels(RedisServers.parse(URL))
     said |= {"s1": (3, OLD), "s2": (12, NEW), "s3": (3, OLD)}
     assert asked.master(None) == NEW
 
 
 def test_while_those_who_know_of_a_fail_over_are_silent_nobody_leads_back(said: Said) -> None:
-    asked = Sentinels(RedisServers.of(URL))
+    asked = Sentinels(RedisServers.parse(URL))
     said |= {"s1": (3, OLD), "s2": (12, NEW), "s3": (12, NEW)}
     assert asked.master(None) == NEW
     del said["s2"], said["s3"]
@@ -60,7 +60,7 @@ def test_while_those_who_know_of_a_fail_over_are_silent_nobody_leads_back(said: 
 
 
 def test_most_of_them_lead_back_though_who_knew_better_is_silent(said: Said) -> None:
-    asked = Sentinels(RedisServers.of(URL))
+    asked = Sentinels(RedisServers.parse(URL))
     said |= {"s2": (12, NEW)}
     assert asked.master(None) == NEW
     said |= {"s1": (3, OLD), "s3": (3, OLD)}
@@ -69,7 +69,7 @@ def test_most_of_them_lead_back_though_who_knew_better_is_silent(said: Said) -> 
 
 
 def test_one_that_is_silent_is_no_reason_to_keep_a_master(said: Said) -> None:
-    asked = Sentinels(RedisServers.of(URL))
+    asked = Sentinels(RedisServers.parse(URL))
     said |= {"s1": (3, OLD), "s2": (3, OLD), "s3": (3, OLD)}
     assert asked.master(None) == OLD
     said |= {"s2": (12, NEW)}
@@ -86,15 +86,15 @@ def test_after_a_failed_call_none_is_sent_before_sentinels_were_asked(
     monkeypatch.setattr(servers, "Lookout", FakeLookout)
     moved: list[Address] = []
     wire = SimpleNamespace(move_to=lambda *address: moved.append(address))
-    master = servers.Replicated[Any](RedisServers.of(URL), wire)
+    master = servers.Replicated[Any](RedisServers.parse(URL), wire)
     said |= {"s1": (3, OLD), "s2": (3, OLD), "s3": (3, OLD)}
-    master.look()
+    master.refresh()
     assert master.wire_at("") is wire
     master.failed()
     with pytest.raises(redis.RedisError, match="no Sentinel was asked"):
         master.wire_at("")
     said |= {"s2": (12, NEW)}  # the only one that has heard of the fail-over yet
-    master.look()
+    master.refresh()
     assert (master.wire_at(""), moved) == (wire, [OLD, NEW])
 
 

@@ -17,7 +17,7 @@ def test_what_any_server_may_answer_is_asked_of_one_that_answers() -> None:
     def open_wire(address: Address) -> Any:
         return SimpleNamespace(address=address, is_silent=lambda *_: address in silent)
 
-    servers = Clustered[Any](RedisServers.of("redis+cluster://127.0.0.1:7001"), open_wire)
+    servers = Clustered[Any](RedisServers.parse("redis+cluster://127.0.0.1:7001"), open_wire)
     servers._set_table([MASTERS[slot % 3] for slot in range(16384)])
     for node in servers.nodes():
         servers.wire_at(node)  # each was asked before

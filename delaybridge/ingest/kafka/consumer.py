@@ -31,7 +31,7 @@ from delaybridge.ingest.kafka.topics import ANSWER_TIMEOUT_S, Place, TopicIds
 from delaybridge.ingest.kafka.window import BatchWindow
 from delaybridge.ingest.owner import Owner
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger, catchable
-from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, shown
+from delaybridge.publish.kafka.outcomes import LOGIN_REFUSED, error_of, error_text
 
 POLL_S = 0.2
 GATHER_S = 0.005  # how long the first record waits for others: `consume` waits for all it may take
@@ -146,7 +146,7 @@ class KafkaConsumer:
             except KafkaException as exc:
                 error = error_of(exc)
                 self._is_unavailable = True
-                reason = str(exc) if error is None else shown(error)
+                reason = str(exc) if error is None else error_text(error)
                 self._tell(self._sources.place_changed, CLUSTER, reason)
                 self._ending.wait(POLL_S)
                 continue
@@ -289,7 +289,7 @@ class KafkaConsumer:
             self._settings.renew(self._consumer)
         if error.code() not in _ONE_BROKERS:
             self._is_unavailable = True
-            self._tell(self._sources.place_changed, CLUSTER, shown(error))
+            self._tell(self._sources.place_changed, CLUSTER, error_text(error))
 
     def _failed(self, error: KafkaError, message: Message) -> None:
         """Report an error that came in place of a record."""
@@ -305,7 +305,7 @@ class KafkaConsumer:
         elif partition is not None and code in STOPS:
             self._stop_at(TopicPartition(name, partition, message.offset() or 0), code)
         else:
-            self._troubles.begin(name, partition or 0, shown(error))
+            self._troubles.begin(name, partition or 0, error_text(error))
 
     def _stop_at(self, place: TopicPartition, code: int) -> None:
         """Read a partition no further, unless another member has it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from delaybridge.publish.kafka.configuration import Configuration, LineLogger
-from delaybridge.publish.kafka.outcomes import error_of, shown
+from delaybridge.publish.kafka.outcomes import error_of, error_text
 
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
 _UNREADABLE = {
@@ -32,7 +32,7 @@ def diagnosis(settings: Configuration, place: TopicPartition, code: int) -> str:
             return f"{_UNREADABLE[code]}: {_range(place, last)}"
     except KafkaException as exc:
         error = error_of(exc)
-        why = "no answer" if error is None else shown(error)
+        why = "no answer" if error is None else error_text(error)
         what = _UNREADABLE.get(code, "lost_input: the next record does not exist")
         return f"{what}; stopped at offset {place.offset} ({why})"
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from delaybridge.errors import ConfigError, shown
+from delaybridge.errors import ConfigError, quoted
 from delaybridge.ledger.comparing.lost import lost
 from delaybridge.ledger.recording.absent import Absent
 from delaybridge.ledger.recording.cold_reads import ColdCounts, ColdReads, reads_cold
@@ -112,7 +112,7 @@ def recorder_of(
     try:
         check_hot_window(hot_window_s)
     except ValueError as exc:
-        raise ConfigError(f"hot_window_s: got {shown(hot_window_s)}; give {exc}") from None
+        raise ConfigError(f"hot_window_s: got {quoted(hot_window_s)}; give {exc}") from None
     ledger = open_ledger(checked, timeout_s=timeout_s)
     return LedgerRecorder(ledger, namespace, round(hot_window_s * 1000))
 
@@ -130,7 +130,7 @@ class RecordedSteps:
         self.answers, self._steps = answers, steps
         self.asked: Asked | None = next(steps, None)
 
-    def take(self, result: Any) -> None:
+    def take_result(self, result: Any) -> None:
         """The result of what was asked."""
         self.asked = None
         with suppress(StopIteration):

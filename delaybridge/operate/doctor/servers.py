@@ -54,12 +54,12 @@ class Inspected(NamedTuple):
 
 def servers(store: Store, settings: Settings) -> Iterator[Finding]:
     """How Redis runs, and each master. StoreError if none can be asked."""
-    of = RedisServers.of(settings.redis.url)
+    of = RedisServers.parse(settings.redis.url)
     (said,) = store.run([registry.info("server")])  # from now on the masters are known
     _refuse_other_mode(of.mode, said.get("redis_mode", ""))
     found = inspect_masters(store)
     if of.mode is not Mode.SINGLE:
-        yield Finding(OK, "redis", store.about())
+        yield Finding(OK, "redis", store.describe())
     if of.mode is Mode.SENTINEL:
         yield from _sentinels(of)
     if of.mode is Mode.CLUSTER:

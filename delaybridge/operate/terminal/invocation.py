@@ -175,7 +175,7 @@ def never_sent(exc: BaseException | None) -> bool:
 
 def _named_url(flag: str) -> tuple[str, str]:
     """`[NAME=]URL`; the name defaults to the kind, or to the scheme if that is unknown."""
-    from delaybridge.settings.faults import shown
+    from delaybridge.settings.faults import value_text
     from delaybridge.settings.names import BROKERS
     from delaybridge.settings.urls import own_kind_of
 
@@ -183,6 +183,6 @@ def _named_url(flag: str) -> tuple[str, str]:
     name, url = found.groups() if found else (None, flag)
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if name is None and not scheme:
-        what = f"got {shown(BROKERS, url)}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
+        what = f"got {value_text(BROKERS, url)}; give [NAME=]URL, as amqp://HOST or eu=kafka://HOST:9092"
         raise refused("--broker", what, "config")
     return own_kind_of(scheme) or scheme if name is None else name, url

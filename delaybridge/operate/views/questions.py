@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.message import State
 from delaybridge.operate.views.horizon import Horizon, check_cells, read_horizon
 from delaybridge.operate.views.listing import Cursor, Page, read_page
@@ -31,14 +31,14 @@ def page(
 ) -> Steps[Page]:
     """One page of messages, as `Client.pending`; partial, conditions: as of `read_page`."""
     if state not in [*State]:
-        raise MessageError("bad_state", "state", f"got {shown(state)}; see State")
+        raise MessageError("bad_state", "state", f"got {quoted(state)}; see State")
     if not isinstance(destination, str | None):
-        raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
+        raise MessageError("bad_destination", "destination", f"got {quoted(destination)}")
     for name, due_ms in zip(("due_from_ms", "due_to_ms"), span_ms, strict=True):
         if due_ms is not None and not _is_number(due_ms):
-            raise MessageError("bad_time", name, f"got {shown(due_ms)}; give epoch ms")
+            raise MessageError("bad_time", name, f"got {quoted(due_ms)}; give epoch ms")
     if not _is_number(limit):
-        what = f"got {shown(limit)}; give 1 to {_MAX_PAGE_MESSAGES}"
+        what = f"got {quoted(limit)}; give 1 to {_MAX_PAGE_MESSAGES}"
         raise MessageError("bad_limit", "limit", what)
     if cursor is not None and not _is_cursor(cursor):
         raise MessageError("bad_cursor", "cursor", "give the cursor of a page")
@@ -49,14 +49,14 @@ def page(
 def counts(calls: Calls, by: str) -> Steps[list[DestinationCounts]]:
     """Messages by destination and state, as `Client.counts`."""
     if by != "destination":
-        raise MessageError("bad_count", "by", f"got {shown(by)}; write destination")
+        raise MessageError("bad_count", "by", f"got {quoted(by)}; write destination")
     return count_by_destination(calls)
 
 
 def series(calls: Calls, step: str) -> Steps[Series]:
     """What the fleet counted lately, as `Client.series`."""
     if step not in STEPS:
-        raise MessageError("bad_time", "step", f"got {shown(step)}; write {' or '.join(STEPS)}")
+        raise MessageError("bad_time", "step", f"got {quoted(step)}; write {' or '.join(STEPS)}")
     return read_series(calls, step)
 
 
@@ -71,9 +71,9 @@ def horizon(
         raise MessageError("bad_time", "step", f"{longer} is longer than the span, {whole}")
     check_cells(span_ms, step_ms)
     if not isinstance(destination, str | None):
-        raise MessageError("bad_destination", "destination", f"got {shown(destination)}")
+        raise MessageError("bad_destination", "destination", f"got {quoted(destination)}")
     if from_ms is not None and not 0 <= from_ms <= YEAR_3000_MS:
-        raise MessageError("bad_time", "from_ms", f"got {shown(from_ms)}; give epoch ms")
+        raise MessageError("bad_time", "from_ms", f"got {quoted(from_ms)}; give epoch ms")
     return read_horizon(calls, span_ms, step_ms, destination, from_ms)
 
 

@@ -7,7 +7,7 @@ namespace's channel may ask, as whoever may write its keys may take every lease.
 
 from __future__ import annotations
 
-from delaybridge.errors import MessageError, shown
+from delaybridge.errors import MessageError, quoted
 from delaybridge.operate.notices import announcements
 from delaybridge.operate.notices.announcements import WorkerInfo
 from delaybridge.store.namespace import registry
@@ -26,7 +26,7 @@ def ask_to_drain(calls: Namespace, worker: str) -> Steps[WorkerInfo]:
     living = yield from _living(calls)
     found = next((each for each in living if each.name == worker), None)
     if found is None:
-        detail = f"no worker {shown(worker)} runs; see: delaybridge worker ls"
+        detail = f"no worker {quoted(worker)} runs; see: delaybridge worker ls"
         raise MessageError("unknown_worker", "worker", detail)
     if not found.instance:
         hint = "send SIGTERM to its process"
@@ -45,7 +45,7 @@ def ask_to_reconnect(calls: Namespace, broker: str) -> Steps[list[str]]:
     living = yield from _living(calls)
     asked = [w.name for w in living if w.instance and broker in (w.said.brokers or {})]
     if not asked:
-        detail = f"no worker publishes to {shown(broker)}; see: delaybridge worker ls"
+        detail = f"no worker publishes to {quoted(broker)}; see: delaybridge worker ls"
         raise MessageError("unknown_broker", "broker", detail)
     yield [_ask(calls.namespace, RECONNECT, broker)]
     return asked

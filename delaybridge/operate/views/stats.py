@@ -147,7 +147,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         damage=(*damaged_lists.found(calls.namespace, lists), *_reported(living, counts)),
         setbacks=history_alarm.kept(went_back),
         recurring_late_ms=stored.late_look_ms(look_ms, now_ms),
-        redis=calls.placement.about(),
+        redis=calls.placement.describe(),
         **(yield from _steered(calls, known, rules_kept, seen)),
     )
 

@@ -228,7 +228,7 @@ class Spare:
                 self._warm_up = asyncio.create_task(self._reach(self.client))
         return self.client if self.client is not None and self.client.ready.is_set() else None
 
-    def take(self) -> KafkaClient | None:
+    def take_client(self) -> KafkaClient | None:
         """Give it away to be ended; it is opened again when it is wanted."""
         if self._warm_up is not None:
             self._warm_up.cancel()
@@ -237,7 +237,7 @@ class Spare:
 
     @staticmethod
     async def _reach(client: KafkaClient) -> None:
-        # Without a question of ours, librdkafka first asks for its id after 500 ms.
+        # If it is not asked, librdkafka first asks for its id after 500 ms.
         error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
         if error is None and not client.needs_id:
             client.ready.set()

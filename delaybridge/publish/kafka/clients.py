@@ -84,17 +84,17 @@ class KafkaClients:
         return self._open_patient() or self.prompt
 
     def drop(self) -> None:
-        """End all."""
+        """End all clients, in the background."""
         self._end(self.prompt)
         self.prompt = None
         for spare in self._spares:
-            self._end(spare.take())
+            self._end(spare.take_client())
 
     def drop_spare(self, client: KafkaClient) -> None:
         """End one that is not the prompt one; it is opened again when it is wanted."""
         for spare in self._spares:
             if spare.client is client:
-                self._end(spare.take())
+                self._end(spare.take_client())
 
     @property
     def _spares(self) -> tuple[Spare, ...]:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from delaybridge.errors import ConfigError, printable
 from delaybridge.publish import PublishOptions, check_options, read_password
-from delaybridge.publish.kafka.outcomes import error_of, shown
+from delaybridge.publish.kafka.outcomes import error_of, error_text
 from delaybridge.settings import password_file, url_options
 from delaybridge.settings.password_file import PasswordFile
 
@@ -170,7 +170,7 @@ def check(name: str, settings: Mapping[str, Any]) -> None:
         Producer(offline, logger=LineLogger())
     except KafkaException as exc:
         error = error_of(exc)
-        reason = "librdkafka refuses the settings" if error is None else shown(error)
+        reason = "librdkafka refuses the settings" if error is None else error_text(error)
         raise ConfigError(f"brokers.{name}: {reason}") from None
 
 

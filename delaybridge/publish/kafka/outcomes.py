@@ -65,7 +65,7 @@ def answer(delivery: Delivery, error: KafkaError, *, is_proof: bool) -> Outcome:
         return replace(refused, answered=of_message)
     word = "confirm_timeout" if error.code() == KafkaError._MSG_TIMED_OUT else "failed"
     fault = Fault.MESSAGE if refused is None else refused.fault
-    return Outcome(Verdict.UNKNOWN, f"{word}: {shown(error)}", fault)
+    return Outcome(Verdict.UNKNOWN, f"{word}: {error_text(error)}", fault)
 
 
 def not_queued(delivery: Delivery, exc: Exception) -> Outcome:
@@ -73,7 +73,7 @@ def not_queued(delivery: Delivery, exc: Exception) -> Outcome:
     error = error_of(exc)
     if error is None:
         return Outcome(Verdict.REFUSED, f"unencodable: {type(exc).__name__}")
-    return _refusal(error, delivery) or Outcome(Verdict.REFUSED, f"refused: {shown(error)}")
+    return _refusal(error, delivery) or Outcome(Verdict.REFUSED, f"refused: {error_text(error)}")
 
 
 def not_found(error: KafkaError) -> Outcome:
@@ -82,7 +82,7 @@ def not_found(error: KafkaError) -> Outcome:
         return refused
     fault = Fault.BROKER if error.code() in DOWN else Fault.DESTINATION
     word = "unreachable" if fault is Fault.BROKER else "topic_unavailable"
-    return Outcome(Verdict.REFUSED, f"{word}: {shown(error)}", fault)
+    return Outcome(Verdict.REFUSED, f"{word}: {error_text(error)}", fault)
 
 
 def error_of(exc: BaseException) -> KafkaError | None:
@@ -91,7 +91,7 @@ def error_of(exc: BaseException) -> KafkaError | None:
     return found if isinstance(found, KafkaError) else None
 
 
-def shown(error: KafkaError) -> str:
+def error_text(error: KafkaError) -> str:
     """The error as text, printable and short."""
     return printable(f"{error.name().lstrip('_')} {error.str()}")[:DETAIL_LIMIT]
 
@@ -104,7 +104,7 @@ def _refusal(error: KafkaError, delivery: Delivery | None = None) -> Outcome | N
     asked = None if delivery is None else delivery.record.partition
     if asked is not None and error.code() == KafkaError._UNKNOWN_PARTITION:
         word = "partition_missing"
-    return Outcome(Verdict.REFUSED, f"{word}: {shown(error)}", fault)
+    return Outcome(Verdict.REFUSED, f"{word}: {error_text(error)}", fault)
 
 
 CARE_S = 600.0  # from the last refused batch; longer than the guilty wait for their next attempt

@@ -26,10 +26,10 @@ from delaybridge.publish.kafka.outcomes import (
     Judgement,
     answer,
     error_of,
+    error_text,
     judged,
     not_found,
     not_queued,
-    shown,
 )
 from delaybridge.publish.kafka.topic import AGAIN_S, Rank, Topics, TopicState, Turns
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
@@ -112,7 +112,7 @@ class KafkaPublisher(LinkedPublisher):
         client = self._clients.open()
         error = await client.error_of_topic(None, ANSWER_TIMEOUT_S)
         if error is not None:
-            return f"unreachable: {shown(error)}"
+            return f"unreachable: {error_text(error)}"
         try:
             await asyncio.wait_for(client.ready.wait(), WARM_UP_TIMEOUT_S)
         except TimeoutError:
@@ -122,7 +122,7 @@ class KafkaPublisher(LinkedPublisher):
     def _erred(self, client: KafkaClient, error: KafkaError) -> None:
         if client not in self._clients:
             return  # that client was dropped
-        reason = f"unreachable: {shown(error)}"
+        reason = f"unreachable: {error_text(error)}"
         if error.code() in LOGIN_REFUSED:
             client.renew_password()
         if not (error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN):
@@ -131,7 +131,9 @@ class KafkaPublisher(LinkedPublisher):
             self._clients.drop_spare(client)  # no record needs it; the prompt one tells of all
         elif error.fatal():
             # The producer is unusable for good; the next session makes a new one.
-            self._give_up(Outcome(Verdict.UNKNOWN, f"fatal: {shown(error)}", Fault.BROKER), reason)
+            self._give_up(
+                Outcome(Verdict.UNKNOWN, f"fatal: {error_text(error)}", Fault.BROKER), reason
+            )
             self._troubled.set()
         else:
             client.is_down = True
@@ -269,7 +271,7 @@ class KafkaPublisher(LinkedPublisher):
         for delivery, error, _ in judgement.guilty:
             self._reports.add([delivery], answer(delivery, error, is_proof=True))
         if self.unavailable is not None:
-            self._reports.add(topic.take(), broker_refusal(self.unavailable))
+            self._reports.add(topic.take_all(), broker_refusal(self.unavailable))
         elif topic.held:
             self._holding[topic] = None
 
@@ -297,9 +299,9 @@ class KafkaPublisher(LinkedPublisher):
         if outcome.fault is not Fault.BROKER:
             topic.rank = Rank.REFUSED
             topic.refusal = (now_s + MISSING_TTL_S, outcome)
-            self._reports.add(topic.take(), outcome)
+            self._reports.add(topic.take_all(), outcome)
         elif self.unavailable is not None:
-            self._reports.add(topic.take(), broker_refusal(self.unavailable))
+            self._reports.add(topic.take_all(), broker_refusal(self.unavailable))
         elif error is not _NOT_ASKED and since_s == self._since_s:
             self._trouble(outcome.reason)
         elif topic.waiting:  # a question of an earlier session says nothing about this one
@@ -324,4 +326,4 @@ class KafkaPublisher(LinkedPublisher):
     def _refuse_waiting(self, reason: str) -> None:
         self._holding.clear()
         for topic in self._topics.values():
-            self._reports.add(topic.take(), broker_refusal(reason))
+            self._reports.add(topic.take_all(), broker_refusal(reason))

@@ -127,7 +127,7 @@ class TopicState:
         return count >= (FEW if is_patient else MANY)
 
     def proved(self, now_s: float) -> None:
-        """It exists."""
+        """It exists: it was found, or a record was confirmed."""
         self.proved_s, self.rank = now_s, Rank.PROVED
 
     def confirmed(self, count: int, since_s: float, now_s: float) -> None:
@@ -184,7 +184,7 @@ class TopicState:
             self.change.cancel()
             self.change = None
 
-    def take(self) -> list[Delivery]:
+    def take_all(self) -> list[Delivery]:
         """Remove and return all deliveries that librdkafka does not have, in order."""
         self.end_change()
         taken = [*self.held, *self.waiting]

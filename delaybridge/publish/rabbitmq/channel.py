@@ -68,7 +68,7 @@ class Unconfirmed:
         self._ids.update([delivery.given_id for delivery in deliveries])
         self._batches.append((self._first + len(self._slots) - 1, now_s))
 
-    def take(self, tag: int, multiple: bool) -> list[Delivery]:
+    def settle_to(self, tag: int, multiple: bool) -> list[Delivery]:
         """Take the deliveries settled with this tag; empty if the tag is settled or unknown."""
         end = tag - self._first + 1 if tag or not multiple else len(self._slots)
         start = self._head if multiple else end - 1
@@ -179,7 +179,7 @@ class ExchangeLine:
 
     def settle(self, tag: int, multiple: bool, *, confirmed: bool) -> None:
         """Report what an ack (`confirmed`) or a nack settles."""
-        taken = self._unconfirmed.take(tag, multiple)
+        taken = self._unconfirmed.settle_to(tag, multiple)
         if not taken:
             return
         if self._is_alone:
@@ -247,7 +247,7 @@ class ExchangeLine:
         self._reports.add(waiting, outcome)
 
     def _end(self, outcome: Outcome) -> None:
-        left = self._unconfirmed.take(0, multiple=True)
+        left = self._unconfirmed.settle_to(0, multiple=True)
         self._reports.add(self._without_returned(left), outcome)
         self._unconfirmed = Unconfirmed()
         self._returned.clear()

@@ -55,7 +55,7 @@ class FileCredentials(PlainCredentials):  # type: ignore[misc]  # pika is untype
 
     @password.setter
     def password(self, _: str) -> None:
-        """pika sets it once."""
+        """Ignored: pika sets it once, when it is made."""
 
 
 def _fault(given: Mapping[str, Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from delaybridge.accept.accept import DestinationCache
-from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, shown
+from delaybridge.errors import DecodeError, MessageError, StoreDamaged, StoreError, quoted
 from delaybridge.message import MAX_PRIORITY, State
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.messages.record_filters import Conditions
@@ -260,7 +260,7 @@ def _check(selection: Selection) -> None:
     if not isinstance(selection.states, tuple) or any(
         each not in [*State] for each in selection.states
     ):
-        raise MessageError("bad_state", "states", f"got {shown(selection.states)}; see State")
+        raise MessageError("bad_state", "states", f"got {quoted(selection.states)}; see State")
     texts: tuple[object, ...] = (selection.destination, selection.exchange, selection.place)
     texts += (selection.reason, selection.id_prefix)
     if not all(isinstance(text, str | None) for text in texts):
@@ -268,7 +268,7 @@ def _check(selection: Selection) -> None:
     Conditions(header=selection.header, attempts=selection.attempts)
     for due_ms in (selection.due_from_ms, selection.due_to_ms):
         if due_ms is not None and not (isinstance(due_ms, int | float) and abs(due_ms) < 2**63):
-            raise MessageError("bad_time", "due", f"got {shown(due_ms)}; give epoch ms")
+            raise MessageError("bad_time", "due", f"got {quoted(due_ms)}; give epoch ms")
 
 
 class _Addressed(msgspec.Struct, array_like=True, gc=False):

@@ -20,7 +20,7 @@ class Placement(Protocol):
     def nodes(self) -> Sequence[str]:
         """Every master, as `node_of` names it."""
 
-    def about(self) -> str:
+    def describe(self) -> str:
         """How the servers work together, for people; empty for one server alone."""
 
     def misses(self, key: str = "") -> bool:
@@ -36,7 +36,7 @@ class _OneServer:
     def nodes(self) -> Sequence[str]:
         return [""]
 
-    def about(self) -> str:
+    def describe(self) -> str:
         return ""
 
     def misses(self, key: str = "") -> bool:

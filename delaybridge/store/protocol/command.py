@@ -193,7 +193,7 @@ def _head(verb: str, keys: tuple[str, ...]) -> tuple[bytes, int]:
 
 
 def packed(*words: Any) -> bytes:
-    """Words as one request."""
+    """Words as one request, in Redis' protocol."""
     return pack_command(words)  # type: ignore[no-any-return]
 
 

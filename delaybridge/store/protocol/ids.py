@@ -47,7 +47,7 @@ class Ids:
         self._drawn: tuple[list[str], float, int] = [], 0.0, 0
 
     def draw(self) -> str:
-        """A new id."""
+        """A new id, of a bucket whose turn it is."""
         while True:
             run, until_s, pid = self._drawn
             if time.monotonic() < until_s and pid == os.getpid():

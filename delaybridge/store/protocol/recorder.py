@@ -61,7 +61,7 @@ class Recorded(Protocol):
     answers: list[Any]
     asked: Work[Any] | Sequence[RedisCommand[Any]] | None
 
-    def take(self, result: Any) -> None:
+    def take_result(self, result: Any) -> None:
         """The result of what was asked."""
 
     def fail(self, error: Exception) -> None:
@@ -76,7 +76,7 @@ class Recorder(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """Closed with the store."""
+        """The ledger that it tells; closed with the store."""
 
     def concerns(self, commands: Sequence[RedisCommand[Any]]) -> bool:
         """Whether it is to know of any of these commands, or has a part in its answer."""
@@ -123,7 +123,7 @@ def ledger_of(recorder: Recorder | None) -> Ledger:
 
 
 def of_ledger(error: StoreError) -> StoreError:
-    """The error; a wipe is none after which anything must be started again."""
+    """The error; a wipe is not one after which anything must be started again."""
     return LedgerUnavailable(WENT_BACK) if isinstance(error, StoreWiped) else error
 
 

@@ -151,7 +151,7 @@ class BucketForCallers:
         """Remove a message that was not fired. A call read from a source acts once.
 
         otherwise: if the answer is `unknown` or `foreign`, the offset does not count as read.
-        reach: as for `schedule`. row: its stamp in the ledger: nobody restores the message then.
+        reach: as for `schedule`. row: its stamp in the ledger: the message is not restored then.
         """
         args = (now_arg(now_ms), stamp, id, source, offset, int(otherwise), reach, "", row)
         return self._call("cancel", args, replies.read_answer)

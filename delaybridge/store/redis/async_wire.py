@@ -107,7 +107,7 @@ class AsyncWire(BaseWire[StreamConnection]):
         await self._enter()
         connections, free = self._connections, self._free
         try:
-            connection = connections.take() or await self._connect(connections)
+            connection = connections.take_idle() or await self._connect(connections)
             connections.begin(connection)
             try:
                 replies = await connection.call(requests, wait_s)

@@ -19,9 +19,9 @@ _REST_S = 0.05  # between two looks, however often it is woken
 class Watched(Protocol):
     """What a lookout serves. Its methods run on the lookout's thread."""
 
-    every_s: float  # between two looks if nobody asks for one
+    every_s: float  # between two looks if none is asked for
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask who the masters are, and follow them. Raises nothing."""
 
     def waiting_s(self) -> float:
@@ -56,7 +56,7 @@ class Lookout:
         self._woken.set()
 
     def end(self) -> None:
-        """Look no more."""
+        """End the thread, once its look is over."""
         self._ended = True
         self._woken.set()
 
@@ -73,7 +73,7 @@ class Lookout:
                 time.sleep(max(0.0, _REST_S - since_s))
                 self._woken.clear()
                 try:
-                    watched.look()
+                    watched.refresh()
                 except Exception as exc:  # the next look may succeed, and there must be one
                     _log.warning("redis: asking for the masters failed: %r", exc)
                 looked_s = time.monotonic()

@@ -58,8 +58,8 @@ class Pipeline:
 
     The same bytes are sent again, never new ones: a command may have run although its reply was
     lost, and every script recognizes its own call by those bytes (stamps, claim numbers, tokens).
-    They are sent in rounds: `next_round`, then for each portion of it `requests`, and `take` or
-    `lost`.
+    They are sent in rounds: `next_round`, then for each portion of it `requests`, and
+    `take_replies` or `lost`.
 
     answers: of each command, its parsed reply or the error that it ended with.
     left: places of the commands of the next round; pause_s: how long to wait before.
@@ -147,7 +147,7 @@ class Pipeline:
                 yield _ASKING
             yield from assurance.requests(self._commands[promises[0]], left_s)
 
-    def take(self, portion: Portion, replies: Iterable[Any]) -> None:
+    def take_replies(self, portion: Portion, replies: Iterable[Any]) -> None:
         """Read the replies to `requests()`, each when it comes. Adds to `left`.
 
         What `replies` raises is raised; then the answers so far do not count.
@@ -311,7 +311,7 @@ class Servers(ABC, Generic[W]):
     def portions(
         self, pipeline: Pipeline, commands: Sequence[RedisCommand[Any]]
     ) -> list[tuple[W, Portion]]:
-        """The next round of a pipeline: what to send to whom. Ends what nobody can be asked."""
+        """The next round of a pipeline: what to send to which server; others end with an error."""
 
     @property
     def is_known(self) -> bool:
@@ -333,7 +333,7 @@ class Servers(ABC, Generic[W]):
         """Every master, as `node_of` names it."""
         return [""]
 
-    def about(self) -> str:
+    def describe(self) -> str:
         """How the servers work together, for people; empty for one server alone."""
         return ""
 
@@ -343,10 +343,10 @@ class Servers(ABC, Generic[W]):
 
     @abstractmethod
     def wires(self) -> list[W]:
-        """Every wire."""
+        """The wires to all servers that were called."""
 
     def end(self) -> None:
-        """Follow changes no more."""
+        """Stop to watch the servers for changes."""
 
 
 class Single(Servers[W]):

@@ -116,7 +116,7 @@ class Sentinels:
         return trouble_with(f"Sentinel {name}", error)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close the connections to all Sentinels."""
         for _, wire in self._wires:
             wire.close()
 

@@ -107,12 +107,12 @@ class Replicated(Servers[W]):
         self._uneasy_until_s = time.monotonic() + _UNEASY_S
         self._lookout.wake()
 
-    def about(self) -> str:
+    def describe(self) -> str:
         master = "not known" if self._master is None else name_of(self._master)
         return f"Sentinels, service {self._sentinels.service}, master {master}"
 
-    def look(self) -> None:
-        """See `Watched`."""
+    def refresh(self) -> None:
+        """As the watch of the masters asks: see `Watched`."""
         doubt = self._doubts
         # In doubt all of them are asked: some hear of a fail-over later than others.
         found = self._sentinels.master(self._master if doubt == self._settled else None)
@@ -124,7 +124,7 @@ class Replicated(Servers[W]):
         self._settled = doubt  # also if none answers: then there is no fail-over that we could see
 
     def waiting_s(self) -> float:
-        """See `Watched`."""
+        """As the watch of the masters asks: see `Watched`."""
         return self._wire.waiting_s()
 
     def end(self) -> None:
@@ -228,7 +228,7 @@ class Clustered(Servers[W]):
             raise self._trouble
         return self._wire(address)
 
-    def about(self) -> str:
+    def describe(self) -> str:
         return f"Cluster of {len(self.nodes())} masters"
 
     def wires(self) -> list[W]:
@@ -242,11 +242,11 @@ class Clustered(Servers[W]):
         return any(each is not None and self._is_silent(each) for each in addresses)
 
     def waiting_s(self) -> float:
-        """See `Watched`."""
+        """As the watch of the masters asks: see `Watched`."""
         return max((wire.waiting_s() for wire in self.wires()), default=0.0)
 
-    def look(self) -> None:
-        """See `Watched`."""
+    def refresh(self) -> None:
+        """As the watch of the masters asks: see `Watched`."""
         known = self._masters
         others = [address for address in self._servers.asked if address not in known]
         for address in [*sample(known, len(known)), *others]:
@@ -292,7 +292,7 @@ def servers_of(url: str, open_wire: Callable[[str, Address | None, bool], W]) ->
     open_wire: makes a wire from redis-py's URL, an address that counts instead of the one in it,
     and whether the server may be replaced by another.
     """
-    servers = RedisServers.of(url)
+    servers = RedisServers.parse(url)
     if servers.mode is Mode.SINGLE:
         return Single(open_wire(servers.url, None, False))
     if servers.mode is Mode.SENTINEL:

@@ -89,9 +89,9 @@ class _BaseStore(Generic[W]):
         """Every master, as `node_of` names it. `near="@NODE"` sends a command to one of them."""
         return self._servers.nodes()
 
-    def about(self) -> str:
+    def describe(self) -> str:
         """How the servers work together, for people; empty for one server alone."""
-        return self._servers.about()
+        return self._servers.describe()
 
     def misses(self, key: str = "") -> bool:
         """Whether the server of a key, or any of a Cluster, does not answer, or did not lately."""
@@ -150,7 +150,7 @@ class AsyncStore(_BaseStore[AsyncWire]):
             except Exception as exc:
                 found.fail(exc)
             else:
-                found.take(result)
+                found.take_result(result)
         return found
 
     async def _piped(self, commands: Commands) -> Pipeline:
@@ -169,7 +169,9 @@ class AsyncStore(_BaseStore[AsyncWire]):
 
     async def _send(self, pipeline: Pipeline, wire: AsyncWire, portion: Portion) -> None:
         try:
-            pipeline.take(portion, await wire.call(pipeline.requests(portion), pipeline.wait_s))
+            pipeline.take_replies(
+                portion, await wire.call(pipeline.requests(portion), pipeline.wait_s)
+            )
         except (RedisError, OSError) as exc:
             pipeline.lost(portion, exc)
 
@@ -280,7 +282,7 @@ class AsyncStore(_BaseStore[AsyncWire]):
                 yield found["data"].decode(errors="replace")
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections, and the ledger's."""
         self._servers.end()
         for wire in self._servers.wires():
             await wire.close()
@@ -305,15 +307,15 @@ class Store(_BaseStore[Wire]):
 
     @property
     def redis(self) -> redis.Redis:
-        """As `AsyncStore.redis`."""
+        """A client of redis-py, as `AsyncStore.redis` makes it."""
         return redis.Redis(connection_pool=self._servers.wire_at("").pool)
 
     def run(self, commands: Commands) -> list[Any]:
-        """As `AsyncStore.run`."""
+        """The parsed replies, as `AsyncStore.run` returns them."""
         return self._answered(commands).result()
 
     def run_each(self, commands: Commands) -> list[Any]:
-        """As `AsyncStore.run_each`."""
+        """Replies and errors, as `AsyncStore.run_each` returns them."""
         return self._answered(commands).answers
 
     def _answered(self, commands: Commands) -> Pipeline | Recorded:
@@ -329,7 +331,7 @@ class Store(_BaseStore[Wire]):
             except Exception as exc:
                 found.fail(exc)
             else:
-                found.take(result)
+                found.take_result(result)
         return found
 
     def _piped(self, commands: Commands) -> Pipeline:
@@ -340,7 +342,7 @@ class Store(_BaseStore[Wire]):
             sent = [self._send(pipeline, *each) for each in servers.portions(pipeline, commands)]
             for portion, replies in sent:
                 try:
-                    pipeline.take(portion, replies)
+                    pipeline.take_replies(portion, replies)
                 except (RedisError, OSError) as exc:
                     pipeline.lost(portion, exc)
             if pipeline.pause_s:
@@ -358,7 +360,7 @@ class Store(_BaseStore[Wire]):
             return portion, _raising(exc)
 
     def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
-        """As `AsyncStore.complete`."""
+        """Run a call to its end, as `AsyncStore.complete` does."""
         try:
             asked = next(steps)
             while True:
@@ -373,7 +375,7 @@ class Store(_BaseStore[Wire]):
             return done.value  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close all connections, and the ledger's."""
         self._servers.end()
         for wire in self._servers.wires():
             wire.close()

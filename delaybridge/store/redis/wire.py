@@ -155,7 +155,7 @@ class Connections(Generic[C]):
         self.under_way: dict[Any, float] = {}
         self.failed_s = -inf
 
-    def take(self) -> C | None:
+    def take_idle(self) -> C | None:
         """An idle one that the server has not closed, as far as is known, or None."""
         while True:
             try:
@@ -201,7 +201,7 @@ class Connections(Generic[C]):
     def close_idle(self) -> None:
         """Close all that were opened so far; those under way when their call ends."""
         self.generation += 1
-        while (connection := self.take()) is not None:
+        while (connection := self.take_idle()) is not None:
             connection.close()
 
     def abandon(self) -> None:
@@ -295,7 +295,7 @@ class Wire(BaseWire[SocketConnection]):
         return slots
 
     def call(self, requests: Iterable[bytes]) -> list[Any]:
-        """As `AsyncWire.call`."""
+        """The replies in order, as `AsyncWire.call` does."""
         return list(self.replies(requests))
 
     def replies(self, requests: Iterable[bytes], wait_s: float | None = None) -> Iterator[Any]:
@@ -318,7 +318,7 @@ class Wire(BaseWire[SocketConnection]):
         except Empty:
             raise self._none_free() from None
         try:
-            connection = connections.take() or self._connect(connections)
+            connection = connections.take_idle() or self._connect(connections)
             connections.begin(connection)
             try:
                 count = connection.send(requests, wait_s)
@@ -349,6 +349,6 @@ class Wire(BaseWire[SocketConnection]):
         return SocketConnection(connection, self._timeout_s, generation)
 
     def close(self) -> None:
-        """As `AsyncWire.close`."""
+        """Close idle connections now, those in use later."""
         self._connections.close()
         self.pool.disconnect()

@@ -310,7 +310,7 @@ def _banner(
     with call.store() as store:
         server, persistence = store.run([registry.info(s) for s in ("server", "persistence")])
         trip_ms, ahead_ms = measured(store)
-        about = store.about()
+        about = store.describe()
     aof = "on" if persistence.get("aof_enabled") == "1" else "off"
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     yield f"delaybridge {__version__} {role} {who}  (Ctrl-C drains, twice aborts)"

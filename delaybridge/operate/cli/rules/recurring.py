@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import delaybridge
-from delaybridge.errors import shown
+from delaybridge.errors import quoted
 from delaybridge.operate.cli.messages.scheduling import described, message_fields, stdin_body
 from delaybridge.operate.cli.messages.scheduling import warn_without_workers as warn
 from delaybridge.operate.terminal import grammar
@@ -240,7 +240,7 @@ def rm(call: Invocation, name: str, idempotently: bool) -> None:
 
 def _known(found: Any, name: str) -> Any:
     if found is None:
-        raise Failure(Exit.NOT_FOUND, "not_found", "NAME", f"no definition is named {shown(name)}")
+        raise Failure(Exit.NOT_FOUND, "not_found", "NAME", f"no definition is named {quoted(name)}")
     return found
 
 
