@@ -86,5 +86,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion."""
+    """Name what completion offers, imported or not."""
     return [*globals(), *_HOME]

@@ -22,7 +22,7 @@ _PIPELINE_CALLS = 250  # calls by id in a pipeline; each is a command to every b
 _Message = Draft | Accepted | Stamped
 _Waiting = tuple[_Message, asyncio.Future[Receipt | Exception]]  # a caller waits for the answer
 _Late = tuple[Patience, _Waiting]  # its id is in flight
-_PAUSE = 10  # between two tries of those, at least so many times the last one: others have the rest
+_PAUSE = 10  # between two tries of those, this many times as long as the last one at least
 _LONGEST_PAUSE = 0.1  # of the time-out
 
 
@@ -34,7 +34,7 @@ class ClientStore(AsyncStore):
         self._under_way = set[asyncio.Future[None]]()
 
     async def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
-        """As `AsyncStore.complete`."""
+        """As `AsyncStore.complete`; `close` waits for its answer."""
         over = asyncio.get_running_loop().create_future()
         self._under_way.add(over)
         try:
@@ -56,7 +56,7 @@ class Batching:
     """Gathers the calls of one tick. Each caller gets its own answer or error.
 
     Messages to be scheduled share one script call per bucket, calls by id share a pipeline. On a
-    Cluster nobody waits for a server that has none of its messages: each server has pipelines of
+    Cluster no caller waits for a server that has none of its messages: each server has pipelines of
     its own, and while one is silent, calls by id, which may ask every server, go one by one.
     Whoever waits for an id that is in flight waits apart from the others of its tick, and together
     with all who wait for the same server.

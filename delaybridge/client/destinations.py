@@ -152,7 +152,7 @@ class Purge:
 
 
 def _rate(rate: float | None) -> float | None:
-    """The rate; MessageError if it is none."""
+    """The rate; MessageError if it is wrong."""
     if rate is not None:
         is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
         if is_number and rate == 0:

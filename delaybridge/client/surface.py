@@ -41,7 +41,7 @@ class FormerNames(Requests):
 
 
 class ClientVerbs(MessageVerbs, ViewVerbs, FormerNames):
-    """Base of both clients."""
+    """What `Client` and `AsyncClient` have in common, but how they wait."""
 
     def __init__(
         self,

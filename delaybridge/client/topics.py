@@ -66,7 +66,7 @@ def check_receiving(topic: str, limit: int, ttr: Delay) -> int:
 
 
 def ttr_ms(ttr: Delay) -> int:
-    """A time to run in ms; MessageError if it is none."""
+    """A time to run in ms; MessageError if it is out of range."""
     found, (least, most) = _ms(ttr, "ttr"), _TTR_MS
     if not least <= found <= most:
         raise MessageError("bad_time", "ttr", f"got {quoted(ttr)}; give 1s to 12h")
