@@ -10,7 +10,7 @@ import httpx
 import pytest
 import redis
 
-from delaybridge.serve.console import sparks
+from delaybridge.serve.console import snapshot
 from delaybridge.serve.console.screens.pages import PAGES
 from delaybridge.store.redis.store import Store
 from tests.rigs.api import api
@@ -72,7 +72,7 @@ def all_slow(raw: redis.Redis) -> Iterator[None]:
 async def test_pages_with_hostile_text_are_made_of_the_same_elements_as_others(
     redis_url: str, namespace: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparks, "_LEAST", 1)  # else only a page that took seconds has lines
+    monkeypatch.setattr(snapshot, "_LEAST", 1)  # else only a page that took seconds has lines
     async with api(redis_url, namespace) as http, api(redis_url, f"{namespace}-h") as other:
         pages = await visited(http, (await filled(http, store, namespace, HARMLESS))[-12:])
         own = set().union(*(page.found for page in pages.values()))

@@ -12,7 +12,7 @@ import pytest
 
 from delaybridge.operate.doctor import brokers, findings
 from delaybridge.operate.doctor.finding import OK, Finding
-from delaybridge.serve.api.operations import doctor
+from delaybridge.serve.shared import doctor
 from delaybridge.settings.settings import Settings
 from tests.rigs.api import api
 from tests.rigs.command_line import Run

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from delaybridge import AsyncClient
-from delaybridge.serve.shared import shared_answer
+from delaybridge.serve.shared import site as site_module
 from tests.rigs.crew import CALM, Crew
 from tests.rigs.waiting import until_async
 
@@ -130,7 +130,7 @@ async def test_many_who_ask_whether_it_is_ready_ask_redis_once(
 
     stats = AsyncClient.stats
     monkeypatch.setattr(AsyncClient, "stats", counted)
-    monkeypatch.setattr(shared_answer, "FRESH_S", 3600.0)
+    monkeypatch.setattr(site_module, "FRESH_S", 3600.0)
     answers = await asyncio.gather(*(http.get("/health/ready") for _ in range(20)))
     answers += [await http.get("/health/ready") for _ in range(5)]
     assert {each.text for each in answers} == {'{"status":"ok"}'}

@@ -108,7 +108,7 @@ MUTANTS = [
         "tests/unit/test_web_tokens.py",
     ),
     Mutant(
-        "web: bare cells", "delaybridge/serve/api/messages/csv_pages.py",
+        "web: bare cells", "delaybridge/serve/api/messages/paging.py",
         "csv.writer(text, quoting=csv.QUOTE_ALL)", "csv.writer(text)",
         "a spreadsheet that splits at semicolons runs a formula",
         "tests/integration/test_http_filters.py::test_a_page_is_csv_that_a_spreadsheet_does_not_"
@@ -169,13 +169,13 @@ MUTANTS = [
         "tests/integration/test_http_large.py",
     ),
     Mutant(
-        "web: everybody asks whether it is ready", "delaybridge/serve/shared/shared_answer.py",
+        "web: everybody asks whether it is ready", "delaybridge/serve/shared/site.py",
         "(self._making.done() and now_s >= self._fresh_until_s)", "self._making.done()",
         "anybody makes a server send as many commands to Redis as they like",
         "tests/unit/test_shared.py",
     ),
     Mutant(
-        "web: who asked first is gone", "delaybridge/serve/shared/shared_answer.py",
+        "web: who asked first is gone", "delaybridge/serve/shared/site.py",
         "await asyncio.shield(self._making)", "await self._making",
         "all who wait for the same answer get none",
         "tests/unit/test_shared.py",

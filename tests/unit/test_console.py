@@ -12,10 +12,18 @@ import pytest
 
 import delaybridge
 from delaybridge.serve import console
-from delaybridge.serve.console.rendering import ago, link, number, rate, segment, size
+from delaybridge.serve.console.rendering import (
+    ago,
+    language_of,
+    link,
+    number,
+    rate,
+    segment,
+    size,
+    words,
+)
 from delaybridge.serve.console.screens.login import own_path
 from delaybridge.serve.console.screens.pages import PAGES
-from delaybridge.serve.console.translations import language_of, words
 
 ROOM = Path(console.__file__).parent
 STATIC = ROOM / "static"

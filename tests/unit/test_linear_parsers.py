@@ -28,8 +28,8 @@ from delaybridge.recurring.template import check_template
 from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.api.messages.raw import STRUCTURED, _attributes
 from delaybridge.serve.api.messages.shapes import NewMessage
-from delaybridge.serve.console import bodies, lists, rendering, translations
-from delaybridge.serve.http import checks, json_text, reading
+from delaybridge.serve.console import bodies, lists, rendering
+from delaybridge.serve.http import json_text, reading
 from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.problems import Problem, undecodable
 from delaybridge.serve.server.table import ENDPOINTS
@@ -92,7 +92,7 @@ def accepted(**fields: Callable[[str], Any]) -> Act:
 
 
 def with_header(name: str) -> Act:
-    return lambda text: checks.check_request("POST", {name: text, "host": "a"}, POST, [])
+    return lambda text: reading.check_request("POST", {name: text, "host": "a"}, POST, [])
 
 
 def logged(formatter: logging.Formatter) -> Act:
@@ -131,9 +131,9 @@ PARSERS: dict[str, Act] = {
     "refusal": lambda text: Problem(400, "x", text, text).content,
     "refusal by msgspec": unknown,
     **{f"header: {name}": with_header(name) for name in ("accept", "origin", "content-type")},
-    "header: host": lambda text: checks.check_request("GET", {"host": text}, POST, ["a"]),
+    "header: host": lambda text: reading.check_request("GET", {"host": text}, POST, ["a"]),
     "header: cookie": lambda text: cookies({"cookie": text}),
-    "header: language": lambda text: translations.language_of({"accept-language": text}, ""),
+    "header: language": lambda text: rendering.language_of({"accept-language": text}, ""),
     "CloudEvent": each_of(structured, binary),
     "console: a body": encoded(lambda raw: bodies.viewed(raw)),
     "console: a body with an open string": encoded(

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from delaybridge.serve.shared import shared_answer
-from delaybridge.serve.shared.shared_answer import Shared
+from delaybridge.serve.shared import site as site_module
+from delaybridge.serve.shared.site import Shared
 
 
 class Making:
@@ -26,7 +26,7 @@ class Making:
 async def test_who_asks_meanwhile_or_within_a_second_shares_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_answer, "FRESH_S", 3600.0)
+    monkeypatch.setattr(site_module, "FRESH_S", 3600.0)
     making, answers = Making(), Shared[int]()
     asked = [asyncio.create_task(answers.answer(making)) for _ in range(50)]
     await asyncio.sleep(0)
@@ -38,14 +38,14 @@ async def test_who_asks_meanwhile_or_within_a_second_shares_the_answer(
 
 
 async def test_afterwards_a_new_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_answer, "FRESH_S", 0.0)
+    monkeypatch.setattr(site_module, "FRESH_S", 0.0)
     making, answers = Making(), Shared[int]()
     making.ends.set()
     assert [await answers.answer(making) for _ in range(3)] == [1, 2, 3]
 
 
 async def test_an_error_is_shared_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_answer, "FRESH_S", 0.0)
+    monkeypatch.setattr(site_module, "FRESH_S", 0.0)
     making, answers = Making(), Shared[int]()
 
     async def failing() -> int:

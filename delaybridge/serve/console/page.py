@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from delaybridge.client.verbs import Scope
 from delaybridge.serve.access.sessions import cookies
-from delaybridge.serve.console.rendering import SAFE_HEADERS, render
+from delaybridge.serve.console.rendering import SAFE_HEADERS, language_of, render
 from delaybridge.serve.console.snapshot import Snapshot, page_of, snapshots_of
-from delaybridge.serve.console.translations import language_of
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
@@ -63,6 +62,23 @@ class ConsolePage:
             refusal=partial(refusal, page=self),
             is_safe=self.is_safe,
         )  # fmt: skip
+
+
+class Pages:
+    """The pages of a module: a function that finds out what one shows is written below it."""
+
+    def __init__(self) -> None:
+        self.listed: list[ConsolePage] = []
+
+    def __call__(self, path: str, title: str, **fields: Any) -> Callable[[Data], Data]:
+        """A decorator; fields: of `ConsolePage`. The name is by default the path's first word."""
+
+        def add(data: Data) -> Data:
+            made = {"name": path.split("/")[1], **fields}
+            self.listed.append(ConsolePage(path=path, title=title, data=data, **made))
+            return data
+
+        return add
 
 
 def shown(call: Call, template: str, data: Mapping[str, Any], status: int = 200) -> Reply:

@@ -1,20 +1,31 @@
-"""Rendering: templates, and how they write numbers and times. Everything is escaped."""
+"""Rendering: templates, how they write numbers and times, languages, styles and scripts.
+
+Everything is escaped. Pages and alerts are written in English; a sentence is looked up in
+`zh.json`, and a test says which ones are missing there. Browsers keep a style or a script for as
+long as it is the same.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from delaybridge import __version__
+from delaybridge.client.verbs import Scope
 from delaybridge.errors import printable
 from delaybridge.operate.views.described import size_text
-from delaybridge.serve.console.assets import asset
-from delaybridge.serve.console.translations import LANGUAGES, said, words
+from delaybridge.serve.http.endpoint import Reply, Routes
+from delaybridge.serve.http.problems import Problem
+from delaybridge.serve.shared.call import Call
 from delaybridge.times import format_time, roughly
 
 SAFE_HEADERS = {
@@ -111,3 +122,77 @@ def link(path: str, /, **query: object) -> str:
     """A path with those parameters that are set."""
     given = {name: value for name, value in query.items() if value not in (None, "", False)}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+_ACCEPTED = re.compile(r"([a-zA-Z]{2})[a-zA-Z-]*(?:;q=([0-9.]+))?")
+
+
+def language_of(headers: Mapping[str, str], chosen: str) -> str:
+    """`en` or `zh`: as chosen, else as the browser asks."""
+    if chosen in LANGUAGES:
+        return chosen
+    found = _ACCEPTED.findall(headers.get("accept-language", ""))
+    asked = sorted(found, key=lambda each: -_weight(each[1]))
+    return next((name.lower() for name, _ in asked if name.lower() in LANGUAGES), "en")
+
+
+@cache
+def words(language: str) -> Mapping[str, str]:
+    """English -> this language."""
+    if language == "en":
+        return {}
+    text = (files("delaybridge.serve.console") / f"{language}.json").read_bytes()
+    found: dict[str, str] = msgspec.json.decode(text, type=dict[str, str])
+    return found
+
+
+def said(language: str, text: str, /, **values: object) -> str:
+    """A sentence in this language, with its values."""
+    found = words(language).get(text, text)
+    return found.format(**values) if values else found
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text) if text else 1.0
+    except ValueError:
+        return 0.0
+
+
+_MEDIA = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+routes = Routes()
+
+
+@cache
+def _contents() -> Mapping[str, bytes]:
+    """The files that are served, by their names."""
+    every = (files("delaybridge.serve.console") / "static").iterdir()
+    return {one.name: one.read_bytes() for one in every if one.name.rpartition(".")[2] in _MEDIA}
+
+
+@cache
+def asset(name: str) -> str:
+    """The path of a file below the base; a new version has another one."""
+    return f"static/{hashlib.sha256(_contents()[name]).hexdigest()[:12]}/{name}"
+
+
+@routes("GET /static/{hash}/{name}", "A file of the console", scope=Scope.OPEN)
+async def serve_asset(call: Call) -> Reply:
+    """A style, a script or a picture of the console."""
+    name = call.path["name"]
+    content = _contents().get(name)
+    if content is None:
+        raise Problem(404, "unknown", "there is no such file")
+    # A page of another version asks for its own file; this one must not be kept in its place.
+    is_own = asset(name) == f"static/{call.path['hash']}/{name}"
+    headers = {
+        "Content-Type": _MEDIA[name.rpartition(".")[2]],
+        "Cache-Control": "public, max-age=31536000, immutable" if is_own else "no-store",
+        "Content-Security-Policy": "default-src 'none'",
+    }
+    return Reply(content, 200, headers)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -21,9 +22,7 @@ from delaybridge.operate.views.facts import Fullness, fullest
 from delaybridge.operate.views.horizon import Horizon, read_horizon
 from delaybridge.operate.views.series import Point, Recent, Series, read_rates, read_series
 from delaybridge.operate.views.stats import Stats, read_stats
-from delaybridge.serve.console.rendering import segment
-from delaybridge.serve.console.sparks import Sparks
-from delaybridge.serve.console.translations import said
+from delaybridge.serve.console.rendering import said, segment, spark
 from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.shared.site import Site
 from delaybridge.settings.urls import redact_text
@@ -304,3 +303,36 @@ def _bars(minute: Horizon) -> list[int]:
     for number, cell in enumerate(minute.cells):
         counts[min(number, len(counts) - 1)] += cell.messages
     return counts
+
+
+_VALUES = 60
+_GAP_S = 60.0  # after a gap this long, older values are dropped
+_LEAST = 4  # fewer make no line
+
+
+class Sparks:
+    """The last values of some names, which are read together. least_s: the shortest time between
+    two that are kept: however many pages read them, a line spans a minute and more."""
+
+    def __init__(self, least_s: float = 0.9) -> None:
+        self._least_s, self._noted_s = least_s, -1e9
+        self._values: dict[str, deque[float]] = {}
+
+    def note(self, values: Mapping[str, float | None]) -> None:
+        """The values of now; None: it has none. The line of a name that is missing ends."""
+        now_s = time.monotonic()
+        passed_s = now_s - self._noted_s
+        if passed_s < self._least_s:
+            return
+        if passed_s > _GAP_S:
+            self._values = {}
+        self._noted_s = now_s
+        self._values = {n: self._values.get(n, deque(maxlen=_VALUES)) for n in values}
+        for name, value in values.items():
+            if value is not None:
+                self._values[name].append(value)
+
+    def line(self, name: str) -> str:
+        """The points of a polyline, as `spark` makes it; empty while there are few values."""
+        found = self._values.get(name, ())
+        return spark(found) if len(found) >= _LEAST else ""

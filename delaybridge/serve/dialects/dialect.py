@@ -11,10 +11,9 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer
-from delaybridge.serve.http.checks import is_of_another_site
-from delaybridge.serve.http.endpoint import Endpoint, Handler
+from delaybridge.serve.http.endpoint import Endpoint, Handler, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
-from delaybridge.serve.http.routes import Routes
+from delaybridge.serve.http.reading import is_of_another_site
 from delaybridge.serve.shared.audit import audited
 from delaybridge.serve.shared.call import Call
 

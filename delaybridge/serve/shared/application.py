@@ -14,12 +14,17 @@ from starlette.types import Scope as Connection
 
 from delaybridge.client.verbs import Scope
 from delaybridge.serve.access.sessions import GUARD
-from delaybridge.serve.http.checks import check_request
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import MEDIA, Problem, problem_of
 from delaybridge.serve.http.proxies import Proxies
-from delaybridge.serve.http.reading import body_of, query_of, refuse_repeated, segment
+from delaybridge.serve.http.reading import (
+    body_of,
+    check_request,
+    query_of,
+    refuse_repeated,
+    segment,
+)
 from delaybridge.serve.shared.audit import audited
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.site import Site

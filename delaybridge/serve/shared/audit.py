@@ -16,9 +16,8 @@ from starlette.types import ASGIApp
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, MessageError, printable
 from delaybridge.operate.views import audit
-from delaybridge.serve.http.endpoint import Handler, Reply
+from delaybridge.serve.http.endpoint import Handler, Reply, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.command import Steps

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from starlette.types import Scope
 
@@ -16,12 +17,39 @@ from delaybridge.serve.shared.doctor import Doctor
 from delaybridge.serve.shared.event_fanout import EventHub
 from delaybridge.serve.shared.ready import ReadyHub
 from delaybridge.serve.shared.seats import Seats
-from delaybridge.serve.shared.shared_answer import Shared
 from delaybridge.serve.shared.traffic import Traffic
 from delaybridge.settings.settings import Settings
 
 _ENVELOPE_BYTES = 64 * 1024  # of a message beside its body and headers
 _DENSE_BYTES = 64 * 1024  # of a message beside its body and headers
+T = TypeVar("T")
+FRESH_S = 1.0
+
+
+class Shared(Generic[T]):
+    """Made when somebody asks, at most once a second and never twice at a time."""
+
+    def __init__(self) -> None:
+        self._making: asyncio.Task[T] | None = None
+        self._fresh_until_s = 0.0  # on the loop's clock
+
+    async def answer(self, make: Callable[[], Awaitable[T]]) -> T:
+        """The answer of the last second; else the one under way; else a new one."""
+        now_s = asyncio.get_running_loop().time()
+        if self._making is None or (self._making.done() and now_s >= self._fresh_until_s):
+            self._making = asyncio.create_task(self._made(make))
+        return await asyncio.shield(self._making)  # others may wait for it, too
+
+    async def close(self) -> None:
+        """Make none any more."""
+        if self._making is not None:
+            await end_all([self._making])
+
+    async def _made(self, make: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await make()
+        finally:
+            self._fresh_until_s = asyncio.get_running_loop().time() + FRESH_S
 
 
 class PageSnapshots(Protocol):

@@ -9,10 +9,9 @@ import msgspec
 from delaybridge.message import Answer
 from delaybridge.serve.api.messages.idempotency import HEADER
 from delaybridge.serve.api.messages.shapes import NewMessage, scheduled
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.json_text import as_type, decoded, elements
 from delaybridge.serve.http.problems import Problem, at_item, problem_of
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings
 

@@ -17,9 +17,8 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.changing import body_of, changes_of
 from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Named, Verb

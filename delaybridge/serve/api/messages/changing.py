@@ -15,8 +15,8 @@ from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Verb
 from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.shapes import ChangedMessage, may_live, too_late
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _TYPES = {"Delay": str | None, "At": str | None, "str": str, "int": int, "bool": bool}

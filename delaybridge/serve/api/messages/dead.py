@@ -17,8 +17,7 @@ from delaybridge.serve.api.messages.shapes import (
     StoredMessage,
     shape_of,
 )
-from delaybridge.serve.http.endpoint import Reply
-from delaybridge.serve.http.routes import Routes
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored

@@ -10,13 +10,12 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
 from delaybridge.errors import DelayBridgeError, printable
-from delaybridge.serve.api.messages.csv_pages import COLUMNS, csv_lines, download_headers
 from delaybridge.serve.api.messages.messages import found_page
-from delaybridge.serve.api.messages.paging import PageOfState
+from delaybridge.serve.api.messages.paging import COLUMNS, PageOfState, csv_lines, download_headers
 from delaybridge.serve.api.messages.shapes import MessagePage, StoredMessage
 from delaybridge.serve.http.disconnect import Ending
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _AT_ONCE = 500

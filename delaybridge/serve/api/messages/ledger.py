@@ -14,9 +14,8 @@ from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.recording.life_of_id import as_recorded, life, recorded_life
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.jobs import Progress

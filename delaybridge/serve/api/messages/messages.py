@@ -8,10 +8,9 @@ from delaybridge.client.surface import TABLE
 from delaybridge.message import Answer, State
 from delaybridge.operate.views import questions
 from delaybridge.serve.api.messages.changing import OfKey, add_changes, changed, unknown
-from delaybridge.serve.api.messages.csv_pages import csv_reply
 from delaybridge.serve.api.messages.idempotency import HEADER, schedule_once
 from delaybridge.serve.api.messages.ledger import shown
-from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
+from delaybridge.serve.api.messages.paging import PageOfState, PageQuery, csv_reply
 from delaybridge.serve.api.messages.raw import is_raw, raw_message
 from delaybridge.serve.api.messages.shapes import (
     ChangedMessage,
@@ -23,8 +22,7 @@ from delaybridge.serve.api.messages.shapes import (
     scheduled,
     shape_of,
 )
-from delaybridge.serve.http.endpoint import Reply
-from delaybridge.serve.http.routes import Routes
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import TenantClient

@@ -16,9 +16,8 @@ from delaybridge.errors import MessageError
 from delaybridge.message import PULL
 from delaybridge.serve.api.messages.shapes import as_text
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.store.messages.pulling import ReceivedMessage

@@ -8,8 +8,8 @@ import msgspec
 
 from delaybridge.client.verbs import Scope
 from delaybridge.operate.views.transfer import Difference, checked, contents, differences, write
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls

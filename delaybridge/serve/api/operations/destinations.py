@@ -10,8 +10,8 @@ from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.operate.views.described import place_data
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _ONE = "/v1/destinations/{destination}"

@@ -1,7 +1,8 @@
-"""The fleet: workers, ingest processes and buckets; and the alarm."""
+"""The fleet: workers, ingest processes, buckets, who serves which; and the alarm."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -13,11 +14,13 @@ from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
-from delaybridge.serve.api.description.typed import object_of
-from delaybridge.serve.http.endpoint import Reply
-from delaybridge.serve.http.routes import Routes
+from delaybridge.serve.api.description.openapi import object_of
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.call import Call
+from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.history_alarm import Setback
+from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.keys import bucket_key
 
 routes = Routes()
 
@@ -114,3 +117,39 @@ async def alarm(call: Call) -> Any:
 async def clear_alarm(call: Call) -> Cleared:
     """Go on with what Redis has now: workers of a wiped namespace start again."""
     return Cleared(await call.site.client.run(lambda calls: alarms.clear(calls.namespace)))
+
+
+class TopologyServer(msgspec.Struct, rename="camel"):
+    """A worker. last_heart_beat: epoch milliseconds. serve_keys: of the buckets that it holds."""
+
+    last_heart_beat: int
+    addr: str
+    serve_keys: list[str]
+
+
+@routes("GET /topology", "Show which worker serves which buckets", answer=dict[str, TopologyServer])
+async def topology(call: Call) -> Any:
+    """The living workers by name, each with the keys in Redis that it serves, as xtimer tells it.
+
+    addr: HOST:PID, for workers listen on no port that messages come through.
+    """
+    client, settings = call.site.client, call.site.settings
+    births = await client.run(_births)
+    found = await client.stats()
+    keys: dict[str | None, list[str]] = defaultdict(list)
+    for bucket in found.buckets:
+        birth = births.get(bucket.bucket, "")
+        keys[bucket.owner].append(bucket_key(settings.namespace, bucket.bucket, "due", birth))
+    return {
+        worker.name: TopologyServer(
+            min(found.now_ms, worker.expires_ms - settings.lease.ttl_ms),
+            f"{worker.host}:{worker.pid}",
+            keys[worker.name],
+        )
+        for worker in found.workers
+    }
+
+
+def _births(calls: Calls) -> Steps[dict[int, str]]:
+    buckets = yield from calls.open()
+    return {bucket.number: bucket.birth for bucket in buckets}

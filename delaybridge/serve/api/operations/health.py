@@ -13,9 +13,8 @@ from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.operate.views.described import unowned
 from delaybridge.operate.views.stats import Stats
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.site import Site
 from delaybridge.serve.shared.traffic import IS_EXPOSABLE

@@ -12,8 +12,8 @@ from delaybridge.operate.views.destinations_by_due import read_destinations_due
 from delaybridge.operate.views.horizon import Horizon
 from delaybridge.operate.views.series import Series
 from delaybridge.recurring.definitions import Recurring
-from delaybridge.serve.api.description.typed import object_of
-from delaybridge.serve.http.routes import Routes
+from delaybridge.serve.api.description.openapi import object_of
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.times import YEAR_3000_MS
 

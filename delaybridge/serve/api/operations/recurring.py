@@ -12,11 +12,10 @@ from delaybridge.operate.views.described import plain
 from delaybridge.recurring.client import preview_of
 from delaybridge.recurring.definition import Definition
 from delaybridge.recurring.definitions import Backfilled, Recurring
-from delaybridge.serve.api.description.typed import object_of
+from delaybridge.serve.api.description.openapi import object_of
 from delaybridge.serve.api.messages.shapes import ScheduledMessage, scheduled
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 

@@ -14,8 +14,8 @@ from delaybridge.ingest.names import tenant_of
 from delaybridge.message import PULL
 from delaybridge.operate.notices.event_channel import is_of
 from delaybridge.serve.http.disconnect import Ending
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.event_fanout import Kept
 from delaybridge.serve.shared.tenancy import Tenancy

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.operate.views.described import place_data
 from delaybridge.operate.views.series import Recent, Series
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
 from delaybridge.serve.console.rendering import link, segment, spark
 from delaybridge.serve.console.screens.overview import broker_lines
 from delaybridge.serve.console.snapshot import Snapshot, snapshots_of
@@ -18,6 +18,7 @@ from delaybridge.store.namespace.rules import label_of, places_of
 
 _POINTS = 60
 _SHOWN_RETRIES = 8
+pages = Pages()
 
 
 class PlaceRates(NamedTuple):
@@ -31,6 +32,7 @@ class PlaceRates(NamedTuple):
     spark: str = ""
 
 
+@pages("/destinations", "Destinations")
 async def destinations(call: Call) -> dict[str, Any]:
     """Every destination that has messages, a rule, or trouble."""
     snapshot = await snapshots_of(call.site).latest()
@@ -47,6 +49,7 @@ async def destinations(call: Call) -> dict[str, Any]:
     }
 
 
+@pages("/destinations/{destination}", "Destination", name="destination")
 async def destination(call: Call) -> dict[str, Any]:
     """One destination: its numbers, its rule, what is wrong with it."""
     name, kinds = call.path["destination"], call.site.client.kinds
@@ -94,6 +97,7 @@ def lateness(snapshot: Snapshot) -> dict[str, float]:
     return found
 
 
+@pages("/brokers", "Brokers")
 async def brokers(call: Call) -> dict[str, Any]:
     """What the workers say of each broker, and how much goes to it."""
     snapshot = await snapshots_of(call.site).latest()
@@ -157,13 +161,3 @@ def _waits(values: Mapping[str, Any]) -> list[int]:
     base, factor, most = (values[f"retry.{name}"] for name in ("base_ms", "factor", "max_ms"))
     count = min(int(values["retry.max_attempts"]) - 1, _SHOWN_RETRIES + 1)
     return [int(min(most, base * factor**number)) for number in range(count)]
-
-
-PAGES = (
-    ConsolePage(path="/destinations", name="destinations", title="Destinations", data=destinations),
-    ConsolePage(
-        path="/destinations/{destination}", name="destination", title="Destination",
-        data=destination,
-    ),
-    ConsolePage(path="/brokers", name="brokers", title="Brokers", data=brokers),
-)  # fmt: skip

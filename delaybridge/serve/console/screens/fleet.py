@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from delaybridge.operate.notices.announcements import WorkerInfo
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.shared.call import Call
+
+pages = Pages()
 
 
 class Wrong(NamedTuple):
@@ -40,6 +42,7 @@ def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
         yield Wrong("knows no rules of destinations", worker.version, "")
 
 
+@pages("/workers", "Workers")
 async def workers(call: Call) -> dict[str, Any]:
     """The living processes, and the workers that vanished."""
     stats = await snapshots_of(call.site).stats()
@@ -53,6 +56,7 @@ async def workers(call: Call) -> dict[str, Any]:
     }
 
 
+@pages("/buckets", "Buckets")
 async def buckets(call: Call) -> dict[str, Any]:
     """Every bucket, and how even they are."""
     stats = await snapshots_of(call.site).stats()
@@ -66,9 +70,3 @@ async def buckets(call: Call) -> dict[str, Any]:
         "mean": mean,
         "has_nodes": any(each.node for each in stats.buckets),
     }
-
-
-PAGES = (
-    ConsolePage(path="/workers", name="workers", title="Workers", data=workers),
-    ConsolePage(path="/buckets", name="buckets", title="Buckets", data=buckets),
-)

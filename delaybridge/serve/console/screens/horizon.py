@@ -11,7 +11,7 @@ import msgspec
 from delaybridge.errors import MessageError
 from delaybridge.operate.views.destinations_by_due import read_destinations_due
 from delaybridge.operate.views.horizon import Cell, read_horizon
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
 from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.shared.call import Call
@@ -28,6 +28,7 @@ _STEPS_MS = (
 )
 _BARS, _LEAST_MS, _DAYS = 190, 1000, 91  # so many bars of 1024 buckets may be counted
 _TOP, _COLORED = 12, 3  # destinations: in the table, in the bars
+pages = Pages()
 
 
 class HorizonPageQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,6 +58,7 @@ class Day(NamedTuple):
     level: int
 
 
+@pages("/horizon", "Horizon", query=HorizonPageQuery)
 async def horizon(call: Call) -> dict[str, Any]:
     """The bars, what they are for, the calendar."""
     query: HorizonPageQuery = call.query
@@ -167,10 +169,3 @@ def _months(weeks: Sequence[Sequence[Day | None]]) -> dict[int, str]:
 def _level(messages: int, most: int) -> int:
     """1 to 4 by orders of magnitude, 0 for nothing."""
     return 1 + int(3 * math.log(messages) / math.log(max(most, 2))) if messages else 0
-
-
-PAGES = (
-    ConsolePage(
-        path="/horizon", name="horizon", title="Horizon", data=horizon, query=HorizonPageQuery
-    ),
-)

@@ -1,23 +1,28 @@
-"""The stream of ticks: once a second, the numbers that every open page shows."""
+"""What goes on while a page is open: a tick a second with its numbers, and the fleet's events."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as Connection
 
+from delaybridge.events import Event
 from delaybridge.serve.access.sessions import cookies
 from delaybridge.serve.api.operations.stream import STREAM_HEADERS
+from delaybridge.serve.console.page import Pages
+from delaybridge.serve.console.rendering import language_of, link
 from delaybridge.serve.console.snapshot import snapshots_of
-from delaybridge.serve.console.translations import language_of
 from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.routes import Routes
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.shared.call import Call
+from delaybridge.worker.eventlog import name_of
 
 _EVERY_S = 1.0
 routes = Routes()
+pages = Pages()
 
 
 class LiveQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,3 +66,24 @@ class TickStream:
 async def live(call: Call) -> TickStream:
     """The numbers of the frame once a second, as server-sent events."""
     return TickStream(call)
+
+
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """As of `/v1/events`: event names are separated by commas."""
+
+    destination: str = ""
+    event: str = ""
+
+
+@pages("/tail", "Tail", query=TailQuery)
+async def tail(call: Call) -> dict[str, Any]:
+    """Where the events come from, and their names: a browser asks for each by name."""
+    query: TailQuery = call.query
+    known = {name_of(kind) for kind in Event.__subclasses__()}
+    wanted = [name for name in query.event.replace(" ", "").split(",") if name]
+    return {
+        "api": link("/v1/events", destination=query.destination, event=",".join(wanted)),
+        "query": query,
+        "known": sorted(known),
+        "names": sorted(known | set(wanted)),
+    }

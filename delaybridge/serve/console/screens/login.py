@@ -12,9 +12,8 @@ from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.access.sessions import KEPT_S, is_foreign
 from delaybridge.serve.console.page import refusal, shown
 from delaybridge.serve.console.snapshot import Snapshot
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.call import Call
 
 _SIZE = 4096, "send a token only"

@@ -14,13 +14,12 @@ from delaybridge.serve.api.messages.ledger import shown
 from delaybridge.serve.api.messages.shapes import StoredMessage
 from delaybridge.serve.console.bodies import FORMS, MOST_BYTES, body_of, digest, viewed
 from delaybridge.serve.console.lists import asked_ms
-from delaybridge.serve.console.page import ConsolePage, refusal
+from delaybridge.serve.console.page import Pages, refusal
 from delaybridge.serve.console.rendering import link, segment
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.console.timeline import gaps_of, steps_of
-from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
-from delaybridge.serve.http.routes import Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.protocol.stored import Stored
@@ -28,6 +27,7 @@ from delaybridge.times import format_time
 
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 routes = Routes()
+pages = Pages()
 
 
 class MessageQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"as_": "as"}):
@@ -38,6 +38,7 @@ class MessageQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"as_": "a
     as_: str = ""
 
 
+@pages("/messages/{id}", "Message", name="message", query=MessageQuery)
 async def message(call: Call) -> dict[str, Any]:
     """Everything that is known of a message."""
     query: MessageQuery = call.query
@@ -142,10 +143,3 @@ def _again(item: StoredMessage) -> str:
     if item.priority:
         words += ["--priority", str(item.priority)]
     return f"{shlex.join([*words, '--', item.destination, '-'])} < body.bin"
-
-
-PAGES = (
-    ConsolePage(
-        path="/messages/{id}", name="message", title="Message", data=message, query=MessageQuery
-    ),
-)

@@ -1,17 +1,20 @@
-"""Messages: find any of them by what is known, and act on those ticked or on all that match."""
+"""Lists of messages: by any filter, in flight, dead; to act on those ticked or on all that match."""
 
 from __future__ import annotations
 
 import shlex
 from typing import Any
 
+import msgspec
+
 from delaybridge.errors import MessageError
 from delaybridge.message import State
+from delaybridge.serve.api.messages.dead import summarized
 from delaybridge.serve.api.messages.ledger import shown
 from delaybridge.serve.api.messages.messages import found_page
-from delaybridge.serve.api.messages.paging import PageOfState
+from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
 from delaybridge.serve.console.lists import SIZES, lines, message_path, pager, point_ms
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
 from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.http.endpoint import Reply
@@ -22,6 +25,7 @@ _PATH = "/messages"
 _AT_ONCE = 25  # rows; the browser reads further ones when it has painted these
 # What of the query is no filter.
 _VIEW = {"q", "cursor", "back", "limit", "state", "format"}
+pages = Pages()
 
 
 class MessagesQuery(PageOfState, kw_only=True):
@@ -35,6 +39,7 @@ class MessagesQuery(PageOfState, kw_only=True):
     limit: int = 50
 
 
+@pages(_PATH, "Messages", query=MessagesQuery)
 async def messages(call: Call) -> dict[str, Any] | Reply:
     """A page of messages; or, for what was searched, the way to it."""
     query: MessagesQuery = call.query
@@ -134,6 +139,61 @@ def commands(query: MessagesQuery, filters: dict[str, Any]) -> list[str]:
     ]
 
 
-PAGES = (
-    ConsolePage(path=_PATH, name="messages", title="Messages", data=messages, query=MessagesQuery),
-)
+class InFlightQuery(PageQuery, kw_only=True):
+    """The same, and the cursors of the pages before."""
+
+    back: str = ""
+    limit: int = 100
+
+
+@pages("/in-flight", "In flight", query=InFlightQuery)
+async def in_flight(call: Call) -> dict[str, Any]:
+    """A page of the mirror, with the owners of its buckets."""
+    query: InFlightQuery = call.query
+    stats = await snapshots_of(call.site).stats()
+    page = await found_page(call, query, State.IN_FLIGHT)
+    # The mirror is in the order of claims, which is nearly that of due times.
+    held = sorted(page.items, key=lambda item: item.due_ms)
+    kept = {"destination": query.destination, "limit": query.limit}
+    return {
+        "api": link("/v1/in-flight", **kept),
+        "export": link("/v1/messages:export", state=State.IN_FLIGHT, destination=query.destination),
+        "query": query,
+        "lines": lines(held),
+        "unseen_buckets": page.unseen,
+        "owners": {each.bucket: each.owner for each in stats.buckets},
+        "sizes_of": [each.in_flight for each in stats.buckets],
+        "pager": pager("/in-flight", kept, query.cursor, query.back, page.next_cursor),
+        "sizes": SIZES,
+        "now_ms": stats.now_ms,
+    }
+
+
+class DeadPageQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """reason: its first word. destination: also an exchange or a broker."""
+
+    reason: str = ""
+    destination: str = ""
+    id_prefix: str = ""
+    limit: int = 50
+    cursor: str = ""
+
+
+@pages("/dead", "Dead", query=DeadPageQuery)
+async def dead(call: Call) -> dict[str, Any]:
+    """Groups by reason, and a page of messages."""
+    query: DeadPageQuery = call.query
+    asked = {name: value for name, value in msgspec.structs.asdict(query).items() if value}
+    page = await found_page(call, msgspec.convert(asked, PageQuery), State.DEAD)
+    chosen = {n: asked[n] for n in ("reason", "destination", "id_prefix") if n in asked}
+    following = page.next_cursor and link("", **{**asked, "cursor": page.next_cursor})
+    return {
+        "api": link("/v1/dead", **asked),
+        "export": link("/v1/messages:export", state=State.DEAD, **chosen),
+        "query": query,
+        "sizes": SIZES,
+        "summary": await summarized(call),
+        "found": page,
+        "following": following,
+        "filter": chosen,
+    }

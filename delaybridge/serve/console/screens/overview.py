@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from delaybridge.operate.views.stats import Stats
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
 from delaybridge.serve.console.snapshot import confirms, snapshots_of, where_late
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.urls import redact_text
@@ -16,6 +16,7 @@ RANGES = {
     "1m": ("1s", 60), "10m": ("1m", 10), "1h": ("1m", 60), "8h": ("30m", 16), "1d": ("30m", 48),
 }  # fmt: skip
 """Name of a range -> the step of the series, and how many of its points."""
+pages = Pages()
 
 
 class OverviewQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,6 +54,7 @@ def broker_lines(call: Call, stats: Stats) -> list[BrokerLine]:
     return lines
 
 
+@pages("/", "Overview", name="overview", query=OverviewQuery)
 async def overview(call: Call) -> dict[str, Any]:
     """Numbers, charts, brokers."""
     stats = await snapshots_of(call.site).stats()
@@ -68,8 +70,3 @@ async def overview(call: Call) -> dict[str, Any]:
         "overdue": where_late(stats),
         "has_messages": bool(stats.delayed + stats.in_flight + stats.parked),
     }
-
-
-PAGES = (
-    ConsolePage(path="/", name="overview", title="Overview", data=overview, query=OverviewQuery),
-)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from delaybridge.client.verbs import Scope
-from delaybridge.serve.console import assets
+from delaybridge.serve.console import rendering
 from delaybridge.serve.console.page import refusal
 from delaybridge.serve.console.screens import (
-    dead,
     destinations,
     fleet,
     horizon,
-    in_flight,
-    jobs,
     live,
     login,
     message,
@@ -19,32 +16,16 @@ from delaybridge.serve.console.screens import (
     overview,
     recurring,
     system,
-    tail,
 )
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 
-PAGES = (
-    *overview.PAGES,
-    *horizon.PAGES,
-    *messages.PAGES,
-    *message.PAGES,
-    *in_flight.PAGES,
-    *dead.PAGES,
-    *destinations.PAGES,
-    *system.PAGES,
-    *jobs.PAGES,
-    *fleet.PAGES,
-    *recurring.PAGES,
-    *tail.PAGES,
-)
+_MODULES = (overview, horizon, messages, message, destinations, system, fleet, recurring, live)
+PAGES = tuple(page for module in _MODULES for page in module.pages.listed)
 ENDPOINTS = (
     *(page.endpoint() for page in PAGES),
-    *message.routes.endpoints,
-    *live.routes.endpoints,
-    *login.routes.endpoints,
-    *assets.routes.endpoints,
+    *(each for one in (message, live, login, rendering) for each in one.routes.endpoints),
 )
 
 

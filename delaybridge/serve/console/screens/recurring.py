@@ -11,13 +11,14 @@ from delaybridge.errors import DelayBridgeError
 from delaybridge.recurring.definition import Definition
 from delaybridge.recurring.definitions import Recurring
 from delaybridge.serve.console.bodies import is_kept_by_fields
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.times import format_time
 
 _ROWS = 1000
+pages = Pages()
 
 
 class RecurringQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,6 +29,7 @@ class RecurringQuery(msgspec.Struct, forbid_unknown_fields=True):
     find: str = ""
 
 
+@pages("/recurring", "Recurring", query=RecurringQuery)
 async def recurring(call: Call) -> dict[str, Any]:
     """All definitions, and one of them in the form."""
     query: RecurringQuery = call.query
@@ -72,11 +74,3 @@ def _given(definition: Definition | None) -> dict[str, Any] | None:
         value = fields.pop(f"{name}_ms", None)
         fields[name] = "" if value is None else format_time(value)
     return fields
-
-
-PAGES = (
-    ConsolePage(
-        path="/recurring", name="recurring", title="Recurring", data=recurring,
-        query=RecurringQuery,
-    ),
-)  # fmt: skip

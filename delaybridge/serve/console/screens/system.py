@@ -1,4 +1,4 @@
-"""The store, the settings, and the form that publishes."""
+"""The store, its checks, the settings, jobs with the audit, and the form that publishes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 
 from delaybridge.client.verbs import Scope
 from delaybridge.serve.api.messages.shapes import StoredMessage, shape_of
-from delaybridge.serve.api.operations.configuration import settings_in_force
-from delaybridge.serve.api.operations.doctor import checked
-from delaybridge.serve.api.operations.storefacts import facts_of
+from delaybridge.serve.api.operations.deployment import checked, facts_of, settings_in_force
 from delaybridge.serve.console.bodies import is_kept_by_fields
-from delaybridge.serve.console.page import ConsolePage
+from delaybridge.serve.console.page import Pages
+from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
-from delaybridge.serve.shared.audit import note_reading
+from delaybridge.serve.shared.audit import AuditQuery, note_reading, records
 from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.jobs import all_jobs
 from delaybridge.settings.urls import redact_text
 
 SHOWN = {
@@ -42,6 +42,7 @@ DRAWN = {
     "instantaneous_ops_per_sec": "instantaneous_ops_per_sec",
 }
 """Field that is drawn as a line -> beside which one."""
+pages = Pages()
 
 
 class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -52,6 +53,7 @@ class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"source":
     key: str | None = None
 
 
+@pages("/store", "Store")
 async def store(call: Call) -> dict[str, Any]:
     """Redis as it is now."""
     snapshots, facts = snapshots_of(call.site), await facts_of(call)
@@ -77,17 +79,20 @@ async def store(call: Call) -> dict[str, Any]:
     }
 
 
+@pages("/store/checks", "Checks", name="checks", scope=Scope.ADMIN, is_blind=True)
 async def checks(call: Call) -> dict[str, Any]:
     """What `delaybridge doctor` finds."""
     found = checked(await call.site.doctor.findings())
     return {"api": "/v1/checks", "found": found, "at_ms": time.time_ns() // 1_000_000}
 
 
+@pages("/settings", "Settings", scope=Scope.ADMIN, is_safe=True)
 async def settings(call: Call) -> dict[str, Any]:
     """All settings, and versions."""
     return {"api": "/v1/settings", "found": settings_in_force(call.site.settings)}
 
 
+@pages("/publish", "Publish", query=PublishQuery, scope=Scope.WRITE)
 async def publish(call: Call) -> dict[str, Any]:
     """A form, filled from a message if one is named."""
     query: PublishQuery = call.query
@@ -129,18 +134,29 @@ def _filled(one: StoredMessage | None) -> dict[str, Any]:
     }
 
 
-PAGES = (
-    ConsolePage(path="/store", name="store", title="Store", data=store),
-    ConsolePage(
-        path="/store/checks", name="checks", title="Checks", data=checks, scope=Scope.ADMIN,
-        is_blind=True,
-    ),
-    ConsolePage(
-        path="/publish", name="publish", title="Publish", data=publish, query=PublishQuery,
-        scope=Scope.WRITE,
-    ),
-    ConsolePage(
-        path="/settings", name="settings", title="Settings", data=settings, scope=Scope.ADMIN,
-        is_safe=True,
-    ),
-)  # fmt: skip
+class JobsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """cursor, limit: of the audit."""
+
+    cursor: str = ""
+    limit: int = 50
+
+
+@pages("/jobs", "Jobs", query=JobsQuery)
+async def jobs(call: Call) -> dict[str, Any]:
+    """All jobs that are kept, and a page of the audit."""
+    query: JobsQuery = call.query
+    stats = await snapshots_of(call.site).stats()
+    audit = following = None
+    if call.may is Scope.ADMIN:
+        asked = AuditQuery(limit=query.limit, cursor=query.cursor)
+        audit = await records(call._replace(query=asked))
+        if audit.next_cursor is not None:
+            following = link("/jobs", cursor=audit.next_cursor, limit=query.limit)
+    return {
+        "api": "/v1/jobs",
+        "jobs": await all_jobs(call),
+        "audit": audit,
+        "following": following,
+        "query": query,
+        "now_ms": stats.now_ms,
+    }

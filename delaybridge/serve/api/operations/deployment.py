@@ -1,8 +1,9 @@
-"""The settings in force, without secrets, and what this process is made of."""
+"""What a deployment is made of: its settings, without secrets, its Redis, and the checks of all."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -10,9 +11,15 @@ import msgspec
 
 from delaybridge import __version__
 from delaybridge.client.verbs import Scope
-from delaybridge.serve.http.routes import Routes
+from delaybridge.errors import printable
+from delaybridge.operate.doctor.finding import FAIL, Finding
+from delaybridge.operate.views.described import plain
+from delaybridge.operate.views.facts import StoreFacts, read_facts
+from delaybridge.serve.api.description.openapi import object_of
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.settings.settings import Settings
+from delaybridge.settings.urls import redact_text
 
 _LIBRARIES = ("redis", "hiredis", "pika", "confluent-kafka", "starlette", "uvicorn", "sqlalchemy")
 routes = Routes()
@@ -72,3 +79,56 @@ def build() -> dict[str, str]:
 async def settings(call: Call) -> Any:
     """The settings of this server, where each came from, and versions."""
     return settings_in_force(call.site.settings)
+
+
+class CheckedItem(msgspec.Struct):
+    """level: ok, warn or fail. about: what was checked, as `redis`. text: the fact or the fault.
+
+    remedy: what to change; may be empty.
+    """
+
+    level: str
+    about: str
+    text: str
+    remedy: str
+
+
+class CheckedList(msgspec.Struct):
+    """failed: how many of the items are of the level fail."""
+
+    items: list[CheckedItem]
+    failed: int
+
+
+def checked(found: Sequence[Finding]) -> CheckedList:
+    """The findings as they are shown, without secrets."""
+    items = [CheckedItem(each.level.lower(), *map(_shown, each[1:])) for each in found]
+    return CheckedList(items, sum(each.level == FAIL for each in found))
+
+
+def _shown(text: str) -> str:
+    return printable(redact_text(text))
+
+
+@routes(
+    "GET /v1/checks", "Check everything a deployment needs", scope=Scope.ADMIN,
+    answer=CheckedList,
+)  # fmt: skip
+async def checks(call: Call) -> Any:
+    """What `delaybridge doctor` prints, as this server sees it.
+
+    It tries scripts on a bucket of their own, which is removed, and connects to every broker. The
+    answer has what was found within 30 seconds.
+    """
+    return checked(await call.site.doctor.findings())
+
+
+async def facts_of(call: Call) -> StoreFacts:
+    """The facts, with one look at Redis."""
+    return await call.site.client.run(read_facts)
+
+
+@routes("GET /v1/store", "Show what Redis is", answer=object_of(StoreFacts))
+async def store(call: Call) -> Any:
+    """Version, memory, persistence and replicas of each server; entries of our keys."""
+    return plain(await facts_of(call))
