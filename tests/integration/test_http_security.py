@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 import redis
-from delaybridge.serve.dialects.known import DIALECTS
 
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import ConfigError
 from delaybridge.serve.access import access
 from delaybridge.serve.access.throttle import Pace
+from delaybridge.serve.dialects.mykit import DIALECT
 from delaybridge.serve.server.serving import listener, serve
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.settings.settings import Settings
@@ -270,7 +270,7 @@ async def test_read_only_holds_for_dialects_that_change_by_get(
     spoken = {"compat": "mykit", "compat_destination": "memory:{topic}"}
     given = {"read_only": True, "brokers": {"memory": "memory://"}, **spoken}
     async with api(redis_url, namespace, **given) as http:
-        for endpoint in DIALECTS["mykit"]:
+        for endpoint in DIALECT.endpoints:
             answer = await http.request(endpoint.method, endpoint.path)
             assert answer.json()["code"] == "read_only", endpoint
 

@@ -76,7 +76,7 @@ class Access:
         """Whether the session or token of a request that was allowed still is one."""
         if self._file is None:
             return True
-        with suppress(DelayBridgeError):  # nobody says that it is none
+        with suppress(DelayBridgeError):  # a silent Redis ends no session
             await self.read_session(client, headers)
         kind, _, text = headers.get("authorization", "").partition(" ")
         if kind:

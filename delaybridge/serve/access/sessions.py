@@ -78,7 +78,7 @@ class Sessions:
         except StoreUnavailable:
             if self._secret is None:
                 raise
-        except StoreError as exc:  # it may not be written, or somebody wrote something else
+        except StoreError as exc:  # it may not be written, or was not written by delaybridge
             if self._secret is None:
                 _log.warning("sessions end with this process: %s", exc)
                 self._secret = kept

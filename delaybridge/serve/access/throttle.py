@@ -59,7 +59,7 @@ class Failures:
 
 
 class Pace:
-    """At most so many requests a second by name; what was saved up for a second may come at once.
+    """A limit of requests a second by name; what was saved up for a second may come at once.
 
     rate: 0: no limit.
     """

@@ -40,8 +40,8 @@ _Faults = type[ConfigError] | tuple[()]
 class TokenFile:
     """The tokens of a file, which may change at any time.
 
-    A file that is gone or has no token lets nobody in. One with a fault changes nothing: the
-    tokens from before count until it is mended, and the log says so.
+    If the file is gone or has no token, no request is allowed. One with a fault changes nothing:
+    the tokens from before count until it is mended, and the log says so.
     """
 
     def __init__(self, file: str, tenants: Collection[str] = (), *, again: bool = False) -> None:

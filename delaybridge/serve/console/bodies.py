@@ -89,7 +89,7 @@ def _msgpack(body: bytes, *, is_sure: bool) -> str | None:
 
 
 def _text(part: bytes, *, is_cut: bool) -> str | None:
-    """The text; None if it is none. The last character may be cut in two."""
+    """The bytes as text; None if they are not text. The last character may be cut in two."""
     for end in range(4 if is_cut else 1):
         try:
             text = part[: len(part) - end].decode()

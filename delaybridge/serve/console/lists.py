@@ -72,7 +72,7 @@ def asked_ms(item: StoredMessage) -> int | None:
 
 
 def drawn_ms(id: str) -> int | None:
-    """When delaybridge drew this id; None for an id of somebody else."""
+    """When delaybridge drew this id; None if the caller gave it."""
     if not _OWN_ID.fullmatch(id):
         return None
     number = int(id, 32)

@@ -53,7 +53,8 @@ class ConsolePage:
             data = await self.data(call._replace(site=patient))
             if isinstance(data, Reply):
                 return data
-            return shown(call, f"{self.name}.html", {"page": self, "snapshot": snapshot, **data})
+            data = {"page": self, "snapshot": snapshot, **data}
+            return html_page(call, f"{self.name}.html", data)
 
         handler.__doc__ = f"{self.title}: a page of the console."
         return Endpoint(
@@ -81,8 +82,8 @@ class Pages:
         return add
 
 
-def shown(call: Call, template: str, data: Mapping[str, Any], status: int = 200) -> Reply:
-    """A page of HTML."""
+def html_page(call: Call, template: str, data: Mapping[str, Any], status: int = 200) -> Reply:
+    """Answer with a template as HTML, within the frame of the console."""
     chosen = cookies(call.headers)
     theme = chosen.get("delaybridge-theme", "")
     language = language_of(call.headers, chosen.get("delaybridge-language", ""))
@@ -120,7 +121,7 @@ def refusal(call: Call, problem: Problem, page: ConsolePage | None = None) -> Re
     if name == "away":
         page = None  # it has nothing but what it says
     data = {"problem": problem, "snapshot": Snapshot(), "page": page}
-    reply = shown(call, f"{name}.html", data, problem.status)
+    reply = html_page(call, f"{name}.html", data, problem.status)
     return reply._replace(headers={**reply.headers, **problem.headers})
 
 

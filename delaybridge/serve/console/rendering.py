@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
 
 
 def short(at_ms: int) -> str:
-    """`11-23 22:09:00`, in UTC."""
+    """A time in UTC without its year: `11-23 22:09:00`."""
     return format_time(at_ms)[5:19].replace("T", " ")
 
 
@@ -139,7 +139,7 @@ def language_of(headers: Mapping[str, str], chosen: str) -> str:
 
 @cache
 def words(language: str) -> Mapping[str, str]:
-    """English -> this language."""
+    """The sentences of the console in a language, by the English one."""
     if language == "en":
         return {}
     text = (files("delaybridge.serve.console") / f"{language}.json").read_bytes()

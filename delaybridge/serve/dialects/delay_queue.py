@@ -92,14 +92,14 @@ def _popped(found: ReceivedMessage | None) -> QueueEnvelope:
 @DIALECT("POST /finish", "Finish a job", body=bytes)
 @DIALECT("POST /delete", "Delete a job", body=bytes)
 async def delete(call: Call) -> QueueEnvelope:
-    """Delete or finish a job; also one that nobody knows. It does not come again."""
+    """Delete or finish a job; also an unknown one. It does not come again."""
     await drop(call, (await decoded(call.body, JobId, call.site.most_dense)).id.strip())
     return QueueEnvelope(0, "ok")
 
 
 @DIALECT("POST /get", "Show a job", scope=Scope.READ, body=bytes)
 async def get(call: Call) -> QueueEnvelope:
-    """Show a job; null if nobody knows it. delay: when it is due, in seconds since 1970.
+    """Show a job; null if it is unknown. delay: when it is due, in seconds since 1970.
 
     body: empty for a token that may only read.
     """

@@ -76,7 +76,7 @@ class Dialect:
 
 
 def _refuse_browsers(headers: Mapping[str, str]) -> None:
-    """These dialects change things by GET: a page in somebody's browser must not.
+    """These dialects change things by GET, which a page in a browser must not do.
 
     Browsers that do not say `Sec-Fetch-Site` say where the page is.
     """
@@ -102,7 +102,7 @@ def content_of(body: Any) -> bytes:
 
 
 async def drop(call: Call, id: str) -> None:
-    """Cancel a job, also one that nobody knows; Problem if it is too late."""
+    """Cancel a job, also an unknown one; Problem if it is too late."""
     if not id:
         raise MessageError("bad_id", "id", "give the id of a job")
     if await call.verb("cancel")(id) is Answer.IN_FLIGHT:

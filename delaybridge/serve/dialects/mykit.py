@@ -177,7 +177,7 @@ def _own_ip() -> str:
 
 @DIALECT("GET /delete", scope=Scope.WRITE, query=NamedJob)
 async def delete(call: Call) -> MykitEnvelope:
-    """Delete a job; also one that nobody knows."""
+    """Delete a job; an unknown one counts as deleted."""
     await drop(call, call.query.one())
     return MykitEnvelope(True)
 

@@ -1,4 +1,4 @@
-"""The end of a connection, told to whoever waits on it; the end of tasks."""
+"""The end of a connection, for the answer that waits on it; the end of tasks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Ending:
         self.waiter: asyncio.Future[None] | None = None
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Note that the client is gone, and wake what waits."""
         self.has_ended = True
         self.wake()
 
     def wake(self) -> None:
-        """Wake whoever waits."""
+        """Wake the answer that waits on this connection."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 

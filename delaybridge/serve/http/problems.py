@@ -98,14 +98,14 @@ class Problem(Exception):
 
     @property
     def content(self) -> ProblemAnswer:
-        """The problem as JSON."""
+        """The struct that is sent as JSON."""
         title = HTTPStatus(self.status).phrase
         at = None if self.at is None else printable(self.at)
         return ProblemAnswer("about:blank", title, self.status, self.code, self.detail, at)
 
 
 def problem_of(exc: Exception) -> Problem:
-    """The problem that any error of a handler is. One of ours that nobody expected is logged."""
+    """The problem of any error that a handler raises. An unexpected one is logged."""
     if isinstance(exc, Problem):
         return exc
     if isinstance(exc, MessageError):

@@ -54,7 +54,7 @@ class Proxies:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address, also with a port; None if it is none."""
+    """Read an address, also one with a port; None if the text has another form."""
     if found := _WITH_PORT.fullmatch(text):
         text = found[1] or found[2] or ""
     try:
@@ -66,7 +66,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def _prefix(value: bytes) -> str:
-    """A path that pages can link to; empty if it is none."""
+    """A path that pages can link to; empty if the header has something else."""
     text = value.decode("latin-1")
     is_path = len(text) <= _PREFIX_CHARS and _PATH.fullmatch(text)
     return text.rstrip("/") if is_path and not {".", ".."} & {*text.split("/")} else ""

@@ -24,11 +24,11 @@ class Capacity(NamedTuple):
 
 
 def capacity(connections: int, files: int) -> Capacity:
-    """What is possible with so many open files, if so many connections are wanted.
+    """The capacity of a process that may open this many files, for the connections wanted.
 
     All that wait are accepted in one turn of the loop, and the connections that make room for them
-    are closed some turns later. Files are kept back for that: without any, `accept` fails, and
-    nobody comes in.
+    are closed some turns later. Files are kept back for that: without any, `accept` fails for
+    every client.
     """
     most = min(connections, files - min(4 * _OWN_FILES, files // 2))
     spare = files - most

@@ -127,6 +127,6 @@ class _Connection(dict[str, Ending]):
         ending.end()
 
     def close(self) -> None:
-        """The request is answered."""
+        """Stop listening: the request is answered."""
         if self._listening is not None:
             self._listening.cancel()

@@ -89,7 +89,7 @@ async def audited(call: Call, handler: Handler, what: str) -> Reply | ASGIApp:
 
 
 async def note(call: Call, record: Mapping[str, str], *, is_act: bool = True) -> None:
-    """Write a record of what somebody did. If Redis refuses it, the log has it."""
+    """Write a record of an act. If Redis refuses it, the log has it."""
     of_admin = is_act and _is_operator(call)
     record = {"who": call.who, "tenant": call.tenant, **record}
     try:
@@ -99,7 +99,7 @@ async def note(call: Call, record: Mapping[str, str], *, is_act: bool = True) ->
 
 
 async def note_reading(call: Call, what: str) -> None:
-    """Write who reads a body, and of what. Without tokens nobody knows who asks.
+    """Write who reads a body, and of what. Without tokens there is no name to note.
 
     Also an administrator's are with the others: a program that polls must push out no act.
     """

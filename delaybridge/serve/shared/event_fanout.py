@@ -51,7 +51,7 @@ class EventHub:
         self.is_closed = False
 
     def start(self) -> None:
-        """Listen from now on."""
+        """Listen to the fleet from now on."""
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._remind())]
 
@@ -86,7 +86,7 @@ class EventHub:
         return self.count - later, None if is_covered else self._gap
 
     async def close(self) -> None:
-        """End all streams."""
+        """End all streams: the server stops."""
         self.is_closed = True
         await end_all(self._tasks)
         self._wake()

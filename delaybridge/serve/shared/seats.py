@@ -25,7 +25,7 @@ class Seats:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """How many seats are taken now."""
         return self._of_one.total()
 
     @contextmanager
@@ -34,7 +34,7 @@ class Seats:
 
         digest: of the token that asks.
         """
-        who = tenant or digest  # empty: there are no tokens, so nobody has a share
+        who = tenant or digest  # empty: there are no tokens, so there are no shares
         if self.count >= self._most:
             what = f"{self._most} streams, polls and downloads are open; {_REMEDY}"
             raise Problem(503, "too_many_clients", what, headers=_LATER)

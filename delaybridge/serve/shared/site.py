@@ -27,7 +27,7 @@ FRESH_S = 1.0
 
 
 class Shared(Generic[T]):
-    """Made when somebody asks, at most once a second and never twice at a time."""
+    """Made when it is asked for, at most once a second and never twice at a time."""
 
     def __init__(self) -> None:
         self._making: asyncio.Task[T] | None = None
@@ -41,7 +41,7 @@ class Shared(Generic[T]):
         return await asyncio.shield(self._making)  # others may wait for it, too
 
     async def close(self) -> None:
-        """Make none any more."""
+        """End the one that is being made."""
         if self._making is not None:
             await end_all([self._making])
 
@@ -91,7 +91,7 @@ class Site:
 
     @property
     def patient(self) -> AsyncClient:
-        """A client that waits longer for Redis: for people, and for jobs, which nobody repeats."""
+        """A client that waits longer for Redis: for people and for jobs, which are not repeated."""
         return self.snapshots.client
 
     @property
@@ -121,7 +121,7 @@ class Site:
         await self.ready.close()
 
     async def close(self) -> None:
-        """End all tasks."""
+        """End all tasks, and close what it opened."""
         await end_all(self.tasks.values())
         await self.readiness.close()
         await self.snapshots.close()

@@ -72,7 +72,7 @@ class Tenancy:
         """A receipt as its tenant sees it."""
         return Receipt(made.answer, self.given(made.id), made.due_ms, made.bucket)
 
-    def shown(self, one: Stored) -> Stored:
+    def as_given(self, one: Stored) -> Stored:
         """A message as its tenant sees it."""
         if not self.tenant:
             return one
@@ -118,7 +118,7 @@ class TenantClient(Tenancy):
 
     @property
     def recurring(self) -> TenantRecurring:
-        """Its definitions."""
+        """The recurring definitions of this tenant."""
         return TenantRecurring(self._client.recurring, self.tenant)
 
     async def schedule(
@@ -156,7 +156,7 @@ class TenantClient(Tenancy):
         page = await self._client.run(
             lambda calls: questions.page(calls, state, *asked, partial=True, conditions=own)
         )
-        items = [self.shown(one) for one in page.items]
+        items = [self.as_given(one) for one in page.items]
         return page._replace(items=items, cursor=self.following(page.cursor))
 
     async def select(self, selection: Selection) -> AsyncIterator[list[Selected]]:
@@ -181,7 +181,7 @@ class TenantClient(Tenancy):
             return [self._seen(one) for one in found]
         if isinstance(found, ReceivedMessage):
             return msgspec.structs.replace(found, id=self.given(found.id))
-        return self.shown(found) if isinstance(found, Stored) else found
+        return self.as_given(found) if isinstance(found, Stored) else found
 
     def _named(self, messages: Iterable[Named]) -> list[Named]:
         return [self.in_store(one) if isinstance(one, str) else one for one in messages]

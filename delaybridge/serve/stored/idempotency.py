@@ -24,7 +24,7 @@ from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
 
 KEPT_MS = 86_400_000
 _LATER_MS = 3_600_000  # by which the source outlives the record: a try may be under way
-_FORGOTTEN = 50  # sources in one go, which comes once for so many new ones
+_FORGOTTEN = 50  # sources removed at once, each time that as many new ones came
 
 
 class Asked(NamedTuple):
@@ -143,7 +143,7 @@ def _check_quota(calls: Calls, payload: bytes) -> Steps[None]:
 
 
 def _forget(calls: Calls, index: str, now_us: int) -> Steps[bool]:
-    """Remove some sources whose requests nobody can repeat any more; whether there were any."""
+    """Remove some sources whose requests cannot be repeated any more; whether there were any."""
     span = ("-inf", now_us // 1000, "LIMIT", 0, 2 * _FORGOTTEN)
     (old,) = yield [plain("ZRANGEBYSCORE", index, *span)]
     places = [bytes(each).decode().partition(":") for each in old]

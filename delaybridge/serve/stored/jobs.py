@@ -45,7 +45,7 @@ def read(namespace: str) -> RedisCommand[Mapping[bytes, bytes]]:
 
 
 def forget(namespace: str, ids: list[str]) -> RedisCommand[int]:
-    """Forget these jobs."""
+    """Remove the jobs with these ids."""
     return plain("HDEL", keys.jobs(namespace), *ids, parse=int)
 
 

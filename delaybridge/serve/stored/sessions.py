@@ -15,7 +15,7 @@ def keep(namespace: str, secret: str) -> RedisCommand[bytes | None]:
 
 
 def read(namespace: str) -> RedisCommand[bytes | None]:
-    """The secret."""
+    """Read the secret; None if there is none yet."""
     return plain("GET", keys.session_secret(namespace))
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from delaybridge import __version__
 from delaybridge.client.verbs import Scope
-from delaybridge.serve.api.description.openapi import about, description, with_base
+from delaybridge.serve.api.description.openapi import description, description_of, with_base
 from delaybridge.serve.http.endpoint import Endpoint, Reply
 from delaybridge.serve.shared.call import Call
 
@@ -111,7 +111,7 @@ def _endpoint(
 ) -> Iterator[str]:
     yield f'<details><summary><span class="scope">{endpoint.scope}</span>'
     yield f'<span class="method">{endpoint.method}</span><code>{escape(endpoint.path)}</code><br>'
-    yield f"{escape(endpoint.summary)}</summary><p>{escape(about(endpoint))}</p>"
+    yield f"{escape(endpoint.summary)}</summary><p>{escape(description_of(endpoint))}</p>"
     if rows := [_row(p["name"], p["schema"]) for p in operation.get("parameters", ())]:
         yield f"<h4>Parameters</h4><table>{''.join(rows)}</table>"
     for content in operation.get("requestBody", {}).get("content", {}).values():

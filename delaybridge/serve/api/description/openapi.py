@@ -57,7 +57,7 @@ def _servers(url: str) -> list[dict[str, str]]:
     return [{"url": url}]
 
 
-def about(endpoint: Endpoint) -> str:
+def description_of(endpoint: Endpoint) -> str:
     """What an endpoint does, in full: the docstring of its handler."""
     return inspect.getdoc(endpoint.handler) or endpoint.summary
 
@@ -79,7 +79,7 @@ def _operation(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "summary": endpoint.summary,
-        "description": about(endpoint),
+        "description": description_of(endpoint),
         "operationId": endpoint.summary.lower().replace(" ", "_"),
         "tags": [_tag(endpoint)],
         "responses": dict(_responses(endpoint, schema_of)),

@@ -41,7 +41,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
 
     reason: the first word of why it is dead or failed last. state: delayed, in_flight or parked;
     all three if it is not given. due_from_ms, due_to_ms: included. header: `name=value`, or `name`.
-    attempts: at least so many failed.
+    attempts: at least this many failed.
     """
 
     destination: str | None = None

@@ -50,7 +50,7 @@ async def pages(call: Call) -> Reply:
 
 
 async def summarized(call: Call) -> DeadSummary:
-    """The groups."""
+    """Count the dead messages by reason and destination."""
     burials, looked, cursor = Burials(), 0, None
     while looked < _MOST:
         page = await call.site.client.dead(limit=1000, cursor=cursor)

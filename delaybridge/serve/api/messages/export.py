@@ -42,7 +42,7 @@ class Export:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send all messages, unless the client leaves."""
-        with self._call.site.seats.seat(self._call.tenant, self._call.digest):
+        with self._call.seat():
             await self._send_all(scope, send)
 
     async def _send_all(self, scope: Connection, send: Send) -> None:
@@ -61,8 +61,7 @@ class Export:
 
     async def _next(self) -> bool:
         """Read the next page; False if the download breaks off here."""
-        site = self._call.site
-        if site.is_draining or not await site.access.knows(site.client, self._call.headers):
+        if self._call.site.is_draining or not await self._call.is_known():
             return False
         try:
             self._page = await _page(self._call, self._page.next_cursor)

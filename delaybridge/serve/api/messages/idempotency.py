@@ -52,7 +52,7 @@ async def schedule_once(call: Call, message: Message, policy: OnConflict) -> Rep
 
 
 def _name(birth: str, token: bytes, key: str) -> str:
-    """What a key is called in the store: nobody can tell who lacks the token's digest."""
+    """The name of a key in the store. It cannot be guessed without the token's digest."""
     data = msgspec.msgpack.encode((token, key))
     return hmac.new(birth.encode(), data, hashlib.sha256).hexdigest()[:32]
 

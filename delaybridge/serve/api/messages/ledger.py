@@ -54,7 +54,7 @@ class MissingMessages(msgspec.Struct):
     missing: int
 
 
-async def shown(call: Call, id: str, found: Stored | None) -> StoredMessage | None:
+async def message_with_life(call: Call, id: str, found: Stored | None) -> StoredMessage | None:
     """The message and, if there is a ledger, its life; None if neither knows it.
 
     found: what Redis has. If the ledger does not answer, that is shown alone.
@@ -71,7 +71,7 @@ async def shown(call: Call, id: str, found: Stored | None) -> StoredMessage | No
         made = shape_of(found, with_body=call.may_read_bodies)
     elif told is not None and told.rows:
         last = told.rows[-1]
-        recorded = own.shown(as_recorded(last, told))
+        recorded = own.as_given(as_recorded(last, told))
         made = shape_of(recorded, with_body=call.may_read_bodies)
         made.state = last.state
     else:

@@ -9,7 +9,7 @@ from delaybridge.message import Answer, State
 from delaybridge.operate.views import questions
 from delaybridge.serve.api.messages.changing import OfKey, add_changes, changed, unknown
 from delaybridge.serve.api.messages.idempotency import HEADER, schedule_once
-from delaybridge.serve.api.messages.ledger import shown
+from delaybridge.serve.api.messages.ledger import message_with_life
 from delaybridge.serve.api.messages.paging import PageOfState, PageQuery, csv_reply
 from delaybridge.serve.api.messages.raw import is_raw, raw_message
 from delaybridge.serve.api.messages.shapes import (
@@ -109,7 +109,7 @@ async def get(call: Call) -> Any:
     `published` or `cancelled`. A token that may only read gets the size of the body.
     """
     id = call.path["id"]
-    made = await shown(call, id, await call.client.get(id, key=call.query.key))
+    made = await message_with_life(call, id, await call.client.get(id, key=call.query.key))
     if made is None:
         raise unknown(TABLE["get"], id)
     if made.body_bytes is not None:

@@ -25,8 +25,8 @@ _MOST = 500  # messages of a page
 class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which messages. destination: also an exchange or a broker. header: `name=value`, or `name`.
 
-    attempts: at least so many. reason: the first word of why it is dead, or of its last error.
-    due_from, due_to: RFC 3339, or with `_ms` in epoch ms; both included.
+    attempts: at least this many failed. reason: the first word of why it is dead, or of its last
+    error. due_from, due_to: RFC 3339, or with `_ms` in epoch ms; both included.
     """
 
     destination: str | None = None
@@ -56,7 +56,7 @@ class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )  # fmt: skip
 
     def most(self) -> int:
-        """The limit. MessageError."""
+        """The most messages of a page. MessageError."""
         if not 1 <= self.limit <= _MOST:
             raise MessageError("bad_limit", "limit", f"give 1 to {_MOST}")
         return self.limit
@@ -82,7 +82,7 @@ class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return base64.urlsafe_b64encode(data).decode()
 
     def _digest(self, state: State) -> int:
-        """Of all filters."""
+        """A checksum of all filters: a cursor belongs to a list with the same ones."""
         asked = (self.destination, self.id_prefix, self.header, self.attempts, self.reason)
         return crc32(msgspec.msgpack.encode((state, *asked, *self.span_ms())))
 

@@ -47,7 +47,7 @@ class NewDue(Due, kw_only=True):
     by: str | None = None
 
     def by_ms(self) -> int:
-        """`by` in milliseconds. MessageError."""
+        """`by` as a number of milliseconds. MessageError."""
         if any(each is not None for each in (self.delay, self.due, self.due_ms)):
             raise MessageError("time_ambiguous", "by", "give one of delay, due, due_ms and by")
         return offset_ms(self.by or "")

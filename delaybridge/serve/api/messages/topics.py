@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import nullcontext
-
 import msgspec
-from starlette.types import Receive, Send
-from starlette.types import Scope as Connection
 
 from delaybridge.accept.destination import parse_destination
 from delaybridge.client.surface import TABLE
@@ -15,16 +10,14 @@ from delaybridge.client.topics import MOST_RECEIVED, check_receiving
 from delaybridge.errors import MessageError
 from delaybridge.message import PULL
 from delaybridge.serve.api.messages.shapes import as_text
-from delaybridge.serve.http.disconnect import Ending
-from delaybridge.serve.http.endpoint import Reply, Routes
+from delaybridge.serve.http.endpoint import Routes
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
-from delaybridge.serve.shared.tenancy import Tenancy
+from delaybridge.serve.shared.polling import Poll
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.times import delay_ms, format_time
 
 _MOST_WAIT_MS = 60_000
-_encode = msgspec.json.encode
 _PATH = "/v1/topics/{topic}"
 routes = Routes(is_for_tenants=True)
 
@@ -101,58 +94,19 @@ class GivenResults(msgspec.Struct):
     items: list[GivenResult]
 
 
-class Poll:
-    """One `receive`: an ASGI application that answers once there are messages, or in time."""
-
-    def __init__(self, call: Call, wait_ms: int) -> None:
-        self._call, self._wait_s = call, wait_ms / 1000
-        wanted: Wanted = call.body
-        self._topic, self._asked = call.path["topic"], wanted
-        self._awaited = Tenancy(call.tenant).topic(self._topic)
-
-    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
-        """Answer. A client that is gone takes nothing."""
-        ending: Ending = scope["extensions"]["connection"]["ending"]
-        call = self._call
-        seats = call.site.seats
-        with seats.seat(call.tenant, call.digest) if self._wait_s else nullcontext():
-            found = await self._found(ending)
-        if found and ending.has_ended:
-            await call.verb("topics.release")(found)
-            return
-        text = _encode(TopicMessages([_shape(one) for one in found]))
-        headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
-
-    async def _found(self, ending: Ending) -> list[ReceivedMessage]:
-        hub, loop = self._call.site.ready, asyncio.get_running_loop()
-        ends_s = loop.time() + self._wait_s
-        await hub.start()
-        found: list[ReceivedMessage] = []
-        while not (hub.is_closed or ending.has_ended):
-            waiter = hub.enter(self._awaited, ending)  # before the look: nothing is missed
-            timer = loop.call_at(ends_s, ending.wake)
-            try:
-                found = await self._look()
-                if found or loop.time() >= ends_s:
-                    break
-                await waiter
-            finally:
-                timer.cancel()
-                is_over = hub.is_closed or ending.has_ended
-                hub.leave(self._awaited, waiter, wakes=bool(found) or is_over)
+class _Receive(Poll):
+    async def received(self) -> list[ReceivedMessage]:
+        (topic,), asked = self.topics, self.call.body
+        receive = self.call.verb("topics.receive")
+        found: list[ReceivedMessage] = await receive(topic, limit=asked.max, ttr=asked.ttr)
         return found
 
-    async def _look(self) -> list[ReceivedMessage]:
-        asked = self._asked
-        receive = self._call.verb("topics.receive")
-        found: list[ReceivedMessage] = await receive(self._topic, limit=asked.max, ttr=asked.ttr)
-        return found
+    def content(self, found: list[ReceivedMessage]) -> TopicMessages:
+        return TopicMessages([_shape(one) for one in found])
 
 
 @routes(f"POST {_PATH}:receive", "Receive messages of a topic", body=Wanted, answer=TopicMessages)
-async def receive(call: Call) -> Poll | Reply:
+async def receive(call: Call) -> Poll:
     """Take due messages of a topic; with `wait`, once there are some.
 
     What is not finished within its ttr is due again. If the answer is lost, so are its messages
@@ -163,7 +117,7 @@ async def receive(call: Call) -> Poll | Reply:
     wait_ms = delay_ms(wanted.wait, field="wait")
     if wait_ms > _MOST_WAIT_MS:
         raise MessageError("bad_time", "wait", f"got {wait_ms} ms; give at most 60s")
-    return Poll(call, wait_ms)
+    return _Receive(call, [call.path["topic"]], wait_ms / 1000)
 
 
 def _add(verb: str, body: type[Finished]) -> None:

@@ -57,7 +57,7 @@ def settings_in_force(settings: Settings) -> SettingList:
 
 
 def variable_of(path: str) -> str:
-    """`DELAYBRIDGE_LEASE__TTL_MS` for `lease.ttl_ms`."""
+    """The variable of a setting: `DELAYBRIDGE_LEASE__TTL_MS` for `lease.ttl_ms`."""
     return f"DELAYBRIDGE_{path.replace('.', '__').upper()}"
 
 

@@ -22,7 +22,7 @@ from delaybridge.settings.urls import redact_text
 from delaybridge.store.namespace.history_alarm import told
 
 _READY_S = 2.0
-_LEASES = 2  # a bucket may be unowned for so many before messages count as stuck
+_LEASES = 2  # after these a bucket without a worker counts as stuck
 _CHARS, _NAMED = 300, 20
 routes = Routes()
 

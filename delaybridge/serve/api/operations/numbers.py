@@ -114,7 +114,7 @@ async def _definitions(call: Call) -> list[Recurring] | None:
     answer=object_of(Series),
 )  # fmt: skip
 async def series(call: Call) -> Any:
-    """What the fleet counted in each of the last periods; null where nobody reported."""
+    """What the fleet counted in each of the last periods; null where no worker reported."""
     query: SeriesQuery = call.query
     found = await call.site.client.series(query.step)
     low = query.from_ms or 0

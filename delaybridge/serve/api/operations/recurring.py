@@ -172,7 +172,7 @@ async def backfill(call: Call) -> Any:
 
 @routes(f"GET {_ONE}", "Show a recurring definition", answer=DefinitionState, fails=(404,))
 async def show(call: Call) -> Any:
-    """One definition."""
+    """One definition with its state, next and last run."""
     found = await call.client.recurring.get(call.path["name"])
     if found is None:
         raise _unknown(call.path["name"])

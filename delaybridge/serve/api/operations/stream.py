@@ -52,12 +52,12 @@ class Stream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send events as they happen."""
         hub = self._hub
-        with self._call.site.seats.seat(self._call.tenant, self._call.digest):
+        with self._call.seat():
             ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             first = b"retry: %d\n\n" % _RETRY_MS + (self._gap.text if self._gap else b"")
             await _part(send, first)
-            while not (hub.is_closed or ending.has_ended) and await self._is_known():
+            while not (hub.is_closed or ending.has_ended) and await self._call.is_known():
                 while (text := self._next()) is not None:
                     await _part(send, text)
                 if not ending.has_ended:
@@ -65,10 +65,6 @@ class Stream:
                 if self._number == hub.count:
                     await _part(send, b":\n\n")
             await send({"type": "http.response.body", "body": b""})
-
-    async def _is_known(self) -> bool:
-        site = self._call.site
-        return await site.access.knows(site.client, self._call.headers)
 
     def _next(self) -> bytes | None:
         """The text of the next events that fit; None if there are no more events."""

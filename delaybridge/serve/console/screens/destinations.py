@@ -23,7 +23,7 @@ pages = Pages()
 
 class PlaceRates(NamedTuple):
     """Messages a second over the last minute. hour: how many were published in the last hour;
-    spark: their polyline's points. Nobody counts by destination what is scheduled.
+    spark: their polyline's points. What is scheduled is not counted by destination.
     """
 
     published: float = 0.0

@@ -26,7 +26,7 @@ _STEPS_MS = (
     *(10, 20, 50, 100, 200, 500, _S, 2 * _S, 5 * _S, 15 * _S, 30 * _S),
     *(_M, 2 * _M, 5 * _M, 15 * _M, 30 * _M, _H, 3 * _H, 6 * _H, 12 * _H, _D, 3 * _D, 7 * _D),
 )
-_BARS, _LEAST_MS, _DAYS = 190, 1000, 91  # so many bars of 1024 buckets may be counted
+_BARS, _LEAST_MS, _DAYS = 190, 1000, 91  # as many bars of 1024 buckets as may be counted
 _TOP, _COLORED = 12, 3  # destinations: in the table, in the bars
 pages = Pages()
 

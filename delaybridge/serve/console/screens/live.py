@@ -46,20 +46,16 @@ class TickStream:
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send a tick every second."""
         site = self._call.site
-        with site.seats.seat(self._call.tenant, self._call.digest):
+        with self._call.seat():
             ending: Ending = scope["extensions"]["connection"]["ending"]
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-            while not (site.is_draining or ending.has_ended) and await self._is_known():
+            while not (site.is_draining or ending.has_ended) and await self._call.is_known():
                 text = await snapshots_of(site).tick(self._language)
                 await send({"type": "http.response.body", "body": text, "more_body": True})
                 ending.waiter = asyncio.get_running_loop().create_future()
                 if not ending.has_ended:
                     await asyncio.wait([ending.waiter], timeout=_EVERY_S)
             await send({"type": "http.response.body", "body": b""})
-
-    async def _is_known(self) -> bool:
-        site = self._call.site
-        return await site.access.knows(site.client, self._call.headers)
 
 
 @routes("GET /live", "Follow the numbers of the console", query=LiveQuery)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.access.sessions import KEPT_S, is_foreign
-from delaybridge.serve.console.page import refusal, shown
+from delaybridge.serve.console.page import html_page, refusal
 from delaybridge.serve.console.snapshot import Snapshot
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
@@ -77,7 +77,7 @@ def _form(call: Call, after: str, problem: Problem | None = None) -> Reply:
         "snapshot": Snapshot(),
         "page": None,
     }
-    return shown(call, "login.html", data, problem.status if problem else 200)
+    return html_page(call, "login.html", data, problem.status if problem else 200)
 
 
 def _to(call: Call, path: str, more: Mapping[str, str] = {}) -> Reply:

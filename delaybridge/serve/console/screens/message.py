@@ -10,7 +10,7 @@ import msgspec
 
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
-from delaybridge.serve.api.messages.ledger import shown
+from delaybridge.serve.api.messages.ledger import message_with_life
 from delaybridge.serve.api.messages.shapes import StoredMessage
 from delaybridge.serve.console.bodies import FORMS, MOST_BYTES, body_of, digest, viewed
 from delaybridge.serve.console.lists import asked_ms
@@ -31,8 +31,8 @@ pages = Pages()
 
 
 class MessageQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"as_": "as"}):
-    """key: the message's own. as: how the body is shown; empty: as it looks best; none: it is
-    not, and nobody has read it."""
+    """key: the message's own. as: how the body is shown; empty: in the form that fits;
+    none: it is not shown, and counts as unread."""
 
     key: str | None = None
     as_: str = ""
@@ -101,7 +101,7 @@ async def _read(call: Call) -> StoredMessage:
         if found is None:
             found = next(iter(await client.dead.quarantined(id)), None)
         # The size and the digest of a body are for all; who may see more is asked by those above.
-        item = await shown(call._replace(may=Scope.ADMIN), id, found)
+        item = await message_with_life(call._replace(may=Scope.ADMIN), id, found)
     except MessageError as exc:  # no message can have this id
         raise Problem(404, "unknown", exc.detail, "$.id") from None
     if item is None:

@@ -1,4 +1,4 @@
-"""Lists of messages: by any filter, in flight, dead; to act on those ticked or on all that match."""
+"""Lists of messages: by any filter, in flight, dead; to act on some rows or on all that match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from delaybridge.errors import MessageError
 from delaybridge.message import State
 from delaybridge.serve.api.messages.dead import summarized
-from delaybridge.serve.api.messages.ledger import shown
+from delaybridge.serve.api.messages.ledger import message_with_life
 from delaybridge.serve.api.messages.messages import found_page
 from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
 from delaybridge.serve.console.lists import SIZES, lines, message_path, pager, point_ms
@@ -78,7 +78,7 @@ async def _found(call: Call, text: str) -> Reply:
     """To the message of this id; else to the messages of this destination, or with such ids."""
     client = call.site.client
     try:
-        item = await shown(call, text, await client.get(text))
+        item = await message_with_life(call, text, await client.get(text))
     except MessageError:  # it cannot be an id
         item = None
     if item is not None:

@@ -56,7 +56,7 @@ def broker_lines(call: Call, stats: Stats) -> list[BrokerLine]:
 
 @pages("/", "Overview", name="overview", query=OverviewQuery)
 async def overview(call: Call) -> dict[str, Any]:
-    """Numbers, charts, brokers."""
+    """The numbers of the namespace, its charts and brokers."""
     stats = await snapshots_of(call.site).stats()
     step, points = RANGES[call.query.range]
     return {

@@ -81,14 +81,14 @@ async def store(call: Call) -> dict[str, Any]:
 
 @pages("/store/checks", "Checks", name="checks", scope=Scope.ADMIN, is_blind=True)
 async def checks(call: Call) -> dict[str, Any]:
-    """What `delaybridge doctor` finds."""
+    """What `delaybridge doctor` finds, checked by this server."""
     found = checked(await call.site.doctor.findings())
     return {"api": "/v1/checks", "found": found, "at_ms": time.time_ns() // 1_000_000}
 
 
 @pages("/settings", "Settings", scope=Scope.ADMIN, is_safe=True)
 async def settings(call: Call) -> dict[str, Any]:
-    """All settings, and versions."""
+    """All settings with their sources, and versions."""
     return {"api": "/v1/settings", "found": settings_in_force(call.site.settings)}
 
 
