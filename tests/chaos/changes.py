@@ -185,7 +185,7 @@ def ignore_due() -> None:
     Publishing.publish = publishing  # type: ignore[method-assign]
     from delaybridge.scan.wheel.firing import Firing
 
-    Firing.lead_ms = property(lambda self: 1500)  # type: ignore[assignment,method-assign]
+    Firing.lead_ms = property(lambda self: 1500, lambda self, lead_ms: None)  # type: ignore
 
 
 def not_mandatory() -> None:

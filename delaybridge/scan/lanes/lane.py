@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
@@ -259,14 +259,6 @@ class Copy(Delivery):
         return Item(self.id, self.claim, self.score, self.stamp)
 
 
-def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
-    """Lane -> its copies, in their order."""
-    lanes: dict[Lane, list[Copy]] = {}
-    for copy in copies:
-        lanes.setdefault(copy.lane, []).append(copy)
-    return lanes.items()
-
-
 class DeadLetter(Copy):
     """A copy whose attempts are used up, to be published to the dead-letter destination.
 
@@ -323,13 +315,6 @@ class Window:
         lane.load_bytes -= size
         self.load -= count
         self.load_bytes -= size
-
-    def withdraw(self, copies: Sequence[Copy]) -> None:
-        """Free the room and the permits of admitted copies that will not be published."""
-        for lane, ours in by_lane(copies):
-            self.free(lane, ours)
-            if lane.limit is not None:
-                lane.limit.permits += len(ours)
 
     def is_full(self, lane: Lane) -> bool:
         """Whether the lane may hold no more for now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from delaybridge import failpoints
@@ -25,7 +25,7 @@ from delaybridge.histogram import spread
 from delaybridge.message import PULL, Delivery
 from delaybridge.publish import Fault, Outcome, Verdict
 from delaybridge.scan.lanes.flow import CircuitState
-from delaybridge.scan.lanes.lane import ERROR_CHARS, Copy, DeadLetter, Lane, Lot, Window, by_lane
+from delaybridge.scan.lanes.lane import ERROR_CHARS, Copy, DeadLetter, Lane, Lot, Window
 from delaybridge.scan.lanes.parking import Parking
 from delaybridge.scan.lanes.routing import Routing
 from delaybridge.scan.lanes.spans import PublishSpans
@@ -76,7 +76,7 @@ class Dispatch:
     def _hand_over(self, lane: Lane, batch: list[Copy], now_ms: int) -> None:
         ours = [copy for copy in batch if copy.session.alive]
         if len(ours) < len(batch):
-            self._window.withdraw([copy for copy in batch if not copy.session.alive])
+            self.withdraw([copy for copy in batch if not copy.session.alive])
         if lane.refusals and any(copy.refusals < lane.refusals for copy in ours):
             ours = self._not_behind_refused(lane, ours)
         if not ours or lane.publisher is None:
@@ -97,9 +97,16 @@ class Dispatch:
             if copy.refusals == lane.refusals or must_go:
                 ours.append(copy)
             else:
-                self._window.withdraw([copy])
+                self.withdraw([copy])
                 self._parking.park(copy)
         return ours
+
+    def withdraw(self, copies: Sequence[Copy]) -> None:
+        """Free the room and the permits of admitted copies that will not be published."""
+        for lane, ours in by_lane(copies):
+            self._window.free(lane, ours)
+            if lane.limit is not None:
+                lane.limit.permits += len(ours)
 
     def send(self, letter: DeadLetter) -> None:
         """Publish a letter after what is ready in its lane; it is admitted without room."""
@@ -291,3 +298,11 @@ class Outcomes:
         self._dispatch.send(letter)
         self._emit(DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
         return True
+
+
+def by_lane(copies: Iterable[Copy]) -> Iterable[tuple[Lane, list[Copy]]]:
+    """Lane -> its copies, in their order."""
+    lanes: dict[Lane, list[Copy]] = {}
+    for copy in copies:
+        lanes.setdefault(copy.lane, []).append(copy)
+    return lanes.items()

@@ -126,12 +126,13 @@ class BucketCalls:
         for session, commands in asked.items():
             mine = [next(answers) for _ in commands]
             if self._is_held(session, commands, mine):
-                session.renewed(sent_s)
                 ours[session] = mine
         if reads_clock:
             self._read_clock(ours, sent_s)
         if reads_clock and self._checks_server:
             self._check_server(ours, next(answers))
+        for session in ours:
+            session.renewed(sent_s)
         return ours
 
     def _check_server(self, answers: dict[Session, list[Any]], info: Any) -> None:

@@ -45,7 +45,7 @@ class Publishing:
         ledger: LedgerSide | None,
     ) -> None:
         """fire_lead_ms: the longest time before its due time that a copy is fired."""
-        self._window, self._dispatch = lanes.window, lanes.dispatch
+        self._dispatch = lanes.dispatch
         self._calls, self._emit = calls, emit
         self._passed_ms, self._fire_lead_ms = calls.clock.now_ms(), fire_lead_ms
         self._ledger = ledger
@@ -81,7 +81,7 @@ class Publishing:
 
     def put_back(self, copies: Sequence[Copy]) -> None:
         """Return fired copies to the store, though they could be published."""
-        self._window.withdraw(copies)
+        self._dispatch.withdraw(copies)
         for copy in copies:
             copy.session.exits.retry(copy.item, None)
 
@@ -99,7 +99,7 @@ class Publishing:
             if session in answers:
                 gone += self._settled(session, copies, answers[session][0])
             else:
-                self._window.withdraw(copies)
+                self._dispatch.withdraw(copies)
         if gone:
             of = Counter([copy.lane.label for copy in gone])
             self._emit(Settled(messages=len(gone), destinations=of))
@@ -107,7 +107,7 @@ class Publishing:
     def _settled(self, session: Session, copies: Sequence[Copy], ids: Set[str]) -> list[Copy]:
         """The store settled the messages of these ids; returns their copies, which may go."""
         refused = _refused(copies, ids)
-        self._window.withdraw([*refused])
+        self._dispatch.withdraw([*refused])
         session.ended(len(refused))
         go = [copy for copy in copies if copy not in refused]
         self.add(go)
@@ -135,8 +135,8 @@ def _settling(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
 class Firing:
     """Fires ripe copies of all buckets together. One fire at a time.
 
-    under_way: a fire has no answer yet. next_look_ms: when one is worth it though no room is
-    gathered.
+    under_way: a fire has no answer yet. lead_ms: how long before the due time to fire: two round
+    trips, at most `fire_lead_ms`. next_look_ms: when a fire is worth it though no room is gathered.
     """
 
     def __init__(
@@ -150,17 +150,17 @@ class Firing:
         emit: Emit,
         options: ScanOptions,
     ) -> None:
-        self._waiting, self._window, self._admission = waiting, lanes.window, lanes.admission
+        self._waiting, self._window = waiting, lanes.window
+        self._admission, self._dispatch = lanes.admission, lanes.dispatch
         self._claiming, self._settling, self._publishing = claiming, settling, publishing
         self._calls, self._emit, self._options = calls, emit, options
         self.under_way = False
         self._fired_ms, self.next_look_ms = -inf, inf
-        self._round_trip_ms = 1.0
+        self._took(1.0)
 
-    @property
-    def lead_ms(self) -> int:
-        """How long before the due time to fire: two round trips, at most `fire_lead_ms`."""
-        return min(self._options.fire_lead_ms, ceil(2 * self._round_trip_ms) + 1)
+    def _took(self, round_trip_ms: float) -> None:
+        self._round_trip_ms = round_trip_ms
+        self.lead_ms = min(self._options.fire_lead_ms, ceil(2 * round_trip_ms) + 1)
 
     def is_ready(self, now_ms: int) -> bool:
         """Whether a fire can be made now, and is worth it.
@@ -182,7 +182,7 @@ class Firing:
                 self.under_way, self._fired_ms = True, now_ms
                 # Built here: a claim answered before the task runs must not be covered.
                 reports = {session: session.exits.take_report() for session in batch}
-                fires = [self._fire_of(session, copies) for session, copies in batch.items()]
+                fires = [_fire_of(session, copies) for session, copies in batch.items()]
                 self._calls.start(self._fire(batch, reports, fires))
         ends_ms = self._fired_ms + _GATHER_MS
         is_waiting = not self.under_way and self._waiting.ripe and ends_ms > now_ms
@@ -241,11 +241,6 @@ class Firing:
         no_room = not self._claiming.under_way and self._waiting.ripe[0].score > horizon
         return inf if no_room else horizon
 
-    def _fire_of(self, session: Session, copies: list[Copy]) -> RedisCommand[Any]:
-        watermark = session.raise_watermark(max(map(by_score, copies)))
-        known = session.claims.last, session.claims.last_revocation
-        return session.bucket.fire(*session.owner, watermark, *known)
-
     async def _fire(
         self, batch: Batch, reports: dict[Session, ExitReport], fires: list[RedisCommand[Any]]
     ) -> None:
@@ -256,12 +251,13 @@ class Firing:
         sent_s = clock.monotonic()
         answers = await self._calls.ask(asked, reads_clock=True)
         failpoints.reach("fire.after")
-        self._round_trip_ms += ((clock.monotonic() - sent_s) * 1000 - self._round_trip_ms) / 8
+        took_ms = (clock.monotonic() - sent_s) * 1000
+        self._took(self._round_trip_ms + (took_ms - self._round_trip_ms) / 8)
         self._settling.answered(answers, reports)
         once: Batch = {}
         for session, copies in batch.items():
             if session not in answers:
-                self._window.withdraw(copies)
+                self._dispatch.withdraw(copies)
                 continue
             ours = self.covered(session, answers[session][-1], copies)
             if any(copy.record.at_most_once for copy in ours):
@@ -285,7 +281,7 @@ class Firing:
         ours = [copy for copy in copies if not session.claims.is_revoked(copy.id, copy.claim)]
         if len(ours) < len(copies):
             revoked = [copy for copy in copies if session.claims.is_revoked(copy.id, copy.claim)]
-            self._window.withdraw(revoked)
+            self._dispatch.withdraw(revoked)
             session.ended(len(revoked))
             self._emit(Revoked(messages=len(revoked)))
         session.claims.forget_revoked()
@@ -293,3 +289,9 @@ class Firing:
             self._publishing.put_back(ours)
             return []
         return ours
+
+
+def _fire_of(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
+    watermark = session.raise_watermark(max(map(by_score, copies)))
+    known = session.claims.last, session.claims.last_revocation
+    return session.bucket.fire(*session.owner, watermark, *known)
