@@ -67,10 +67,7 @@ COMMANDS = {
     ),
     "scripts": ("cli.processes.scripts", "Load the Lua scripts where workers may not."),
     "config": ("cli.processes.config", "Show and check the settings."),
-    "completion": (
-        "cli.completion",
-        "Print the script that makes a shell complete commands.",
-    ),
+    "completion": ("cli.completion", "Print the script that makes a shell complete commands."),
     "demo": ("cli.processes.demo", "Watch it work: two workers, one of them killed, a verdict."),
 }
 

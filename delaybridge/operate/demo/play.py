@@ -13,13 +13,7 @@ from typing import Any
 from delaybridge.client import Client
 from delaybridge.message import Answer, Message, State
 from delaybridge.operate.demo.brokers import Target
-from delaybridge.operate.demo.processes import (
-    Failed,
-    Process,
-    begun_again,
-    check_alive,
-    now_ms,
-)
+from delaybridge.operate.demo.processes import Failed, Process, begun_again, check_alive, now_ms
 from delaybridge.operate.demo.result import (
     POISON,
     Received,

@@ -21,13 +21,7 @@ from delaybridge.client import Client
 from delaybridge.errors import ConfigError
 from delaybridge.message import Answer, Message
 from delaybridge.operate.demo.brokers import Target
-from delaybridge.operate.demo.processes import (
-    Failed,
-    Process,
-    begun_again,
-    check_alive,
-    now_ms,
-)
+from delaybridge.operate.demo.processes import Failed, Process, begun_again, check_alive, now_ms
 from delaybridge.operate.demo.screen import Screen
 
 PORT = 8645

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BEGINNINGS: Mapping[str, dict[Key, float]] = {
-    "leases_lost_total": {("expired",): 0, ("released",): 0},
+    "leases_lost_total": {("expired",): 0, ("released",): 0}
 }
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text"
 

@@ -81,10 +81,7 @@ class Invocation:
     @contextmanager
     def client_of(self, settings: Settings, *, remedy: str = "") -> Iterator[delaybridge.Client]:
         """The same with other settings."""
-        with (
-            self._redis_failures(remedy),
-            delaybridge.Client.from_settings(settings) as client,
-        ):
+        with self._redis_failures(remedy), delaybridge.Client.from_settings(settings) as client:
             yield client
 
     @contextmanager

@@ -15,13 +15,7 @@ from delaybridge.backoff import RetryPlan
 from delaybridge.errors import StoreError
 from delaybridge.operate.notices import announcements
 from delaybridge.operate.views.retrying import Retrying, retrying_of
-from delaybridge.operate.views.tally import (
-    MOST_DESTINATIONS,
-    UNREADABLE,
-    Tally,
-    tallied,
-    tally_of,
-)
+from delaybridge.operate.views.tally import MOST_DESTINATIONS, UNREADABLE, Tally, tallied, tally_of
 from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.announcements import obeyed
 from delaybridge.store.namespace.namespace import Namespace

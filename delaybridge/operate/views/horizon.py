@@ -185,9 +185,7 @@ class _Share:
 
     def __add__(self, other: _Share) -> _Share:
         return _Share(
-            self.fitting + other.fitting,
-            self.weights + other.weights,
-            self.squares + other.squares,
+            self.fitting + other.fitting, self.weights + other.weights, self.squares + other.squares
         )
 
     def applied_to(self, count: int, overall: _Share, *, is_whole: bool) -> tuple[int, int]:

@@ -26,12 +26,7 @@ from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import NO_RULES, Rules
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import (
-    RedisCommand,
-    Steps,
-    grouped,
-    store_wide_error,
-)
+from delaybridge.store.protocol.command import RedisCommand, Steps, grouped, store_wide_error
 from delaybridge.store.protocol.record import Trouble
 
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")

@@ -51,11 +51,5 @@ def demo(
     plan = Plan(messages=messages, seconds=seconds, kill=not no_kill)
     place = redis or call.redis
     return run(
-        plan,
-        broker,
-        place,
-        color=call.output.color,
-        port=port,
-        serve=serve,
-        browser=not no_browser,
+        plan, broker, place, color=call.output.color, port=port, serve=serve, browser=not no_browser
     )

@@ -13,14 +13,7 @@ import click
 
 from delaybridge import __version__
 from delaybridge.operate.terminal.failure import Exit, Failure, failure_of, refused
-from delaybridge.operate.terminal.grammar import (
-    NAME,
-    Command,
-    Group,
-    option,
-    options,
-    pass_call,
-)
+from delaybridge.operate.terminal.grammar import NAME, Command, Group, option, options, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 
 if TYPE_CHECKING:

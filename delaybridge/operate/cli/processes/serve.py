@@ -32,8 +32,7 @@ def has_web() -> bool:
 @option("--env-label TEXT", "A word at the top of every page of the console, as PROD.")
 @option("--read-only", "Change nothing, whatever a token allows.")
 @option(
-    "--compat DIALECT",
-    "Also speak the HTTP of another delay queue: mykit, youzan, delay-queue.",
+    "--compat DIALECT", "Also speak the HTTP of another delay queue: mykit, youzan, delay-queue."
 )
 @option(
     "--processes N",
