@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 REQUIRE ?=
 
-.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench check lint unit format servers luacheck lock clean
+.PHONY: help demo console test test-all soak-tests mutants fuzz chaos chaos-mutations protocol bench pages check lint unit format servers luacheck lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -61,6 +61,13 @@ protocol: $(VENV)/.test servers ## the bucket protocol: every interleaving in it
 # With another interpreter: make bench PYTHON=/usr/bin/python3 VENV=.venv-debian
 bench: $(VENV)/.test servers ## every benchmark in a short form; FULL=1 at the full sizes
 	$(BIN)/python -m bench $(if $(FULL),full)
+
+pages: $(VENV)/.test servers ## write again what is generated of docs/ and config/
+	$(BIN)/python -m tools.sample > sample.new && mv sample.new config/delaybridge.toml
+	$(BIN)/python -m tools.reference > cli.new && mv cli.new docs/cli.md
+	$(BIN)/python -m tools.rooms
+	$(BIN)/python -m tools.states
+	$(BIN)/python -m tests.rigs.path --write
 
 check: lint unit ## lint and unit tests
 
