@@ -19,6 +19,7 @@ from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
 from delaybridge.errors import DelayOutOfRange, MessageError, quoted
 from delaybridge.message import (
+    MAX_PRIORITY,
     PULL,
     TENANT_CHARS,
     Destination,
@@ -31,7 +32,6 @@ from delaybridge.message import (
     is_tenant,
     new_id,
     planned,
-    rank_of,
 )
 
 
@@ -71,7 +71,7 @@ def accept(
         _body_bytes(message.body, destination, limits),
         *encode_headers(message, destination, limits),
         key,
-        partition_of(message.properties, destination),
+        partition_of(message.properties) if destination.kind == "kafka" else None,
         None if message.ttl is None else times.delay_ms(message.ttl, field="ttl"),
         _flag(message.at_most_once, "at_most_once"),
     )
@@ -88,8 +88,8 @@ def accept(
         id,
         id.encode() if key is None else key,
         when(message.delay, message.at, limits),
-        rank_of(check_priority(message.priority)),
-        encode_record(planned(record, plan, tenant)),
+        _rank(message.priority),
+        encode_record(planned(record, plan, tenant) if plan or tenant else record),
     )
 
 
@@ -115,7 +115,7 @@ def when(delay: timedelta | float | str | None, at: datetime | str | None, limit
 def check_id(id: object, limits: Limits | None = None, tenant: str = "") -> str:
     """The id as it is stored: 1 to 255 bytes of printable UTF-8, no space at either end; of a
     tenant with its name in front, which counts. Else `bad_id`."""
-    most = (limits or Limits()).id_bytes - len(id_in_store("", tenant))
+    most = (limits or Limits()).id_bytes - (len(id_in_store("", tenant)) if tenant else 0)
     if not isinstance(id, str):
         raise MessageError("bad_id", "id", f"got {type(id).__name__}; give text")
     try:
@@ -128,7 +128,7 @@ def check_id(id: object, limits: Limits | None = None, tenant: str = "") -> str:
         raise MessageError(
             "bad_id", "id", f"{id!r} holds an unprintable character, or a space at an end"
         )
-    return id_in_store(id, tenant)
+    return id_in_store(id, tenant) if tenant else id
 
 
 def _short_key(key: object, limits: Limits) -> bytes | None:
@@ -215,10 +215,11 @@ def check_body_size(body: bytes, broker: str, limits: Limits) -> None:
         )
 
 
-def check_priority(priority: object) -> int:
+def _rank(priority: object) -> int:
+    """As `rank_of`, of a priority that is checked."""
     if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= 255:
         raise MessageError("bad_priority", "priority", f"got {quoted(priority)}; give 0 to 255")
-    return priority
+    return MAX_PRIORITY - priority
 
 
 def _flag(value: object, name: str) -> bool:
@@ -346,7 +347,7 @@ class Drafting:
             message.priority,
             *_around_body(canonical, destination.kind),
             when(message.delay, message.at, self._limits),
-            rank_of(check_priority(message.priority)),
+            _rank(message.priority),
         )
         # It serves the next message only if that passes the same objects and they cannot change.
         if (

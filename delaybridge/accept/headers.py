@@ -179,9 +179,9 @@ def _kombu_properties(properties: Mapping[str, Any], limits: Limits) -> bytes:
     return encoded
 
 
-def partition_of(properties: Properties, destination: Destination) -> int | None:
+def partition_of(properties: Properties) -> int | None:
     """The Kafka partition that the properties ask for; MessageError `bad_partition`."""
-    if not properties or destination.kind != "kafka" or not isinstance(properties, Mapping):
+    if not properties or not isinstance(properties, Mapping):
         return None
     partition = properties.get("partition")
     if partition is None:

@@ -178,9 +178,7 @@ def run(
         loop.add_signal_handler(
             signal.SIGHUP, lambda: service.stop() if closed() else hung_up.set()
         )
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, [signal.SIGHUP]
-        )  # a parent blocks it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])  # a parent blocks it
         tasks = [asyncio.create_task(_reload(service, hung_up))]
         tasks.append(asyncio.create_task(_report(service, on_report)))
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -18,11 +18,19 @@ from delaybridge.store.redis.wire import (
     BaseWire,
     Connections,
     OpenConnection,
-    lost_if_closed,
     parser_for,
 )
 
 _TURN_BYTES = 64 * 1024  # sent before other tasks of the loop have their turn
+
+
+@contextmanager
+def lost_if_closed() -> Iterator[None]:
+    """Writing to a closed connection raises redis.ConnectionError, on any event loop."""
+    try:
+        yield
+    except RuntimeError as exc:  # uvloop's, where asyncio only loses the bytes
+        raise redis.ConnectionError("closed while it was written to") from exc
 
 
 class StreamConnection(OpenConnection):

@@ -30,13 +30,13 @@ from delaybridge.store.protocol.command import (
     store_wide_error,
 )
 from delaybridge.store.protocol.recorder import Recorded, Recorder, ledger_of
-from delaybridge.store.redis.async_wire import AsyncWire
+from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
 from delaybridge.store.redis.durability import assurance_of
 from delaybridge.store.redis.errors import NotAsked, translate
 from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers
 from delaybridge.store.redis.redis_client import connect
 from delaybridge.store.redis.servers import servers_of
-from delaybridge.store.redis.wire import Wire, lost_if_closed
+from delaybridge.store.redis.wire import Wire
 
 T = TypeVar("T")
 W = TypeVar("W", AsyncWire, Wire)

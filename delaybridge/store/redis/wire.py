@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -29,15 +29,6 @@ _SEND_BYTES = 4 * 1024
 # poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 MORE = object()  # the parser's answer while a reply is incomplete
-
-
-@contextmanager
-def lost_if_closed() -> Iterator[None]:
-    """Writing to a closed connection raises redis.ConnectionError, on any event loop."""
-    try:
-        yield
-    except RuntimeError as exc:  # uvloop's, where asyncio only loses the bytes
-        raise redis.ConnectionError("closed while it was written to") from exc
 
 
 class OpenConnection:
