@@ -165,7 +165,7 @@ class BucketMachine(ComparedBucket):
             self.sessions = [*self.sessions[-1:], taken]
 
     def renew(self, _: st.DataObject, session: Session) -> None:
-        known = session.claims.last
+        known = session.last_claim
         if not self.call("renew", session.token, TTL_MS, known, timed=False).held:
             self.sessions.remove(session)
 
@@ -200,7 +200,7 @@ class BucketMachine(ComparedBucket):
     def send_claim(self, session: Session, limit: int, max_bytes: int, reply: str) -> None:
         bounds = {"ahead_ms": AHEAD_MS, "limit": limit, "max_bytes": max_bytes}
         paces = {"pace_ms": 250, "margin_ms": 20}
-        claimed = self.ask(session, "claim", session.claims.last, **bounds, **paces)
+        claimed = self.ask(session, "claim", session.last_claim, **bounds, **paces)
         if claimed is not None and reply != "lost":
             session.late_claim = claimed
             if reply == "arrives":
@@ -208,10 +208,10 @@ class BucketMachine(ComparedBucket):
 
     def claim_arrives(self, _: Any, session: Session) -> None:
         claimed, session.late_claim = session.late_claim, None
-        session.claims.received(claimed)
+        session.received(claimed)
 
     def has_claimable(self, session: Session) -> bool:
-        lost = session.claims.last < self.model.marks.claimed
+        lost = session.last_claim < self.model.marks.claimed
         return lost or min(self.model.due.values(), default=inf) < self.world.now_ms + AHEAD_MS
 
     def ripe(self, session: Session) -> list[float]:
@@ -224,7 +224,7 @@ class BucketMachine(ComparedBucket):
     def send_fire(self, session: Session, up_to: float, reply: str) -> None:
         firing, mirror = session.firing(up_to), dict(self.model.mirror)
         covered = [c for c in session.wheel if c.score <= firing.watermark]
-        fired = self.ask(session, "fire", *firing[1:], session.claims.last_revocation)
+        fired = self.ask(session, "fire", *firing[1:], session.last_revocation)
         if fired is None:
             return
         allowed = frozenset(c for c in covered if mirror.get(c.id) == c.claim)
