@@ -34,10 +34,7 @@ def main(count: int = 300_000) -> None:
         bench.fill("kafka:mistaken", count, delay="1d")
         redis_flags = ("--redis", redis.url, "--namespace", bench.namespace)
         chosen = ("--destination", "kafka:mistaken", "--yes")
-        for verb, more in (
-            ("reschedule", ("--in", "2d", "--over", "1h")),
-            ("cancel", ()),
-        ):
+        for verb, more in (("reschedule", ("--in", "2d", "--over", "1h")), ("cancel", ())):
             took_s = command_s(*redis_flags, "message", verb, *chosen, *more)
             out.line(f"message {verb}", f"{took_s:,.1f} s", f"{count / took_s:,.0f}/s")
         left = bench.count_in("due")

@@ -20,16 +20,7 @@ from urllib.request import urlopen
 import psutil
 
 from bench.lateness import RabbitMQ, delayed
-from bench.rig import (
-    BODY,
-    POLL_S,
-    Bench,
-    Table,
-    cpu_seconds,
-    open_bench,
-    open_rabbitmq,
-    open_redis,
-)
+from bench.rig import BODY, POLL_S, Bench, Table, cpu_seconds, open_bench, open_rabbitmq, open_redis
 from delaybridge import Message, events
 from delaybridge.histogram import spread
 from delaybridge.operate.metrics.counts import Counts
@@ -128,10 +119,7 @@ def pair(
 
 
 def compare(
-    title: str,
-    units: tuple[str, str],
-    pairs: int,
-    work: Callable[..., tuple[float, float]],
+    title: str, units: tuple[str, str], pairs: int, work: Callable[..., tuple[float, float]]
 ) -> None:
     """Measure and print pairs of two figures each, and the median of their quotients."""
     found = [pair(work, on_first=number % 2 == 1) for number in range(pairs)]

@@ -78,11 +78,7 @@ class Stages:
         self.stub = cast(Any, Stub())
         brokers = {"rabbitmq": Broker("rabbitmq", self.stub)}
         self.lanes = Lanes(
-            brokers,
-            RetryPolicy(),
-            _ignore_event,
-            window_messages=UNLIMITED,
-            window_bytes=UNLIMITED,
+            brokers, RetryPolicy(), _ignore_event, window_messages=UNLIMITED, window_bytes=UNLIMITED
         )
         options = ScanOptions(wheel_messages=UNLIMITED, wheel_bytes=UNLIMITED)
         self.scanner = Scanner(

@@ -347,12 +347,7 @@ class Delivery:
     __slots__ = ("attempt", "destination", "due_ms", "given_id", "id", "record", "size")
 
     def __init__(
-        self,
-        id: str,
-        record: Record,
-        destination: Destination,
-        due_ms: int,
-        attempt: int,
+        self, id: str, record: Record, destination: Destination, due_ms: int, attempt: int
     ) -> None:
         self.id = id
         self.record = record

@@ -135,10 +135,7 @@ class AsyncClient(ClientVerbs, Awaiting):
     schedule.__doc__ = Client.schedule.__doc__
 
     async def schedule_accepted(
-        self,
-        messages: Sequence[tuple[bytes, Accepted]],
-        *,
-        on_conflict: str = OnConflict.FAIL,
+        self, messages: Sequence[tuple[bytes, Accepted]], *, on_conflict: str = OnConflict.FAIL
     ) -> list[Receipt]:
         """For drop-in producers: as `Client.schedule_accepted`, with all others of this tick."""
         policy = policy_of(on_conflict)

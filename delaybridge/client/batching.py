@@ -194,12 +194,7 @@ class Batching:
         return [(patience_of[each[1]], each) for each in again]
 
     async def _schedule(
-        self,
-        policy: OnConflict,
-        waiting: list[_Waiting],
-        *,
-        again: bool = False,
-        last: int = 0,
+        self, policy: OnConflict, waiting: list[_Waiting], *, again: bool = False, last: int = 0
     ) -> list[_Waiting]:
         """Make these calls, and answer their callers; returns those whose id is in flight.
 

@@ -169,10 +169,7 @@ class Client(ClientVerbs, Blocking):
         return receipt_unless_conflict(self._store.complete(steps))
 
     def schedule_accepted(
-        self,
-        messages: Sequence[tuple[bytes, Accepted]],
-        *,
-        on_conflict: str = OnConflict.FAIL,
+        self, messages: Sequence[tuple[bytes, Accepted]], *, on_conflict: str = OnConflict.FAIL
     ) -> list[Receipt]:
         """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
 

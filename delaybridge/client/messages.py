@@ -228,11 +228,7 @@ class DeadVerbs(Requests):
     """Verbs of messages that were given up."""
 
     @verb(
-        Scope.WRITE,
-        "Bring a dead message back",
-        unknown=_NOT_DEAD,
-        states=_DEAD,
-        is_batched=True,
+        Scope.WRITE, "Bring a dead message back", unknown=_NOT_DEAD, states=_DEAD, is_batched=True
     )
     def kick(self, id: str, *, key: Key = None) -> Steps[Answer]:
         """Move a message out of the dead set: it is due now, and its attempts start again.

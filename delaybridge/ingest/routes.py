@@ -66,10 +66,7 @@ def topics_pattern(source: str) -> str:
 
 
 def parse_routes(
-    texts: Iterable[str],
-    kinds: Mapping[str, str],
-    kind: str,
-    brokers: Mapping[str, str] = {},
+    texts: Iterable[str], kinds: Mapping[str, str], kind: str, brokers: Mapping[str, str] = {}
 ) -> list[Route]:
     """Parse the routes of all delay exchanges, or of all delay topics; ConfigError.
 

@@ -10,13 +10,7 @@ from itertools import islice
 from typing import Any
 
 from delaybridge import failpoints
-from delaybridge.errors import (
-    NotDurable,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    StoreWiped,
-)
+from delaybridge.errors import NotDurable, StoreError, StoreFull, StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.owner import Owner

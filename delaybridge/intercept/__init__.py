@@ -13,12 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from delaybridge import times
-from delaybridge.accept.instructions import (
-    PLUGIN_DELAY,
-    Instructions,
-    instructions,
-    is_instruction,
-)
+from delaybridge.accept.instructions import PLUGIN_DELAY, Instructions, instructions, is_instruction
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.message import Destination, MessagePlan

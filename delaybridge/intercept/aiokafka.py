@@ -113,13 +113,7 @@ class AIOKafkaProducer(_Plain):  # type: ignore[misc]
             await self._lazy_client.close()
 
     async def _delay(
-        self,
-        timing: Timing,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        headers: Any,
+        self, timing: Timing, topic: str, value: Any, key: Any, partition: int | None, headers: Any
     ) -> asyncio.Future[Receipt]:
         if self._closed:
             raise aiokafka.errors.ProducerClosed

@@ -13,12 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from delaybridge.backoff import Backoff
 from delaybridge.client.client import Client
-from delaybridge.errors import (
-    ConfigError,
-    NotDurable,
-    StoreError,
-    StoreWiped,
-)
+from delaybridge.errors import ConfigError, NotDurable, StoreError, StoreWiped
 from delaybridge.message import Answer, OnConflict, destination_text
 from delaybridge.outbox.causes import cause_of, is_of_server, unconfirmed
 from delaybridge.outbox.database import OutboxBatch, OutboxCall, OutboxTable

@@ -162,12 +162,7 @@ def kind_of(url: str) -> str:
 
 
 def connect(
-    name: str,
-    url: str,
-    *,
-    report: Report,
-    on_change: Callable[[], None],
-    options: PublishOptions,
+    name: str, url: str, *, report: Report, on_change: Callable[[], None], options: PublishOptions
 ) -> Publisher:
     """A publisher for the broker at `url`, not connected yet. Imports its module on demand.
 

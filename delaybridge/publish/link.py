@@ -1,4 +1,8 @@
-"""The outcomes that a publisher owes: one for each delivery, whatever its code raises."""
+"""A publisher's link to its broker: connect, stay connected, back off, say `unavailable`.
+
+Its invariant: each delivery ends in exactly one outcome. Whatever a publisher's code raises, in a
+call, a task or a callback, ends its session as a lost connection would, and the next one begins.
+"""
 
 from __future__ import annotations
 

@@ -10,12 +10,7 @@ from zlib import crc32
 import msgspec
 
 from delaybridge.accept.accept import Accepted, accept
-from delaybridge.errors import (
-    DelayBridgeError,
-    MessageError,
-    StoreError,
-    StoreUnavailable,
-)
+from delaybridge.errors import DelayBridgeError, MessageError, StoreError, StoreUnavailable
 from delaybridge.message import KNOWN, Answer, destination_text
 from delaybridge.recurring import stored
 from delaybridge.recurring.definition import Definition, due_text, read_definition

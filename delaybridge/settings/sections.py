@@ -57,8 +57,7 @@ Tenants = Annotated[
     each_once,
 ]
 SourceTenants = Annotated[
-    tuple[str, ...],
-    texts("[^=]+=[^=]+", 'a list of SOURCE=TENANT, as ["orders.delay=acme"]'),
+    tuple[str, ...], texts("[^=]+=[^=]+", 'a list of SOURCE=TENANT, as ["orders.delay=acme"]')
 ]
 TenantLimits = Annotated[
     tuple[str, ...],
@@ -77,10 +76,7 @@ class Section(BaseModel):
     """One table of the file."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        arbitrary_types_allowed=True,
-        hide_input_in_errors=True,
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
     )
 
 

@@ -149,10 +149,7 @@ class Background:
 
 
 def run(
-    service: Service,
-    *,
-    ignore: Iterable[signal.Signals] = (),
-    on_report: OnReport | None = None,
+    service: Service, *, ignore: Iterable[signal.Signals] = (), on_report: OnReport | None = None
 ) -> None:
     """Run until SIGTERM or Ctrl-C. SIGHUP reloads the settings, SIGUSR1 prints all tasks.
 

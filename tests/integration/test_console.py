@@ -351,10 +351,7 @@ async def test_a_stream_ends_with_its_token(
 ) -> None:
     monkeypatch.setattr(event_fanout, "ALIVE_S", 0.5)
     headers = await log_in(guarded, "read")
-    async with (
-        asyncio.timeout(DEADLINE_S),
-        guarded.stream("GET", path, headers=headers) as answer,
-    ):
+    async with asyncio.timeout(DEADLINE_S), guarded.stream("GET", path, headers=headers) as answer:
         lines = answer.aiter_lines()
         await anext(lines)
         rest = [line for line in token_file.read_text().splitlines() if " read" not in line]

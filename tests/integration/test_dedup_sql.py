@@ -20,13 +20,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from delaybridge import MessageError
 from delaybridge.dedup import SqlDedup, sql_once, sql_once_async
-from delaybridge.dedup.sql_connection import (
-    dialect_of,
-    execute,
-    execute_async,
-    fetch,
-    fetch_async,
-)
+from delaybridge.dedup.sql_connection import dialect_of, execute, execute_async, fetch, fetch_async
 from tests.rigs.databases import conninfo, driver
 from tests.rigs.waiting import DEADLINE_S, until
 

@@ -101,9 +101,7 @@ async def test_spread_messages_of_one_key_keep_their_order_also_when_late(rig: R
         assert of_key == sorted(of_key)
 
 
-async def test_a_spread_message_is_cancelled_rescheduled_and_retried_as_any_other(
-    rig: Rig,
-) -> None:
+async def test_a_spread_message_is_cancelled_rescheduled_and_retried_as_any_other(rig: Rig) -> None:
     await rig.steer({"memory": Rule(spread_ms=1000)})
     await rig.claim(*(message(id, SOON_MS) for id in ("cancelled", "moved", "failed")))
     assert await rig.state("moved") == "delayed"

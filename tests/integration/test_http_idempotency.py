@@ -99,10 +99,7 @@ def ending_after(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
 @pytest.mark.parametrize("fields", [{}, {"id": "mine"}])
 @pytest.mark.parametrize("step", range(1, 8))
 async def test_a_request_that_broke_off_anywhere_acts_once(
-    http: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-    fields: dict[str, Any],
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, step: int, fields: dict[str, Any]
 ) -> None:
     await ids(http)  # opens the namespace
     with ending_after(monkeypatch, step):

@@ -232,10 +232,7 @@ async def test_bindings_of_others_that_cannot_be_kept_are_named(
 
 
 async def test_bindings_that_go_are_logged_before_and_each_result_is_told_at_once(
-    rabbit: Exchanges,
-    namespace: str,
-    convert: Convert,
-    monkeypatch: pytest.MonkeyPatch,
+    rabbit: Exchanges, namespace: str, convert: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, queue = (f"{namespace}{name}" for name in ("-1.delay", "-2.delay", "-queue"))
     for delay in (first, second):

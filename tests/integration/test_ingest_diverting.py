@@ -64,10 +64,7 @@ async def test_each_header_that_is_read_diverts_a_message_whatever_its_value(
 
 
 async def test_a_later_header_is_bound_before_the_earlier_binding_goes(
-    make_entrance: MakeEntrance,
-    rabbit: Exchanges,
-    namespace: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delay, earlier = await rabbit.target(namespace) + ".delay", ("x-earlier", "x-delay")
     with monkeypatch.context() as only_now:

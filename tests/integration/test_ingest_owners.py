@@ -135,11 +135,7 @@ def wiped(redis_url: str, namespace: str) -> None:
 
 class TestRabbitMQ:
     async def test_a_second_namespace_is_refused_and_gets_nothing(
-        self,
-        make_entrance: MakeEntrance,
-        rabbit: Exchanges,
-        namespace: str,
-        redis_url: str,
+        self, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, redis_url: str
     ) -> None:
         delay = f"{namespace}.delay"
         first = make_entrance()
@@ -172,11 +168,7 @@ class TestRabbitMQ:
         await third.until_delayed(1)
 
     async def test_a_wiped_namespace_may_take_over_its_own_exchange(
-        self,
-        make_entrance: MakeEntrance,
-        rabbit: Exchanges,
-        namespace: str,
-        redis_url: str,
+        self, make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, redis_url: str
     ) -> None:
         delay = f"{namespace}.delay"
         before = make_entrance()
@@ -291,10 +283,7 @@ class TestKafka:
 
     @pytest.mark.slow
     async def test_a_foreign_topic_stops_no_other_topic(
-        self,
-        make_entrance: MakeEntrance,
-        kafka: Kafka,
-        namespace: str,
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
         taken, _ = await kafka.pair(namespace)
         first = make_entrance(topics=[taken])
@@ -314,10 +303,7 @@ class TestKafka:
         await first.until_delayed(2)
 
     async def test_a_topic_created_later_is_read_by_one_namespace(
-        self,
-        make_entrance: MakeEntrance,
-        kafka: Kafka,
-        namespace: str,
+        self, make_entrance: MakeEntrance, kafka: Kafka, namespace: str
     ) -> None:
         both = []
         for own in (namespace, f"{namespace}-b"):

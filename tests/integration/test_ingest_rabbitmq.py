@@ -53,10 +53,7 @@ async def all_read(entrance: Entrance, count: int) -> bool:
 
 
 async def test_a_broker_that_does_not_know_the_binding_is_too_old(
-    make_entrance: MakeEntrance,
-    rabbit: Exchanges,
-    namespace: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As RabbitMQ before 3.10 answers."""
     unknown = {"x-match": "any-with-y", "x-delay": None}
@@ -205,10 +202,7 @@ async def test_delayed_messages_are_never_early_and_the_others_go_at_once_in_ord
 
 
 async def test_delay_exchanges_are_added_and_removed_by_sighup(
-    rabbit: Exchanges,
-    redis_url: str,
-    namespace: str,
-    tmp_path: Path,
+    rabbit: Exchanges, redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
     first, second = f"{namespace}-1.delay", f"{namespace}-2.delay"
     config = tmp_path / "settings.toml"

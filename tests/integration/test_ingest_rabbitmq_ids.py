@@ -59,10 +59,7 @@ async def test_the_message_id_decides_duplicates_cancels_and_conflicts(
 
 
 async def test_a_source_changes_no_message_that_goes_elsewhere(
-    make_entrance: MakeEntrance,
-    rabbit: Exchanges,
-    namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pay, other = f"{namespace}-pay", f"{namespace}-other"
     for target in (pay, other):
@@ -125,10 +122,7 @@ async def test_a_trust_rule_lets_a_source_cancel_messages_that_go_elsewhere(
 
 
 async def test_beyond_a_quota_messages_wait_at_the_broker(
-    make_entrance: MakeEntrance,
-    rabbit: Exchanges,
-    namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     delay = f"{namespace}.delay"
     entrance = make_entrance(limits={"pending_messages": 2})
@@ -229,10 +223,7 @@ async def test_after_a_failed_immediate_publish_cancel_says_whether_a_copy_may_e
 
 
 async def test_messages_without_an_id_are_counted_and_the_first_is_logged(
-    make_entrance: MakeEntrance,
-    rabbit: Exchanges,
-    namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    make_entrance: MakeEntrance, rabbit: Exchanges, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If ingest is killed between store and ack, such a message arrives twice, under two ids."""
     entrance = make_entrance()

@@ -14,14 +14,7 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from tests.rigs.broker_rabbitmq import TlsNode, breakable_node
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.ingest import MakeEntrance
-from tests.rigs.ingest_rabbitmq import (
-    Exchanges,
-    described,
-    drained,
-    handed_over,
-    messages,
-    reading,
-)
+from tests.rigs.ingest_rabbitmq import Exchanges, described, drained, handed_over, messages, reading
 from tests.servers.process import free_port
 from tests.servers.rabbitmq import rabbitmq_url_of
 from tests.servers.redis import RedisServer

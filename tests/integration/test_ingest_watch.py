@@ -143,11 +143,7 @@ async def test_a_foreign_binding_takes_messages_away_and_is_red_with_the_unbind_
 
 
 async def test_a_second_binding_to_the_intake_queue_is_removed_and_a_missing_one_is_red(
-    make_managed: MakeEntrance,
-    rabbit: Exchanges,
-    node: ManagedNode,
-    namespace: str,
-    check: Check,
+    make_managed: MakeEntrance, rabbit: Exchanges, node: ManagedNode, namespace: str, check: Check
 ) -> None:
     """As an import of definitions of the earlier form brings it back."""
     delay = await rabbit.target(namespace) + ".delay"
@@ -253,11 +249,7 @@ async def test_a_missing_target_is_red_also_without_the_management_api(
 
 
 async def test_a_changed_alternate_exchange_is_red_until_the_command_shown_has_run(
-    make_managed: MakeEntrance,
-    rabbit: Exchanges,
-    node: ManagedNode,
-    namespace: str,
-    check: Check,
+    make_managed: MakeEntrance, rabbit: Exchanges, node: ManagedNode, namespace: str, check: Check
 ) -> None:
     delay = await rabbit.target(namespace) + ".delay"
     entrance = make_managed()

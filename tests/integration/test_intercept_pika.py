@@ -237,8 +237,7 @@ def test_a_message_that_no_queue_takes_is_in_the_dead_set(
     receipt = channel.basic_publish("", "no-such-queue", b"x", mandatory=True, delay=0)
     assert receipt is not None
     until(
-        lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead",
-        "the dead set",
+        lambda: (m := site.client.get(receipt.id)) is not None and m.state == "dead", "the dead set"
     )
     channel.connection.process_data_events(0)
     assert returned == []

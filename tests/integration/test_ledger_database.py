@@ -140,8 +140,5 @@ def test_a_transaction_of_mariadb_sees_what_another_one_has_just_committed(
         other.ask(_ADDED.format("other"))
         return before, on.execute(count).scalar()
 
-    with (
-        closing(opened(made(mariadb_url))) as database,
-        closing(LedgerProbe(mariadb_url)) as other,
-    ):
+    with closing(opened(made(mariadb_url))) as database, closing(LedgerProbe(mariadb_url)) as other:
         assert database.run(Work(look)) == (0, 1)

@@ -206,9 +206,7 @@ async def test_a_worker_that_starts_then_waits_and_goes_on(
     await crew.stop("b")
 
 
-async def test_a_database_that_answered_nothing_is_asked_again(
-    database: PostgresServer,
-) -> None:
+async def test_a_database_that_answered_nothing_is_asked_again(database: PostgresServer) -> None:
     """All of its connections, also by calls that were cancelled: no thread waits for ever."""
     others, look = {*threads()}, Work(lambda on: None)
     async with FaultProxy(free_port(), database.port) as proxy:

@@ -45,8 +45,7 @@ def run(client: Client, work: Work[Any]) -> Any:
 
 
 def test_what_is_refused_may_have_any_routing_key_reason_and_id(
-    client: Client,
-    ledger: LedgerProbe,
+    client: Client, ledger: LedgerProbe
 ) -> None:
     names = (None, LONGEST)
     entries = [Quarantine.with_own_id(name, b"call", PAYLOAD, f"ingress:{ODD}") for name in names]
@@ -59,8 +58,7 @@ def test_what_is_refused_may_have_any_routing_key_reason_and_id(
 
 
 def test_the_history_takes_what_a_worker_and_a_broker_are_called(
-    client: Client,
-    ledger: LedgerProbe,
+    client: Client, ledger: LedgerProbe
 ) -> None:
     step = Step("x", "in_flight", "dead", 1, f"{ODD}{LONGEST}", 0, error=ODD)
     run(client, Work(lambda on: Records("own").note(on, [step])))
@@ -70,8 +68,7 @@ def test_the_history_takes_what_a_worker_and_a_broker_are_called(
 
 @SERVERS
 def test_what_the_database_does_not_take_is_refused_for_good_and_the_others_go_on(
-    client: Client,
-    ledger: LedgerProbe,
+    client: Client, ledger: LedgerProbe
 ) -> None:
     """An error that may pass would be tried again for ever."""
     ids = ["i" * 300, *(f"m{number}" for number in range(20))]

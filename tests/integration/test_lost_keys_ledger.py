@@ -112,10 +112,7 @@ class LostKeys:
 
 @pytest.mark.parametrize(
     "lost",
-    [
-        pytest.param(SOME, id="some"),
-        pytest.param(SUBSETS, id="every", marks=pytest.mark.slow),
-    ],
+    [pytest.param(SOME, id="some"), pytest.param(SUBSETS, id="every", marks=pytest.mark.slow)],
 )
 async def test_all_come_whatever_keys_a_bucket_lost(
     redis_url: str, namespace: str, store: Store, arrived: Arrived, tmp_path: Path,

@@ -64,9 +64,7 @@ def test_another_comparison_of_this_run_that_began_lately_is_left_to_end(
     assert site.are_agreed == begins
 
 
-def test_a_comparison_that_is_overtaken_before_its_last_call_is_in_vain(
-    site: ControlsSite,
-) -> None:
+def test_a_comparison_that_is_overtaken_before_its_last_call_is_in_vain(site: ControlsSite) -> None:
     site.client.destinations.pause(PLACE)
     site.wipe()
     steps = site.agreeing()

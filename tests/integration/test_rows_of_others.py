@@ -55,11 +55,7 @@ VERBS: dict[str, tuple[str, Callable[[Client], Callable[[Any], Any]], Answer, bo
     "kick": ("kick", lambda _: lambda on: on.kick("m", None), Answer.KICKED, True),
     "replace": ("schedule", replacing, Answer.REPLACED, False),
 }
-STATES = {
-    "reschedule": ["published"],
-    "kick": ["published"],
-    "replace": ["cancelled", "published"],
-}
+STATES = {"reschedule": ["published"], "kick": ["published"], "replace": ["cancelled", "published"]}
 
 
 class Site:

@@ -9,14 +9,7 @@ import pytest
 from delaybridge.accept.accept import Accepted
 from delaybridge.ingest.reach import reach_of
 from delaybridge.ingest.routes import Route
-from delaybridge.message import (
-    Answer,
-    ConflictPolicy,
-    OnConflict,
-    Record,
-    State,
-    encode_record,
-)
+from delaybridge.message import Answer, ConflictPolicy, OnConflict, Record, State, encode_record
 from delaybridge.recurring.stored import fence
 from delaybridge.store.protocol.verbs import SourceOffsets
 from tests.rigs.bucket import World
@@ -147,11 +140,7 @@ def test_a_cancel_read_again_undoes_no_later_schedule(world: World) -> None:
 def test_quarantined_messages_are_in_the_dead_set_and_can_be_kicked(world: World) -> None:
     assert world.run(world.quarantining("q", reason="ingress: bad_time")) == [CREATED]
     row = world.run(world.bucket.get("q"))
-    assert (row.state, row.reason, row.record[13:]) == (
-        State.DEAD,
-        "ingress: bad_time",
-        b"payload",
-    )
+    assert (row.state, row.reason, row.record[13:]) == (State.DEAD, "ingress: bad_time", b"payload")
     assert world.run(world.kicking("q")) is Answer.KICKED
     assert world.run(world.bucket.get("q")).state is State.DELAYED
 

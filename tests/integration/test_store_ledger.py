@@ -80,9 +80,7 @@ def test_a_seal_keeps_the_name_of_the_last_comparison(world: World) -> None:
     assert standing(world) == ("2", "run:1.a")
 
 
-def test_without_the_lease_nothing_is_sealed_and_with_it_the_lease_is_renewed(
-    world: World,
-) -> None:
+def test_without_the_lease_nothing_is_sealed_and_with_it_the_lease_is_renewed(world: World) -> None:
     late = world.owner()
     owner = world.successor()
     before = world.state()

@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.protocol.bounds import (
-    Bounds,
-    Faults,
-    X,
-    Y,
-    cancel,
-    kick,
-    reschedule,
-    schedule,
-    together,
-)
+from tests.protocol.bounds import Bounds, Faults, X, Y, cancel, kick, reschedule, schedule, together
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.rules import Rules
 

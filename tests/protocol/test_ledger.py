@@ -65,8 +65,7 @@ SMALL = {name for name in BOUNDS if "nobody cancels" in name} | {"wiped", "resto
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in BOUNDS],
+    "name", [pytest.param(name, marks=() if name in SMALL else pytest.mark.slow) for name in BOUNDS]
 )
 def test_nothing_is_violated(name: str) -> None:
     states, violated = explore_ledger(LedgerModel(LedgerRules(), **BOUNDS[name]))

@@ -208,13 +208,7 @@ class Bridge:
     # messages
 
     def schedule(
-        self,
-        destination: str,
-        count: int,
-        *,
-        seconds: float,
-        first_s: float = 0.0,
-        keys: int = 0,
+        self, destination: str, count: int, *, seconds: float, first_s: float = 0.0, keys: int = 0
     ) -> list[str]:
         """Schedule messages due at random within `seconds`; every answer becomes a promise.
 

@@ -28,12 +28,7 @@ def reader(
     **limits: int,
 ) -> RecordReader:
     return RecordReader(
-        route,
-        topic_id,
-        KINDS,
-        Limits(**limits),
-        AllowList(allowed),
-        keep_partition=keep_partition,
+        route, topic_id, KINDS, Limits(**limits), AllowList(allowed), keep_partition=keep_partition
     )
 
 

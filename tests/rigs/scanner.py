@@ -123,11 +123,7 @@ class Broker_(MemoryPublisher):
 
     def __init__(self, rig: Rig, name: str) -> None:
         super().__init__(
-            name,
-            "memory://",
-            report=rig.report,
-            on_change=lambda: rig.alarm.ring(),
-            options=None,
+            name, "memory://", report=rig.report, on_change=lambda: rig.alarm.ring(), options=None
         )
         self._rig = rig
         self.taken: list[Publish] = []

@@ -61,9 +61,7 @@ class ScriptedRedis:
         return self.recorded(commands, node_of).answers
 
     def recorded(
-        self,
-        commands: Sequence[RedisCommand[Any]],
-        node_of: Callable[[str], str] = lambda key: "",
+        self, commands: Sequence[RedisCommand[Any]], node_of: Callable[[str], str] = lambda key: ""
     ) -> RecordedSteps:
         """One pipeline, done."""
         found = self.recorder.record(commands, node_of)

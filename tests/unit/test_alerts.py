@@ -120,10 +120,7 @@ CASES = {
             "seen: refused"
         ],
     ),
-    "alone": (
-        {"buckets": [bucket(0), bucket(1, owner=None)]},
-        ["1 of 2 buckets have no worker"],
-    ),
+    "alone": ({"buckets": [bucket(0), bucket(1, owner=None)]}, ["1 of 2 buckets have no worker"]),
     "late": ({"overdue_ms": 9000}, ["the oldest waiting message is 9s overdue"]),
     "recurring": ({"recurring_late_ms": 65_000}, ["no recurring message was made for 1m05s"]),
     "trouble": ({"troubles": TROUBLE[:1]}, ["w parks messages to kafka:a refused"]),

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from delaybridge.errors import (
-    StoreUnavailable,
-)
+from delaybridge.errors import StoreUnavailable
 from delaybridge.message import Answer, State
 from delaybridge.operate.cli.messages import bulk
 from delaybridge.operate.terminal import output

@@ -133,8 +133,7 @@ def test_the_first_of_both_is_the_earlier_one(reply: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "count_s", "kept"),
-    [(MANY, 0.1, True), (MANY - 1, 0.1, False), (MANY, 0.01, False)],
+    ("count", "count_s", "kept"), [(MANY, 0.1, True), (MANY - 1, 0.1, False), (MANY, 0.01, False)]
 )
 def test_only_a_slow_count_of_many_is_kept_for_twenty_times_as_long_as_it_took(
     monkeypatch: pytest.MonkeyPatch, count: int, count_s: float, kept: bool

@@ -15,15 +15,7 @@ from delaybridge.errors import ConfigError, LedgerUnavailable, StoreUnavailable
 from delaybridge.ledger.reconciling import happened as happened_module
 from delaybridge.ledger.reconciling.happened import Burial, Delivered, Happened
 from delaybridge.ledger.reconciling.silence import Silence
-from delaybridge.ledger.sql.rows import (
-    DEAD,
-    DELAYED,
-    EXPIRED,
-    IN_FLIGHT,
-    PUBLISHED,
-    RowName,
-    Step,
-)
+from delaybridge.ledger.sql.rows import DEAD, DELAYED, EXPIRED, IN_FLIGHT, PUBLISHED, RowName, Step
 from delaybridge.store.protocol.bucket import Item
 from tests.rigs.bucket_session import copy_of, new_session
 from tests.rigs.waiting import until_async

@@ -197,8 +197,7 @@ def test_a_quarantined_message_is_kept_as_the_producer_sent_it() -> None:  # A29
 
 
 @pytest.mark.parametrize(
-    "destination",
-    ["rabbitmq:x.delay/key", "rabbitmq:x.delay/", "rabbitmq:/x.delay"],
+    "destination", ["rabbitmq:x.delay/key", "rabbitmq:x.delay/", "rabbitmq:/x.delay"]
 )
 def test_a_message_for_its_own_source_is_quarantined(destination: str) -> None:  # A32
     message = delivered({"x-delay": 5, "delaybridge-destination": destination})

@@ -123,8 +123,7 @@ def test_every_key_of_every_verb_is_one_of_its_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    "namespace",
-    ["", "{x}", "a b", "a:b", ".a", "-a", "é", "a" * 65, "a\n", "a*", "a/b", "\0", "٥"],
+    "namespace", ["", "{x}", "a b", "a:b", ".a", "-a", "é", "a" * 65, "a\n", "a*", "a/b", "\0", "٥"]
 )
 def test_a_namespace_that_could_not_be_part_of_a_key_is_refused(namespace: str) -> None:
     with pytest.raises(ConfigError, match="namespace"):

@@ -12,17 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.rooms import (
-    ANNEXES,
-    ENGINE,
-    FACES,
-    GROUND,
-    LEVEL,
-    PACKAGE,
-    PORTS,
-    ROOMS,
-    room_of,
-)
+from tests.rigs.rooms import ANNEXES, ENGINE, FACES, GROUND, LEVEL, PACKAGE, PORTS, ROOMS, room_of
 
 MOST_FILES = 20  # of a folder
 # An annex's types for mypy, in the port that finds it when it is called.

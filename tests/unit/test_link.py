@@ -109,9 +109,7 @@ async def test_a_stable_connection_starts_the_back_off_again(waits: list[float])
     assert waits == [2, 4, 2, 4]
 
 
-async def test_time_spent_connecting_does_not_start_the_back_off_again(
-    waits: list[float],
-) -> None:
+async def test_time_spent_connecting_does_not_start_the_back_off_again(waits: list[float]) -> None:
     await play(ScriptedPublisher((None, 0.0), (None, LASTING_S), (LASTING_S, 0.0)))
     assert waits == [2, 4, 8]
 

@@ -88,9 +88,7 @@ async def test_few_channels_are_opened_at_once_however_many_are_needed(board: Bo
 
 
 @patch.object(module, "PACE_S", 0.0)
-async def test_while_the_broker_takes_long_ever_more_are_opened_to_a_limit(
-    board: Board,
-) -> None:
+async def test_while_the_broker_takes_long_ever_more_are_opened_to_a_limit(board: Board) -> None:
     board.planned(range(2000))
     await board.begins(module.AT_MOST)
     await settled()
@@ -98,9 +96,7 @@ async def test_while_the_broker_takes_long_ever_more_are_opened_to_a_limit(
 
 
 @patch.object(module, "PACE_S", HOUR_S)
-async def test_what_works_or_is_new_goes_before_what_was_refused(
-    board: Board,
-) -> None:
+async def test_what_works_or_is_new_goes_before_what_was_refused(board: Board) -> None:
     refused = board.planned((f"refused-{n}" for n in range(100)), was_refused=True)
     await settled()
     healthy = board.planned(f"healthy-{n}" for n in range(12))
@@ -126,9 +122,7 @@ async def test_an_exchange_that_is_dropped_gives_its_place_to_others(board: Boar
 
 
 @patch.object(module, "PACE_S", HOUR_S)
-async def test_an_opening_that_raises_gives_its_place_to_others(
-    board: Board,
-) -> None:
+async def test_an_opening_that_raises_gives_its_place_to_others(board: Board) -> None:
     failing = [Exchange(str(n), board) for n in range(AT_ONCE)]
     for exchange in failing:
         exchange.answered = None  # type: ignore[assignment]

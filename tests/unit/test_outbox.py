@@ -137,9 +137,7 @@ def test_a_wrong_message_raises_at_once_and_writes_nothing(
     assert rows(connection) == []
 
 
-def test_an_outbox_has_its_own_namespace_brokers_and_limits(
-    connection: sqlite3.Connection,
-) -> None:
+def test_an_outbox_has_its_own_namespace_brokers_and_limits(connection: sqlite3.Connection) -> None:
     own = outbox.Outbox(
         namespace="billing", brokers={"eu": "amqp://eu"}, limits=Limits(body_bytes=3)
     )

@@ -40,7 +40,7 @@ def test_the_clients_own_error_in_a_callback_can_be_caught() -> None:
 
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "group.id": "g"}
     consumer = Consumer(
-        {**nowhere, "enable.auto.offset.store": False, "error_cb": catchable(fails)},
+        {**nowhere, "enable.auto.offset.store": False, "error_cb": catchable(fails)}
     )
     with pytest.raises(KafkaException, match="_UNKNOWN_PARTITION"):
         until(lambda: consumer.consume(1, 0.2))

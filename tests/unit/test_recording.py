@@ -168,9 +168,7 @@ def test_a_move_that_a_comparison_undoes_is_made_again(site: ScriptedRedis) -> N
     assert site.ask("SELECT due_ms FROM message") == [(HOT - 500,)]
 
 
-def test_marks_that_cannot_be_read_may_be_those_of_another_comparison(
-    site: ScriptedRedis,
-) -> None:
+def test_marks_that_cannot_be_read_may_be_those_of_another_comparison(site: ScriptedRedis) -> None:
     site.replies["HMGET"] = [Standing(), StoreUnavailable("redis: away"), Standing()]
     site.replies["cancel"] = [[CANCELLED, b"\0\0\0\1"]]
     assert site.run(BUCKET.cancel(b"call", "x")) == [Answer.CANCELLED]
@@ -185,9 +183,7 @@ def test_a_call_that_is_overtaken_each_time_is_in_doubt(site: ScriptedRedis) -> 
     assert len(site.sent("cancel")) == 3
 
 
-def test_a_call_that_is_answered_otherwise_the_second_time_is_in_doubt(
-    site: ScriptedRedis,
-) -> None:
+def test_a_call_that_is_answered_otherwise_the_second_time_is_in_doubt(site: ScriptedRedis) -> None:
     site.replies["HMGET"] = [Standing(), BEGUN]
     site.replies["reschedule"] = [RESCHEDULED, UNKNOWN]
     (answer,) = site.run(BUCKET.reschedule(b"call", "x", "+5"))

@@ -171,8 +171,7 @@ def test_a_cron_expression_that_never_runs_is_refused(cron: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "zone",
-    ["", "Mars/X", "../etc/passwd", "/etc/passwd", "\0", "Europe", 5, "/".join("a" * 400)],
+    "zone", ["", "Mars/X", "../etc/passwd", "/etc/passwd", "\0", "Europe", 5, "/".join("a" * 400)]
 )
 def test_a_zone_that_does_not_exist_is_refused(zone: Any) -> None:
     with pytest.raises(MessageError, match="tz"):

@@ -196,9 +196,7 @@ def test_a_route_that_ingest_would_refuse_is_refused_when_settings_are_loaded(
     for brokers in ({}, {"rabbitmq": "amqp://h", "log": "kafka://h"}):
         with pytest.raises(ConfigError) as refused:
             Settings.load(
-                None,
-                {"brokers": brokers},
-                environ={f"DELAYBRIDGE_INGEST__{field.upper()}": value},
+                None, {"brokers": brokers}, environ={f"DELAYBRIDGE_INGEST__{field.upper()}": value}
             )
         assert f"DELAYBRIDGE_INGEST__{field.upper()}: ingest.{field}: " in str(refused.value)
 

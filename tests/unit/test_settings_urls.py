@@ -230,7 +230,7 @@ def test_risky_settings_give_warnings() -> None:
     )
     found = settings.cautions()
     assert [line.partition(":")[0] for line in found] == [
-        *("redis.url", "brokers.a", "brokers.b", "publish.heartbeat_s", "settings.toml"),
+        *("redis.url", "brokers.a", "brokers.b", "publish.heartbeat_s", "settings.toml")
     ]
     Path("settings.toml").chmod(0o600)
     assert len(settings.cautions()) == len(found) - 1

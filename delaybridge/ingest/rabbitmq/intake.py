@@ -34,13 +34,7 @@ from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMe
 from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
-from delaybridge.ingest.storing import (
-    AGAIN_S,
-    TURN_MESSAGES,
-    EntryStore,
-    Found,
-    are_scheduled,
-)
+from delaybridge.ingest.storing import AGAIN_S, TURN_MESSAGES, EntryStore, Found, are_scheduled
 from delaybridge.message import MAX_PRIORITY, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.protocol.verbs import new_stamp

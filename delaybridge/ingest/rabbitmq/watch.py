@@ -18,12 +18,7 @@ from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.intake import Intake
-from delaybridge.ingest.rabbitmq.management import (
-    Bound,
-    Management,
-    ManagementError,
-    Policies,
-)
+from delaybridge.ingest.rabbitmq.management import Bound, Management, ManagementError, Policies
 from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import (
     DELIVERY_LIMIT,

@@ -205,11 +205,7 @@ def compare(bucket: Bucket, records: Records, how: Comparing) -> LedgerSteps[Com
 
 
 def _compare_page(
-    bucket: Bucket,
-    records: Records,
-    state: State,
-    calls: Sequence[StoredCall],
-    how: Comparing,
+    bucket: Bucket, records: Records, state: State, calls: Sequence[StoredCall], how: Comparing
 ) -> LedgerSteps[Compared | None]:
     names = [(bucket.number, each.id, int.from_bytes(each.stamp, "big")) for each in calls]
     known: dict[Any, tuple[str, int]] = yield Work(lambda on: records.states(on, names))

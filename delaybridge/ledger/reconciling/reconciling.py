@@ -20,12 +20,7 @@ from typing import Any
 from delaybridge import failpoints
 from delaybridge.errors import ConfigError, StoreError, StoreUnavailable
 from delaybridge.ledger.comparing import healing
-from delaybridge.ledger.comparing.agreement import (
-    Comparing,
-    WantedRows,
-    compare,
-    restore_missing,
-)
+from delaybridge.ledger.comparing.agreement import Comparing, WantedRows, compare, restore_missing
 from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling.counting import keep_counted
 from delaybridge.ledger.reconciling.drift import Drift, Drifts, say_found

@@ -74,11 +74,7 @@ class Effects:
         self.moved[place] = row, due_ms
 
     def take_stored(
-        self,
-        place: int,
-        rows: Sequence[LedgerRow],
-        words: Sequence[Answer],
-        added: set[RowName],
+        self, place: int, rows: Sequence[LedgerRow], words: Sequence[Answer], added: set[RowName]
     ) -> None:
         """The answers of a command that stores messages; those without one were not looked at.
 

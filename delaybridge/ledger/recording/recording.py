@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from delaybridge import failpoints
-from delaybridge.errors import (
-    LedgerRefused,
-    LedgerUnavailable,
-    StoreDenied,
-    StoreError,
-    StoreFull,
-)
+from delaybridge.errors import LedgerRefused, LedgerUnavailable, StoreDenied, StoreError, StoreFull
 from delaybridge.ledger.comparing.healing import Standing, standing_at
 from delaybridge.ledger.recording import tiers
 from delaybridge.ledger.recording.acted import ActedOn, due_now, naming, read_acted, read_replaced

@@ -22,16 +22,7 @@ from sqlalchemy import (
 )
 
 from delaybridge.ledger.sql.records import ROW, Records, at_tier, numbered, parts
-from delaybridge.ledger.sql.rows import (
-    COLD,
-    DELAYED,
-    FINISHED,
-    HOT,
-    OVER,
-    LedgerRow,
-    Name,
-    RowName,
-)
+from delaybridge.ledger.sql.rows import COLD, DELAYED, FINISHED, HOT, OVER, LedgerRow, Name, RowName
 from delaybridge.ledger.sql.tables import message
 
 _AT_ONCE = 200  # spans in one statement

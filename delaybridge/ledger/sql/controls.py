@@ -11,17 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    and_,
-    delete,
-    false,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, and_, delete, false, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from delaybridge.ledger.sql.engines import attempted

@@ -1,7 +1,11 @@
-"""Calls that block, on threads of their own.
+"""A librdkafka producer on the event loop, its callbacks in batches.
 
-asyncio's own threads are few, and every look-up of a host name needs one of them: a cluster that is
-silent would hold up the connections to all other brokers. And it waits for them when it ends.
+A thread polls the producer, so delivery reports come without delay, and polling costs nothing while
+there are none. The results of one poll reach the loop in one call.
+
+Calls that block run on threads of their own (`on_thread`): asyncio's are few, and every look-up of
+a host name needs one of them. A cluster that is silent would hold up the connections to all other
+brokers; and asyncio waits for its threads when it ends.
 """
 
 from __future__ import annotations

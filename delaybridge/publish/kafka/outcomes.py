@@ -4,6 +4,13 @@ librdkafka does not say whether a failed message was written. An error proves th
 if no connection was lost since the message was handed over: otherwise librdkafka may have sent it
 before, unreported. Everything else is unknown, purged messages too: librdkafka keeps those that it
 will send a second time in the same queue as new ones.
+
+Kafka takes or refuses a batch as a whole: one record without a key in a compacted topic, one that
+an interceptor or a schema does not like, or a batch above the topic's `max.message.bytes`. The
+other records are innocent: they are certainly not written, and go again at once, without a failed
+attempt (`Care`). Most brokers name the guilty. Where none is named, halves of the batch go, one
+after the other, and a refused half is halved again, until so few are left that each goes in its own
+request.
 """
 
 from __future__ import annotations

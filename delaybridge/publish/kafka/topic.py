@@ -1,7 +1,8 @@
-"""Turns: topics are looked up a few at a time, those that exist before all others.
+"""What the publisher knows about one topic, and when its records gain from a patient producer.
 
-A look-up costs cluster and worker about a millisecond, and a broker answers one after the other.
-Thousands at once, each for a topic that does not exist, would hold up those of every other topic.
+Topics are looked up in `Turns`, a few at a time, those that exist before all others. A look-up
+costs cluster and worker about a millisecond, and a broker answers one after the other: thousands at
+once, each for a topic that does not exist, would hold up those of every other topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Openings: channels are opened a few at a time, those of exchanges that work before all others.
+"""One exchange's channel: opened when it is first needed, and again after the broker closed it.
 
-An opening costs broker and worker about a millisecond. Thousands at once, each for an exchange that
+`Openings` opens channels a few at a time, those of exchanges that work before all others. An
+opening costs broker and worker about a millisecond: thousands at once, each for an exchange that
 does not exist, would hold up the confirms of every other exchange of the connection for seconds.
 """
 
@@ -137,12 +138,7 @@ class ExchangeChannel:
     """
 
     def __init__(
-        self,
-        name: str,
-        reports: Reports,
-        login: bytes,
-        arm: Callable[[], None],
-        openings: Openings,
+        self, name: str, reports: Reports, login: bytes, arm: Callable[[], None], openings: Openings
     ) -> None:
         self.name = name
         self.proved_s = 0.0

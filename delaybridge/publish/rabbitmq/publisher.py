@@ -1,4 +1,8 @@
-"""pika's connection parameters from a broker's URL."""
+"""Publishes to RabbitMQ: one connection, kept up, with a channel for each exchange.
+
+Every publish is `mandatory` and confirmed. `exchange.py` is one exchange's channel; `channel.py`
+decides which outcome each delivery gets.
+"""
 
 from __future__ import annotations
 

@@ -86,10 +86,7 @@ _TLS: dict[str, dict[str, Any]] = {
     "amqps": {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None},  # None: the URL's
 }
 # Without these a confirm would mean less, or a message would silently be sent twice.
-_FIXED = {
-    "amqp": {"confirm_publish": True},
-    "redis": {"retry_on_timeout": False},
-}
+_FIXED = {"amqp": {"confirm_publish": True}, "redis": {"retry_on_timeout": False}}
 
 
 def _defaults(driver: str, options: PublishOptions) -> dict[str, Any]:

@@ -20,13 +20,7 @@ from delaybridge.ledger.comparing.agreement import WantedRows
 from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.ledger import first_ms, records_of, restored
 from delaybridge.serve.api.messages.shapes import may_live
-from delaybridge.serve.dialects.dialect import (
-    Dialect,
-    content_of,
-    destination_of,
-    drop,
-    put,
-)
+from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop, number_of
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem

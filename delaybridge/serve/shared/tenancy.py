@@ -21,15 +21,7 @@ from delaybridge.client.surface import TABLE
 from delaybridge.client.topics import Items, named
 from delaybridge.errors import MessageConflict
 from delaybridge.ledger.recording.life_of_id import RecordedLife
-from delaybridge.message import (
-    PULL,
-    Answer,
-    Message,
-    OnConflict,
-    State,
-    id_as_given,
-    id_in_store,
-)
+from delaybridge.message import PULL, Answer, Message, OnConflict, State, id_as_given, id_in_store
 from delaybridge.operate.views import questions
 from delaybridge.operate.views.listing import Cursor, Page
 from delaybridge.recurring.client import AsyncRecurringMessages

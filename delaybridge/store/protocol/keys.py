@@ -1,4 +1,9 @@
-"""Slots of a Redis Cluster: which a key is in, and which server has it."""
+"""Names of every Redis key, the keys that each script uses, and the bucket of a message.
+
+All keys of bucket b carry the hash tag `{namespace:b}`, so the keys of one script are in one slot
+of a Redis Cluster. In a namespace that was created on a Cluster the tag is `{namespace:b.n}`, with
+n such that the buckets are spread evenly over the slots. docs/keys.md says what each key holds.
+"""
 
 from __future__ import annotations
 

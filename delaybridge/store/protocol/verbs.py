@@ -1,4 +1,7 @@
-"""Slots of a Redis Cluster: which a key is in, and which server has it."""
+"""The verbs of clients for one bucket, without I/O: each builds the `RedisCommand` of a store.
+
+The scripts are in lua/, under the verbs' names. Each may be sent again, also after other calls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wire on an event loop."""
+"""A wire to one Redis server on an event loop, and its connections."""
 
 from __future__ import annotations
 

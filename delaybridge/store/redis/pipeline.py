@@ -1,4 +1,4 @@
-"""Commands on their way to their answers: sent again if need be; errors translated."""
+"""Commands on their way to their answers: to which server they go; sent again if need be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in to Redis with a password from a file, which is read at each connect."""
+"""redis-py's clients for a server's URL; a password in a file is read at each connect."""
 
 from __future__ import annotations
 

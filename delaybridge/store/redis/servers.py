@@ -1,4 +1,9 @@
-"""Slots of a Redis Cluster: which a key is in, and which server has it."""
+"""Servers of Redis that may change: a master that Sentinels name, and those of a Cluster.
+
+There are three kinds: one server (`pipeline.Single`), a master that Sentinels name (`Replicated`),
+and the masters of a Cluster (`Clustered`). Workers and asyncio clients use them with an
+`AsyncWire`, others with a `Wire`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
-"""A connection to Redis: redis-py opens it (TLS, login, database), this module sends and reads.
+"""A wire to one Redis server: calls over connections that are kept for the next call.
 
-A call of redis-py's asyncio pipeline costs 250 us of CPU, whatever it carries, and a worker makes
-three in a millisecond; packed and read with hiredis it costs 45. Its synchronous pool costs 80 us a
-call, as much as a SET. The private attributes of redis-py are read here and in `wire.py`: a pool's
-recipe for connections, an open connection's streams or socket, its parser's names for errors.
+redis-py opens a connection (TLS, login, database), this module sends and reads. A call of its
+asyncio pipeline costs 250 us of CPU, whatever it carries, and a worker makes three in a
+millisecond; packed and read with hiredis it costs 45. Its synchronous pool costs 80 us a call, as
+much as a SET. The private attributes of redis-py are read here, in `async_wire.py` and `errors.py`:
+a pool's recipe for connections, a connection's streams or socket, its parser's names for errors.
+
+A wire opens at most as many connections as its pool allows (`max_connections` in the URL, 100 by
+default); further calls wait for a free one. When a server says that it is the wrong one, all
+connections to it are closed: the next call looks its address up again.
 """
 
 from __future__ import annotations

@@ -12,11 +12,7 @@ from delaybridge.operate.views.burials import Burials, DeadGroup
 from delaybridge.serve.api.messages.changing import OfKey, add_changes, unknown
 from delaybridge.serve.api.messages.messages import listed
 from delaybridge.serve.api.messages.paging import PageQuery
-from delaybridge.serve.api.messages.shapes import (
-    MessagePage,
-    StoredMessage,
-    shape_of,
-)
+from delaybridge.serve.api.messages.shapes import MessagePage, StoredMessage, shape_of
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
