@@ -200,8 +200,8 @@ METRICS = {
         "state",
     ),
     "oldest_overdue_seconds": _gauge(
-        "How late the oldest message is, in the buckets held here or by no worker; 0 if none is late."
-        " Held messages are not late.",
+        "How late the oldest message is, in the buckets held here or by no worker; 0 if none is"
+        " late. Held messages are not late.",
         alert="above 5 for 1 m: page",
     ),
     "held_messages": _gauge(
