@@ -149,7 +149,7 @@ def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:
     buckets = yield from calls.open()
     answers: list[Found] = [None] * len(entries)
     todo: Sequence[int] = range(len(entries))
-    if (yield from calls.quota.look(buckets)):
+    if (yield from calls.quota.read_counts(buckets)):
         todo = _check_quota(calls, entries, answers, buckets)
     todo = yield from _send(calls, entries, todo, answers)
     if todo:

@@ -57,7 +57,7 @@ def check_zone(name: object) -> str:
 
 
 def explained(expression: str) -> str:
-    """The expression in words."""
+    """When a cron expression runs, in words."""
     return _simulated(expression, _EPOCH).explain()
 
 

@@ -222,7 +222,7 @@ def _check_own_name(one: Definition) -> None:
 
 
 def check_every(every_ms: int | None) -> None:
-    """MessageError `bad_every` if it is no interval that a definition may have; None is none."""
+    """MessageError `bad_every` if a definition may not have this interval; None is accepted."""
     least, most = EVERY_MS
     if every_ms is not None and (not least <= every_ms <= most or every_ms % 1000):
         detail = f"got {quoted(every_ms)} ms; give whole seconds, 1 s to 10 years"

@@ -120,7 +120,7 @@ class Definitions(RunMaking):
                 raise MessageError("bad_definition", "name", f"{entry.error}; add it again")
             if entry.definition.paused is paused:
                 return Answer.DUPLICATE
-            return {**entry.own, "paused": paused}
+            return {**entry.own_fields, "paused": paused}
 
         entry, answers = yield from self._change(name, change)
         if entry is Answer.UNKNOWN and self.calls.durability.mode is Keeping.LEDGER:
@@ -136,7 +136,7 @@ class Definitions(RunMaking):
         """
 
         def change(entry: DefinitionEntry, now_ms: int) -> dict[str, Any] | Answer:
-            return {**entry.own, "removed": True} if entry.raw else Answer.DUPLICATE
+            return {**entry.own_fields, "removed": True} if entry.raw else Answer.DUPLICATE
 
         if not is_name(name) and (odd := (yield from self._stored_as(name))):
             yield [plain("ZREM", keys.recurring_due(self.calls.namespace), *odd)]
@@ -165,10 +165,10 @@ class Definitions(RunMaking):
         entry, look_ms, now_ms = yield from stored.read_one(self.calls.namespace, name)
         if not entry.raw:
             return None
-        return shown(entry, look_ms, now_ms)
+        return recurring_of(entry, look_ms, now_ms)
 
     def list_all(self) -> Steps[list[Recurring]]:
-        """Every definition, by name."""
+        """Every definition in order of its name."""
         found = yield from self._all_stored()
         names = sorted(found)
         if not names:
@@ -179,7 +179,7 @@ class Definitions(RunMaking):
             self.calls.clock(),
         ]
         return [
-            shown(
+            recurring_of(
                 stored.read_entry(name, found[name], state or b""),
                 stored.look_ms_of(look),
                 now_us // 1000,
@@ -335,7 +335,7 @@ class Definitions(RunMaking):
             raise StoreFull(f"redis: full; {what} when there is room: raise maxmemory") from exc
 
 
-def shown(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> Recurring:
+def recurring_of(entry: DefinitionEntry, look_ms: int | None, now_ms: int) -> Recurring:
     """An entry for callers. look_ms: when a worker looks at it."""
     progress, definition = entry.progress, entry.definition
     state, error = _state_of(entry, look_ms, now_ms)

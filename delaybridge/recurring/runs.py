@@ -75,7 +75,7 @@ class RunMaking:
         if not entries:
             return []
         yield from self.calls.open()
-        yield from self.calls.quota.look(self.calls.buckets)  # asked in `_turn`
+        yield from self.calls.quota.read_counts(self.calls.buckets)  # asked in `_turn`
         changing = [entry for entry in entries if "was" in entry.fields]
         turns = [self._turn(e, now_ms) for e in entries if "was" not in e.fields]
         made = yield from self._make(turns, now_ms)
@@ -95,7 +95,7 @@ class RunMaking:
         Answers with what became of the old plan's runs that were ahead. Safe to repeat, and for
         several callers at once: only one of them begins the plan.
         """
-        fields = entry.own
+        fields = entry.own_fields
         old = stored.read_entry(entry.name, stored.encoded(entry.fields["was"] or {}))
         progress = entry.progress
         answers, after_ms, spans = yield from self._end_plan(entry, old)
@@ -117,7 +117,7 @@ class RunMaking:
     ) -> Steps[bool]:
         """Write the fields with a new plan; False: another call was faster.
 
-        The bucket knows the plan before any worker can: nobody makes it known a second time.
+        The bucket knows the plan before any worker can: no caller makes it known a second time.
         """
         definition = read_definition(entry.name, fields)
         birth, bucket = stored.new_birth(), self.bucket_for(definition)
@@ -165,7 +165,7 @@ class RunMaking:
 
     def refuse_over_quota(self, messages: Sequence[Accepted]) -> Steps[None]:
         """Raise StoreFull if a quota has no room for the first of one definition's messages."""
-        if messages and (yield from self.calls.quota.look(self.calls.buckets)):
+        if messages and (yield from self.calls.quota.read_counts(self.calls.buckets)):
             if (full := self.calls.quota.refusal(messages[0].payload)) is not None:
                 raise full
 
@@ -241,8 +241,8 @@ class RunMaking:
         return stored.define(self.calls.namespace, entry, entry.raw, raw, planned.look_ms)
 
     def _begin_again(self, entry: DefinitionEntry, now_ms: int) -> Steps[None]:
-        """A plan that its bucket does not know: Redis lost a write, if nobody has changed it."""
-        changing = yield from self.begin_change(entry, entry.own, now_ms)
+        """A plan that its bucket does not know: Redis lost a write, unless it was changed."""
+        changing = yield from self.begin_change(entry, entry.own_fields, now_ms)
         if changing is not None:
             yield from self.finish(changing)
 
@@ -252,7 +252,7 @@ class RunMaking:
         """Write the new fields next to the old ones, for `finish`; None: another call was faster.
 
         From then on no worker plans it; if the caller dies, one of them finishes the change. If a
-        change is under way that nobody can finish, this one takes its place.
+        change is under way that no worker can finish, this one takes its place.
         """
         was = entry.fields.get("was", entry.fields)
         raw = stored.encoded({**fields, "was": was, "since_ms": now_ms})
@@ -274,7 +274,7 @@ class RunMaking:
         births = old.birth, stored.birth_of({"plan": old.fields.get("backfill")})
         sources = [stored.source_of(old.name, birth) for birth in births if birth]
         definition, time = old.definition, self.calls.clock()
-        if not sources or definition is None:  # nobody knows its bucket
+        if not sources or definition is None:  # its bucket is not known
             forget: list[RedisCommand[Any]] = [
                 plain("HDEL", each.key("sources"), *sources) for each in self.calls.buckets
             ]

@@ -104,7 +104,7 @@ class DefinitionEntry(NamedTuple):
         return self.progress.birth != self.birth
 
     @property
-    def own(self) -> dict[str, Any]:
+    def own_fields(self) -> dict[str, Any]:
         """The definition's fields, without ours."""
         return {name: value for name, value in self.fields.items() if name not in OWN_FIELDS}
 

@@ -135,7 +135,7 @@ class Past:
         if found:  # kept in Redis by the next beat
             self._untold |= found
             missing = sum(each.missing for each in found.values())
-            reason = history_alarm.told([*found.values()])
+            reason = history_alarm.setbacks_text([*found.values()])
             self._emit(StoreWentBack(buckets=sorted(found), missing=missing, reason=reason))
 
     def _setbacks(self) -> Iterator[tuple[int, Setback]]:
@@ -191,7 +191,7 @@ class Past:
         hint = "workers wait for: delaybridge alarm clear"
         if store.recorder is not None:
             hint = "it is made again by the ledger"
-        say(logging.ERROR, "store_wiped", reason=history_alarm.told(found), hint=hint)
+        say(logging.ERROR, "store_wiped", reason=history_alarm.setbacks_text(found), hint=hint)
         leaves = registry.announce(self._namespace, *self._who, 0)
         notes = [history_alarm.note(self._namespace, each) for each in found]
         await store.run_each([*notes, leaves])
@@ -208,6 +208,6 @@ async def refuse_wiped(store: AsyncStore, namespace: str) -> None:
     found = history_alarm.kept(reply)
     if any(each.bucket is None for each in found):
         raise StoreWiped(
-            f"{history_alarm.told(found)}: restore a backup of Redis, or go on with what it has "
-            "now: delaybridge alarm clear"
+            f"{history_alarm.setbacks_text(found)}: restore a backup of Redis, or go on with what "
+            "it has now: delaybridge alarm clear"
         )

@@ -36,7 +36,7 @@ async def _open(store: AsyncStore, calls: Calls, parts: Iterable[Part]) -> None:
     for part in parts:
         await store.complete(part.check(calls))
     await store.complete(refuse_eviction_anywhere(calls.placement))
-    for each in await store.complete(gate.look(calls.durability, calls.placement)):
+    for each in await store.complete(gate.find_shortfalls(calls.durability, calls.placement)):
         say(logging.WARNING, "not_durable", reason=str(each), hint=each.remedy)
 
 

@@ -162,9 +162,9 @@ async def test_what_leaves_while_the_ledger_is_told_is_remembered(side: Side) ->
     side.asked = fails
     with pytest.raises(LedgerUnavailable):
         await side.reconciling._tell(side.session)
-    assert [each.name[1] for each in side.happened.of(NUMBER)] == ["first"]
+    assert [each.name[1] for each in side.happened.of_bucket(NUMBER)] == ["first"]
     await side.reconciling._tell(side.session)
-    assert [each.name[1] for each in side.happened.of(NUMBER)] == ["second"]
+    assert [each.name[1] for each in side.happened.of_bucket(NUMBER)] == ["second"]
     assert side.reconciling._may_have_left(side.session), "so it is looked for again"
 
 

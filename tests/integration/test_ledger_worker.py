@@ -164,7 +164,7 @@ async def test_the_alarm_of_what_the_ledger_did_not_have_stays(
             alarms._rebuilt(namespace, {None: 0}, crew.store.node_of)
         )
         found = (await crew.client.stats()).setbacks
-        is_told = history_alarm.told(found).endswith("cannot rebuild: 3 messages")
+        is_told = history_alarm.setbacks_text(found).endswith("cannot rebuild: 3 messages")
         stay = all(each.is_for_good or each.bucket is None for each in found)
         return are_rebuilt[None] and is_told and stay
 

@@ -23,7 +23,8 @@ MUTANTS = [
     ),
     Mutant(
         "retention: another namespace", "delaybridge/ledger/sql/records.py",
-        "order.where(self.own, message.c.number > after)", "order.where(message.c.number > after)",
+        "order.where(self.is_own, message.c.number > after)",
+        "order.where(message.c.number > after)",
         "rows of a namespace that keeps all are deleted by another one",
         "tests/integration/test_ledger_rows.py::"
         "test_retention_deletes_what_has_ended_in_time_and_nothing_else[sqlite]",
@@ -137,7 +138,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows: live ones of any namespace", "delaybridge/ledger/sql/records.py",
-        "found += self.read(on, select(*ROW).where(self.own, *which))",
+        "found += self.read(on, select(*ROW).where(self.is_own, *which))",
         "found += self.read(on, select(*ROW).where(*which))",
         "a message of another namespace is restored here",
         "tests/integration/test_ledger_rows.py::"
@@ -145,15 +146,15 @@ MUTANTS = [
     ),
     Mutant(
         "rows: a page of those due at one time", "delaybridge/ledger/sql/records.py",
-        "which = [self.own, message.c.bucket == bucket, place > tuple_(*after)]",
-        "which = [self.own, message.c.bucket == bucket, message.c.due_ms > after[0]]",
+        "which = [self.is_own, message.c.bucket == bucket, place > tuple_(*after)]",
+        "which = [self.is_own, message.c.bucket == bucket, message.c.due_ms > after[0]]",
         "of many messages due at the same time only a page is restored",
         "tests/integration/test_ledger_rows.py::"
         "test_a_bucket_is_read_page_by_page_also_of_one_due_time[sqlite]",
     ),
     Mutant(
         "rows: a page of any namespace", "delaybridge/ledger/sql/records.py",
-        "which = [self.own, message.c.bucket == bucket, place > tuple_(*after)]",
+        "which = [self.is_own, message.c.bucket == bucket, place > tuple_(*after)]",
         "which = [message.c.bucket == bucket, place > tuple_(*after)]",
         "messages of another namespace are restored here",
         "tests/integration/test_ledger_rows.py::"
@@ -161,8 +162,8 @@ MUTANTS = [
     ),
     Mutant(
         "rows: a page of any bucket", "delaybridge/ledger/sql/records.py",
-        "which = [self.own, message.c.bucket == bucket, place > tuple_(*after)]",
-        "which = [self.own, place > tuple_(*after)]",
+        "which = [self.is_own, message.c.bucket == bucket, place > tuple_(*after)]",
+        "which = [self.is_own, place > tuple_(*after)]",
         "messages are restored into all buckets",
         "tests/integration/test_ledger_rows.py::"
         "test_a_bucket_is_read_page_by_page_also_of_one_due_time[sqlite]",

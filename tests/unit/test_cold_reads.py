@@ -68,7 +68,7 @@ class Cold:
         """The reply to one command, with the cold ones."""
         command = msgspec.structs.replace(command, parse=as_received)
         reads = ColdReads(self.cold, self.totals, self.counts, [command])
-        _run(reads.look(), lambda work: work.run(None))
+        _run(reads.read_ledger(), lambda work: work.run(None))
         return reads.commands[0].parse(reply)
 
     def find(self, ids: Sequence[str], found: list[Any]) -> tuple[list[Any], list[str]]:

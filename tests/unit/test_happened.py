@@ -29,7 +29,7 @@ def delivered(id: str, at_ms: int, due_ms: int = 5, stamp: int = 1) -> Delivered
 
 
 def ids_of(happened: Happened) -> list[str]:
-    return [each.name[1] for each in happened.of(NUMBER)]
+    return [each.name[1] for each in happened.of_bucket(NUMBER)]
 
 
 def test_all_is_remembered_until_the_ledger_has_it() -> None:
@@ -41,12 +41,12 @@ def test_all_is_remembered_until_the_ledger_has_it() -> None:
     happened.left(NUMBER + 1, [copy_of(SESSION, "x")], 200)
     after = delivered("b", 200, stamp=2)
     before = [delivered("é", 100, 7, 2**32 - 1), delivered("b", 100)]
-    assert happened.of(NUMBER) == [*before, after]
+    assert happened.of_bucket(NUMBER) == [*before, after]
     happened.forget(NUMBER, last)
-    assert happened.of(NUMBER) == [after]
+    assert happened.of_bucket(NUMBER) == [after]
     assert happened.messages == 2
     happened.forget(NUMBER, happened.last(NUMBER))
-    assert (happened.of(NUMBER), happened.last(NUMBER)) == ([], 0)
+    assert (happened.of_bucket(NUMBER), happened.last(NUMBER)) == ([], 0)
     assert happened.buckets == [NUMBER + 1]
 
 

@@ -41,7 +41,7 @@ class Clock:
 
 def look(quota: Quota, *samples: Any) -> bool | None:
     """Whether there are limits; None if it asks the store although no answer was given."""
-    steps = quota.look(BUCKETS)
+    steps = quota.read_counts(BUCKETS)
     try:
         asked: Sequence[Any] = next(steps)
         assert [command.name for command in asked] == ["sample", "sample"]

@@ -43,7 +43,7 @@ class LedgerPast(NamedTuple):
     promoted_ms: int = 0
 
 
-def told(namespace: str, bucket: int = 0) -> RedisCommand[LedgerPast]:
+def read_past(namespace: str, bucket: int = 0) -> RedisCommand[LedgerPast]:
     """To be read before the ledger's own time is."""
     fields = "told", "back", bucket, f"looked:{bucket}", f"promoted:{bucket}"
     return plain("HMGET", keys.ledger(namespace), *fields, parse=_read_told)

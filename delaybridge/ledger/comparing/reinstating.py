@@ -7,8 +7,8 @@ field of a rule is a control of its own (`rule_fields`): whoever changes a rule 
 changes that field, and no other.
 
 A comparison has a name of its own, and ends in vain if another one has begun since, or anything was
-changed. Nobody begins another for a while, so that those of many workers come to an end. Until one
-has ended, nothing is claimed, no run is made, and no rule is eased.
+changed. No worker begins another for a while, so that those of many workers come to an end. Until
+one has ended, nothing is claimed, no run is made, and no rule is eased.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _begin(namespace: str, who: str) -> Steps[Comparison | None]:
         registry.info("server", name),
         plain("HMGET", name, "healed", "going", "clock"),
         registry.store_time(name),
-        older_ledger.told(namespace),
+        older_ledger.read_past(namespace),
     ]
     run, now_ms = about.get("run_id", ""), now_us // 1000
     last = (healed or b"").decode(errors="replace"), (going or b"").decode(errors="replace")
@@ -338,7 +338,7 @@ def _read_times(reply: Sequence[Any]) -> dict[bytes, int]:
 
 
 def _time(written: bytes) -> int:
-    """A time; 0 if it is none: somebody may have written it by hand."""
+    """A time; 0 if it cannot be one: it may have been written by hand."""
     try:
         found = float(written)
     except ValueError:

@@ -99,11 +99,11 @@ class Agreeing:
         return await self._reconciling.verify(session)
 
     def exits_stored(self, session: Session, report: ExitReport, now_ms: int) -> None:
-        """As `Reconciling.told`."""
+        """Pass it on; as `Reconciling.exits_stored`."""
         self._reconciling.exits_stored(session, report, now_ms)
 
     def left(self, session: Session, copies: Sequence[SentMessage], now_ms: int) -> None:
-        """As `Reconciling.left`."""
+        """Pass it on; as `Reconciling.left`."""
         self._reconciling.left(session, copies, now_ms)
 
     async def _agree(self) -> bool:
@@ -203,7 +203,7 @@ class Agreeing:
         return [*self._reconciling.tasks(settings), self.keep(), self.remind()]
 
     def announced(self) -> dict[str, Any]:
-        """As `Reconciling.announced`."""
+        """As `Reconciling.announced`, with the controls that wait."""
         found = self._reconciling.announced()
         silent = found["silent"] or self._silence.reason[:200]
         return found | {"silent": silent, "lag": found["lag"] + len(self._unrecorded)}

@@ -36,7 +36,7 @@ class Attempts(Generic[T]):
         try:
             return await asyncio.shield(shared)
         except asyncio.CancelledError:
-            if shared is self._under_way and self._sharing == 1:  # nobody waits for it any more
+            if shared is self._under_way and self._sharing == 1:  # its callers have given up
                 self._under_way = None
                 shared.cancel()
             raise

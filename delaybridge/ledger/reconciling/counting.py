@@ -1,4 +1,4 @@
-"""Counting: a worker keeps counts of very many cold messages, so that nobody waits for them."""
+"""Counting: a worker keeps counts of very many cold messages, so that no reader waits for them."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from delaybridge.worker.eventlog import say
 
 
 class Drift(NamedTuple):
-    """Of one bucket."""
+    """What differed in one bucket; restored: how many it lacked."""
 
     restored: int
     compared: Compared
 
 
 class Drifts(dict[int, Drift]):
-    """By bucket."""
+    """What differed, by bucket, when each was compared last."""
 
     def totals(self) -> Counter[str]:
         """Of all buckets, as a worker announces them."""

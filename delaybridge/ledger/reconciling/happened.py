@@ -163,7 +163,7 @@ class Happened:
         """Those of which something is remembered."""
         return [*self._batches]
 
-    def of(self, bucket: int) -> list[Delivered]:
+    def of_bucket(self, bucket: int) -> list[Delivered]:
         """What is remembered of a bucket."""
         found: list[Delivered] = []
         for batch in self._batches.get(bucket, ()):
@@ -182,7 +182,7 @@ class Happened:
 
         Asks it also if that is nothing.
         """
-        last, found = self.last(bucket), self.of(bucket)
+        last, found = self.last(bucket), self.of_bucket(bucket)
         for first in range(0, max(1, len(found)), _PAGE):
             work = partial(_hand_over, records, self.worker, found[first : first + _PAGE])
             await ledger.run_async(Work(work))

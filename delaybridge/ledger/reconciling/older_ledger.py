@@ -29,11 +29,11 @@ class OlderLedger:
         self._namespace = recorder.records.namespace
         self._found, self._now_ms, self._said_ms = LedgerPast(), 0, 0
 
-    async def look(self) -> bool:
+    async def notice_loss(self) -> bool:
         """Whether a loss was noticed since the last look, by whichever worker."""
         before, key = self._found.back_ms, keys.ledger(self._namespace)
         clock = registry.store_time(key)
-        looks: list[RedisCommand[Any]] = [older_ledger.told(self._namespace), clock]
+        looks: list[RedisCommand[Any]] = [older_ledger.read_past(self._namespace), clock]
         self._now_ms = 0
         try:
             self._found, now_us = await self._store.run(looks)
@@ -58,11 +58,14 @@ class OlderLedger:
         If the ledger has lost something, its rows are ended first; False: it is too early for that.
         """
         bucket, began_s = session.bucket, time.monotonic()
-        known = await self._store.run_one(older_ledger.told(self._namespace))
+        known = await self._store.run_one(older_ledger.read_past(self._namespace))
         await self._compare(known.told_ms)
         # Read again: another task may have noticed it, and told the ledger, in between.
         clock = registry.store_time(bucket.key("lease"))
-        looks: list[RedisCommand[Any]] = [older_ledger.told(self._namespace, bucket.number), clock]
+        looks: list[RedisCommand[Any]] = [
+            older_ledger.read_past(self._namespace, bucket.number),
+            clock,
+        ]
         found, now_us = await self._store.run(looks)
         if found.back_ms <= found.ended_ms:
             return True

@@ -145,7 +145,7 @@ class Reconciling:
         await self._tell_what_it_forgot(session)
         while is_whole and session.alive and not await self._older.may_restore(session):
             await asyncio.sleep(_AGAIN_S)
-        # From now on nobody restores by what he read before.
+        # From now on no worker restores by what it read before.
         begun = healing.seal(session.bucket, session.owner, healed=f"?{session.token}")
         sealed = await self._store.run_one(begun)
         if sealed is None or not await self._tell_sealed(session, sealed):
@@ -197,7 +197,7 @@ class Reconciling:
             self._forget_sessions()
 
     async def _tell_all(self) -> None:
-        if await self._older.look() or self.silence.reason:
+        if await self._older.notice_loss() or self.silence.reason:
             self._again |= {*self.sessions()}  # it may have lost what it was told last
         left = [each for each in self._held() if self._may_have_left(each)]
         for session in (each for each in left if each.alive):

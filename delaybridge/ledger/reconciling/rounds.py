@@ -19,10 +19,10 @@ class Rounds(Generic[T]):
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._due_s: dict[T, float] = {}
-        self._rest_s = -inf  # until then nobody is looked at
+        self._rest_s = -inf  # until then no bucket is looked at
 
     def next(self, held: Sequence[T], now_s: float) -> tuple[T | None, float]:
-        """Whose turn it is; None: nobody's, for so many seconds.
+        """Whose turn it is, or None and the seconds until the next turn.
 
         Those that are new together get their first turns spread over the time.
         """

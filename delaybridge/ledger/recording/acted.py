@@ -48,7 +48,7 @@ class ActedOn:
         self._lost: set[int] = set()  # of those that lacked a name
         self._undone: Mapping[Name, Sequence[int]] = {}
 
-    def take(self, place: int, acted: Acted) -> None:
+    def take_named(self, place: int, acted: Acted) -> None:
         """What a command by id acted on."""
         self._acted[place] = acted
         self._lost.discard(place)
@@ -90,7 +90,7 @@ class ActedOn:
             return [name[:2] for name, stamp in replaced.items() if stamp is None]
         return [named(command, self._cold.records.namespace)]
 
-    def of(self, place: int, command: RedisCommand[Any]) -> list[Acted]:
+    def of_command(self, place: int, command: RedisCommand[Any]) -> list[Acted]:
         """What a command by id acted on."""
         if place not in self._lost:
             return [self._acted[place]] if place in self._acted else []

@@ -72,7 +72,7 @@ class ColdCounts:
         return {span: count for span, (count, _) in self.known.items()}
 
     def keep(self, counted: Mapping[ColdSpan, int | None], took_s: float) -> None:
-        """These took so long."""
+        """Keep these counts, with the time that they took."""
         if took_s > SLOW_S:
             until_s = time.monotonic() + READ_AGAIN * took_s
             numbers = {span: each or 0 for span, each in counted.items() if not span.is_first}
@@ -95,7 +95,7 @@ class ColdReads:
         self._namespace = cold.records.namespace
         self._places = [i for i, command in enumerate(self.commands) if reads_cold(command)]
 
-    def look(self) -> LedgerSteps[None]:
+    def read_ledger(self) -> LedgerSteps[None]:
         """Read the ledger; `commands` then add what it has to their replies."""
         places = [i for i in self._places if self.commands[i].name != "get"]
         if not places:

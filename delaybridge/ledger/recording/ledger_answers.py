@@ -45,7 +45,7 @@ class Effects:
         self.moved: dict[int, tuple[RowName, int]] = {}
         self._of_rows: dict[RowName, int] = {}
 
-    def take(
+    def take_answer(
         self, place: int, command: RedisCommand[Any], answer: Any, acted: Iterable[Acted]
     ) -> None:
         """The answer of a command that changes messages, and which it changed."""
@@ -95,7 +95,7 @@ class Effects:
             self._changes[(CANCELLED, "replaced"), None] += old
 
     def run(self, on: Connection) -> None:
-        """Write all of it."""
+        """Write what all commands have changed."""
         records, now_ms = self._records, self._now_ms
         self.late.clear()
         if self._withdrawn:

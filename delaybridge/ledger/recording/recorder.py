@@ -80,7 +80,7 @@ class LedgerRecorder:
     def _record(
         self, reads: ColdReads, recording: Recording, node_of: Callable[[str], str]
     ) -> Steps:
-        yield from reads.look()
+        yield from reads.read_ledger()
         asked = reads.commands
         places = [i for i, command in enumerate(asked) if self._is_recorded(command)]
         noting, absent = Noting(self.controls, asked), Absent(recording)

@@ -192,7 +192,7 @@ class Recording:
             del self._rows[i]
 
     def _calls(self, *, are_compared: bool = True) -> list[_Call]:
-        """Those that store, and their rows; or only of buckets that nobody has compared."""
+        """Those that store, and their rows; or only of buckets that were never compared."""
         places = [i for i in self._rows if are_compared or not self.is_compared(i)]
         return [(self.asked[i], self._rows[i]) for i in places]
 
@@ -254,7 +254,7 @@ class Recording:
 
     def _take_acted(self, i: int, parse: Callable[[Any], Any], reply: Any) -> Any:
         answer, acted = read_acted(reply)
-        self._acted.take(i, acted)
+        self._acted.take_named(i, acted)
         return parse(answer)
 
     def run(self, places: Sequence[int]) -> Steps:
@@ -291,7 +291,9 @@ class Recording:
         for i in places:
             answer = self.answers[i]
             if self.asked[i].name not in _STORING:
-                effects.take(i, self.asked[i], answer, self._acted.of(i, self.asked[i]))
+                effects.take_answer(
+                    i, self.asked[i], answer, self._acted.of_command(i, self.asked[i])
+                )
             elif not isinstance(answer, Exception) or isinstance(answer, StoreFull | StoreDenied):
                 rows, words = self._rows.get(i, ()), self._words.get(i, ())
                 effects.take_stored(i, rows, words, self._added)
@@ -332,9 +334,9 @@ class Recording:
             yield from self._commit(moved, tries)
 
     def _look_again(self, effects: Effects) -> LedgerSteps[tuple[list[int], Effects]]:
-        """Those whose bucket somebody began to compare before the commit; and what it was late for.
+        """Those whose bucket a worker began to compare before the commit; and what it was late for.
 
-        He may have read the ledger before it, too, and undo what was done if Redis forgot it. And
+        It may have read the ledger before it, too, and undo what was done if Redis forgot it. And
         of two that move a message the last one in Redis may be the first one here: each looks when
         its message is due now. Under a comparison it may be due at its old time again: by the row.
         """

@@ -59,7 +59,7 @@ def bring_lost(cold: ColdRecords, asked: _Asked) -> LedgerSteps[None]:
     """Messages that these calls are to replace go into Redis first, if it has lost them.
 
     Else it would know of nothing to replace, and they would come as well. A lookup of each message:
-    only for buckets that nobody has compared with the ledger yet.
+    only for buckets that were not compared with the ledger yet.
     """
     keys = {
         row.name[:2]: _keys(command)["messages"]

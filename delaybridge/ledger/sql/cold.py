@@ -80,7 +80,7 @@ class ColdRecords:
         self.records = records
 
     def _own(self, on: Connection) -> ColumnElement[bool]:
-        return and_(self.records.own, at_tier(on, COLD))
+        return and_(self.records.is_own, at_tier(on, COLD))
 
     def calls(
         self, on: Connection, names: Sequence[Name], *, tier: int = COLD
@@ -142,7 +142,7 @@ class ColdRecords:
         return self.records.read(on, order, in_order=False)
 
     def arrived(self, on: Connection, rows: Sequence[LedgerRow]) -> None:
-        """These are in Redis."""
+        """Note that these messages are in Redis now."""
         for some in parts(on, [row.number for row in rows if row.tier == COLD]):
             which = numbered(on, some), message.c.tier == COLD
             on.execute(update(message).where(*which).values(tier=HOT))

@@ -39,7 +39,7 @@ class ColdTotals:
         return took_s
 
     def keep(self, on: Connection, bucket: int, messages: int, good_s: float) -> None:
-        """A bucket has so many: good for so long."""
+        """Keep the count of a bucket, and for how long it is good."""
         which = self._own, counted.c.bucket == bucket
         values = {"messages": messages, "until_ms": _now_ms() + round(good_s * 1000)}
         if not on.execute(update(counted).where(*which).values(values)).rowcount:

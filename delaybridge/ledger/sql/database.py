@@ -46,7 +46,7 @@ class Database:
         self._pid = os.getpid()
 
     def run(self, work: Work[T]) -> T:
-        """As `Ledger.run`."""
+        """Run it in a transaction, as `Ledger.run`."""
         attempt = self._start(work)
         try:
             return attempt.future.result(self._timeout_s + _GRACE_S)
@@ -54,7 +54,7 @@ class Database:
             raise attempt.abandoned() from None
 
     async def run_async(self, work: Work[T]) -> T:
-        """As `Ledger.run_async`."""
+        """Run it on a thread, as `Ledger.run_async`."""
         attempt = self._start(work)
         # A caller that is cancelled does not cancel the work: its outcome would be unknown.
         own = asyncio.wrap_future(attempt.future)
@@ -119,7 +119,7 @@ class Database:
             return found
 
     def close(self) -> None:
-        """As `Ledger.close`."""
+        """Close every connection, as `Ledger.close`."""
         with self._lock:
             self._is_closed = True
             self._end_if_closed()
@@ -174,7 +174,7 @@ class _Attempt(Generic[T]):
             raise LedgerUnavailable(f"ledger: no answer in time; {_NOTHING}")
 
     def abandon_after(self, seconds: float) -> None:
-        """Nobody waits for it any more: let it end by then."""
+        """No caller waits for it any more: let it end by then."""
         timer = threading.Timer(seconds, self.abandoned)
         timer.daemon = True
         timer.start()

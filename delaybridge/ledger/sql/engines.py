@@ -150,11 +150,11 @@ def tell_waits(engine: Engine, begins: Callable[[Any], None]) -> None:
     """
     ping = engine.dialect.do_ping
 
-    def told(connection: Any) -> bool:
+    def ping_with_notice(connection: Any) -> bool:
         begins(connection)
         return ping(connection)
 
-    engine.dialect.do_ping = told  # type: ignore[method-assign,assignment]
+    engine.dialect.do_ping = ping_with_notice  # type: ignore[method-assign,assignment]
     event.listen(engine, "connect", lambda connection, _: begins(connection), insert=True)
 
 

@@ -185,7 +185,7 @@ class Records:
         return count
 
     def note(self, on: Connection, steps: Sequence[Step]) -> None:
-        """Add to the history."""
+        """Add these steps to the history."""
         self._insert(on, "transition", _STEPS, [*map(_printable, steps)])
 
     # read
@@ -214,7 +214,7 @@ class Records:
         found: list[LedgerRow] = []
         for some in parts(on, list(ids), 1):
             which = message.c.id.in_(some), message.c.tier > 0
-            found += self.read(on, select(*ROW).where(self.own, *which))
+            found += self.read(on, select(*ROW).where(self.is_own, *which))
         return found
 
     def page(
@@ -232,7 +232,7 @@ class Records:
         is_brief: without their payloads. to: a destination, or what begins it, as an exchange.
         """
         place = tuple_(message.c.due_ms, message.c.number)
-        which = [self.own, message.c.bucket == bucket, place > tuple_(*after)]
+        which = [self.is_own, message.c.bucket == bucket, place > tuple_(*after)]
         if to is not None:
             which.append(message.c.destination.startswith(printable(to), autoescape=True))
         query = select(*(_BRIEF if is_brief else ROW)).where(at_tier(on, HOT), *which)
@@ -248,7 +248,7 @@ class Records:
 
     def life(self, on: Connection, id: str, limit: int = 1000) -> Life:
         """What is known of an id: the latest rows and steps."""
-        rows = select(*ROW).where(self.own, message.c.id == id)
+        rows = select(*ROW).where(self.is_own, message.c.id == id)
         columns = [transition.c[name] for name in _STEPS]
         steps = select(*columns).where(
             transition.c.namespace == self.namespace, transition.c.id == id
@@ -269,7 +269,9 @@ class Records:
         """
         order = select(message.c.number, message.c.tier, message.c.updated_ms, message.c.id)
         looked = on.execute(
-            order.where(self.own, message.c.number > after).order_by(message.c.number).limit(limit)
+            order.where(self.is_own, message.c.number > after)
+            .order_by(message.c.number)
+            .limit(limit)
         ).all()
         old = [row for row in looked if row.tier == FINISHED and row.updated_ms < before_ms]
         for some in parts(on, old, 1):
@@ -284,7 +286,7 @@ class Records:
         return namespace.c.namespace == self.namespace
 
     @property
-    def own(self) -> ColumnElement[bool]:
+    def is_own(self) -> ColumnElement[bool]:
         """Whether a row is of this namespace."""
         return message.c.namespace == self.namespace
 
@@ -299,7 +301,7 @@ class Records:
         """
         columns = [*_ARRAYS][: len(names[0])]
         if on.dialect.name not in _LOOKUPS:
-            return self.own & tuple_(*(message.c[column] for column in columns)).in_(names)
+            return self.is_own & tuple_(*(message.c[column] for column in columns)).in_(names)
         source, same, given = self.source(on, names, columns)
         same += f" AND m.tier + 0 >= {tier}" if tier else ""
         clause = text(_LOOKUPS[on.dialect.name].format(source=source, same=same))

@@ -59,7 +59,7 @@ class LedgerRow(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Its score in Redis."""
+        """The score that it has in Redis."""
         return self.due_ms + (255 - self.priority) / 256
 
 

@@ -120,7 +120,7 @@ def _alarm(found: Stats) -> Iterator[Finding]:
     if found.setbacks:
         age_ms = found.now_ms - max(each.at_ms for each in found.setbacks)
         level = FAIL if age_ms < history_alarm.FRESH_MS else WARN
-        yield Finding(level, STORE, history_alarm.told(found.setbacks), _CLEAR)
+        yield Finding(level, STORE, history_alarm.setbacks_text(found.setbacks), _CLEAR)
 
 
 def _orphans(found: Stats) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
         try:
             yield from servers(store, settings)
             yield from clock(store)
-            lacking = store.complete(gate.look(settings.kept, store))
+            lacking = store.complete(gate.find_shortfalls(settings.kept, store))
             yield from durability(lacking, settings)
             yield from disk(store, settings)
             if (silent := _without_home(store, settings)) is not None:

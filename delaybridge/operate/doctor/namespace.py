@@ -42,7 +42,7 @@ def namespace(
         noticed = history_alarm.kept(store.run_each([history_alarm.read(settings.namespace)])[0])
         if noticed:
             remedy = "Restore a backup of Redis, or go on: delaybridge alarm clear"
-            yield Finding(FAIL, "store", history_alarm.told(noticed), remedy)
+            yield Finding(FAIL, "store", history_alarm.setbacks_text(noticed), remedy)
         yield Finding(OK, "namespace", f"{settings.namespace} is new: it has not been used yet")
         return None
     count = record[0]

@@ -27,7 +27,7 @@ class Losses(NamedTuple):
     @property
     def text(self) -> str:
         """The alarm in words; empty if nothing was lost."""
-        parts = [history_alarm.told(self.setbacks), repairs.mended_text(self.mended)]
+        parts = [history_alarm.setbacks_text(self.setbacks), repairs.mended_text(self.mended)]
         return "; ".join(filter(None, parts))
 
     @property

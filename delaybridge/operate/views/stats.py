@@ -112,7 +112,9 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     the namespace's own keys nothing can be counted: StoreUnavailable.
     """
     buckets = yield from calls.open()
-    parts = [part for bucket in buckets for part in (count_commands(bucket), damage.look(bucket))]
+    parts = [
+        part for bucket in buckets for part in (count_commands(bucket), damage.commands(bucket))
+    ]
     parts += (registry.fleet(calls.namespace, ingests=ingests) for ingests in (False, True))
     parts.append(damaged_lists.commands(calls.namespace))
     look = stored.first_look(calls.namespace)
@@ -181,7 +183,7 @@ def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:
 
 
 def _reported(living: Sequence[WorkerInfo], counts: Sequence[BucketStats]) -> Iterable[Damage]:
-    """Damage that workers reported and that `damage.look` does not show."""
+    """Damage that workers reported and that `damage.commands` does not show."""
     shown = {str(count.bucket) for count in counts if count.damage}
     for worker in living:
         for bucket, text in worker.damaged.items():

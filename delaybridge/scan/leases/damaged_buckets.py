@@ -82,7 +82,7 @@ class DamagedBuckets:
     async def _look_at(self, case: _Case, now_s: float) -> None:
         bucket, token = case.bucket, case.token
         releasing = [] if token is None else [bucket.release(token)]
-        replies = await self._store.run_isolated([*damage.look(bucket), *releasing])
+        replies = await self._store.run_isolated([*damage.commands(bucket), *releasing])
         case.token = None
         found = damage.found(bucket, replies, was_owned=True)
         if self._mender is not None and _is_counter(found):
@@ -104,7 +104,7 @@ class DamagedBuckets:
         """
         bucket, token = case.bucket, f"{name}:{secrets.token_hex(8)}:1"
         words = (bucket.key("lease"), token, "NX", "PX", ttl_ms)
-        asked = [plain("SET", *words, parse=bool), *damage.look(bucket)]
+        asked = [plain("SET", *words, parse=bool), *damage.commands(bucket)]
         taken, *replies = await self._store.run_isolated(asked)
         found = damage.found(bucket, replies, was_owned=True)
         if taken is True:

@@ -137,7 +137,7 @@ def _schedule(calls: Calls, asked: Asked, record: _Record) -> Steps[Receipt]:
 
 def _check_quota(calls: Calls, payload: bytes) -> Steps[None]:
     """StoreFull if this record is over a limit."""
-    if (yield from calls.quota.look((yield from calls.open()))):
+    if (yield from calls.quota.read_counts((yield from calls.open()))):
         if (refusal := calls.quota.refusal(payload)) is not None:
             raise refusal
 

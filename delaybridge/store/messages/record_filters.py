@@ -17,8 +17,8 @@ class Conditions:
 
     place: a broker, `BROKER:EXCHANGE`, a topic or a whole destination. id_prefix: how the id
     begins. header: `name=value`, or `name` for any value; values are compared as text. attempts: at
-    least so many failed. reason: the first word of why it is dead, or of its last error; `ingress`
-    also for `ingress:bad_time`.
+    least this many failed. reason: the first word of why it is dead, or of its last error;
+    `ingress` also for `ingress:bad_time`.
     """
 
     place: str | None = None

@@ -294,7 +294,7 @@ class Scheduling(Namespace):
     def _within_quota(self, outgoing: Outgoing, found: list[Any]) -> Steps[Sequence[int]]:
         """The places within the quota; the others get their error in `found`."""
         places = range(len(outgoing))
-        if not (yield from self.quota.look(self._buckets)):
+        if not (yield from self.quota.read_counts(self._buckets)):
             return places
         for i, (_, message) in enumerate(outgoing.stamped(ScriptCall(0, places))):
             found[i] = self.quota.refusal(message.payload)

@@ -42,7 +42,7 @@ class Selection:
     `unroutable`, `ingress:bad_time`, or `ingress` for everything that ingest quarantined.
     id_prefix: how the id begins. due_from_ms, due_to_ms: the earliest and the latest due time, in
     epoch milliseconds, both included. header: `name=value`, or `name` for any value. attempts: at
-    least so many have failed.
+    least this many have failed.
     """
 
     states: tuple[State, ...] = PENDING

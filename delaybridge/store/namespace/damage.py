@@ -1,7 +1,7 @@
 """The right contents of each key of a bucket, and how to mend a key with other contents.
 
-`look` returns a few cheap commands for one bucket, `found` reads their replies. A worker looks at a
-bucket whose verb was refused; `stats`, `health` and `doctor` look at all of them.
+`commands` returns a few cheap commands for one bucket, `found` reads their replies. A worker looks
+at a bucket whose verb was refused; `stats`, `health` and `doctor` look at all of them.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Damage(NamedTuple):
         return f"{self.key} {self.what}"
 
 
-def look(bucket: Bucket) -> list[RedisCommand[Any]]:
+def commands(bucket: Bucket) -> list[RedisCommand[Any]]:
     """Commands that show the damage in a bucket, to be run as `Each`; for `found`."""
     return [plain(verb, bucket.key(key), *args) for key in TYPES for verb, *args in READS[key]]
 
 
 def found(bucket: Bucket, replies: Sequence[Any], *, was_owned: bool = False) -> list[Damage]:
-    """The damage that the replies to `look` show. was_owned: a worker has held this bucket."""
+    """The damage that the replies to `commands` show. was_owned: a worker has held this bucket."""
     each = iter(replies)
     read = {key: [next(each) for _ in READS[key]] for key in TYPES}
     sound = {

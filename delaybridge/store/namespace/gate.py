@@ -29,7 +29,7 @@ _WRITES = {
 class Shortfall(NamedTuple):
     """What a server lacks, and the remedy. server: `host:port` on a Cluster, else empty.
 
-    is_setting: it stays until somebody changes a setting. is_mild: the promise holds nevertheless.
+    is_setting: it stays until a setting is changed. is_mild: the promise holds nevertheless.
     """
 
     what: str
@@ -42,7 +42,7 @@ class Shortfall(NamedTuple):
         return f"{self.server}: {self.what}" if self.server else self.what
 
 
-def look(durability: Durability, placement: Placement) -> Steps[list[Shortfall]]:
+def find_shortfalls(durability: Durability, placement: Placement) -> Steps[list[Shortfall]]:
     """What is lacking, of every master that answers. Raises if none does."""
     nodes = placement.nodes()
     servers = yield from _asked(nodes)
@@ -57,7 +57,7 @@ def require(durability: Durability, placement: Placement) -> Steps[None]:
     """Raise ConfigError if a setting of Redis contradicts the durability."""
     if durability.mode is Keeping.MEMORY:
         return
-    for each in (yield from look(durability, placement)):
+    for each in (yield from find_shortfalls(durability, placement)):
         if each.is_setting and not each.is_mild:
             what = f"{each}, but durability is {durability}"
             raise ConfigError(f"redis: {what}; {each.remedy[0].lower()}{each.remedy[1:]}")

@@ -77,7 +77,7 @@ def kept(reply: list[Setback] | StoreError) -> list[Setback]:
     return [] if isinstance(reply, StoreError) else reply
 
 
-def told(found: Sequence[Setback]) -> str:
+def setbacks_text(found: Sequence[Setback]) -> str:
     """In one sentence what happened; empty if nothing did."""
     return "; ".join(map(str, sentences(found)))
 

@@ -37,12 +37,12 @@ def read(bucket: Bucket) -> RedisCommand[Marks]:
 
 
 def parse(reply: Sequence[bytes | None]) -> Marks:
-    """The reply to `read`."""
+    """The marks in the reply to `read`."""
     return Marks(*(_number(value) for value in reply))
 
 
 def turn_of(token: str) -> int:
-    """The turn that began with this lease; 0 if that is none."""
+    """The turn that began with this lease; 0 if it is not a token."""
     text = token.rpartition(":")[2]
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
 

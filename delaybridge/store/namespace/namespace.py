@@ -61,7 +61,7 @@ class Namespace:
         self.birth = ""
 
     def brokers_changed(self, brokers: Mapping[str, str]) -> None:
-        """These are configured now."""
+        """These brokers are configured from now on."""
         self.kinds = kinds_of(brokers)
 
     def _is_away(self, bucket: int) -> bool:
@@ -79,7 +79,7 @@ class Namespace:
         return self._buckets
 
     def now_ms(self) -> Steps[int]:
-        """Redis' clock."""
+        """Redis' clock, in epoch milliseconds."""
         now_us: int = (yield [self.clock()])[0]
         return now_us // 1000
 
@@ -158,7 +158,7 @@ class Namespace:
         """The error itself, or StoreDamaged with the key's name if a damaged key is the cause."""
         if isinstance(error, StoreFull) or store_wide_error([error]):
             return error
-        found = damage.found(bucket, (yield Each(damage.look(bucket))))
+        found = damage.found(bucket, (yield Each(damage.commands(bucket))))
         if not found:
             return error
         doubt = f"; {IN_DOUBT}" if str(error).endswith(IN_DOUBT) else ""

@@ -97,7 +97,7 @@ class Mended(NamedTuple):
     other: int = 0
 
     def plus(self, more: Mended) -> Mended:
-        """Both together."""
+        """What both have mended together."""
         return Mended(*(a + b for a, b in zip(self, more, strict=True)))
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Placement(Protocol):
-    """The servers of a store. A `Store` and an `AsyncStore` are one; it asks nobody.
+    """The servers of a store. A `Store` and an `AsyncStore` are one; no call of it does I/O.
 
     timeout_s: the seconds in which a call is to have its answer.
     """

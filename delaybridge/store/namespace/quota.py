@@ -44,14 +44,14 @@ class _Pending:
         self.sums, self.squares = [0.0, 0.0], [0.0, 0.0]
 
     def add(self, size: int, times: float) -> None:
-        """A record that stands for so many."""
+        """A record, and the number of messages that it stands for."""
         for unit, value in enumerate((1, size)):
             self.estimate[unit] += times * value
             self.sums[unit] += value
             self.squares[unit] += value * value
 
     def end(self, messages: int, drawn: int) -> None:
-        """All records that were drawn from a bucket of so many messages are added.
+        """All records that were drawn from a bucket are added, with its number of messages.
 
         Each bucket is a stratum of its own: what was drawn from a small one says nothing of a large
         one. The variance of a total, drawn without putting back (Cochran, Sampling Techniques, 5).
@@ -95,7 +95,7 @@ class Quota:
         self._by_tenant = is_set["tenant"] or bool(self._tenants)
         self.is_set = any(is_set.values()) or self._by_tenant
 
-    def look(self, buckets: Sequence[Bucket]) -> Steps[bool]:
+    def read_counts(self, buckets: Sequence[Bucket]) -> Steps[bool]:
         """Whether there are limits. Asks the store first if the last look is too old."""
         if self.is_set and self._monotonic() - self._looked_s >= _EVERY_S:
             self._looked_s = self._monotonic()

@@ -56,7 +56,7 @@ def parts(raw: bytes) -> dict[str, bytes]:
 
 
 def object_of(raw: bytes) -> dict[str, Any]:
-    """A stored rule, or a part of one, as an object; empty, if it is none."""
+    """A stored rule, or a part of one, as an object; empty if it cannot be read."""
     try:
         found = msgspec.json.decode(raw or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -15,7 +15,7 @@ class RuleChanges(Namespace):
     def steer(self, place: str, change: Change) -> Steps[Rule]:
         """Change the rule of a place that names a broker of this client, or has a rule already.
 
-        MessageError if it is none, or the change is wrong.
+        MessageError: it is not such a place, or the change is wrong.
         """
         place = place_of(place, self.kinds)
         if place.partition(":")[0] not in self.kinds:

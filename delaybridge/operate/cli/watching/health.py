@@ -56,7 +56,9 @@ def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int)
     with call.client(reads=True) as client:
         found, alone = _watch(client, unowned_ms)
         definitions = definitions_of(client) or []
-        lacking = client.run(lambda calls: gate.look(call.settings.kept, calls.placement))
+        lacking = client.run(
+            lambda calls: gate.find_shortfalls(call.settings.kept, calls.placement)
+        )
     kept = list(durability(lacking, call.settings))
     ages_ms = [found.now_ms - each.since_ms for each in found.retrying]
     failing = [r for r, ms in zip(found.retrying, ages_ms, strict=True) if ms > retrying_ms]

@@ -28,7 +28,7 @@ from delaybridge.operate.views.described import (
     window_text,
     wrong_definitions,
 )
-from delaybridge.store.namespace.history_alarm import told
+from delaybridge.store.namespace.history_alarm import setbacks_text
 from delaybridge.times import in_time, roughly
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     if (ledger := found.ledger) is not None:
         yield "ledger", _ledger_fact(ledger)
     if found.setbacks:
-        yield "alarm", told(found.setbacks)
+        yield "alarm", setbacks_text(found.setbacks)
     if found.held_back:
         yield "held back", f"{repairs.held(found.held_back)}; see: delaybridge doctor"
     if found.mended:

@@ -19,7 +19,7 @@ from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.site import Site
 from delaybridge.serve.shared.traffic import IS_EXPOSABLE
 from delaybridge.settings.urls import redact_text
-from delaybridge.store.namespace.history_alarm import told
+from delaybridge.store.namespace.history_alarm import setbacks_text
 
 _READY_S = 2.0
 _LEASES = 2  # after these a bucket without a worker counts as stuck
@@ -95,4 +95,4 @@ def _obstacles(found: Stats, site: Site) -> Iterator[str]:
     if found.unseen:
         yield f"{len(found.unseen)} Redis servers do not answer"
     if found.setbacks:
-        yield told(found.setbacks)
+        yield setbacks_text(found.setbacks)

@@ -14,7 +14,7 @@ _BYTES = sa.LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Make the first three tables."""
     _message()
     _transition()
     op.create_table(

@@ -13,7 +13,7 @@ _BYTES = sa.LargeBinary().with_variant(LONGBLOB, "mysql", "mariadb")
 
 
 def upgrade() -> None:
-    """Make it."""
+    """Make the table of controls."""
     op.create_table(
         "control",
         sa.Column("namespace", _NAME, primary_key=True),

@@ -8,6 +8,6 @@ down_revision = "2"
 
 
 def upgrade() -> None:
-    """Add it."""
+    """Add the column named `told`."""
     told_ms = sa.Column("told_ms", sa.BigInteger, nullable=False, server_default="0")
     op.add_column("namespace", told_ms)

@@ -10,7 +10,7 @@ _NAME = sa.String(64).with_variant(sa.String(64, "utf8mb4_bin"), "mysql", "maria
 
 
 def upgrade() -> None:
-    """Make it."""
+    """Make the table of counts."""
     op.create_table(
         "counted",
         sa.Column("namespace", _NAME, primary_key=True),
