@@ -17,13 +17,14 @@ from delaybridge.store.namespace.rules import NO_RULES, Rule, Rules
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.parts import Part
 
 _SHOWN_CHARS = 200
 _SHOWN_PLACES = 10
 _TOLD_ANSWERS = 3
 
 
-class Destinations:
+class Destinations(Part):
     """A part of the pulse. asked: how often the rules were asked for."""
 
     name = "destinations"

@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from delaybridge.errors import StoreUnavailable, StoreWiped
 from delaybridge.events import Emit, StoreWentBack
@@ -22,37 +22,17 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import history_alarm, marks, registry
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.marks import UNKNOWN, Marks, turn_of
-from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.parts import Part, RunView
 
 # A master that failed over and starts again empty answers for a moment, until it is demoted.
 _SURE_BEATS = 3
 _RECENT_BEATS = 60  # what Redis had in them may be lost; after a loss, leases are taken again first
 
 
-class WatchedRun(NamedTuple):
-    """The run of a scanner whose leases are watched. birth: of the namespace.
-
-    sessions: returns the leases held; held: the buckets of these whose node answered lately.
-    on_lost: called with a session whose bucket went back, and why: nothing that it claimed may be
-    published. on_wiped: called when the namespace's record is gone, or is another one. rowless:
-    with a ledger, how many messages of a bucket were not in it when they were compared.
-    """
-
-    birth: str
-    sessions: Callable[[], Iterable[Session]]
-    held: Callable[[], Iterable[Bucket]]
-    on_lost: Callable[[Session, str], None]
-    on_wiped: Callable[[], None]
-    rowless: Callable[[], Mapping[int, int]] | None = None
-
-
-_NO_RUN = WatchedRun("", tuple, tuple, lambda session, reason: None, lambda: None)
-
-
-class Past:
+class Past(Part):
     """A part of the pulse, which a worker keeps when its scanner starts again.
 
     marks: of the buckets held, as read in this beat; of one whose marks cannot be read, none.
@@ -64,7 +44,6 @@ class Past:
 
     def __init__(self, namespace: str, worker: str, instance: str, emit: Emit) -> None:
         self._namespace, self._who, self._emit = namespace, (worker, instance), emit
-        self._run = _NO_RUN
         self.marks: dict[int, Marks] = {}
         self.known: dict[int, Marks] = {}
         self.doubt: set[int] = set()
@@ -76,9 +55,9 @@ class Past:
         self._went_back: dict[int, Marks] = {}  # what was known of those whose lease tells it
         self._untold: dict[int, Setback] = {}  # Redis has not taken them yet
 
-    def begin(self, run: WatchedRun) -> None:
+    def begin(self, run: RunView) -> None:
         """Watch the leases of this run from now on."""
-        self._run = run
+        self._run, self._birth = run, run.calls.birth
 
     def taken(self, bucket: int, token: str | None) -> None:
         """A lease was taken (None: it ended). Its turn is new, unless Redis has gone back."""
@@ -125,10 +104,10 @@ class Past:
                 del self._untold[bucket]
         if isinstance(birth, Exception):
             return
-        if birth is None or birth[1] != self._run.birth:
+        if birth is None or birth[1] != self._birth:
             self._missing += 1
             if self._missing >= _SURE_BEATS:
-                self._run.on_wiped()
+                self._run.wipe()
             return
         self._missing = 0
         found = self._with_rest(dict(self._setbacks()))
@@ -154,7 +133,7 @@ class Past:
         before = self.known.get(bucket, now)
         if before.fell_to(now):
             self.doubt.add(bucket)
-            self._run.on_lost(session, "Redis went back to an older state")
+            self._run.lose(session, "Redis went back to an older state")
             self._ended.append(session)
             return self._went_back.pop(bucket, before), max(now.turn, 0)
         taken = self._went_back.pop(bucket, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from delaybridge.store.protocol.command import RedisCommand
+
 if TYPE_CHECKING:
     from delaybridge.scan.leases.bucket_calls import LedgerSide
     from delaybridge.scan.leases.session import Session
@@ -16,15 +18,19 @@ if TYPE_CHECKING:
     from delaybridge.worker.destinations import Destinations
     from delaybridge.worker.history_check import Past
     from delaybridge.worker.listeners import Listeners
-    from delaybridge.worker.pulse import Commands
     from delaybridge.worker.service import Identity
+
+
+Commands = Sequence[RedisCommand[Any]]
 
 
 class RunView(NamedTuple):
     """What a run of a worker's scanner shows to its parts.
 
     past: what Redis says of the buckets held. sessions: returns the leases held; held: the buckets
-    of these whose node answered lately.
+    of these whose node answered lately. lose: ends a session, and why: nothing that it claimed is
+    published. wipe: ends the run, whose namespace is gone. rowless: with a ledger, how many
+    messages of a bucket were not in it when they were compared.
     """
 
     store: AsyncStore
@@ -32,6 +38,9 @@ class RunView(NamedTuple):
     past: Past
     sessions: Callable[[], Iterable[Session]]
     held: Callable[[], Iterable[Bucket]]
+    lose: Callable[[Session, str], None]
+    wipe: Callable[[], None]
+    rowless: Callable[[], Mapping[int, int]] | None = None
 
 
 class Part:
@@ -57,7 +66,11 @@ class Part:
         return ()
 
     def take_replies(self, replies: Sequence[Any]) -> None:
-        """Take the replies to `commands`, as `pulse.Beating` says."""
+        """Take the parsed replies to `commands`, in their order; called unless there were none.
+
+        An error stands in its command's place, StoreUnavailable if Redis did not answer: the
+        command may have run nevertheless.
+        """
 
     def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         """What runs as long as this run does; an error of one of them ends the run."""

@@ -8,15 +8,14 @@ import random
 import time
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any
 
 from delaybridge.errors import StoreUnavailable
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.parts import Commands, Part
 
-Commands = Sequence[RedisCommand[Any]]
 _log = logging.getLogger("delaybridge")
 EVERY_S = 1.0
 _LAST_BEAT_S = 0.2
@@ -27,22 +26,6 @@ _CHARS = 200
 _OFF_S = 0.05  # a phase is corrected if it is off by more
 
 
-class Beating(Protocol):
-    """Something that asks Redis once a second. name: for the log."""
-
-    name: str
-
-    def commands(self) -> Commands:
-        """The commands of this beat; none if nothing is to be asked."""
-
-    def take_replies(self, replies: Sequence[Any]) -> None:
-        """Take the parsed replies to `commands`, in their order; called unless there were none.
-
-        An error stands in its command's place, StoreUnavailable if Redis did not answer: the
-        command may have run nevertheless.
-        """
-
-
 class Pulse:
     """Beats once a second, never twice at a time. No error of Redis or of a part stops it.
 
@@ -50,7 +33,7 @@ class Pulse:
     While Redis does not answer, a beat takes as long as the store's time-out.
     """
 
-    def __init__(self, store: AsyncStore, parts: Iterable[Beating] = ()) -> None:
+    def __init__(self, store: AsyncStore, parts: Iterable[Part] = ()) -> None:
         """parts: others may be added to the list, and removed, at any time."""
         self.parts = list(parts)
         self._store = store
@@ -93,7 +76,7 @@ class Pulse:
         except TimeoutError:
             pass
 
-    async def _replies(self, asked: Sequence[tuple[Beating, Commands]]) -> list[Any]:
+    async def _replies(self, asked: Sequence[tuple[Part, Commands]]) -> list[Any]:
         """The store's clock, then the replies to all parts."""
         commands = chain.from_iterable(commands for _, commands in asked)
         try:
@@ -112,14 +95,14 @@ class Pulse:
         # What a worker says of itself must not wait for a database.
         return await self._store.run_each(commands, redis_only=True)
 
-    def _commands(self, part: Beating) -> Commands:
+    def _commands(self, part: Part) -> Commands:
         try:
             return part.commands()
         except Exception as exc:
             self._note(part, exc)
             return ()
 
-    def _take(self, part: Beating, replies: Sequence[Any]) -> None:
+    def _take(self, part: Part, replies: Sequence[Any]) -> None:
         error = next((reply for reply in replies if isinstance(reply, Exception)), None)
         try:
             part.take_replies(replies)
@@ -127,7 +110,7 @@ class Pulse:
             error = exc
         self._note(part, error)
 
-    def _note(self, part: Beating, error: Exception | None) -> None:
+    def _note(self, part: Part, error: Exception | None) -> None:
         """Log an error that was not there at the last beat; or that there is none any more."""
         if isinstance(error, StoreUnavailable):
             return  # whoever needs Redis says `store_silent`

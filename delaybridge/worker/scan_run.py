@@ -22,7 +22,6 @@ from delaybridge.store.protocol import keys
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.brokers import Brokers
 from delaybridge.worker.eventlog import say
-from delaybridge.worker.history_check import WatchedRun
 from delaybridge.worker.parts import RunView
 from delaybridge.worker.pulse import Pulse
 from delaybridge.worker.service import end, until
@@ -80,14 +79,12 @@ class ScanRun:
         worker, shifts, lease = self._worker, self._shifts, self._settings.lease
         silent_s = (lease.ttl_ms + lease.renew_ms) / 2000
         held = partial(shifts.answering, silent_s)
-        view = RunView(self._store, self._calls, worker.past, shifts.sessions, held)
-        rowless = None if worker.ledger is None else worker.ledger.rowless
-        worker.past.begin(
-            WatchedRun(
-                self._calls.birth, shifts.sessions, held, shifts.lost, self._is_wiped.set, rowless
-            )
-        )
-        for part in worker.parts:
+        view = RunView(
+            self._store, self._calls, worker.past, shifts.sessions, held,
+            shifts.lost, self._is_wiped.set,
+            None if worker.ledger is None else worker.ledger.rowless,
+        )  # fmt: skip
+        for part in (worker.past, *worker.parts):
             part.begin(view)
 
     def _make_shift(self, node: str, nodes: int) -> Shift:

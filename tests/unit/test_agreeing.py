@@ -99,7 +99,7 @@ async def test_no_run_is_made_of_definitions_that_may_be_of_the_past() -> None:
     store: Any = SimpleNamespace(recorder="a ledger")
     past: Any = None
     found = RecurringRuns()
-    found.begin(RunView(store, calls, past, tuple, tuple))
+    found.begin(RunView(store, calls, past, tuple, tuple, past, past))
     _, recur, number, _, _ = found.commands()
     taken = recur.parse([7, b"job", b"{}", b""])
     good = Agreement("run:1", 0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace.history_alarm import Setback, told
 from delaybridge.store.namespace.marks import Marks, parse
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.worker.history_check import Past, WatchedRun, refuse_wiped
+from delaybridge.worker.history_check import Past, refuse_wiped
+from delaybridge.worker.parts import RunView
 
 BIRTH = (4, "birth")
 
@@ -33,7 +35,11 @@ class World:
     def begin(self, rowless: Callable[[], Mapping[int, int]] | None = None) -> None:
         held = lambda: [each.bucket for each in self.held.values()]  # noqa: E731
         sessions = lambda: [*self.held.values()]  # noqa: E731
-        self.past.begin(WatchedRun(BIRTH[1], sessions, held, self._lost, self._wiped, rowless))
+        calls: Any = SimpleNamespace(birth=BIRTH[1])
+        store: Any = None
+        self.past.begin(
+            RunView(store, calls, self.past, sessions, held, self._lost, self._wiped, rowless)
+        )
 
     def _lost(self, session: Session, reason: str) -> None:
         session.end()

@@ -31,7 +31,9 @@ class Rig:
         self.marks: dict[int, Marks] = {}
         past: Any = SimpleNamespace(marks=self.marks)
         nothing: Any = None
-        self.sampler.begin(RunView(nothing, nothing, past, tuple, lambda: self.buckets))
+        self.sampler.begin(
+            RunView(nothing, nothing, past, tuple, lambda: self.buckets, nothing, nothing)
+        )
         self.sizes: list[Any] = NONE  # of each bucket: delayed, in flight, parked, dead
 
     def happen(self, event: Any) -> None:

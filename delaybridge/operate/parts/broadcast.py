@@ -9,8 +9,7 @@ from typing import Any
 from delaybridge.operate.notices.event_channel import Beat, Told, publish
 from delaybridge.worker.eventlog import EventLog
 from delaybridge.worker.listeners import Listeners
-from delaybridge.worker.parts import Part
-from delaybridge.worker.pulse import Commands
+from delaybridge.worker.parts import Commands, Part
 from delaybridge.worker.service import Identity
 
 _MOST_LINES = 200  # of one beat

@@ -41,7 +41,7 @@ class StreamConnection(OpenConnection):
         self._reader: asyncio.StreamReader = connection._reader
         self._writer: asyncio.StreamWriter = connection._writer
         connection._reader = connection._writer = None  # or redis-py would close them as well
-        self._parser = parser_for(self.errors)
+        self._reply_parser = parser_for(self.errors)
         self._timeout_s, self._loop = timeout_s, asyncio.get_running_loop()
 
     @property
@@ -52,7 +52,7 @@ class StreamConnection(OpenConnection):
     async def call(self, requests: Iterable[bytes], wait_s: float | None = None) -> list[Any]:
         """Send them, and read as many replies. wait_s: the longest wait for the next bytes."""
         wait_s = self._timeout_s if wait_s is None else wait_s
-        loop, parser, replies = self._loop, self._parser, list[Any]()
+        loop, parser, replies = self._loop, self._reply_parser, list[Any]()
         with lost_if_closed():
             count = await self._send(requests)
         try:

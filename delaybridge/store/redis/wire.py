@@ -65,7 +65,7 @@ class SocketConnection(OpenConnection):
         self._timeout_s = timeout_s
         self._wait(timeout_s)
         connection._sock = None  # or redis-py would close it as well
-        self._parser = parser_for(self.errors)
+        self._reply_parser = parser_for(self.errors)
         self._readable = _Selector()
         self._readable.register(self._socket, selectors.EVENT_READ)
 
@@ -98,7 +98,7 @@ class SocketConnection(OpenConnection):
 
     def read(self, count: int) -> Iterator[Any]:
         """Read that many replies, each when it comes."""
-        parser = self._parser
+        parser = self._reply_parser
         try:
             while True:
                 while (reply := parser.gets()) is not MORE:
