@@ -246,7 +246,8 @@ MUTANTS = [
     Mutant(
         "ledger: whether an old connection answers may take for ever",
         "delaybridge/ledger/sql/engines.py",
-        "    engine.dialect.do_ping = ping_with_notice  # type: ignore[method-assign,assignment]\n", "",
+        "    engine.dialect.do_ping = ping_with_notice  # type: ignore[method-assign,assignment]\n",
+        "",
         "a database that answered nothing for a while is silent for good",
         "tests/integration/test_ledger_outage.py::"
         "test_a_database_that_answered_nothing_is_asked_again",
