@@ -12,7 +12,7 @@ import pytest
 from delaybridge.errors import StoreError, StoreUnavailable, StoreWiped
 from delaybridge.events import Event, StoreWentBack
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.namespace.history_alarm import Setback, told
+from delaybridge.store.namespace.history_alarm import Setback, setbacks_text
 from delaybridge.store.namespace.marks import Marks, parse
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.worker.history_check import Past, refuse_wiped
@@ -180,12 +180,12 @@ async def test_with_a_ledger_what_it_lacks_is_told_by_those_who_knew_it(world: W
 
 def test_the_words_name_a_bucket_its_turns_and_the_sum_of_what_is_missing() -> None:
     found = [Setback(0, "w", 3, 9, 4, 20), Setback(1000, "v", 7, 8, 2, 1500)]
-    said = told(found)
+    said = setbacks_text(found)
     assert "in 2 buckets" in said and "from turn 8 to 2)" in said
     assert (
         "at least 1,520 scheduled messages" in said and "by v at 1970-01-01T00:00:01.000Z" in said
     )
-    assert told([]) == ""
+    assert setbacks_text([]) == ""
 
 
 def test_messages_that_no_reading_counted_may_be_missing_too(world: World) -> None:
