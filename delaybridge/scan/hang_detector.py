@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaybridge.events import Emit, Stuck
+from delaybridge.events import Stuck
 from delaybridge.scan.lanes.lane import Copy, Window
 from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.wheel.wheel import WaitingCopies
@@ -11,10 +11,8 @@ from delaybridge.scan.wheel.wheel import WaitingCopies
 class HangDetector:
     """Compares the first ripe copy with the one seen before."""
 
-    def __init__(
-        self, waiting: WaitingCopies, window: Window, calls: BucketCalls, emit: Emit
-    ) -> None:
-        self._waiting, self._window, self._calls, self._emit = waiting, window, calls, emit
+    def __init__(self, waiting: WaitingCopies, window: Window, calls: BucketCalls) -> None:
+        self._waiting, self._window, self._calls = waiting, window, calls
         self._first: Copy | None = None
         self._since_ms = 0
 
@@ -32,7 +30,7 @@ class HangDetector:
             if self._window.is_full(first.lane) and first.lane.flow.moved_ms > since_ms:
                 self._since_ms = now_ms
                 return None
-            self._emit(Stuck(overdue_ms=now_ms - int(first.score)))
+            self._calls.emit(Stuck(overdue_ms=now_ms - int(first.score)))
             return RuntimeError(f"stuck: nothing was fired for {now_ms - since_ms} ms")
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from delaybridge.events import Emit, OrphansMended
+from delaybridge.events import OrphansMended
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
@@ -34,14 +34,12 @@ class Mending:
         sessions: Mapping[int, Session],
         lanes: Lanes,
         calls: BucketCalls,
-        emit: Emit,
         *,
         retake: Retake,
         has_ledger: bool,
     ) -> None:
         """retake: ends a session, for a new one."""
-        self._held, self._routing = sessions, lanes.routing
-        self._calls, self._emit = calls, emit
+        self._held, self._routing, self._calls = sessions, lanes.routing, calls
         self._retake, self._has_ledger = retake, has_ledger
         self._looks: dict[Session, WalkPlace] = {}  # the next page of each, in turn
 
@@ -83,7 +81,7 @@ class Mending:
             await self._count(session)
         session.mended(walks)
         if any(total):
-            self._emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
+            self._calls.emit(OrphansMended(bucket=session.bucket.number, **total._asdict()))
 
     async def _count(self, session: Session) -> None:
         counts: KeySizes | None = await self._ask(

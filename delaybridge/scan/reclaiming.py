@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from delaybridge.events import Emit, LeaseAcquired
+from delaybridge.events import LeaseAcquired
 from delaybridge.message import State
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.leases.bucket_calls import BucketCalls, LedgerSide
@@ -73,13 +73,11 @@ class Reclaiming:
         lanes: Lanes,
         mending: Mending,
         calls: BucketCalls,
-        emit: Emit,
         retake: Retake,
         ledger: LedgerSide | None,
     ) -> None:
         """retake: ends a session, for a new one."""
-        self._lanes, self._mending = lanes, mending
-        self._calls, self._emit = calls, emit
+        self._lanes, self._mending, self._calls = lanes, mending, calls
         self._retake, self._ledger = retake, ledger
         self.begun: list[Session] = []
 
@@ -129,13 +127,8 @@ class Reclaiming:
 
     def _reclaimed(self, done: EarlierSessions) -> None:
         done.session.reclaimed()
-        bucket = done.session.bucket.number
-        self._emit(
-            LeaseAcquired(
-                bucket=bucket,
-                reclaimed=done.moved,
-                fired=done.fired,
-                destinations=done.destinations,
-            )
+        bucket, to = done.session.bucket.number, done.destinations
+        self._calls.emit(
+            LeaseAcquired(bucket=bucket, reclaimed=done.moved, fired=done.fired, destinations=to)
         )
         self._calls.ring()

@@ -71,7 +71,7 @@ class Scanner:
         whose bucket is on the Redis node whose clock this is. ledger: if there is one, no bucket is
         claimed before it agrees with it.
         """
-        self._clock, self._alarm, self._emit, self._options = clock, alarm, emit, options
+        self._clock, self._alarm, self._options = clock, alarm, options
         self._lanes, self._sessions = lanes, dict[int, Session]()
         has_ledger, held = ledger is not None, self._sessions
         self.calls = calls = BucketCalls(
@@ -79,19 +79,19 @@ class Scanner:
             clock_stepped=self.clock_stepped, last_here=last_here, checks_server=has_ledger,
         )  # fmt: skip
         self.waiting = waiting = WaitingCopies(clock.now_ms(), lanes.window)
-        self.mending = Mending(held, lanes, calls, emit, retake=retake, has_ledger=has_ledger)
-        self._reclaiming = Reclaiming(lanes, self.mending, calls, emit, retake, ledger)
-        self.claiming = Claiming(held, waiting, lanes, calls, emit, options)
-        self.settling = Settling(held, calls, emit, self.wake, ledger)
+        self.mending = Mending(held, lanes, calls, retake=retake, has_ledger=has_ledger)
+        self._reclaiming = Reclaiming(lanes, self.mending, calls, retake, ledger)
+        self.claiming = Claiming(held, waiting, lanes, calls, options)
+        self.settling = Settling(held, calls, self.wake, ledger)
         self._paging = Paging(lanes.returning, calls, self.settling)
-        self.publishing = Publishing(lanes, calls, emit, options.fire_lead_ms, ledger)
+        self.publishing = Publishing(lanes, calls, options.fire_lead_ms, ledger)
         self.firing = Firing(
-            waiting, lanes, self.claiming, self.settling, self.publishing, calls, emit, options
+            waiting, lanes, self.claiming, self.settling, self.publishing, calls, options
         )
         self._allowances = Allowances(
             lanes.window, lanes.routing, lanes.parking, lanes.returning, calls, allow
         )
-        self._hang_detector = HangDetector(waiting, lanes.window, calls, emit)
+        self._hang_detector = HangDetector(waiting, lanes.window, calls)
         self._is_swept = True  # no copy here belongs to a session that is over
 
     async def run(self) -> None:
@@ -186,7 +186,7 @@ class Scanner:
 
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: log it, and look into every bucket at once."""
-        self._emit(ClockStepped(step_ms=step_ms))
+        self.calls.emit(ClockStepped(step_ms=step_ms))
         self._lanes.routing.clock_stepped(step_ms)
         self._hang_detector.clock_stepped(step_ms)
         self.calls.clock_stepped(step_ms)
@@ -244,6 +244,4 @@ class Scanner:
     async def trim(self, most: int | None, age_ms: int | None, *, buckets: int) -> None:
         """Drop dead messages beyond these bounds; see `dead_set.trim`."""
         sessions = self._sessions.values()
-        await dead_set.trim(
-            self.calls, sessions, self._emit, most=most, age_ms=age_ms, buckets=buckets
-        )
+        await dead_set.trim(self.calls, sessions, most=most, age_ms=age_ms, buckets=buckets)

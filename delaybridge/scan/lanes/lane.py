@@ -197,17 +197,9 @@ class Copy(Delivery):
     """
 
     __slots__ = (
-        "claim",
-        "is_plain",
-        "lane",
-        "late_from_ms",
-        "lot",
-        "refusals",
-        "score",
-        "session",
-        "stamp",
+        "claim", "is_plain", "lane", "late_from_ms", "lot", "refusals", "score", "session", "stamp",
         "tried",
-    )
+    )  # fmt: skip
     refusals: int
     stamp: bytes
 

@@ -7,20 +7,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-from delaybridge import failpoints
+from delaybridge import events, failpoints
 from delaybridge.errors import DecodeError
-from delaybridge.events import (
-    Buried,
-    CircuitClosed,
-    CircuitOpened,
-    DeadLettered,
-    Dropped,
-    Emit,
-    FireAllowed,
-    Published,
-    PublishFailed,
-    Retried,
-)
 from delaybridge.histogram import spread
 from delaybridge.message import PULL, Delivery
 from delaybridge.publish import Fault, Outcome, Verdict
@@ -37,7 +25,7 @@ class Dispatch:
     """Hands the ready copies of each lane to its publisher when there is room."""
 
     def __init__(
-        self, window: Window, parking: Parking, emit: Emit, spans: PublishSpans | None
+        self, window: Window, parking: Parking, emit: events.Emit, spans: PublishSpans | None
     ) -> None:
         """spans: None if the worker does not trace."""
         self._window, self._parking, self._emit, self._spans = window, parking, emit, spans
@@ -54,7 +42,7 @@ class Dispatch:
             again = Counter(fired)
             fired, self._recalled = again - self._recalled, self._recalled - again
         if fired:
-            self._emit(FireAllowed(messages=sum(fired.values()), destinations=fired))
+            self._emit(events.FireAllowed(messages=sum(fired.values()), destinations=fired))
 
     def _queue(self, lane: Lane) -> deque[Copy]:
         if (queue := self._ready.get(lane)) is None:
@@ -151,7 +139,7 @@ class Outcomes:
         routing: Routing,
         parking: Parking,
         dispatch: Dispatch,
-        emit: Emit,
+        emit: events.Emit,
         spans: PublishSpans | None,
     ) -> None:
         """spans: None if the worker does not trace."""
@@ -192,7 +180,7 @@ class Outcomes:
             lot.session.exits.settle(lot.claim, own, lane.label)
         late_ms = [now_ms - copy.late_from_ms for copy in copies]
         self._emit(
-            Published(
+            events.Published(
                 destination=lane.label,
                 messages=len(copies),
                 late_ms=max(late_ms),
@@ -210,7 +198,7 @@ class Outcomes:
             lane.probes = 0
             self._parking.troubled[lane] = None
             if lane.circuit.fail(now_ms, outcome.reason):
-                self._emit(CircuitOpened(destination=lane.label, reason=outcome.reason))
+                self._emit(events.CircuitOpened(destination=lane.label, reason=outcome.reason))
         elif (
             outcome.answered
             and lane.circuit.state is CircuitState.PROBING
@@ -220,7 +208,7 @@ class Outcomes:
         label, reason = lane.label, outcome.reason
         if outcome.fault is not Fault.BROKER:
             lane.failed(now_ms, reason[:ERROR_CHARS])
-        self._emit(PublishFailed(destination=label, messages=len(copies), reason=reason))
+        self._emit(events.PublishFailed(destination=label, messages=len(copies), reason=reason))
         maybe = outcome.verdict is Verdict.UNKNOWN
         for copy in copies:
             if isinstance(copy, DeadLetter):
@@ -228,7 +216,7 @@ class Outcomes:
                 self.bury(copy, reason, counted=True, maybe=copy.maybe or maybe)
             elif copy.record.at_most_once:
                 copy.session.ended(1)
-                self._emit(Dropped(destination=lane.label, messages=1, reason=outcome.reason))
+                self._emit(events.Dropped(destination=label, messages=1, reason=outcome.reason))
             elif maybe or outcome.fault is Fault.MESSAGE:
                 self.attempt_failed(
                     copy, outcome.reason, now_ms, maybe=maybe, least_ms=outcome.wait_ms
@@ -239,7 +227,7 @@ class Outcomes:
 
     def _close(self, lane: Lane) -> None:
         lane.circuit.succeed()
-        self._emit(CircuitClosed(destination=lane.label))
+        self._emit(events.CircuitClosed(destination=lane.label))
 
     def attempt_failed(
         self, copy: Copy, reason: str, now_ms: int, *, maybe: bool = False, least_ms: int = 0
@@ -257,7 +245,7 @@ class Outcomes:
             error = f"{copy.lane.label}\n{reason[:ERROR_CHARS]}"
             delay_ms = max(delay_ms, least_ms)
             copy.session.exits.retry(copy.item, delay_ms, maybe=maybe, error=error)
-            self._emit(Retried(destination=copy.lane.label, messages=1, reason=reason))
+            self._emit(events.Retried(destination=copy.lane.label, messages=1, reason=reason))
 
     def is_used_up(self, copy: Copy) -> bool:
         """Whether no attempt is left, because workers died while they published it."""
@@ -275,7 +263,7 @@ class Outcomes:
     def bury(self, copy: Copy, reason: str, *, counted: bool, maybe: bool = False) -> None:
         """Give up: the message goes to the dead set. counted: an attempt failed just now."""
         copy.session.exits.bury(copy.item, reason[:_REASON_CHARS], counted=counted, maybe=maybe)
-        self._emit(Buried(destination=copy.lane.label, messages=1, reason=reason))
+        self._emit(events.Buried(destination=copy.lane.label, messages=1, reason=reason))
 
     def _dead_letter(self, copy: Copy, reason: str, now_ms: int, *, maybe: bool) -> bool:
         """Publish it to its dead-letter destination; False if it has none, or that is paused.
@@ -296,7 +284,7 @@ class Outcomes:
         except DecodeError:  # its header table is damaged: none can be added
             return False
         self._dispatch.send(letter)
-        self._emit(DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
+        self._emit(events.DeadLettered(destination=copy.lane.label, messages=1, reason=reason))
         return True
 
 

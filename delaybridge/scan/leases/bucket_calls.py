@@ -35,10 +35,8 @@ def last_of(sessions: dict[Session, Any]) -> Session | None:
 class BucketCalls:
     """Sends the commands of sessions, each step as a task that rings when it ends.
 
-    clock: the store's. silent_at_ms: when the store last did not answer. failure: the first error
-    of any step. checks_server: of each answer that carries the store's time, look which server gave
-    it: one that was started again may have an older past, and nothing that it allows may be
-    published.
+    clock: the store's. emit, ring: for the steps. silent_at_ms: when the store last did not answer.
+    failure: the first error of any step.
     """
 
     def __init__(
@@ -57,9 +55,11 @@ class BucketCalls:
         """ring: makes the scanner do a pass soon. lost: called when a session's lease is found to
         be lost. damaged: when its bucket is. clock_stepped: called with the number of ms by which
         the store's clock was set. last_here: the last of these sessions whose bucket is on the
-        Redis node whose clock this is.
+        Redis node whose clock this is. checks_server: of each answer that carries the store's time,
+        look which server gave it: one that was started again may have an older past, and nothing
+        that it allows may be published.
         """
-        self._store, self.clock, self._emit, self.ring = store, clock, emit, ring
+        self._store, self.clock, self.emit, self.ring = store, clock, emit, ring
         self._lost, self._damaged, self._clock_stepped = lost, damaged, clock_stepped
         self._last_here, self._checks_server = last_here, checks_server
         self._tasks: set[asyncio.Task[None]] = set()
@@ -171,7 +171,7 @@ class BucketCalls:
 
     def _silent(self, event: Event) -> None:
         self.silent_at_ms = self.clock.now_ms()
-        self._emit(event)
+        self.emit(event)
 
     def clock_stepped(self, step_ms: int) -> None:
         """The store's clock was set: shift the time measured by it."""
@@ -204,12 +204,11 @@ class Settling:
         self,
         sessions: Mapping[int, Session],
         calls: BucketCalls,
-        emit: Emit,
         wake: Callable[[int, int], None],
         ledger: LedgerSide | None,
     ) -> None:
         """wake: called with a bucket and the time at which a message is due there again."""
-        self._sessions, self._calls, self._emit = sessions, calls, emit
+        self._sessions, self._calls = sessions, calls
         self._wake, self._ledger = wake, ledger
         self.under_way = False
         self._told_ms = -inf
@@ -258,7 +257,7 @@ class Settling:
                 settled.update(report.settled)
         if settled:
             failpoints.reach("settle.after")
-            self._emit(Settled(messages=settled.total(), destinations=settled))
+            self._calls.emit(Settled(messages=settled.total(), destinations=settled))
 
     def _stored(self, session: Session, report: ExitReport) -> None:
         """The store has the report. Messages put back until later are claimed again in time."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from delaybridge.events import DeadDropped, Emit
+from delaybridge.events import DeadDropped
 from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 
 
 async def trim(
-    asking: BucketCalls,
+    calls: BucketCalls,
     sessions: Iterable[Session],
-    emit: Emit,
     *,
     most: int | None,
     age_ms: int | None,
@@ -28,9 +27,9 @@ async def trim(
         if session.ready and not session.draining:
             keep = None if most is None else _share(most, session.bucket.number, buckets)
             asked[session] = [session.bucket.trim(*session.owner, keep=keep, age_ms=age_ms)]
-    answers = await asking.ask(asked)
+    answers = await calls.ask(asked)
     if dropped := sum(trimmed.dropped for (trimmed,) in answers.values()):
-        emit(DeadDropped(messages=dropped))
+        calls.emit(DeadDropped(messages=dropped))
 
 
 def _share(most: int, number: int, buckets: int) -> int:

@@ -63,12 +63,11 @@ class Claiming:
         waiting: WaitingCopies,
         lanes: Lanes,
         calls: BucketCalls,
-        emit: Emit,
         options: ScanOptions,
     ) -> None:
         self._sessions, self._waiting = sessions, waiting
         self._routing, self._parking = lanes.routing, lanes.parking
-        self._calls, self._emit, self._options = calls, emit, options
+        self._calls, self._options = calls, options
         self.under_way: Sequence[Session] = ()
         self._claimed_ms = -inf
 
@@ -162,7 +161,7 @@ class Claiming:
         self.under_way = ()
         if messages := received.total():
             failpoints.reach("claim.after")
-            self._emit(Claimed(messages=messages, took_ms=took_ms, destinations=received))
+            self._calls.emit(Claimed(messages=messages, took_ms=took_ms, destinations=received))
 
     def received(
         self, session: Session, claimed: Claim, now_ms: int, destinations: Counter[str]
@@ -172,7 +171,7 @@ class Claiming:
         destinations: how many of each; these are added.
         """
         routed_ms = self._calls.clock.now_ms()
-        copies = copies_of(session, claimed, self._routing, routed_ms, self._emit)
+        copies = copies_of(session, claimed, self._routing, routed_ms, self._calls.emit)
         session.claim_ended(claimed, now_ms, self._options.claim_ahead_ms, self._options.pace_ms)
         # Empty: a batch whose first answer was lost, and whose messages were cancelled since.
         session.claims.received(claimed.number, len(copies))

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from delaybridge import failpoints
-from delaybridge.events import Emit, Revoked, Settled
+from delaybridge.events import Revoked, Settled
 from delaybridge.scan.lanes.admission import GO, WAIT
 from delaybridge.scan.lanes.lane import Copy
 from delaybridge.scan.lanes.lanes import Lanes
@@ -37,18 +37,11 @@ class Publishing:
     """Holds fired copies until they are due. fired: sorted by score after each pass."""
 
     def __init__(
-        self,
-        lanes: Lanes,
-        calls: BucketCalls,
-        emit: Emit,
-        fire_lead_ms: int,
-        ledger: LedgerSide | None,
+        self, lanes: Lanes, calls: BucketCalls, fire_lead_ms: int, ledger: LedgerSide | None
     ) -> None:
         """fire_lead_ms: the longest time before its due time that a copy is fired."""
-        self._dispatch = lanes.dispatch
-        self._calls, self._emit = calls, emit
+        self._dispatch, self._calls, self._ledger = lanes.dispatch, calls, ledger
         self._passed_ms, self._fire_lead_ms = calls.clock.now_ms(), fire_lead_ms
-        self._ledger = ledger
         self.fired: list[Copy] = []
 
     def add(self, copies: Sequence[Copy]) -> None:
@@ -102,7 +95,7 @@ class Publishing:
                 self._dispatch.withdraw(copies)
         if gone:
             of = Counter([copy.lane.label for copy in gone])
-            self._emit(Settled(messages=len(gone), destinations=of))
+            self._calls.emit(Settled(messages=len(gone), destinations=of))
 
     def _settled(self, session: Session, copies: Sequence[Copy], ids: Set[str]) -> list[Copy]:
         """The store settled the messages of these ids; returns their copies, which may go."""
@@ -147,13 +140,12 @@ class Firing:
         settling: Settling,
         publishing: Publishing,
         calls: BucketCalls,
-        emit: Emit,
         options: ScanOptions,
     ) -> None:
         self._waiting, self._window = waiting, lanes.window
         self._admission, self._dispatch = lanes.admission, lanes.dispatch
         self._claiming, self._settling, self._publishing = claiming, settling, publishing
-        self._calls, self._emit, self._options = calls, emit, options
+        self._calls, self._options = calls, options
         self.under_way = False
         self._fired_ms, self.next_look_ms = -inf, inf
         self._took(1.0)
@@ -283,7 +275,7 @@ class Firing:
             revoked = [copy for copy in copies if session.claims.is_revoked(copy.id, copy.claim)]
             self._dispatch.withdraw(revoked)
             session.ended(len(revoked))
-            self._emit(Revoked(messages=len(revoked)))
+            self._calls.emit(Revoked(messages=len(revoked)))
         session.claims.forget_revoked()
         if session.is_away:  # by its own node's clock they may not be due yet
             self._publishing.put_back(ours)
