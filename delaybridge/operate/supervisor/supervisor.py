@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Protocol
 
 from delaybridge.errors import StoreError
+from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.supervisor.child import Child, ChildSpec
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
@@ -23,27 +23,17 @@ from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import Store
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.reload import reread
-from delaybridge.worker.service import ProcessReport, terminal_closed
+from delaybridge.worker.service import terminal_closed
 
 _STEADY_S = 5.0  # a child that ran for longer is replaced at once
 _PAUSES_S = (0.0, 0.5, 2.0, 5.0, 10.0)  # before a child is replaced, by its failures
-
-
-class ChildReports(Protocol):
-    """What collects the reports of the processes, by their names."""
-
-    def put(self, name: str, report: ProcessReport) -> None:
-        """The process of this name says so now."""
-
-    def ended(self, name: str, *, crashed: bool) -> None:
-        """The process of this name has ended; another may take its name."""
 
 
 def run(
     settings: Settings,
     specs: Sequence[ChildSpec],
     *,
-    reports: ChildReports | None = None,
+    reports: ProcessReports | None = None,
     check: Callable[[Settings], object] = lambda settings: None,
 ) -> int:
     """Run these until SIGTERM or Ctrl-C; returns the exit code, 0 if they drained.
@@ -58,7 +48,7 @@ class _Parent:
         self,
         settings: Settings,
         specs: Sequence[ChildSpec],
-        reports: ChildReports | None,
+        reports: ProcessReports | None,
         check: Callable[[Settings], object],
     ) -> None:
         self._settings, self._specs, self._reports = settings, specs, reports

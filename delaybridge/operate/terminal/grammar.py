@@ -181,7 +181,6 @@ plan_options = options(
     option("--backoff", "How long to wait after the first.", to="base_ms", type=DURATION),
     option("--dead-letter D", "Where it goes when given up. [default: the dead set]"),
 )
-FURTHER_PLAN = ("factor", "max_ms", "jitter")
 further_plan_options = options(
     option("--factor F", "Each further wait is longer by this factor.", type=float),
     option("--max-backoff DURATION", "The longest wait.", to="max_ms", type=DURATION),
