@@ -1,6 +1,7 @@
-"""The processes behind `delaybridge scan` and `delaybridge ingest`.
+"""A process that works until it is told to stop: above all the worker, which keeps a scanner.
 
-Each builds its parts from the settings and keeps them running: `worker` a scanner, `ingester` the
-delay exchanges and topics of each broker. `processes` is the parent of several of them. `service`
-holds what they share: signals, tasks and how they end. `eventlog` writes their events to the log.
+`worker` is the process, `scan_run` one run of its scanner, `shifts` and `shift` the part of each
+Redis node. `service` is what every process shares: its identity, signals and tasks, and how they
+end. `parts` names what other rooms add to a process; `pulse` asks Redis for all of them once a
+second. `eventlog` writes its events to the log.
 """

@@ -126,10 +126,10 @@ if __name__ == "__main__":
     # What many commands need, once for all of them; a command meets an ImportError of its own.
     for room in (
         "client.client",
-        "store.store",
+        "store.redis.store",
         "settings.settings",
-        "ledger.schema",
-        "cli.ledger",
+        "ledger.sql.schema",
+        "operate.cli.messages.ledger",
     ):
         with suppress(ImportError):
             import_module(f"delaybridge.{room}")
