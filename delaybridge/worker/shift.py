@@ -19,7 +19,7 @@ from delaybridge.scan.lanes.lane import Broker
 from delaybridge.scan.lanes.lanes import Lanes
 from delaybridge.scan.lanes.retry import RetryPolicy
 from delaybridge.scan.lanes.spans import PublishSpans
-from delaybridge.scan.leases.bucket_calls import LedgerSide, last_of
+from delaybridge.scan.leases.bucket_calls import LedgerSide
 from delaybridge.scan.leases.clock import Alarm, StoreClock
 from delaybridge.scan.leases.lease import LeaseOwner, Leases
 from delaybridge.scan.leases.session import Session
@@ -150,8 +150,9 @@ class Shift:
     def _last_here(self, sessions: dict[Session, Any]) -> Session | None:
         """The last of these sessions whose bucket is on this node; the others are `is_away`."""
         if not self.node:
-            return last_of(sessions)
-        return last_of({s: None for s in sessions if self._is_here(s.bucket)})
+            return next(reversed(sessions), None)
+        here = [session for session in sessions if self._is_here(session.bucket)]
+        return here[-1] if here else None
 
     # wake-ups; where their channels are not sharded, the worker listens for all shifts
 

@@ -137,7 +137,7 @@ async def test_who_comes_after_the_set_waits_for_one_lease_at_most(
     late = Rival(clocked_redis, rival.store, rival.calls)
     late.at(10.0, -HOUR_S)
     await late.leases.read_clock(late.calls.buckets[0])
-    await late.leases.look(late.calls.buckets)
+    await late.leases.cut_long(late.calls.buckets)
     assert {*(await taken_at(late, [10.0, 240.0, 480.0, 600.0], -HOUR_S)).values()} == {0}
     await taken_at(late, [TTL_S + 11, TTL_S + 11.1], -HOUR_S)
     assert await late.round() == 4, "all are its share: nobody else has announced itself since"

@@ -205,11 +205,11 @@ async def test_marks_of_another_namespace_are_left_to_the_operator(
     found = DamagedBuckets(store, lambda: now_s[0], lambda event: None, ("w", TTL_MS))
     raw.hset(bucket.key("marks"), mapping={"birth": "other", "healed": "x"})
     found.add(bucket, StoreError("refused"))
-    await found.look()
+    await found.retry()
     assert raw.hgetall(bucket.key("marks")) == {b"birth": b"other", b"healed": b"x"}
     raw.hset(bucket.key("marks"), "birth", "birth")
     now_s[0] = 2.0
-    await found.look()
+    await found.retry()
     assert (raw.hget(bucket.key("marks"), "turn"), found.numbers) == (b"2", set())
     assert not raw.exists(bucket.key("lease"))
     await store.close()
