@@ -7,7 +7,7 @@ out without, so that handlers need not know of tenants.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -19,20 +19,23 @@ from delaybridge.client.async_client import AsyncClient
 from delaybridge.client.requests import Named
 from delaybridge.client.surface import TABLE
 from delaybridge.client.topics import Items, named
+from delaybridge.client.verbs import verbs_of
 from delaybridge.errors import MessageConflict
 from delaybridge.ledger.recording.life_of_id import RecordedLife
-from delaybridge.message import PULL, Answer, Message, OnConflict, State, id_as_given, id_in_store
+from delaybridge.message import PULL, Message, OnConflict, State, id_as_given, id_in_store
 from delaybridge.operate.views import questions
 from delaybridge.operate.views.listing import Cursor, Page
-from delaybridge.recurring.client import AsyncRecurringMessages
+from delaybridge.recurring.client import RecurringVerbs
 from delaybridge.recurring.definition import check_name
-from delaybridge.recurring.definitions import Backfilled, Recurring
+from delaybridge.recurring.definitions import Recurring
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.store.messages.record_filters import Conditions
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import Selected, Selection
 from delaybridge.store.protocol.stored import Stored
-from delaybridge.times import At
+
+ROWS = TABLE | {f"recurring.{name}": row for name, row in verbs_of(RecurringVerbs).items()}
+"""Every verb of the client, also those of recurring definitions."""
 
 
 class Tenancy:
@@ -108,11 +111,6 @@ class TenantClient(Tenancy):
         """Name -> kind of each broker that messages may name."""
         return self._client.kinds
 
-    @property
-    def recurring(self) -> TenantRecurring:
-        """The recurring definitions of this tenant."""
-        return TenantRecurring(self._client.recurring, self.tenant)
-
     async def schedule(
         self,
         destination: str,
@@ -161,19 +159,42 @@ class TenantClient(Tenancy):
     def verb(self, name: str) -> Callable[..., Awaitable[Any]]:
         """The verb with this name in the client's table, as `dead.kick`; the same arguments."""
         method = attrgetter(name)(self._client)
-        stored = self._STORED[TABLE[name].subject]
+        stored = self._STORED[ROWS[name].subject]
+        own = {"tenant": self.tenant} if name == "recurring.add" else {}
 
-        async def run(subject: Any, **arguments: Any) -> Any:
-            return self._seen(await method(stored(self, subject), **arguments))
+        async def run(*arguments: Any, **named: Any) -> Any:
+            subject = [stored(self, one) for one in arguments[:1]]
+            try:
+                found = await method(*subject, *arguments[1:], **own, **named)
+            except MessageConflict as exc:
+                raise MessageConflict(exc.code, exc.field, self.text(exc.detail)) from None
+            return self._given(found)
 
         return run
 
-    def _seen(self, found: Any) -> Any:
+    def _given(self, found: Any) -> Any:
+        """An answer as its tenant sees it; of a list of definitions its own."""
         if isinstance(found, list):
-            return [self._seen(one) for one in found]
+            return [self._given(one) for one in found if self._is_own(one)]
         if isinstance(found, ReceivedMessage):
             return msgspec.structs.replace(found, id=self.given(found.id))
+        if isinstance(found, Receipt):
+            return self.receipt(found)
+        if isinstance(found, Recurring):
+            return self._definition(found)
         return self.as_given(found) if isinstance(found, Stored) else found
+
+    def _is_own(self, one: Any) -> bool:
+        return not isinstance(one, Recurring) or one.name.startswith(self.prefix)
+
+    def _definition(self, one: Recurring) -> Recurring:
+        definition = one.definition and msgspec.structs.replace(
+            one.definition,
+            name=one.definition.given_name,
+            destination=self.text(one.definition.destination),
+        )
+        name, error = self.given(one.name), self.text(one.error)
+        return one._replace(name=name, definition=definition, error=error)
 
     def _named(self, messages: Iterable[Named]) -> list[Named]:
         return [self.in_store(one) if isinstance(one, str) else one for one in messages]
@@ -187,6 +208,8 @@ class TenantClient(Tenancy):
         "messages": _named,
         "items": _received,
         "topic": Tenancy.topic,
+        "name": lambda own, name: own.prefix + check_name(name),
+        "": lambda own, other: other,
     }
 
 
@@ -196,57 +219,3 @@ def verb_of(client: AsyncClient | TenantClient, name: str) -> Callable[..., Awai
         return client.verb(name)
     found: Callable[..., Awaitable[Any]] = attrgetter(name)(client)
     return found
-
-
-class TenantRecurring(Tenancy):
-    """The definitions of a tenant, as `AsyncRecurringMessages` has them."""
-
-    def __init__(self, all_of_them: AsyncRecurringMessages, tenant: str) -> None:
-        super().__init__(tenant)
-        self._all = all_of_them
-
-    async def add(
-        self, name: str, destination: str, body: bytes | str | None, **fields: Any
-    ) -> Answer:
-        try:
-            return await self._all.add(
-                self._stored(name), destination, body, tenant=self.tenant, **fields
-            )
-        except MessageConflict as exc:
-            raise MessageConflict(exc.code, exc.field, self.text(exc.detail)) from None
-
-    async def list(self) -> Sequence[Recurring]:
-        found = await self._all.list()
-        return [self._shown(one) for one in found if one.name.startswith(self.prefix)]
-
-    async def get(self, name: str) -> Recurring | None:
-        found = await self._all.get(self._stored(name))
-        return found and self._shown(found)
-
-    async def pause(self, name: str) -> bool:
-        return await self._all.pause(self._stored(name))
-
-    async def resume(self, name: str) -> bool:
-        return await self._all.resume(self._stored(name))
-
-    async def remove(self, name: str) -> bool:
-        return await self._all.remove(self._stored(name))
-
-    async def run(self, name: str) -> Receipt | None:
-        made = await self._all.run(self._stored(name))
-        return made and self.receipt(made)
-
-    async def backfill(self, name: str, start: At, end: At = None) -> Backfilled | None:
-        return await self._all.backfill(self._stored(name), start, end)
-
-    def _stored(self, name: str) -> str:
-        return self.prefix + check_name(name)
-
-    def _shown(self, one: Recurring) -> Recurring:
-        definition = one.definition and msgspec.structs.replace(
-            one.definition,
-            name=one.definition.given_name,
-            destination=self.text(one.definition.destination),
-        )
-        name, error = self.given(one.name), self.text(one.error)
-        return one._replace(name=name, definition=definition, error=error)

@@ -18,6 +18,7 @@ from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
+from delaybridge.serve.shared.tenancy import ROWS
 
 _ONE = "/v1/recurring/{name}"
 routes = Routes(is_for_tenants=True)
@@ -94,7 +95,7 @@ class PreviewRuns(msgspec.Struct):
 @routes("GET /v1/recurring", "List recurring definitions", answer=DefinitionList)
 async def definitions(call: Call) -> Any:
     """Every definition with its state, next and last run."""
-    found = await call.client.recurring.list()
+    found = await call.verb("recurring.list")()
     if found:
         await note_reading(call, "all recurring definitions")
     return {"items": [_shape(call, each) for each in found]}
@@ -117,13 +118,23 @@ async def preview(call: Call) -> PreviewRuns:
     return PreviewRuns(found.words, [each.isoformat() for each in found.times])
 
 
-@routes(
-    f"POST {_ONE}:pause", "Pause a definition", is_audited=True,
-    answer=DefinitionAnswer, fails=(404,),
-)  # fmt: skip
-async def pause(call: Call) -> Reply:
-    """Make no further run, and cancel those that are not due."""
-    return _done(call, await call.client.recurring.pause(call.path["name"]), "paused")
+def _add_route(verb: str, request: str, text: str) -> None:
+    """The route of a verb that takes only a name."""
+    row = ROWS[f"recurring.{verb}"]
+
+    async def handler(call: Call) -> DefinitionAnswer:
+        await _of_known(call, verb)
+        return DefinitionAnswer(call.path["name"], f"{verb.removesuffix('e')}ed")
+
+    handler.__doc__ = text
+    routes(
+        request, row.help, scope=row.scope, is_audited=row.is_audited,
+        answer=DefinitionAnswer, fails=(404,),
+    )(handler)  # fmt: skip
+
+
+_add_route("pause", f"POST {_ONE}:pause", "Make no further run; cancel those that are not due.")
+_add_route("resume", f"POST {_ONE}:resume", "Go on with the first run from now on.")
 
 
 async def _add(call: Call, name: str, *, replace: bool) -> Reply:
@@ -133,27 +144,18 @@ async def _add(call: Call, name: str, *, replace: bool) -> Reply:
         raise MessageError("body_ambiguous", "body", "give one of body and body_base64")
     body = data if text is None else text
     try:
-        answer = await call.client.recurring.add(name, destination, body, replace=replace, **fields)
+        answer = await call.verb("recurring.add")(
+            name, destination, body, replace=replace, **fields
+        )
     except MessageConflict as exc:
         raise Problem(409, exc.code, exc.detail, "$.name") from None
     return Reply(DefinitionAnswer(name, answer.value), 201 if answer is Answer.CREATED else 200)
 
 
-@routes(
-    f"POST {_ONE}:resume", "Resume a definition", is_audited=True,
-    answer=DefinitionAnswer, fails=(404,),
-)  # fmt: skip
-async def resume(call: Call) -> Reply:
-    """Go on with the first run from now on."""
-    return _done(call, await call.client.recurring.resume(call.path["name"]), "resumed")
-
-
 @routes(f"POST {_ONE}:run", "Run a definition now", answers={202: ScheduledMessage, 404: None})
 async def run(call: Call) -> Reply:
     """Send it once now, besides its plan."""
-    receipt = await call.client.recurring.run(call.path["name"])
-    if receipt is None:
-        raise _unknown(call.path["name"])
+    receipt = await _of_known(call, "run")
     return Reply(scheduled(receipt), 202)
 
 
@@ -163,19 +165,13 @@ async def run(call: Call) -> Reply:
 )  # fmt: skip
 async def backfill(call: Call) -> Any:
     """Make the runs of a span in the past that were not made."""
-    span: Span = call.body
-    found = await call.client.recurring.backfill(call.path["name"], span.start, span.end)
-    if found is None:
-        raise _unknown(call.path["name"])
-    return plain(found)
+    return plain(await _of_known(call, "backfill", call.body.start, call.body.end))
 
 
 @routes(f"GET {_ONE}", "Show a recurring definition", answer=DefinitionState, fails=(404,))
 async def show(call: Call) -> Any:
     """One definition with its state, next and last run."""
-    found = await call.client.recurring.get(call.path["name"])
-    if found is None:
-        raise _unknown(call.path["name"])
+    found = await _of_known(call, "get")
     await note_reading(call, f"the recurring definition {found.name}")
     return _shape(call, found)
 
@@ -189,15 +185,6 @@ async def put(call: Call) -> Reply:
     return await _add(call, call.path["name"], replace=True)
 
 
-@routes(
-    f"DELETE {_ONE}", "Remove a definition", is_audited=True,
-    answer=DefinitionAnswer, fails=(404,),
-)  # fmt: skip
-async def remove(call: Call) -> Reply:
-    """Remove a definition, and cancel its runs that are not due."""
-    return _done(call, await call.client.recurring.remove(call.path["name"]), "removed")
-
-
 def _shape(call: Call, one: Recurring) -> dict[str, Any]:
     fields = {} if one.definition is None else msgspec.to_builtins(one.definition)
     if not call.may_read_bodies:
@@ -205,12 +192,12 @@ def _shape(call: Call, one: Recurring) -> dict[str, Any]:
     return {**one._asdict(), "definition": fields}
 
 
-def _done(call: Call, is_known: bool, word: str) -> Reply:
+async def _of_known(call: Call, verb: str, *arguments: Any) -> Any:
+    """What a verb answers about the definition in the path; Problem 404 if it is unknown."""
     name = call.path["name"]
-    if not is_known:
-        raise _unknown(name)
-    return Reply(DefinitionAnswer(name, word))
+    if not (found := await call.verb(f"recurring.{verb}")(name, *arguments)):
+        raise Problem(404, "unknown", f"no definition is named {name[:80]!r}", "$.name")
+    return found
 
 
-def _unknown(name: str) -> Problem:
-    return Problem(404, "unknown", f"no definition is named {name[:80]!r}", "$.name")
+_add_route("remove", f"DELETE {_ONE}", "Remove a definition, and cancel its runs that are not due.")
