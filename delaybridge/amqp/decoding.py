@@ -14,7 +14,6 @@ from delaybridge.amqp.encoding import (
     CONTENT_ENCODING_FLAG,
     CONTENT_TYPE_FLAG,
     EPOCH,
-    EXPIRATION_FLAG,
     HEADER_START,
     HEADERS_FLAG,
     LAST_SECOND,
@@ -22,7 +21,6 @@ from delaybridge.amqp.encoding import (
     MESSAGE_ID_FLAG,
     check_finite,
     encode_properties,
-    encode_property,
 )
 from delaybridge.errors import DecodeError
 from delaybridge.message import ContentHeader
@@ -164,7 +162,6 @@ def cut(data: bytes, start: int, size: int, field: str) -> bytes:
 
 
 _TEXT_FLAGS_BEFORE_ID = (1 << 10, 1 << 9, 1 << 8)
-_BEFORE_EXPIRATION = ("delivery_mode", "priority", "correlation_id", "reply_to")
 _PROPERTY_SIZES = {"B": 1, "Q": 8}
 
 
@@ -191,18 +188,6 @@ def split_content_header(payload: bytes) -> ContentHeader:
     if at > len(payload):
         raise DecodeError("undecodable", "headers", "the content header is cut short")
     return ContentHeader(body_size, flags & ~HEADERS_FLAG, before, table, payload[at:])
-
-
-def with_expiration(content: ContentHeader, expiration: Any) -> ContentHeader:
-    """The message with this `expiration`, if it has none. MessageError if it is not valid."""
-    if content.flags & EXPIRATION_FLAG:
-        return content
-    at = 0
-    for name, _, end in spans_of(content.flags, content.after, AFTER_HEADERS):
-        if name in _BEFORE_EXPIRATION:
-            at = end
-    after = content.after[:at] + encode_property("expiration", expiration, "s") + content.after[at:]
-    return content._replace(flags=content.flags | EXPIRATION_FLAG, after=after)
 
 
 def check_content(content: ContentHeader) -> list[tuple[str, Any]]:

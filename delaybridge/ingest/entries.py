@@ -8,8 +8,8 @@ from typing import Self
 import msgspec
 
 from delaybridge.accept.accept import Accepted, check_delay
-from delaybridge.accept.instructions import Instructions
 from delaybridge.errors import MessageError
+from delaybridge.ingest.instructions import Instructions
 from delaybridge.message import Answer, ConflictPolicy, Limits, id_in_store, new_id, tenant_text
 from delaybridge.store.protocol.ids import quarantine_ids
 

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from delaybridge import times
-from delaybridge.accept.instructions import PLUGIN_DELAY, Instructions, instructions, is_instruction
 from delaybridge.client import AsyncClient, Client
 from delaybridge.errors import ConfigError, MessageError
+from delaybridge.ingest.instructions import PLUGIN_DELAY, Instructions, instructions, is_instruction
 from delaybridge.message import Destination, MessagePlan
 from delaybridge.times import At, Delay
 
@@ -52,7 +52,7 @@ def timing_of(
 
     MessageError names the argument or header at fault: `time_ambiguous` if more than one time is
     given, `reserved_header` for a header that only ingest supports, such as another destination or
-    a cancel, and every error of `delaybridge.accept.instructions.instructions`.
+    a cancel, and every error of `delaybridge.ingest.instructions.instructions`.
     """
     by_argument = delay is not None or deliver_at is not None
     if not (by_argument or (headers and is_timed(headers))):

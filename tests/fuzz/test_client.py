@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delaybridge import Client, Message
-from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.errors import ConfigError, DelayBridgeError, MessageError
+from delaybridge.ingest.instructions import INSTRUCTIONS, instructions
 from delaybridge.message import State
 from delaybridge.store.messages.selection import Selection
 from tests.rigs.hostile import ANYTHING, HARD, SURROGATE

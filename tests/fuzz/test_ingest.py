@@ -11,9 +11,9 @@ import pika
 import pytest
 from hypothesis import strategies as st
 
-from delaybridge.accept.instructions import INSTRUCTIONS
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.errors import MessageError
+from delaybridge.ingest.instructions import INSTRUCTIONS
 from tests.rigs.drawn import among, drawn
 from tests.rigs.ingest import Entrance
 from tests.rigs.ingest_kafka import Kafka

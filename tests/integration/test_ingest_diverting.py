@@ -12,8 +12,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from delaybridge.accept.instructions import INSTRUCTIONS
 from delaybridge.amqp.encoding import encode_table
+from delaybridge.ingest.instructions import INSTRUCTIONS
 from delaybridge.ingest.rabbitmq import intake, topology
 from delaybridge.ingest.routes import Route
 from tests.rigs.ingest import Entrance, MakeEntrance

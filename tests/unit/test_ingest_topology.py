@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delaybridge.accept.instructions import INSTRUCTIONS
+from delaybridge.ingest.instructions import INSTRUCTIONS
 from delaybridge.ingest.rabbitmq.topology import BOUND_HEADERS, FORMER_HEADERS, _steps, declarations
 from delaybridge.ingest.routes import Route
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delaybridge.accept.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
+from delaybridge.ingest.instructions import INSTRUCTIONS, Instructions, instructions, is_instruction
 from delaybridge.message import MessagePlan, OnConflict
 
 DUE_MS = 1_893_456_000_000  # 2030-01-01

@@ -15,9 +15,9 @@ import pytest
 
 import delaybridge
 from delaybridge.accept.destination import parse_destination
-from delaybridge.accept.instructions import instructions
 from delaybridge.amqp.decoding import decode_table
 from delaybridge.amqp.encoding import encode_table
+from delaybridge.ingest.instructions import instructions
 from delaybridge.message import Record, decode_record, encode_record
 from delaybridge.operate.notices import event_channel
 from delaybridge.serve.api.messages.messages import OfKey

@@ -16,8 +16,8 @@ import pytest
 from delaybridge import errors, times
 from delaybridge.accept.accept import accept
 from delaybridge.accept.destination import parse_destination
-from delaybridge.accept.instructions import INSTRUCTIONS, instructions
 from delaybridge.amqp.decoding import decode_table
+from delaybridge.ingest.instructions import INSTRUCTIONS, instructions
 from delaybridge.message import Limits, Message
 from delaybridge.operate.cli.messages.lines import read_lines
 from delaybridge.operate.terminal import layout, logs

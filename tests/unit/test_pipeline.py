@@ -12,8 +12,9 @@ import redis
 
 from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
 from delaybridge.store.protocol.command import plain
-from delaybridge.store.redis.errors import Errors, NotAsked
+from delaybridge.store.redis.errors import NotAsked
 from delaybridge.store.redis.pipeline import Pipeline
+from delaybridge.store.redis.wire import Errors
 
 COMMAND = plain("GET", "{ns:b.0}:due")
 

@@ -18,9 +18,9 @@ import msgspec
 from delaybridge.accept.accept import Accepted, check_body_size, check_delay
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.headers import check_header_sizes
-from delaybridge.accept.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.errors import MessageError
 from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.instructions import ID, Instructions, instructions, is_instruction
 from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.reach import AllowList
 from delaybridge.ingest.routes import Route

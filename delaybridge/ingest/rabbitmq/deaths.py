@@ -10,8 +10,8 @@ import struct
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from delaybridge.amqp.decoding import cut, decode_table, entries, with_expiration
-from delaybridge.amqp.encoding import encode_table
+from delaybridge.amqp.decoding import cut, decode_table, entries, spans_of
+from delaybridge.amqp.encoding import AFTER_HEADERS, EXPIRATION_FLAG, encode_property, encode_table
 from delaybridge.ingest.routes import Route
 from delaybridge.message import ContentHeader
 
@@ -24,6 +24,7 @@ _ABOUT = frozenset(
 )
 _SIZED = struct.Struct(">cI")
 _EXPIRATION, _KEYS = "original-expiration", "routing-keys"
+_BEFORE_EXPIRATION = ("delivery_mode", "priority", "correlation_id", "reply_to")
 
 
 def expired(route: Route) -> str:
@@ -97,3 +98,15 @@ def _kept(name: bytes, entry: bytes, others: list[_Death]) -> bytes:
         what = name.removeprefix(_LAST).decode()
         return encode_table([(name.decode(), others[0].about.get(what))])
     return entry
+
+
+def with_expiration(content: ContentHeader, expiration: Any) -> ContentHeader:
+    """The message with this `expiration`, if it has none. MessageError if it is not valid."""
+    if content.flags & EXPIRATION_FLAG:
+        return content
+    at = 0
+    for name, _, end in spans_of(content.flags, content.after, AFTER_HEADERS):
+        if name in _BEFORE_EXPIRATION:
+            at = end
+    after = content.after[:at] + encode_property("expiration", expiration, "s") + content.after[at:]
+    return content._replace(flags=content.flags | EXPIRATION_FLAG, after=after)

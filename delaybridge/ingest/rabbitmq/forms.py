@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import msgspec
 
 from delaybridge.accept.accept import Accepted
-from delaybridge.accept.instructions import Instructions
 from delaybridge.ingest.entries import Schedule
+from delaybridge.ingest.instructions import Instructions
 from delaybridge.ingest.names import Names
 from delaybridge.message import (
     ContentHeader,

@@ -17,7 +17,10 @@ from msgspec.structs import replace
 from delaybridge.accept.accept import Accepted, check_body_size
 from delaybridge.accept.destination import parse_destination
 from delaybridge.accept.headers import check_header_sizes
-from delaybridge.accept.instructions import (
+from delaybridge.amqp.decoding import decode_value, entries, message_id, split_content_header
+from delaybridge.errors import MessageError
+from delaybridge.ingest.entries import INGRESS, Change, Quarantine, Schedule, reason_of, when_of
+from delaybridge.ingest.instructions import (
     ID,
     INSTRUCTIONS,
     PLUGIN_DELAY,
@@ -25,9 +28,6 @@ from delaybridge.accept.instructions import (
     instructions,
     is_instruction,
 )
-from delaybridge.amqp.decoding import decode_value, entries, message_id, split_content_header
-from delaybridge.errors import MessageError
-from delaybridge.ingest.entries import INGRESS, Change, Quarantine, Schedule, reason_of, when_of
 from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms

@@ -11,12 +11,12 @@ from typing import Any
 
 import redis
 
-from delaybridge.store.redis.errors import Errors
 from delaybridge.store.redis.wire import (
     MORE,
     READ_BYTES,
     BaseWire,
     Connections,
+    Errors,
     OpenConnection,
     parser_for,
 )

@@ -14,6 +14,7 @@ connections to it are closed: the next call looks its address up again.
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import socket
 import time
@@ -27,13 +28,46 @@ import redis
 from hiredis import Reader
 from redis.exceptions import InvalidResponse
 
-from delaybridge.store.redis.errors import Errors
+from delaybridge.store.redis.errors import NotNow, Redirected, WrongServer
 
 READ_BYTES = 256 * 1024
 _SEND_BYTES = 4 * 1024
 # poll and select need no descriptor of their own, unlike epoll; not every platform has poll.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 MORE = object()  # the parser's answer while a reply is incomplete
+
+
+_NOT_NOW = {"BUSY", "MISCONF", "NOREPLICAS"}
+_WRONG_SERVER = {"READONLY", "LOADING", "MASTERDOWN", "UNBLOCKED", "CLUSTERDOWN"}
+# Redis 6.2 puts the line before a command's error: "...: @user_script: 12: -OOM ...".
+_IN_SCRIPT = re.compile(r"^ERR Error running script .*?: -(?=[A-Z]+ )", re.DOTALL)
+
+
+class Errors:
+    """Makes exceptions of a connection's error replies; remembers if one says "wrong server"."""
+
+    def __init__(self, connection: Any) -> None:
+        self._parse_error, self._host = connection._parser.parse_error, _host_of(connection)
+        self.wrong_server = False
+
+    def __call__(self, text: str) -> Exception:
+        text = _IN_SCRIPT.sub("", text)
+        code = text.partition(" ")[0]
+        if code in _WRONG_SERVER:
+            self.wrong_server = True
+            return WrongServer(text)
+        if code in ("MOVED", "ASK"):
+            return Redirected(text, self._host)
+        error: Exception = NotNow(text) if code in _NOT_NOW else self._parse_error(text)
+        return error
+
+    def of_handshake(self, error: redis.ResponseError) -> Exception:
+        """The same for an error that redis-py read; it strips the codes that it knows."""
+        return self(f"{error.status_code} {error}" if error.status_code else str(error))
+
+
+def _host_of(connection: Any) -> str:
+    return getattr(connection, "host", "")
 
 
 class OpenConnection:

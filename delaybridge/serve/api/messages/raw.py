@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
-from delaybridge.accept.instructions import INSTRUCTIONS, instructions, is_instruction
 from delaybridge.errors import MessageError
+from delaybridge.ingest.instructions import INSTRUCTIONS, instructions, is_instruction
 from delaybridge.message import MAX_PRIORITY, TABLE_KINDS, Message, OnConflict
 from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
