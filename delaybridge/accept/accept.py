@@ -25,6 +25,7 @@ from delaybridge.message import (
     Destination,
     Limits,
     Message,
+    MessagePlan,
     Record,
     encode_record,
     id_as_given,
@@ -78,12 +79,7 @@ def accept(
     if destination.kind == PULL and message.at_most_once:
         what = "a pull topic has none: finish each message as soon as it is received"
         raise MessageError("bad_destination", "at_most_once", what)
-    plan = None
-    if message.retry is not None:
-        plan = check_plan(message.retry, kinds, destination)
-        if plan is not None and message.at_most_once:
-            what = "an at_most_once message is never tried again; give one of them"
-            raise MessageError("bad_retry", "retry", what)
+    plan = None if message.retry is None else _plan(message, kinds, destination)
     return Accepted(
         id,
         id.encode() if key is None else key,
@@ -91,6 +87,16 @@ def accept(
         _rank(message.priority),
         encode_record(planned(record, plan, tenant) if plan or tenant else record),
     )
+
+
+def _plan(
+    message: Message, kinds: Mapping[str, str], destination: Destination
+) -> MessagePlan | None:
+    plan = check_plan(message.retry, kinds, destination)
+    if plan is not None and message.at_most_once:
+        what = "an at_most_once message is never tried again; give one of them"
+        raise MessageError("bad_retry", "retry", what)
+    return plan
 
 
 def when(delay: timedelta | float | str | None, at: datetime | str | None, limits: Limits) -> str:

@@ -31,7 +31,7 @@ from delaybridge.publish.kafka.outcomes import (
     not_found,
     not_queued,
 )
-from delaybridge.publish.kafka.topic import AGAIN_S, Rank, Topics, TopicState, Turns
+from delaybridge.publish.kafka.topic import AGAIN_S, Rank, TopicState, TopicStates, Turns
 from delaybridge.publish.link import CLOSED, CLOSING, UNCONFIRMED, LinkedPublisher, broker_refusal
 
 ANSWER_TIMEOUT_S = 5.0
@@ -63,7 +63,7 @@ class KafkaPublisher(LinkedPublisher):
     def _configure(self, url: str, options: PublishOptions) -> None:
         self._settings = configuration(self.name, url, options)
         check(self.name, self._settings)
-        self._topics = Topics()
+        self._topics = TopicStates()
         self._clients = KafkaClients(
             self._settings, self._guarded(self._answered), self._guarded(self._erred)
         )

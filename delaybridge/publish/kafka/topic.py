@@ -1,6 +1,6 @@
 """What the publisher knows about one topic, and when its records gain from a patient producer.
 
-Topics are looked up in `Turns`, a few at a time, those that exist before all others. A look-up
+TopicStates are looked up in `Turns`, a few at a time, those that exist before all others. A look-up
 costs cluster and worker about a millisecond, and a broker answers one after the other: thousands at
 once, each for a topic that does not exist, would hold up those of every other topic.
 """
@@ -196,7 +196,7 @@ class TopicState:
         return taken
 
 
-class Topics(dict[str, TopicState]):
+class TopicStates(dict[str, TopicState]):
     """The topics that were published to, by name; bounded. A new name gets its state."""
 
     def __missing__(self, name: str) -> TopicState:
