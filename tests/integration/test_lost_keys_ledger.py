@@ -18,6 +18,7 @@ from delaybridge.ledger.comparing import healing
 from delaybridge.ledger.comparing.agreement import Comparing, compare
 from delaybridge.message import Record, encode_record
 from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
+from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.redis.store import AsyncStore, Store
@@ -163,6 +164,12 @@ async def test_an_entry_whose_record_is_gone_is_no_message_that_the_ledger_lacks
         assert (found.messages, found.without_row) == (0, 0)
 
 
+def held(crew: Crew) -> list[Session]:
+    """The sessions of its worker that may claim."""
+    run = crew.workers["w"].current_run
+    return [] if run is None else [each for each in run._shifts.sessions() if each.ready]
+
+
 async def test_what_was_buried_without_its_record_comes_once_its_keys_are_counted(
     redis_url: str, namespace: str, arrived: Arrived, tmp_path: Path, raw: redis_py.Redis
 ) -> None:
@@ -170,8 +177,7 @@ async def test_what_was_buried_without_its_record_comes_once_its_keys_are_counte
     async with Crew(redis_url, namespace, 1, ledger=url) as crew:
         kept: dict[str, Any] = {"ledger": {"reconcile_s": 1800.0}, "scan": {"claim_ahead_ms": 5}}
         crew.start(lease=CALM, buckets=1, **kept)
-        past = crew.workers["w"].past
-        (session,) = await until_async(lambda: [each for each in past.sessions() if each.ready])
+        (session,) = await until_async(lambda: held(crew))
         ids = await crew.schedule(3, seconds=0.1, first_s=1.0)
         raw.delete(keys.bucket_key(namespace, 0, "messages"))
 
@@ -190,8 +196,7 @@ async def test_a_worker_goes_on_by_itself_though_the_marks_of_its_bucket_vanishe
     url = made(f"sqlite:///{tmp_path / 'ledger.db'}")
     async with Crew(redis_url, namespace, 1, ledger=url) as crew:
         crew.start(lease=CALM, buckets=1)
-        past = crew.workers["w"].past
-        (session,) = await until_async(lambda: [each for each in past.sessions() if each.ready])
+        (session,) = await until_async(lambda: held(crew))
         raw.delete(keys.bucket_key(namespace, 0, "marks"))
         await until_async(lambda: not session.alive, "its next renewal is refused")
         await arrived.all(await crew.schedule(3, seconds=0.1))
