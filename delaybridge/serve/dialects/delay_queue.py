@@ -38,7 +38,7 @@ class JobId(msgspec.Struct):
     id: str
 
 
-class Topics(msgspec.Struct):
+class FromTopics(msgspec.Struct):
     """topic: one, or several with commas between them."""
 
     topic: str
@@ -78,7 +78,7 @@ async def pop(call: Call) -> Pop:
     """Fetch a job of some topics, `a,b`; waits for one, and gives null if there is none."""
     topics = [
         topic.strip()
-        for topic in (await decoded(call.body, Topics, call.site.most_dense)).topic.split(",")
+        for topic in (await decoded(call.body, FromTopics, call.site.most_dense)).topic.split(",")
     ]
     return Pop(call, topics, _WAIT_S, _popped, DIALECT)
 

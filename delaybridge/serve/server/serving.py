@@ -29,8 +29,7 @@ from delaybridge.serve.server.processes import serve_together
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.serve.shared.application import App
 from delaybridge.serve.shared.doctor import Doctor
-from delaybridge.serve.shared.event_fanout import EventHub
-from delaybridge.serve.shared.ready import ReadyHub
+from delaybridge.serve.shared.event_fanout import EventHub, ReadyHub
 from delaybridge.serve.shared.seats import Seats
 from delaybridge.serve.shared.site import Site
 from delaybridge.settings.durability import Keeping

@@ -1,4 +1,8 @@
-"""The hub: hears the fleet's events for all clients of a process, and keeps the last ones."""
+"""Fan-out: what a process hears from Redis once wakes all its clients that wait for it.
+
+The last events are kept. Of the requests that wait for messages of a pull topic one is woken for
+each event. If it got messages, there may be more: it wakes the next.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import msgspec
 
 from delaybridge.errors import DelayBridgeError
+from delaybridge.message import PULL
 from delaybridge.operate.notices.event_channel import Beat, read
 from delaybridge.serve.http.disconnect import Ending, end_all
 from delaybridge.settings.settings import Settings
@@ -92,18 +97,12 @@ class EventHub:
         self._wake()
 
     async def _listen(self) -> None:
-        redis = self._settings.redis
-        store = AsyncStore(redis.url, timeout_s=redis.timeout_s)
-        try:
-            channel = keys.events(self._settings.namespace)
-            async with aclosing(store.listen(channel, self._lost)) as texts:  # type: ignore[type-var]
-                async for text in texts:
-                    if text is None:
-                        self._add(_kept_gap("listening from now on"))
-                    elif (beat := read(text)) is not None:
-                        self._take(beat)
-        finally:
-            await store.close()
+        channel = keys.events(self._settings.namespace)
+        async for text in heard(self._settings, channel, self._lost):
+            if text is None:
+                self._add(_kept_gap("listening from now on"))
+            elif (beat := read(text)) is not None:
+                self._take(beat)
 
     def _lost(self, error: DelayBridgeError) -> None:
         logging.getLogger("delaybridge").warning("events are not heard: %s", error)
@@ -153,3 +152,81 @@ def _kept_gap(what: str) -> Kept:
 
 def _text(id: str, event: str, data: Any) -> bytes:
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (id.encode(), event.encode(), _encode(data))
+
+
+class ReadyHub:
+    """Hears which topics have messages, and wakes those who wait for them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._waiting: dict[str, dict[asyncio.Future[None], None]] = {}  # topic -> in order
+        self._listening: asyncio.Task[None] | None = None
+        self._heard = asyncio.Event()
+        self.is_closed = False
+
+    async def start(self) -> None:
+        """Listen from now on; returns once nothing is missed."""
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen())
+        await self._heard.wait()
+
+    def enter(self, topic: str, ending: Ending) -> asyncio.Future[None]:
+        """Wait for the topic from now on, until the connection ends. Then call `leave`."""
+        waiter = ending.waiter = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(topic, {})[waiter] = None
+        return waiter
+
+    def leave(self, topic: str, waiter: asyncio.Future[None], *, wakes: bool) -> None:
+        """Wait no more. wakes: the next is to look: there may be messages that this one left."""
+        waiting = self._waiting.get(topic, {})
+        waiting.pop(waiter, None)
+        if wakes:
+            self._wake(topic)
+        if not waiting:
+            self._waiting.pop(topic, None)
+
+    async def close(self) -> None:
+        """Wake all for good: the server stops."""
+        self.is_closed = True
+        if self._listening is not None:
+            await end_all([self._listening])
+        self._heard.set()
+        self._wake_all()
+
+    async def _listen(self) -> None:
+        async for text in heard(self._settings, keys.offers(self._settings.namespace), self._lost):
+            if text is None:  # something may have been missed: all look once
+                self._heard.set()
+                self._wake_all()
+            else:
+                self._wake(text.removeprefix(f"{PULL}:"))
+
+    def _lost(self, error: DelayBridgeError) -> None:
+        self._heard.set()  # who waits now looks again once it is heard
+        logging.getLogger("delaybridge").warning("ready messages are not heard: %s", error)
+
+    def _wake(self, topic: str) -> None:
+        waiting = self._waiting.get(topic, {})
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+
+    def _wake_all(self) -> None:
+        for waiting in self._waiting.values():
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+async def heard(
+    settings: Settings, channel: str, lost: Callable[[DelayBridgeError], None]
+) -> AsyncIterator[str | None]:
+    """The texts of a channel, by a connection of its own; None: some may have been missed."""
+    store = AsyncStore(settings.redis.url, timeout_s=settings.redis.timeout_s)
+    try:
+        async with aclosing(store.listen(channel, lost)) as texts:  # type: ignore[type-var]
+            async for text in texts:
+                yield text
+    finally:
+        await store.close()

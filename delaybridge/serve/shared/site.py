@@ -14,8 +14,7 @@ from delaybridge.serve.access.access import Access
 from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.http.json_text import DENSE
 from delaybridge.serve.shared.doctor import Doctor
-from delaybridge.serve.shared.event_fanout import EventHub
-from delaybridge.serve.shared.ready import ReadyHub
+from delaybridge.serve.shared.event_fanout import EventHub, ReadyHub
 from delaybridge.serve.shared.seats import Seats
 from delaybridge.serve.shared.traffic import Traffic
 from delaybridge.settings.settings import Settings

@@ -16,6 +16,7 @@ from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.changing import body_of, changes_of
+from delaybridge.serve.api.messages.paging import Filters
 from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
@@ -28,7 +29,6 @@ from delaybridge.store.messages.selection import Selection
 from delaybridge.times import delay_ms
 
 _MOST_IDS = 1000
-_SAME = ("reason", "id_prefix", "due_from_ms", "due_to_ms", "header", "attempts")
 _TEXTS = {
     "dead.kick_many": "Take many messages out of the dead set, due now or spread over a span.",
     "dead.discard_many": "Delete many messages from the dead set for good.",
@@ -36,7 +36,7 @@ _TEXTS = {
 routes = Routes(is_for_tenants=True)
 
 
-class Filter(msgspec.Struct, forbid_unknown_fields=True):
+class Filter(Filters, kw_only=True):
     """Messages that fit every field given. destination: also an exchange or a broker.
 
     reason: the first word of why it is dead or failed last. state: delayed, in_flight or parked;
@@ -44,14 +44,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     attempts: at least this many failed.
     """
 
-    destination: str | None = None
     state: State | None = None
-    id_prefix: str = ""
-    reason: str | None = None
-    due_from_ms: int | None = None
-    due_to_ms: int | None = None
-    header: str | None = None
-    attempts: int = 0
 
 
 class Bulk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -203,9 +196,9 @@ def _selection(wanted: Filter, states: Sequence[State]) -> Selection:
     if wanted.state is not None and wanted.state not in states:
         what = f"got {wanted.state}; this verb takes {', '.join(states)}"
         raise MessageError("bad_state", "filter.state", what)
-    same = {name: getattr(wanted, name) for name in _SAME}
-    chosen = states if wanted.state is None else (wanted.state,)
-    return Selection(states=tuple(chosen), place=wanted.destination, **same)
+    fields = msgspec.structs.asdict(wanted)
+    state, place = fields.pop("state"), fields.pop("destination")
+    return Selection(states=tuple(states if state is None else (state,)), place=place, **fields)
 
 
 async def _count(call: Call, selection: Selection, counted: Counter[int | None]) -> Counter[str]:

@@ -22,22 +22,27 @@ from delaybridge.times import at_ms
 _MOST = 500  # messages of a page
 
 
-class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages. destination: also an exchange or a broker. header: `name=value`, or `name`.
-
-    attempts: at least this many failed. reason: the first word of why it is dead, or of its last
-    error. due_from, due_to: RFC 3339, or with `_ms` in epoch ms; both included.
-    """
+class Filters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What messages of a list or a bulk verb have in common."""
 
     destination: str | None = None
     id_prefix: str = ""
     header: str | None = None
     attempts: int = 0
     reason: str | None = None
-    due_from: str | None = None
-    due_to: str | None = None
     due_from_ms: int | None = None
     due_to_ms: int | None = None
+
+
+class PageQuery(Filters, kw_only=True):
+    """Which messages. destination: also an exchange or a broker. header: `name=value`, or `name`.
+
+    attempts: at least this many failed. reason: the first word of why it is dead, or of its last
+    error. due_from, due_to: RFC 3339, or with `_ms` in epoch ms; both included.
+    """
+
+    due_from: str | None = None
+    due_to: str | None = None
     limit: int = 100
     format: Literal["json", "csv"] = "json"
     cursor: str | None = None

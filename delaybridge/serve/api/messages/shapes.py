@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -196,12 +197,8 @@ def may_live(id: str) -> Problem:
 def shape_of(stored: Stored, *, with_body: bool) -> StoredMessage:
     """The shape of a stored message."""
     made = StoredMessage(
-        id=stored.id,
         state=stored.state.value,
-        destination=stored.destination,
         due=format_time(stored.due_ms),
-        due_ms=stored.due_ms,
-        attempts=stored.attempts,
         body_bytes=None if stored.body is None else len(stored.body),
         headers=[(name, _plain(value)) for name, value in stored.headers],
         properties={name: _plain(value) for name, value in stored.properties.items()},
@@ -221,10 +218,12 @@ def shape_of(stored: Stored, *, with_body: bool) -> StoredMessage:
     return made
 
 
-_SAME = (
-    *("priority", "ttl_ms", "at_most_once", "maybe_delivered", "fired", "first_due_ms"),
-    *("last_error", "reason", "dead_ms", "bucket", "tenant"),
-)
+_OTHERS = {"state", "headers", "properties", "retry", "key", "body"}
+_SAME = [
+    each.name
+    for each in fields(Stored)
+    if each.name in StoredMessage.__struct_fields__ and each.name not in _OTHERS
+]
 
 
 def as_text(value: bytes | None) -> tuple[str | None, str | None]:
