@@ -32,7 +32,7 @@ from delaybridge.store.protocol.recorder import Ledger, open_recorder
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import bucket_of
 from tests.rigs.bucket_session import copy_of, new_session
-from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew, ledger_part
+from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew, ledger_part, sessions_of
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import DEADLINE_S, until_async
 from tests.servers.postgres import PostgresServer
@@ -60,11 +60,6 @@ async def crew(
 def wipe(server: RedisServer, kept: str = "") -> None:
     with redis_py.Redis.from_url(server.url) as connection:
         connection.delete(*(key for key in connection.keys() if key != kept.encode()))
-
-
-def held(crew: Crew, name: str) -> list[Session]:
-    run = crew.workers[name].current_run
-    return [] if run is None else [each for each in run._shifts.sessions() if each.alive]
 
 
 async def deliver_during_an_outage(
@@ -128,10 +123,12 @@ async def test_what_was_delivered_during_an_outage_before_a_wipe_does_not_come_a
         record = connection.hget(keys.bucket_key(crew.namespace, number, "messages"), "later0")
     step = Step("later0", IN_FLIGHT, DEAD, 1, "w", number, error="unroutable")
     happened.dead.append(Burial(step, int.from_bytes(record[STAMP], "big")))  # type: ignore[index]
-    before = held(crew, "w")
+    before = sessions_of(crew, "w")
     wipe(server, keys.birth(crew.namespace) if is_taken_first else "")
     if is_taken_first:
-        await until_async(lambda: len({*held(crew, "w")} - {*before}) == BUCKETS, "it has all")
+        await until_async(
+            lambda: len({*sessions_of(crew, "w")} - {*before}) == BUCKETS, "it has all"
+        )
     await asyncio.to_thread(database.start)
     await all_is_rebuilt_and_nothing_comes_twice(crew, arrived, database, dead=1)
     assert (await crew.client.stats()).dead == 1
@@ -169,7 +166,7 @@ async def test_nor_does_it_if_another_worker_rebuilds_its_bucket(
     monkeypatch.setattr(first, "tell", tell)
     monkeypatch.setattr(second, "tell", tell_later)
     wipe(server, kept=keys.birth(crew.namespace))
-    await until_async(lambda: len(held(crew, "a")) == BUCKETS, "it has all buckets")
+    await until_async(lambda: len(sessions_of(crew, "a")) == BUCKETS, "it has all buckets")
     await asyncio.to_thread(database.start)
     await all_is_rebuilt_and_nothing_comes_twice(crew, arrived, database)
     done.set()

@@ -15,10 +15,10 @@ import redis as redis_py
 
 from delaybridge import Client
 from delaybridge.events import LeaseAcquired
+from delaybridge.ledger.comparing import rebuilt
 from delaybridge.ledger.comparing.healing import Sealed
 from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.message import Answer, Limits
-from delaybridge.operate.notices import alarms
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import history_alarm
@@ -159,9 +159,9 @@ async def test_the_alarm_of_what_the_ledger_did_not_have_stays(
     assert await crew.client.cancel(known) is Answer.CANCELLED  # makes the namespace again
 
     async def left() -> bool:
-        await crew.store.complete(alarms.end_rebuilt(namespace, crew.store.node_of))
+        await crew.store.complete(rebuilt.end_rebuilt(namespace, crew.store.node_of))
         are_rebuilt = await crew.store.complete(
-            alarms._rebuilt(namespace, {None: 0}, crew.store.node_of)
+            rebuilt._rebuilt(namespace, {None: 0}, crew.store.node_of)
         )
         found = (await crew.client.stats()).setbacks
         is_told = history_alarm.setbacks_text(found).endswith("cannot rebuild: 3 messages")

@@ -117,7 +117,7 @@ def test_the_table_of_this_file_has_every_command() -> None:
     found = {
         leaf
         for name, (module, _) in COMMANDS.items()
-        for leaf in leaves(getattr(import_module(f"delaybridge.operate.cli.{module}"), name), name)
+        for leaf in leaves(getattr(import_module(f"delaybridge.operate.{module}"), name), name)
     }
     assert found == {*ROWS}
 

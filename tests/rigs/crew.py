@@ -19,6 +19,7 @@ from delaybridge.ledger.reconciling.part import WorkerLedger
 from delaybridge.message import Delivery, Message, new_id
 from delaybridge.operate.parts.lists import worker_parts
 from delaybridge.publish import memory
+from delaybridge.scan.leases.session import Session
 from delaybridge.settings.settings import Settings
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.service import Identity
@@ -238,3 +239,9 @@ def ledger_part(crew: Crew, name: str = "w") -> WorkerLedger:
     found = crew.workers[name].ledger
     assert isinstance(found, WorkerLedger)
     return found
+
+
+def sessions_of(crew: Crew, name: str = "w") -> list[Session]:
+    """The leases that a worker holds now."""
+    run = crew.workers[name].current_run
+    return [] if run is None else [each for each in run._shifts.sessions() if each.alive]
