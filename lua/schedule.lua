@@ -27,7 +27,10 @@
 -- ARGV[8]  offsets      8 bytes each, ascending; messages read from the source before are skipped;
 --                       without a source 1, if each message has a row in the ledger
 -- ARGV[9]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
---                       a pending message of the same id is foreign unless bound for one; empty: none is
+--                       a pending message of the same id is foreign unless bound for one; empty: none is;
+--                       = and a stamp: only a pending message that the call with it scheduled is
+--                       replaced; any other, one that is dead or that a consumer has, is foreign, and
+--                       so is none
 -- ARGV[10] count        of the messages
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
 --                       words for each run of messages due at the same time: its score (epoch ms +
@@ -52,6 +55,7 @@ local KEEP_CALLS_MS = 600000
 local MOST_AT_ONCE = 2000 -- Lua's stack bounds the words of one command
 local messages, due, mirror, attempts, calls = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[10]
 local policy, count, argv = tonumber(ARGV[2]), tonumber(ARGV[10]), ARGV
+local only = string.byte(ARGV[9]) == 61 and string.sub(ARGV[9], 2) -- the stamp after a =
 local replaced = nil -- stamps, if they are asked for
 if policy == REPLACE_NAMED then
   policy, replaced = REPLACE, {}
@@ -132,7 +136,7 @@ local any_tried = type(in_attempts) == 'number' and in_attempts > 0
 
 -- The usual case: all messages are new. Then three calls store them.
 local all_new = count > 0 and count <= MOST_AT_ONCE and policy ~= MAYBE_DELIVERED and not delivered
-  and not is_odd
+  and not is_odd and not only
   and not (read and struct.unpack('>I8', ARGV[8]) <= read)
 local checked = 10
 if all_new and count == 1 then -- cheaper than the general way
@@ -187,7 +191,7 @@ end
 
 -- Else one by one.
 if not all_new then
-  local reach = ARGV[9]
+  local reach = only and '' or ARGV[9]
   redis.call('ZCARD', due) -- fails here, before the first write, if it is not a zset
   local fired = redis.call('HMGET', KEYS[8], 'fired_score', 'fired_claim')
   local any_claimed -- once a message of the same id is met
@@ -439,6 +443,8 @@ if not all_new then
       return refuse(stamp, id, IN_FLIGHT), its_score
     elseif is_foreign(old) then
       return FOREIGN, its_score
+    elseif only and (string.sub(old, 10, 13) ~= only or is_held or redis.call('ZSCORE', KEYS[6], id)) then
+      return refuse(stamp, id, FOREIGN), its_score
     elseif policy == REPLACE then
       return replace(stamp, id, old, score, record, REPLACED)
     elseif is_held then
@@ -468,6 +474,9 @@ if not all_new then
     local is_lost = is_odd and policy ~= KNOWN_SOURCE and redis.call('HEXISTS', messages, id) == 0
     if is_lost and redis.call('ZSCORE', mirror, id) then -- its owner would end the new one with it
       return refuse(stamp, id, IN_FLIGHT)
+    end
+    if only and redis.call('HEXISTS', messages, id) == 0 then
+      return refuse(stamp, id, FOREIGN)
     end
     local record = front .. entry .. back
     if redis.call('HSETNX', messages, id, record) == 1 then

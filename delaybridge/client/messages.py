@@ -14,7 +14,7 @@ from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import PENDING, Selected
 from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.stored import Stored
-from delaybridge.times import At, Delay
+from delaybridge.times import At, Delay, delay_ms
 
 Spread = Sequence[int] | None  # milliseconds for each message
 _NOT_PENDING = "is pending: it was delivered or cancelled, or never scheduled"
@@ -187,6 +187,51 @@ class MessageVerbs(Requests):
         steps = self._move(named, by_ms, check_key(key), dry_run)
         return steps if dry_run else traced("reschedule", named, steps)
 
+    @verb(
+        Scope.WRITE,
+        "Change the ttl of a message",
+        unknown=_NOT_PENDING,
+        states=PENDING,
+        is_batched=True,
+    )
+    def touch(self, id: str, *, ttl: Delay, key: Key = None) -> Steps[Answer]:
+        """Give a pending message another ttl: it is replaced by itself, with the same due time.
+
+        Its attempts start again.
+
+        Args:
+            id, key: as for `cancel`.
+            ttl: as for `schedule`, counted from the due time, or from now if that is past; None:
+                no ttl any more.
+
+        Returns:
+            `replaced`, `in_flight` (too late, or a consumer of a pull topic has it), `dead` (use
+            `dead.kick`), `unreadable` (it cannot be decoded and stays as it is) or `unknown`.
+
+        Raises:
+            MessageError: an argument is wrong.
+        """
+        steps = self._calls.touch(self._id(id), check_key(key), _ttl_ms(ttl))
+        return traced("touch", (id,), steps)
+
+    @verb(Scope.WRITE, "Change the ttl of many messages", is_audited=True, states=PENDING)
+    def touch_many(
+        self,
+        messages: Iterable[str | Selected],
+        *,
+        ttl: Delay,
+        key: Key = None,
+        dry_run: bool = False,
+    ) -> Steps[list[Answer]]:
+        """Touch many messages at once; arguments as for `touch` and `cancel_many`.
+
+        Returns:
+            The answer of `touch` for each, in their order.
+        """
+        named = self._named(messages)
+        steps = self._calls.touch_many(named, _ttl_ms(ttl), check_key(key), dry=dry_run)
+        return steps if dry_run else traced("touch", named, steps)
+
     @verb(Scope.READ, "Show a message", unknown=_NOT_PENDING, is_batched=True)
     def get(self, id: str, *, key: Key = None) -> Steps[Stored | None]:
         """A message with its content, state and attempts; None once it is delivered or cancelled.
@@ -314,6 +359,10 @@ def _spread(spread_ms: Spread, messages: Sequence[Named]) -> Sequence[int]:
         what = f"got {len(spread_ms)} for {len(messages)} messages; give one for each"
         raise MessageError("bad_time", "spread_ms", what)
     return spread_ms
+
+
+def _ttl_ms(ttl: Delay) -> int | None:
+    return None if ttl is None else delay_ms(ttl, field="ttl")
 
 
 def _movable(one: Selected | None) -> Selected | Answer:

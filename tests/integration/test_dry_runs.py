@@ -21,6 +21,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "cancel": Client.cancel_many,
     "reschedule": partial(Client.reschedule_many, delay="1h"),
     "publish": partial(Client.reschedule_many, delay=0),
+    "touch": partial(Client.touch_many, ttl="1h"),
     "move": partial(Client.move_many, by_ms=-HOUR_MS),
     "kick": lambda client, *named, **of: client.dead.kick_many(*named, **of),
     "discard": lambda client, *named, **of: client.dead.discard_many(*named, **of),

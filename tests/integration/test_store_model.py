@@ -124,6 +124,13 @@ class BucketMachine(ComparedBucket):
         id, reach = self.pending(data), data.draw(REACHES)
         self.call("reschedule", self.draw_stamp(), id, str(due_ms), reach=reach)
 
+    def touch(self, data: st.DataObject) -> None:
+        """Replace a message, if it still is the one that was read; another one may be there."""
+        id, (_, *message) = self.pending(data), data.draw(MESSAGES)
+        read = self.model.messages[self.pending(data)].stamp
+        made = [self.message(id, *message)]
+        self.call("schedule", made, OnConflict.REPLACE, reach=b"=" + read)
+
     def kick(self, data: st.DataObject) -> None:
         self.call("kick", self.draw_stamp(), data.draw(st.sampled_from(sorted(self.model.dead))))
 
@@ -358,6 +365,7 @@ OTHERS: Table = [
     ("time_passes", 3, lambda m, _: True),
     ("cancel", 3, lambda m, _: bool(m.model.messages)),
     ("reschedule", 3, lambda m, _: bool(m.model.messages)),
+    ("touch", 3, lambda m, _: bool(m.model.messages)),
     ("schedule", 2, lambda m, _: True),
     ("kick", 3, lambda m, _: bool(m.model.dead)),
     ("discard", 2, lambda m, _: bool(m.model.dead)),

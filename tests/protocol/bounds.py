@@ -84,6 +84,11 @@ def together(*targets: tuple[int, int], policy: str = "fail") -> Order:
     return Order("schedule", targets, policy)
 
 
+def touch(id: int) -> Order:
+    """Replace the message that is there by itself; executed once more, it may be another one."""
+    return Order("schedule", ((id, 0),), "touch")
+
+
 def cancel(id: int) -> Order:
     return Order("cancel", ((id, 0),))
 

@@ -73,7 +73,8 @@ class ClientCall(NamedTuple):
 
     policy: for schedule; of tally: which set. receipt, ttr: of consumers; a target's score is then
     a delay. has_row: the messages have rows in the ledger. row: of a cancel, the stamp of a row;
-    -1: it only answers with the stamp of what it removed. reading: of restore.
+    -1: it only answers with the stamp of what it removed. reading: of restore. only: of a replace,
+    the stamp of the one message that it may replace.
     """
 
     verb: str
@@ -84,6 +85,7 @@ class ClientCall(NamedTuple):
     has_row: bool = False
     row: int | None = None
     reading: Reading | None = None
+    only: int | None = None
 
 
 Call = OwnerCall | ClientCall

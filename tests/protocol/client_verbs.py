@@ -29,6 +29,8 @@ def _schedule(
             return _refused(bucket, call, target, Answer.DUPLICATE)
     if old is not None:
         return _again(bucket, call, target, old, added, now)
+    if call.only is not None and rules.only_read:
+        return _refused(bucket, call, target, Answer.FOREIGN)
     added.append(score)
     for name in ("attempts", "receipts"):  # of a message that was deleted by hand
         bucket.set(name, id, None)
@@ -55,6 +57,9 @@ def _again(
         return Answer.CREATED
     if bucket.is_fired(id) and not is_held and (rules.waits or policy == "replace"):
         return _refused(bucket, call, target, _in_flight(bucket, id))
+    if call.only is not None and rules.only_read:
+        if old.stamp != call.only or is_held or bucket.dead[id]:
+            return _refused(bucket, call, target, Answer.FOREIGN)
     if policy == "replace" or (is_held and rules.takes_over):
         added.append(target.score)
         answer = Answer.REPLACED if policy == "replace" else Answer.CREATED

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.protocol.bounds import Bounds, Faults, X, Y, cancel, kick, reschedule, schedule, together
+from tests.protocol.bounds import (
+    Bounds,
+    Faults,
+    X,
+    Y,
+    cancel,
+    kick,
+    reschedule,
+    schedule,
+    together,
+    touch,
+)
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.rules import Rules
 
@@ -48,6 +59,8 @@ SMALL = {
                verbs=CLIENTS),
         Bounds("at most once", PLAIN, 3, ends=2, lead=1, once=True, faults=Faults(twice=1, lost=1)),
         Bounds("unknown outcome", PLAIN, 3, ends=2, lead=1, faults=Faults(unknown=1, refused=1)),
+        Bounds("touch", (schedule(X, 2), touch(X), cancel(X)), 3, ends=2, lead=1,
+               faults=Faults(twice=1), verbs=CLIENTS),
         Bounds("buried", BURIED, 3, ends=2, buries=True, faults=Faults(refused=1, twice=1)),
         Bounds("parked", TWO, 3, ids=2, ends=2, reach=ONE, parks=True),
         Bounds("an idle owner", NOW_AND_LATER, 3, lead=1, reach=NEAR, sleeps=True,
@@ -152,7 +165,7 @@ FIRED_LATE = Bounds(
 EVERYTHING = Bounds(
     "everything",
     (*TWO, *REPLACE, *TOGETHER, kick(X), kick(Y), schedule(Y, 4, "keep"), reschedule(Y, 6),
-     reschedule(X, 0), reschedule(Y, 2)),
+     reschedule(X, 0), reschedule(Y, 2), touch(X), touch(Y)),
     24, ids=2, workers=2, ends=6, reach=Reach(1, 2), lead=1, graceful=True, buries=True, parks=True,
     faults=Faults(crash=1, pause=3, lost=3, twice=8, unknown=6, refused=6, rollback=1),
 )  # fmt: skip
@@ -169,7 +182,7 @@ WINDOWED_PULLED = replace(WINDOWED, name="everything, windows, pull", pulls=True
 LEDGER = Bounds(
     "a ledger",
     (schedule(X, 0), schedule(Y, 3), schedule(X, 2, "replace"), schedule(Y, 2, "keep"), cancel(X),
-     reschedule(X, 4), kick(X)),
+     reschedule(X, 4), kick(X), touch(X)),
     16, ids=2, workers=2, ends=6, reach=Reach(1, 2), lead=1, graceful=True, buries=True,
     windows=(0, 2), ledger=True,
     faults=Faults(crash=1, pause=1, lost=2, twice=4, refused=4, rollback=1, wipe=1, erase=4),
@@ -257,6 +270,7 @@ MUTANTS = [
     Mutant("a shorter window ends a longer", {"keeps_longer": False}, "windows that differ", 13),
     Mutant("a window never ends", {"expires": False}, "a window", 12),
     Mutant("a replace is a duplicate", {"replaces": False}, "a window", 12),
+    Mutant("a touch replaces what is there", {"only_read": False}, "touch", 14),
     Mutant("delivered before pending", {"pending_first": False}, "a window, calls twice", 12),
     Mutant("a late settle notes", {"of_claims": False}, "a window, calls twice", 12),
     Mutant("nobody compares the keys", {"compares": False}, "a key vanishes", 9),

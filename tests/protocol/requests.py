@@ -69,7 +69,9 @@ def _of_client(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[An
 
 def _schedule(bucket: Bucket, call: ClientCall, now_ms: int) -> RedisCommand[Any]:
     messages = [(redis_stamp(target.stamp), _accepted(target)) for target in call.targets]
-    command = bucket.schedule(messages, OnConflict(call.policy), first=True, now_ms=now_ms)
+    reach = "" if call.only is None else b"=" + redis_stamp(max(call.only, 0))
+    policy = OnConflict(call.policy)
+    command = bucket.schedule(messages, policy, reach=reach, first=True, now_ms=now_ms)
     args = [*command.args]
     args[_HAS_ROWS] = int(call.has_row) or args[_HAS_ROWS]
     return msgspec.structs.replace(command, args=args)

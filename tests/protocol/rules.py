@@ -61,6 +61,7 @@ class Rules:
     keeps_longer: bool = True  # a shorter window does not end a longer one
     expires: bool = True  # a note counts until its window ends
     replaces: bool = True  # a call that replaces is not bound by it
+    only_read: bool = True  # a touch replaces only the message that it has read
     pending_first: bool = True  # what is pending again is answered as any that is pending
     of_claims: bool = True  # a settle notes only what its claims held
 

@@ -148,7 +148,7 @@ def _shown(call: Call) -> str:
 
 
 def _shown_order(order: Order) -> str:
-    timed = order.verb in ("schedule", "reschedule")
+    timed = order.verb in ("schedule", "reschedule") and order.policy != "touch"
     each = [_WORDS[id] + (f", due {score / 2:g}" if timed else "") for id, score in order.targets]
-    verb = "replace" if order.policy == "replace" else order.verb
+    verb = order.policy if order.policy in ("replace", "touch") else order.verb
     return f"{verb} {' and '.join(each)}"

@@ -17,6 +17,7 @@ It finds what a promise of the protocol forbids, and names it by the promise's n
    `duplicate` until the window of its delivery ends
 13 an id that was delivered is not accepted until the window ends of whoever settled it, unless the
    call replaces, or it is pending again; as long as the owner of the lease has a window
+14 a touch replaces the message that it has read, or nothing
 
 What is restored by the ledger was not cancelled (3) and has not left (5).
 
@@ -117,6 +118,11 @@ class Witness:
     def judge_client(
         self, call: ClientCall, answer: Any, effects: list[Effect], now: int, *, again: bool
     ) -> None:
+        replaced = [each.stamp for each in effects if each.kind == "undone"]
+        if call.only is not None and effects and replaced not in ([], [call.only]):
+            self.violations.append("14 a touch has replaced another message than it had read")
+        if call.only is not None and not replaced and any(e.kind == "accepted" for e in effects):
+            self.violations.append("14 a touch has stored a message that was not there")
         for effect in effects:
             if effect.kind == "in_flight":
                 if self.allowed[effect.id] != effect.claim:

@@ -35,7 +35,7 @@ class ClientVerbs(Content):
         messages: Sequence[tuple[bytes, Any]],
         policy: ConflictPolicy,
         *,
-        reach: str = "",
+        reach: str | bytes = "",
         maybe: bool = False,
         now_ms: int,
     ) -> list[tuple[Answer, int]]:
@@ -57,7 +57,7 @@ class ClientVerbs(Content):
         return answers
 
     def _schedule(
-        self, id: str, new: ModelRecord, policy: ConflictPolicy, reach: str, now_ms: int
+        self, id: str, new: ModelRecord, policy: ConflictPolicy, reach: str | bytes, now_ms: int
     ) -> tuple[Answer, float | None]:
         old = self.messages.get(id)
         mine = old is not None and old.stamp == new.stamp
@@ -67,6 +67,9 @@ class ClientVerbs(Content):
             return past.answer, old.score if old is not None and mine else None
         if old is None and policy is not OnConflict.REPLACE and self._was_delivered(id, now_ms):
             return Answer.DUPLICATE, None
+        only = reach[1:] if isinstance(reach, bytes) else None
+        if old is None and only is not None:
+            return Answer.FOREIGN, None
         if old is None:
             self.messages[id], self.due[id] = new, new.score
             self.marks.scheduled = (self.marks.scheduled or 0) + 1
@@ -75,7 +78,9 @@ class ClientVerbs(Content):
             return Answer.CREATED, old.score
         if policy is not KNOWN and self.is_fired(id):
             return Answer.IN_FLIGHT, old.score
-        if is_foreign(old, reach):
+        if only is not None and (old.stamp != only or id in self.dead):
+            return Answer.FOREIGN, old.score
+        if isinstance(reach, str) and is_foreign(old, reach):
             return Answer.FOREIGN, old.score
         if policy is OnConflict.REPLACE:
             return self._replace(id, old, new, now_ms)

@@ -97,7 +97,7 @@ class BucketForCallers:
         policy: ConflictPolicy = OnConflict.FAIL,
         *,
         source: SourceOffsets = NO_SOURCE,
-        reach: str = "",
+        reach: str | bytes = "",
         maybe: bool = False,
         first: bool = False,
         now_ms: int | None = None,
@@ -111,7 +111,8 @@ class BucketForCallers:
         `duplicate`, even if published already. The answers end with the first `conflict`,
         `foreign` or `in_flight`; that message and all after it count as not read.
         reach: the caller's destination patterns, as JSON. If the id is pending for a destination
-        outside them, the answer is `foreign`, whatever the policy.
+        outside them, the answer is `foreign`, whatever the policy. Or `=` and a stamp: only the
+        message of the call with that stamp is replaced, and anything else is `foreign`.
         maybe: an earlier publish of these messages had an unknown outcome and may have arrived.
         """
         number = _MAYBE_DELIVERED if maybe and policy is OnConflict.FAIL else _POLICIES[policy]
