@@ -20,7 +20,6 @@ from delaybridge.operate.doctor.checks import (
 )
 from delaybridge.operate.doctor.durability import durability
 from delaybridge.operate.doctor.finding import FAIL, OK, Finding
-from delaybridge.operate.doctor.findings import findings
 from delaybridge.operate.notices import alarms
 from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.terminal.failure import Exit
@@ -134,6 +133,8 @@ def doctor(call: Invocation) -> int:
 
     Changes nothing: scripts are tried on a bucket of their own, which is removed.
     """
+    from delaybridge.operate.doctor.findings import findings
+
     settings = call.settings
     if call.verbose:
         call.begin_log()
