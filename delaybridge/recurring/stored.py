@@ -82,7 +82,7 @@ class DefinitionEntry(NamedTuple):
 
     @property
     def birth(self) -> str:
-        """Of the plan that workers follow; empty if there is none."""
+        """The birth of the plan that workers follow; empty if there is none."""
         return birth_of(self.fields)
 
     @property

@@ -212,7 +212,7 @@ def _rename(shifts: dict[str, Shift], by_node: Mapping[str, Mapping[int, Bucket]
 
 
 def announcement_of(shifts: Sequence[Shift]) -> dict[str, Any]:
-    """Of running shifts: destinations that park or refuse messages, and damaged buckets."""
+    """The troubles of running shifts: destinations that park or refuse, and damaged buckets."""
     begun = [(each, each.lanes) for each in shifts if each.lanes is not None]
     parked = (each for _, lanes in begun for each in lanes.parking.blocked())
     refused = (
@@ -229,7 +229,7 @@ def announcement_of(shifts: Sequence[Shift]) -> dict[str, Any]:
 
 
 def report_of(shifts: Iterable[Shift]) -> dict[str, Any]:
-    """Of running shifts: what brokers have not answered, what is held, and what is late."""
+    """The load of running shifts: what is unanswered, what is held, and what is late."""
     unconfirmed: Counter[str] = Counter()
     held: Counter[tuple[str, str]] = Counter()
     firsts: list[float] = []

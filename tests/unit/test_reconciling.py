@@ -31,7 +31,7 @@ class Side:
         )
         self.reconciling = Reconciling(nothing, recorder, Happened("w"))
         self.reconciling.sessions = lambda: self.sessions
-        older: Any = SimpleNamespace(look=self._look, note_told=self._look)
+        older: Any = SimpleNamespace(notice_loss=self._look, note_told=self._look)
         self.reconciling._older = older
         self.reconciling._tell = self._tell  # type: ignore[method-assign]
 

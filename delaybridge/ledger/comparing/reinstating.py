@@ -77,7 +77,7 @@ def _place_of(namespace: str, name: ControlName) -> tuple[str, bytes]:
 
 
 def _value_of(name: ControlName, stored: bytes) -> bytes:
-    """Of what is stored in its place."""
+    """The control's part of what is stored in its place."""
     if name[0] == RULE:
         return parts(stored).get(field_and_place(name[1])[0], b"")
     return stored

@@ -51,6 +51,6 @@ def named(field: str, place: bytes) -> ControlName:
 
 
 def field_and_place(name: bytes) -> tuple[str, bytes]:
-    """Of the control of this name."""
+    """The field and the place that the name of a control means."""
     field, _, place = name.partition(b":")
     return field.decode(errors="replace"), place

@@ -60,7 +60,7 @@ class AgreedDestinations(Destinations):
         self.known = self.agree or (self.known and self._read_s - before_s < _UNREAD_S)
 
     def _obey_pauses(self, stored: Mapping[bytes, bytes]) -> None:
-        """Of rules that may be of the past: their pauses."""
+        """Obey the pauses of rules that may be of the past."""
         known = dict(self.rules.by_place)
         for place, rule in rules.understood(stored).by_place.items():
             if rule.paused and not known.get(place, Rule()).paused:

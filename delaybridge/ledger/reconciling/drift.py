@@ -22,7 +22,7 @@ class Drifts(dict[int, Drift]):
     """What differed, by bucket, when each was compared last."""
 
     def totals(self) -> Counter[str]:
-        """Of all buckets, as a worker announces them."""
+        """The sums of all buckets, as a worker announces them."""
         total = Counter[str]()
         for each in self.values():
             total["restored"] += each.restored

@@ -55,7 +55,7 @@ class WorkerLedger(LedgerPart):
         self._store, self._namespace, self._runs = run.store, run.calls.namespace, True
 
     def rowless(self) -> Mapping[int, int]:
-        """Of the buckets held, as compared last."""
+        """How many messages of each bucket held lack a row, as compared last."""
         return {n: each.compared.without_row for n, each in self._reconciling.drift.items()}
 
     def commands(self) -> Sequence[RedisCommand[Any]]:

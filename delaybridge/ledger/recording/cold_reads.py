@@ -160,7 +160,7 @@ class ColdReads:
         return {i: self._merge(on, self.commands[i], count) for i, count in counts.items()}
 
     def _counted(self, places: Sequence[int]) -> LedgerSteps[dict[int, int | None]]:
-        """Of each command: how many cold messages are in its span, or when the first is due.
+        """For each command, how many cold messages are in its span, or when the first is due.
 
         Empty: none is cold. A transaction is not held, nor is an answer awaited, for as long as it
         takes to count all of very many.

@@ -305,7 +305,7 @@ class Recording:
             yield from self._commit(effects, tries, look if is_looked else None)
 
     def _find_undone(self, places: Sequence[int]) -> Steps:
-        """Of calls that are not told what they undid."""
+        """Find what calls undid that were not told of it."""
         undid = (i for i in places if stores(self.asked[i]) or self.answers[i] in UNDOING)
         lost = [i for i in undid if self._acted.lacks(i)]
         if not lost:

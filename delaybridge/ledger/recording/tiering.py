@@ -29,7 +29,7 @@ _Asked = Sequence[tuple[RedisCommand[Any], Sequence[LedgerRow]]]
 
 
 def separate(cold: ColdRecords, rows: Sequence[LedgerRow]) -> LedgerSteps[Set[RowName]]:
-    """Of each message, all calls are to be in Redis, or one is in the ledger alone.
+    """Separate calls: all of a message are to be in Redis, or one is in the ledger alone.
 
     Two processes that schedule one id at a time have both committed their rows before they look
     for others: so at least one of them sees both. It brings the other one's message into Redis,

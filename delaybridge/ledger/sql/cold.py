@@ -113,7 +113,7 @@ class ColdRecords:
             on.execute(update(message).where(*which).values(tier=HOT))
 
     def first(self, on: Connection, names: Sequence[Name]) -> list[LedgerRow]:
-        """Of each of these messages the row of its first live call, a cold one if there is any."""
+        """The row of the first live call of each of these messages, a cold one if there is any."""
         found: dict[Name, LedgerRow] = {}
         for some in parts(on, names):
             which = message.c.tier > 0, self.records.named(on, some)

@@ -61,7 +61,7 @@ class Plan:
         self.rescheduled = min(5, self.messages // 20)
 
     def lines(self) -> Iterator[str]:
-        """The plan, for people."""
+        """The plan in lines, for people to read."""
         within = f"{self.messages:,} messages within {self.seconds} s"
         yield f"plan      {within}, one of them undeliverable ({POISON});"
         kill = f"; at {self.kill_at_s:g} s a worker is killed" if self.kill else ""

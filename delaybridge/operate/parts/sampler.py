@@ -160,7 +160,7 @@ class Sampler(Part):
         return msgspec.msgpack.encode([counts, destinations, late_ms, self._new_totals()])
 
     def _new_totals(self) -> list[int]:
-        """Of held buckets that changed, or that the store would soon forget."""
+        """The totals of held buckets that changed, or that the store would soon forget."""
         now_s = self._monotonic()
         told = {n: known for n, known in self._totals_told.items() if n in self._totals}
         found: list[int] = []

@@ -252,7 +252,7 @@ def highest_below(score: int) -> float:
 
 
 def _sampled(samples: Sequence[Sample]) -> Iterator[tuple[float, bytes, float]]:
-    """Of each delayed message: how many it stands for, its record's beginning, its score."""
+    """Reads of each delayed message how many it stands for, its record's beginning, its score."""
     for sample in samples:
         for beginning, _, score, _ in sample.records:
             if score is not None:

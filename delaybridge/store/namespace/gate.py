@@ -64,7 +64,7 @@ def require(durability: Durability, placement: Placement) -> Steps[None]:
 
 
 def _asked(nodes: Sequence[str]) -> Steps[dict[str, dict[str, Mapping[str, str]]]]:
-    """Of each server: INFO by section; `config`: the settings that may be read.
+    """What each server answers: INFO by section; `config`: the settings that may be read.
 
     A server that does not answer is left out: its buckets cannot be seen. Raises if none answers.
     """

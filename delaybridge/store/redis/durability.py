@@ -135,7 +135,7 @@ def confirming(buckets: Iterable[Bucket]) -> list[RedisCommand[Any]]:
 
 
 def unconfirmed(buckets: Iterable[Bucket]) -> Steps[list[Exception | None]]:
-    """Of each bucket the error if its server does not confirm writes. Stores nothing."""
+    """The error of each bucket whose server does not confirm writes. Stores nothing."""
     found = yield Each(confirming(buckets))
     return [one if isinstance(one, Exception) else None for one in found]
 

@@ -151,7 +151,7 @@ class SocketConnection(OpenConnection):
         return redis.TimeoutError(f"no answer within {self._wait_s:.3g} s")
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the socket at once, without a farewell."""
         self._socket.close()
 
     def abort(self) -> None:
