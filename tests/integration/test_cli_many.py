@@ -55,6 +55,17 @@ def test_matches_of_a_filter_are_counted_confirmed_and_changed(
     assert (left.code, left.out, left.err) == (0, "", "no message matches\n")
 
 
+def test_a_command_that_is_made_of_its_row_changes_messages(run: Run, caller: Client) -> None:
+    caller.schedule_many(Message("kafka:t", b"", delay=60, id=f"m{n}", ttl="1h") for n in range(3))
+    one = run("message", "touch", "m0", "--ttl", "5m")
+    assert (one.code, one.out) == (0, "m0  replaced\n")
+    rest = run("--json", "message", "touch", "--id-prefix", "m", "--ttl", "5m", "--yes")
+    assert summary(rest) == {"matched": 3, "replaced": 3}
+    found = [caller.get(f"m{n}") for n in range(3)]
+    assert [each and each.ttl_ms for each in found] == [300_000] * 3
+    assert run("message", "touch", "gone", "--ttl", "5m").code == 3
+
+
 def test_a_dry_run_says_what_would_happen_to_each_id(
     run: Run, caller: Client, owner_of: OwnerOf
 ) -> None:
