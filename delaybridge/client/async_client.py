@@ -23,6 +23,7 @@ from delaybridge.store.messages.scheduling import Receipt, receipts
 from delaybridge.store.messages.selection import Selected, Selection
 from delaybridge.store.protocol.command import Steps
 from delaybridge.times import At, Delay
+from delaybridge.tracing import active
 
 if TYPE_CHECKING:
     from delaybridge.client.annexes import AsyncRecurringMessages
@@ -113,7 +114,7 @@ class AsyncClient(ClientVerbs, Awaiting):
     ) -> Receipt:
         """Store a message, as `schedule` does with its arguments."""
         policy = policy_of(on_conflict)
-        if (span := self._span((message,))) is None:
+        if active() is None or (span := self._span((message,))) is None:
             found = await self._batching.schedule(self._draft(message), policy)
         else:
             found = await self._schedule_in(span, policy)

@@ -47,10 +47,13 @@ class Requests:
 
         No I/O. MessageError: the message is wrong.
         """
-        if (span := self._span((message,))) is None:
+        if active() is None or (span := self._span((message,))) is None:
             return self._drafting.accept(message)
         with span:
             return span.checked(self._drafting.accept)[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(namespace={self._calls.namespace!r})"
 
     def _draft(self, message: Message) -> Draft | Accepted:
         """The message checked; encoded when it is sent, if it is plain."""

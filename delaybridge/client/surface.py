@@ -81,9 +81,6 @@ class ClientVerbs(MessageVerbs, ViewVerbs, FormerNames):
         """The seconds in which each method returns or raises StoreUnavailable."""
         return self._store.timeout_s
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(namespace={self._calls.namespace!r})"
-
     def __dir__(self) -> list[str]:
         """For completion: without the names that are deprecated."""
         rows = vars(FormerNames).values()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 
-from delaybridge import Answer, Receipt
+import pytest
+
+from delaybridge import Answer, AsyncClient, Client, ConfigError, Receipt
+from delaybridge.client.annexes import annex
 from delaybridge.client.spreading import Spreading
+from delaybridge.client.surface import TABLE
 
 
 def test_a_receipt_can_be_copied_and_pickled() -> None:
@@ -31,3 +36,31 @@ def test_messages_are_spread_evenly_and_those_not_counted_come_last() -> None:
     spreading = Spreading(1000, {None: 4})
     assert spreading.later_ms(["a", "b"]) == [0, 250]
     assert spreading.later_ms(["c", "d", "e"]) == [500, 750, 750]
+
+
+def test_both_clients_show_the_signature_and_the_docstring_of_a_row() -> None:
+    for name, row in TABLE.items():
+        part, _, verb = name.rpartition(".")
+        for client in (Client(), AsyncClient()):
+            method = getattr(getattr(client, part) if part else client, verb)
+            assert method.__doc__ == row.call.__doc__ and method.__doc__
+            assert inspect.iscoroutinefunction(method) is isinstance(client, AsyncClient)
+    shown = "(self, id: 'str', *, key: 'Key' = None) -> 'Answer'"
+    assert str(inspect.signature(Client.cancel)) == shown
+    assert str(inspect.signature(AsyncClient.cancel)) == shown
+    assert (Client.cancel.__module__, Client.cancel.__qualname__) == (
+        Client.__module__,
+        "Client.cancel",
+    )
+
+
+def test_a_client_and_its_parts_say_what_they_are() -> None:
+    client = Client(namespace="shop")
+    assert repr(client) == "Client(namespace='shop')"
+    assert repr(client.dead) == "DeadMessages(namespace='shop')"
+    assert {"cancel", "dead", "destinations", "topics", "recurring", "stats"} <= {*dir(client)}
+
+
+def test_an_annex_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match="needs the package delaybridge.nowhere"):
+        annex("nowhere.stats")
