@@ -39,6 +39,7 @@ _STEPS_S = (1, 2, 3, 5, 10, 15, 30, 60)  # bars of the coming minute
 _COUNTS = 4096  # of all buckets in a snapshot: about 5 ms of Redis' time
 _POINTS = 5  # seconds that a tick repeats, for one that came late
 _ALERTS = 8
+_TICKING = "now_ms delayed in_flight parked dead overdue_ms next_due_ms".split()
 _LATE_MS = 1000
 _GONE_MS = 600_000  # for how long a worker that vanished is remembered
 _GONE = 100
@@ -78,18 +79,13 @@ class Snapshot(NamedTuple):
             return {"error": self.error, "age_s": round(self.age_s)}
         alone = len(unowned(s.buckets))
         rate = self.recent.rates[0] if self.recent else None
+        per_s: Mapping[str, float] = rate.per_s if rate and rate.covered_s else {}
         return {
-            "now_ms": s.now_ms,
-            "delayed": s.delayed,
-            "in_flight": s.in_flight,
-            "parked": s.parked,
-            "dead": s.dead,
-            "overdue_ms": s.overdue_ms,
-            "next_due_ms": s.next_due_ms,
+            **{name: getattr(s, name) for name in _TICKING},
             "due_1m": self.minute.messages if self.minute else None,
             "minute": _bars(self.minute) if self.minute else None,
-            "published": rate.per_s.get("published", 0.0) if rate and rate.covered_s else 0.0,
-            "scheduled": rate.per_s.get("scheduled", 0.0) if rate and rate.covered_s else 0.0,
+            "published": per_s.get("published", 0.0),
+            "scheduled": per_s.get("scheduled", 0.0),
             "workers": len(s.workers),
             "owned": len(s.buckets) - alone,
             "buckets": len(s.buckets),

@@ -13,7 +13,7 @@ import msgspec
 from delaybridge import __version__
 from delaybridge.client.verbs import Scope
 from delaybridge.serve.api.description.openapi import description, description_of, with_base
-from delaybridge.serve.http.endpoint import Endpoint, Reply
+from delaybridge.serve.http.endpoint import Endpoint, Reply, Routes
 from delaybridge.serve.shared.call import Call
 
 _SAFE = {
@@ -23,41 +23,32 @@ _SAFE = {
 }
 
 
-def endpoints_about(others: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
+def endpoints_about(others: Iterable[Endpoint]) -> list[Endpoint]:
     """The endpoints that describe the others. Each description is made once."""
     listed = tuple(others)
     document = cache(lambda: description(listed))
+    for_programs = cache(lambda: msgspec.json.encode(document()))
+    for_people = cache(lambda: page(document(), listed).encode())
+    routes = Routes(scope=Scope.OPEN, answers={200: None})
 
-    @cache
-    def for_programs() -> bytes:
-        return msgspec.json.encode(document())
-
-    @cache
-    def for_people() -> bytes:
-        return page(document(), listed).encode()
-
+    @routes("GET /openapi.json", "This API for programs")
     async def openapi(call: Call) -> Reply:
         """The description of this API in OpenAPI 3.1."""
         content = with_base(for_programs(), call.base)
         return _unless_known(call, content, {"Cache-Control": "no-cache"})
 
+    @routes("GET /docs", "This API for people")
     async def docs(call: Call) -> Reply:
         """This API as a page."""
         headers = {**_SAFE, "Content-Type": "text/html; charset=utf-8"}
         return _unless_known(call, for_people(), headers)
 
+    @routes("GET /docs.css", "The style of that page")
     async def style(call: Call) -> Reply:
         """The style of that page."""
         return Reply(STYLE.encode(), 200, {**_SAFE, "Content-Type": "text/css"})
 
-    return tuple(
-        Endpoint(method="GET", path=path, scope=Scope.OPEN, handler=handler, summary=summary)
-        for path, handler, summary in (
-            ("/openapi.json", openapi, "This API for programs"),
-            ("/docs", docs, "This API for people"),
-            ("/docs.css", style, "The style of that page"),
-        )
-    )
+    return routes.endpoints
 
 
 def _unless_known(call: Call, content: bytes, headers: dict[str, str]) -> Reply:
