@@ -74,7 +74,7 @@ LedgerSteps = Generator[Work[Any] | Sequence[RedisCommand[Any]], Any, T]
 """`Steps` that also yields `Work` for the recorder's database, and is sent its result."""
 
 
-class Each(Sequence[RedisCommand[Any]]):
+class Each(list[RedisCommand[Any]]):
     """Commands whose errors are sent as replies, each in its command's place.
 
     A function stands for the command that it returns. It is called when the command is sent first,
@@ -88,19 +88,17 @@ class Each(Sequence[RedisCommand[Any]]):
         *,
         after_s: float = 0.0,
     ):
-        self._commands, self.after_s = list(commands), after_s
-
-    def __len__(self) -> int:
-        return len(self._commands)
+        super().__init__(commands)  # type: ignore[arg-type]  # functions, until they are sent
+        self.after_s = after_s
 
     def __getitem__(self, place: Any) -> Any:
-        command = self._commands[place]
+        command: Any = super().__getitem__(place)
         if not isinstance(command, RedisCommand):
-            command = self._commands[place] = command()
+            command = self[place] = command()
         return command
 
     def __iter__(self) -> Iterator[RedisCommand[Any]]:
-        return map(self.__getitem__, range(len(self._commands)))
+        return map(self.__getitem__, range(len(self)))
 
 
 def store_wide_error(answers: Iterable[Any]) -> StoreError | None:
