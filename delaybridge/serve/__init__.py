@@ -1,7 +1,9 @@
 """The HTTP API and the console: a table of endpoints, each answered by a function of a call.
 
-`application.py` finds the endpoint, checks access and reads the request; `table.py` lists them.
-Every answer of the API is JSON, every error a problem of RFC 9457.
+Rooms from the lowest to the highest: stored, http, access, shared, api, console, dialects, server.
+`shared/application.py` finds the endpoint of a request, checks access and reads it;
+`server/table.py` lists all endpoints. Every answer of the API is JSON, every error a problem of
+RFC 9457.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ def app(settings: Settings | None = None, *, trusted: bool = False) -> MountedAp
     """The API and the console as an ASGI application, to be mounted in another one.
 
     settings: by default those of the environment and the settings file. trusted: without tokens
-    everybody who reaches it may do everything; True says that your application checks who asks.
+    whoever reaches it may do everything; True says that your application checks who asks.
     ConfigError: neither tokens nor `trusted`.
     """
     from delaybridge.serve.server.mounting import MountedApp

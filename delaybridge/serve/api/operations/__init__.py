@@ -1,1 +1,1 @@
-"""Endpoints for whoever runs the bridge."""
+"""Endpoints for operators: destinations, recurring, the fleet, its numbers, health, settings."""

@@ -1,1 +1,1 @@
-"""The pages of the console, a module for each."""
+"""The pages of the console, and the table of them."""
