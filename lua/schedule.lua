@@ -29,8 +29,8 @@
 -- ARGV[9]  reach        a JSON list of destinations, each a list of Lua patterns that follow each other:
 --                       a pending message of the same id is foreign unless bound for one; empty: none is;
 --                       = and a stamp: only a pending message that the call with it scheduled is
---                       replaced; any other, one that is dead or that a consumer has, is foreign, and
---                       so is none
+--                       replaced. `foreign` is the answer for any other, for one that is dead or that a
+--                       consumer has, and if there is no message
 -- ARGV[10] count        of the messages
 -- ARGV[11+] messages    their ids; then of each its stamp (4 bytes) and payload, in one word; then two
 --                       words for each run of messages due at the same time: its score (epoch ms +
