@@ -102,14 +102,14 @@ def test_answers_are_in_the_order_of_their_commands_whichever_server_they_come_f
 def test_a_call_before_the_first_look_waits_for_it(
     site: ClusterSite, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, looks, goes_on = Clustered.look, threading.Event(), threading.Event()
+    look, looks, goes_on = Clustered.refresh, threading.Event(), threading.Event()
 
     def slow(servers: Clustered[Any]) -> None:
         looks.set()
         assert goes_on.wait(DEADLINE_S)
         look(servers)
 
-    monkeypatch.setattr(Clustered, "look", slow)
+    monkeypatch.setattr(Clustered, "refresh", slow)
     with (
         Client(site.url, namespace=namespace, timeout_s=DEADLINE_S) as client,
         ThreadPoolExecutor() as thread,
