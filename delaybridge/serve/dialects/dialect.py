@@ -11,6 +11,7 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer
+from delaybridge.serve.api.messages.shapes import too_late
 from delaybridge.serve.http.endpoint import Endpoint, Handler, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.http.reading import is_of_another_site
@@ -106,16 +107,14 @@ async def drop(call: Call, id: str) -> None:
     if not id:
         raise MessageError("bad_id", "id", "give the id of a job")
     if await call.verb("cancel")(id) is Answer.IN_FLIGHT:
-        what = f"{id[:80]!r} was handed to the broker, or is about to be"
-        raise Problem(409, "in_flight", what)
+        raise too_late(id, Answer.IN_FLIGHT)
 
 
 async def put(call: Call, destination: str, body: bytes, id: str, **fields: Any) -> None:
     """Store a job; one with the same id that still waits is replaced. Problem if it is too late."""
     receipt = await call.client.schedule(destination, body, id=id, on_conflict="replace", **fields)
     if receipt.answer is Answer.IN_FLIGHT:
-        what = f"{id[:80]!r} was handed to the broker, or is about to be"
-        raise Problem(409, "in_flight", what)
+        raise too_late(id, Answer.IN_FLIGHT)
 
 
 NO_PULL = Problem(
