@@ -30,14 +30,9 @@ class Mending:
     """Compares and mends the buckets of one scanner."""
 
     def __init__(
-        self,
-        sessions: Mapping[int, Session],
-        lanes: Lanes,
-        calls: BucketCalls,
-        *,
-        retake: Retake,
+        self, sessions: Mapping[int, Session], lanes: Lanes, calls: BucketCalls, *, retake: Retake,
         has_ledger: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """retake: ends a session, for a new one."""
         self._held, self._routing, self._calls = sessions, lanes.routing, calls
         self._retake, self._has_ledger = retake, has_ledger

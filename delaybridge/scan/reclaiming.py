@@ -69,13 +69,9 @@ class Reclaiming:
     """
 
     def __init__(
-        self,
-        lanes: Lanes,
-        mending: Mending,
-        calls: BucketCalls,
-        retake: Retake,
+        self, lanes: Lanes, mending: Mending, calls: BucketCalls, retake: Retake,
         ledger: LedgerSide | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """retake: ends a session, for a new one."""
         self._lanes, self._mending, self._calls = lanes, mending, calls
         self._retake, self._ledger = retake, ledger

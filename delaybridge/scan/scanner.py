@@ -49,21 +49,11 @@ class Scanner:
     """
 
     def __init__(
-        self,
-        store: AsyncStore,
-        lanes: Lanes,
-        clock: StoreClock,
-        alarm: Alarm,
-        emit: Emit,
-        options: ScanOptions,
-        *,
-        lost: Callable[[Session, str], None],
-        damaged: Callable[[Session, StoreError], None],
-        retake: Retake,
-        allow: Allow,
-        last_here: LastHere = last_of,
-        ledger: LedgerSide | None = None,
-    ) -> None:
+        self, store: AsyncStore, lanes: Lanes, clock: StoreClock, alarm: Alarm, emit: Emit,
+        options: ScanOptions, *, lost: Callable[[Session, str], None],
+        damaged: Callable[[Session, StoreError], None], retake: Retake, allow: Allow,
+        last_here: LastHere = last_of, ledger: LedgerSide | None = None,
+    ) -> None:  # fmt: skip
         """lost: called when a session's lease is found to be lost. damaged: when its bucket is.
 
         retake: called when a session is to end, and a new one to begin. allow: makes the command

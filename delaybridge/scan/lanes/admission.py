@@ -143,14 +143,9 @@ class Allowances:
     """
 
     def __init__(
-        self,
-        window: Window,
-        routing: Routing,
-        parking: Parking,
-        returning: Returning,
-        calls: BucketCalls,
-        allow: Allow,
-    ) -> None:
+        self, window: Window, routing: Routing, parking: Parking, returning: Returning,
+        calls: BucketCalls, allow: Allow,
+    ) -> None:  # fmt: skip
         self._window, self._rule_book = window, routing.rule_book
         self._parking, self._returning = parking, returning
         self._calls, self._allow = calls, allow

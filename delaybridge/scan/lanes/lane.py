@@ -204,15 +204,9 @@ class Copy(Delivery):
     stamp: bytes
 
     def __init__(
-        self,
-        lot: Lot,
-        id: str,
-        score: float,
-        tried: Tried,
-        record: Record,
-        destination: Destination,
-        lane: Lane,
-    ) -> None:
+        self, lot: Lot, id: str, score: float, tried: Tried, record: Record,
+        destination: Destination, lane: Lane,
+    ) -> None:  # fmt: skip
         # This runs for each message: it does what `Delivery.__init__` does, without a second call.
         failures, _, first_due_ms = tried
         self.id, self.record, self.destination, self.size = id, record, destination, record.size

@@ -25,16 +25,10 @@ class Lanes:
     """
 
     def __init__(
-        self,
-        brokers: Mapping[str, Broker],
-        retry: RetryPolicy,
-        emit: Emit,
-        *,
-        window_messages: int,
-        window_bytes: int,
-        dead_letters: Mapping[str, str] = {},
+        self, brokers: Mapping[str, Broker], retry: RetryPolicy, emit: Emit, *,
+        window_messages: int, window_bytes: int, dead_letters: Mapping[str, str] = {},
         spans: PublishSpans | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """window_messages, window_bytes: bounds of the messages in flight on all lanes together.
 
         dead_letters: broker -> destination of messages that are given up. spans: None if the

@@ -134,14 +134,9 @@ class Outcomes:
     """Gives an exit to each copy whose publish ended."""
 
     def __init__(
-        self,
-        window: Window,
-        routing: Routing,
-        parking: Parking,
-        dispatch: Dispatch,
-        emit: events.Emit,
-        spans: PublishSpans | None,
-    ) -> None:
+        self, window: Window, routing: Routing, parking: Parking, dispatch: Dispatch,
+        emit: events.Emit, spans: PublishSpans | None,
+    ) -> None:  # fmt: skip
         """spans: None if the worker does not trace."""
         self._window, self._routing, self._parking = window, routing, parking
         self._dispatch, self._emit, self._spans = dispatch, emit, spans

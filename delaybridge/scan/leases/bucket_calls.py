@@ -40,18 +40,10 @@ class BucketCalls:
     """
 
     def __init__(
-        self,
-        store: AsyncStore,
-        clock: StoreClock,
-        emit: Emit,
-        *,
-        ring: Callable[[], None],
-        lost: Callable[[Session, str], None],
-        damaged: Callable[[Session, StoreError], None],
-        clock_stepped: Callable[[int], None],
-        last_here: LastHere,
-        checks_server: bool,
-    ) -> None:
+        self, store: AsyncStore, clock: StoreClock, emit: Emit, *, ring: Callable[[], None],
+        lost: Callable[[Session, str], None], damaged: Callable[[Session, StoreError], None],
+        clock_stepped: Callable[[int], None], last_here: LastHere, checks_server: bool,
+    ) -> None:  # fmt: skip
         """ring: makes the scanner do a pass soon. lost: called when a session's lease is found to
         be lost. damaged: when its bucket is. clock_stepped: called with the number of ms by which
         the store's clock was set. last_here: the last of these sessions whose bucket is on the
@@ -201,12 +193,9 @@ class Settling:
     """
 
     def __init__(
-        self,
-        sessions: Mapping[int, Session],
-        calls: BucketCalls,
-        wake: Callable[[int, int], None],
+        self, sessions: Mapping[int, Session], calls: BucketCalls, wake: Callable[[int, int], None],
         ledger: LedgerSide | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """wake: called with a bucket and the time at which a message is due there again."""
         self._sessions, self._calls = sessions, calls
         self._wake, self._ledger = wake, ledger

@@ -37,12 +37,9 @@ class DamagedBuckets:
     """
 
     def __init__(
-        self,
-        store: AsyncStore,
-        monotonic: Callable[[], float],
-        emit: Emit,
+        self, store: AsyncStore, monotonic: Callable[[], float], emit: Emit,
         mender: tuple[str, int] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """mender: who mends a lost counter, and the ttl of a lease in ms; None: operators do."""
         self._store, self._monotonic, self._emit = store, monotonic, emit
         self._mender = mender

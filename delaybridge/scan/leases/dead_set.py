@@ -10,13 +10,9 @@ from delaybridge.scan.leases.session import Session
 
 
 async def trim(
-    calls: BucketCalls,
-    sessions: Iterable[Session],
-    *,
-    most: int | None,
-    age_ms: int | None,
+    calls: BucketCalls, sessions: Iterable[Session], *, most: int | None, age_ms: int | None,
     buckets: int,
-) -> None:
+) -> None:  # fmt: skip
     """Drop the oldest dead messages beyond these bounds, a few of each bucket.
 
     most: messages kept in all `buckets` together; each bucket keeps at least one.

@@ -48,17 +48,9 @@ class Membership:
     """
 
     def __init__(
-        self,
-        store: AsyncStore,
-        calls: Calls,
-        emit: Emit,
-        *,
-        name: str,
-        instance: str,
-        info: Callable[[], bytes],
-        ttl_ms: int,
-        renew_ms: int,
-    ) -> None:
+        self, store: AsyncStore, calls: Calls, emit: Emit, *, name: str, instance: str,
+        info: Callable[[], bytes], ttl_ms: int, renew_ms: int,
+    ) -> None:  # fmt: skip
         """calls: an opened namespace. info: returns the worker's announcement, as JSON."""
         self._store, self._emit = store, emit
         self._namespace, self._birth = calls.namespace, calls.birth

@@ -57,15 +57,9 @@ class Leases:
     """Keeps this worker's leases of one node's buckets. `keep` runs until cancelled."""
 
     def __init__(
-        self,
-        store: AsyncStore,
-        clock: StoreClock,
-        emit: Emit,
-        owner: LeaseOwner,
-        *,
-        is_here: Callable[[Bucket], bool],
-        on_change: Callable[[], None],
-    ) -> None:
+        self, store: AsyncStore, clock: StoreClock, emit: Emit, owner: LeaseOwner, *,
+        is_here: Callable[[Bucket], bool], on_change: Callable[[], None],
+    ) -> None:  # fmt: skip
         """is_here: whether a bucket is on this node now, whose clock this is.
 
         on_change: called when a bucket may be taken, or the worker's announcement has changed.

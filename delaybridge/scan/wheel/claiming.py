@@ -58,13 +58,9 @@ class Claiming:
     """
 
     def __init__(
-        self,
-        sessions: Mapping[int, Session],
-        waiting: WaitingCopies,
-        lanes: Lanes,
-        calls: BucketCalls,
-        options: ScanOptions,
-    ) -> None:
+        self, sessions: Mapping[int, Session], waiting: WaitingCopies, lanes: Lanes,
+        calls: BucketCalls, options: ScanOptions,
+    ) -> None:  # fmt: skip
         self._sessions, self._waiting = sessions, waiting
         self._routing, self._parking = lanes.routing, lanes.parking
         self._calls, self._options = calls, options

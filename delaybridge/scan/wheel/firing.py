@@ -133,15 +133,9 @@ class Firing:
     """
 
     def __init__(
-        self,
-        waiting: WaitingCopies,
-        lanes: Lanes,
-        claiming: Claiming,
-        settling: Settling,
-        publishing: Publishing,
-        calls: BucketCalls,
-        options: ScanOptions,
-    ) -> None:
+        self, waiting: WaitingCopies, lanes: Lanes, claiming: Claiming, settling: Settling,
+        publishing: Publishing, calls: BucketCalls, options: ScanOptions,
+    ) -> None:  # fmt: skip
         self._waiting, self._window = waiting, lanes.window
         self._admission, self._dispatch = lanes.admission, lanes.dispatch
         self._claiming, self._settling, self._publishing = claiming, settling, publishing
