@@ -1,6 +1,6 @@
 """What workers and ingest processes report through `emit(event)`.
 
-`worker/listeners.py` passes it to the log and to the counts.
+`worker/eventlog.py` passes it to the log and to the counts.
 
 An event is about a batch, never about a single message. It contains no bodies, no secrets and no
 URLs with passwords.

@@ -15,8 +15,7 @@ from delaybridge.recurring.runs import AT_ONCE, Made, RunMaking
 from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.command import RedisCommand, plain
-from delaybridge.worker.eventlog import say
-from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.eventlog import Listeners, say
 from delaybridge.worker.parts import Part, RunView
 
 _Taken = tuple[int, Sequence[stored.DefinitionEntry]]  # and when, in epoch ms

@@ -1,4 +1,4 @@
-"""Writes events as lines: rare events one line each, frequent ones summed once a second.
+"""Passes events on, and writes them as lines: rare ones one each, frequent ones summed by second.
 
 A line has the event's name and its fields, as `key=value` text and as values for `--json`. The
 length of a field is bounded. So is the number of lines: events are summed by destination and by
@@ -32,6 +32,7 @@ from delaybridge.events import (
     DeadDropped,
     DeadLettered,
     Dropped,
+    Emit,
     Event,
     FireAllowed,
     FleetDamaged,
@@ -171,6 +172,30 @@ def _fields(kind: type[Event], place: str, word: str, found: _Sum) -> Iterator[t
         yield "missed", found.missed
     if kind is Published:
         yield "lateness_ms", found.late_ms
+
+
+class Listeners:
+    """An `Emit` that passes each event on to every listener, in the order in which they joined."""
+
+    def __init__(self) -> None:
+        self.log = EventLog()
+        self._all: list[Emit] = [self.log]
+
+    def __call__(self, event: Event) -> None:
+        for listener in self._all:
+            listener(event)
+
+    def join(self, listener: Emit) -> None:
+        """Pass events on to this one, too. It must not raise."""
+        self._all = [*self._all, listener]
+
+    def leave(self, listener: Emit) -> None:
+        """Pass no more events on to it."""
+        self._all = [each for each in self._all if each is not listener]
+
+    def flush(self) -> None:
+        """Log what the log has summed up until now."""
+        self.log.flush()
 
 
 def say(level: int, event: str, **fields: Any) -> None:

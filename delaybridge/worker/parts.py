@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from delaybridge.store.protocol.command import Steps
     from delaybridge.store.redis.store import AsyncStore
     from delaybridge.worker.destinations import Destinations
+    from delaybridge.worker.eventlog import Listeners
     from delaybridge.worker.history_check import Past
-    from delaybridge.worker.listeners import Listeners
     from delaybridge.worker.service import Identity
 
 

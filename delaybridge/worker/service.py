@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from delaybridge import __version__, tracing
 from delaybridge.histogram import Histogram
-from delaybridge.worker.eventlog import say
-from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.eventlog import Listeners, say
 from delaybridge.worker.parts import Part
 
 _log = logging.getLogger("delaybridge")

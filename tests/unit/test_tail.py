@@ -15,7 +15,7 @@ from delaybridge.operate.notices.event_channel import Beat, Told, publish, read
 from delaybridge.operate.parts.broadcast import Broadcast
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Output
-from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.eventlog import Listeners
 from delaybridge.worker.service import Identity
 
 HOSTILE = "amqp://u:S3CR3T@h \x1b[31m"

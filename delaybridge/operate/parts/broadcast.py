@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from delaybridge.operate.notices.event_channel import Beat, Told, publish
-from delaybridge.worker.eventlog import EventLog
-from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.eventlog import EventLog, Listeners
 from delaybridge.worker.parts import Commands, Part
 from delaybridge.worker.service import Identity
 

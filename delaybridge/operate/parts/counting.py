@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from delaybridge.operate.metrics.counts import Counts
-from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.eventlog import Listeners
 from delaybridge.worker.parts import Part
 
 

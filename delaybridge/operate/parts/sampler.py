@@ -18,7 +18,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.marks import Marks
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import RedisCommand
-from delaybridge.worker.listeners import Listeners
+from delaybridge.worker.eventlog import Listeners
 from delaybridge.worker.parts import Part, RunView
 
 _NAMES = {
