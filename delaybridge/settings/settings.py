@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import ipaddress
 import os
 import re
 import stat
@@ -40,7 +39,13 @@ from delaybridge.settings.sections import (
     Tenants,
 )
 from delaybridge.settings.sources import MOST_EXPLAINED
-from delaybridge.settings.urls import SecretUrl, cautions, check_broker_url, has_secret
+from delaybridge.settings.urls import (
+    SecretUrl,
+    cautions,
+    check_broker_url,
+    has_secret,
+    is_loopback,
+)
 
 _SOURCES = "_sources"  # the argument by which `load` passes them
 LOW_HEARTBEAT_S = 5
@@ -200,7 +205,7 @@ class Settings(Section, BaseSettings):
                 f"publish.heartbeat_s: {self.publish.heartbeat_s} s gives false alarms; "
                 f"use {LOW_HEARTBEAT_S} or more"
             )
-        if self.metrics.port and not _is_local(self.metrics.host):
+        if self.metrics.port and not is_loopback(self.metrics.host):
             found.append(
                 f"metrics.host: {self.metrics.host}: whoever reaches port {self.metrics.port} "
                 "reads the metrics without a password; keep it within your network"
@@ -245,13 +250,6 @@ def _token_cautions(file: str) -> list[str]:
         return []
     what = "chmod 600, or write sha256:HEX instead of tokens"
     return [f"serve.token_file: others may read {file}; {what}"]
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _others_may_read(file: str) -> bool:

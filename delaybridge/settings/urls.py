@@ -255,7 +255,7 @@ def cautions(url: str) -> Iterator[str]:
     parts = _parts(str.__str__(url), "")
     shown, scheme = redact(url), parts.scheme.removeprefix("kombu+")
     safe = _PLAIN.get(scheme)
-    if safe and not all(_is_loopback(host) for host in parts.hosts.split(",")):
+    if safe and not all(is_loopback(host) for host in parts.hosts.split(",")):
         before = "kombu+" if parts.scheme.startswith("kombu+") else ""
         yield f"{shown}: not encrypted, and not on this host; use {before}{safe}://"
     if parts.scheme == "amqps" and parts.hosts.endswith(":5672"):
@@ -345,7 +345,8 @@ def _check_redis_options(parts: _Parts, more: frozenset[str]) -> None:
         raise ValueError("maxlen: how many entries a stream keeps, about: 1 or more")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, with or without a port, is this machine itself."""
     found = _HOST.fullmatch(host)
     name = found[1].strip("[]") if found else host
     try:
