@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from delaybridge.operate.terminal.failure import Exit, refused
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.views.described import moment
+
+if TYPE_CHECKING:
+    from delaybridge.operate.views.burials import DeadGroup
 
 _MOVABLE = ("delayed", "parked")  # those in flight may be handed over at any moment
 _COLUMNS = ("DUE", ">IN", "ID", "DESTINATION", ">TRY", ">BYTES", "HEADERS", "FIRST DUE", "REASON")
@@ -157,27 +160,23 @@ def _show_reasons(call: Invocation, query: dict[str, Any]) -> None:
     found = Burials()
     with call.client() as client:
         found.add(_all_dead(client, query))
-    largest_first = [
-        {
-            "reason": group.reason,
-            "destination": group.destination,
-            "count": group.messages,
-            "oldest_ms": group.oldest_ms,
-            "example": group.example,
-        }
-        for group in found.groups()
-    ]
-    if not call.output.table(largest_first, _reason_row, spare=("OLDEST", "EXAMPLE")):
+    spare = ("OLDEST", "EXAMPLE")
+    if not call.output.table(found.groups(), _reason_row, spare=spare, data=_reason_data):
         call.note("no dead messages")
 
 
-def _reason_row(group: dict[str, Any]) -> dict[str, Any]:
+def _reason_data(group: DeadGroup) -> dict[str, Any]:
+    data = {name: getattr(group, name) for name in ("reason", "destination")}
+    return {**data, "count": group.messages, "oldest_ms": group.oldest_ms, "example": group.example}
+
+
+def _reason_row(group: DeadGroup) -> dict[str, Any]:
     return {
-        ">COUNT": group["count"],
-        "REASON": group["reason"],
-        "DESTINATION": group["destination"],
-        "OLDEST": moment(group["oldest_ms"]),
-        "EXAMPLE": group["example"],
+        ">COUNT": group.messages,
+        "REASON": group.reason,
+        "DESTINATION": group.destination,
+        "OLDEST": moment(group.oldest_ms),
+        "EXAMPLE": group.example,
     }
 
 

@@ -283,14 +283,13 @@ def _numbers(place: Place) -> dict[str, str]:
 
 def _state_text(place: Place) -> str:
     """`paused`, `paused by rabbitmq`, `trouble`, `retrying 12`, `limited 500/s`, `ok`."""
-    if place.paused_by:
-        by = place.paused_by[0]
-        return "paused" if by == place.place else f"paused by {by}"
-    rate = place.in_force.get("rate")
-    limited = "" if rate is None else f"limited {_rate_text(rate[0])}"
-    if not place.trouble and place.retrying:
+    if by := place.paused_by:
+        return "paused" if by[0] == place.place else f"paused by {by[0]}"
+    if place.state == "retrying":
         return f"retrying {sum(each.messages for each in place.retrying):,}"
-    return "trouble" if place.trouble else limited or "ok"
+    if place.state == "limited":
+        return f"limited {_rate_text(place.in_force['rate'][0])}"
+    return place.state
 
 
 def _row(place: Place, now_ms: int) -> Row:
