@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -31,9 +31,6 @@ from delaybridge.serve.shared.tenancy import Tenancy, verb_of
 from delaybridge.store.messages.pulling import ReceivedMessage
 from delaybridge.store.messages.selection import Selection
 from delaybridge.times import epoch_ms
-
-if TYPE_CHECKING:
-    from delaybridge.ledger.sql.records import Records
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEW_STATUS = (0, 5)  # WaitPut, Restore
@@ -205,7 +202,8 @@ async def restore(call: Call) -> MykitEnvelope:
     ones has come: with expire=false they stay.
     """
     parts: list[Progress] = []
-    if (records := _records(call)) is not None:
+    # A ledger is everybody's: a token of a tenant has none.
+    if (records := None if call.tenant else records_of(call.site)) is not None:
         wanted = WantedRows(from_ms=first_ms(expired=call.query.expire))
         parts.append(restored(call.site, records, wanted))
     if call.query.expire:
@@ -225,11 +223,6 @@ async def clear(call: Call) -> MykitEnvelope:
         raise Problem(422, "unconfirmed", what)
     pages = call.patient.select(Selection(place=_ours(call)))
     return await _begin(call, "cancel", jobs.applied(pages, verb_of(call.patient, "cancel_many")))
-
-
-def _records(call: Call) -> Records | None:
-    """The ledger's, which are everybody's: for a token of a tenant none."""
-    return None if call.tenant else records_of(call.site)
 
 
 async def _begin(call: Call, verb: str, *parts: Progress) -> MykitEnvelope:

@@ -213,7 +213,9 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
     content = reply.content
     if not isinstance(content, bytes):
         content = b"" if content is None else _encode(content)
-    headers = [] if reply.status == HTTPStatus.NOT_MODIFIED else [_length(content)]
+    headers: list[tuple[bytes, bytes]] = []
+    if reply.status != HTTPStatus.NOT_MODIFIED:
+        headers.append((b"content-length", b"%d" % len(content)))
     if content:
         media = reply.headers.get("Content-Type")
         headers.append((b"content-type", media.encode() if media else _JSON))
@@ -227,10 +229,6 @@ async def _send(reply: Reply, send: Send, method: str) -> None:
             headers.append((name.lower().encode(), value.encode("latin-1", "replace")))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
-
-
-def _length(content: bytes) -> tuple[bytes, bytes]:
-    return b"content-length", b"%d" % len(content)
 
 
 def _refusal(problem: Problem) -> Reply:

@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ _KEPT = 10_000  # events
 ALIVE_S = 15.0  # between comments that keep a quiet connection open
 _PART = 500  # events in one write
 _encode = msgspec.json.encode
+_TEXT = b"id: %s\nevent: %s\ndata: %s\n\n"
 _AT = re.compile(r"[0-9]{1,15}(?=-)")  # what an id begins with
 
 
@@ -120,7 +121,7 @@ class EventHub:
                 "fields": told.fields,
             }
             id = f"{told.at_ms}-{who}-{beat.number}-{index}"
-            text = _text(id, told.event, data)
+            text = _TEXT % (id.encode(), told.event.encode(), _encode(data))
             self._kept.append(Kept(id, told.at_ms, told.event, place, source, text))
             self.count += 1
         if beat.dropped:
@@ -148,10 +149,6 @@ def _kept_gap(what: str) -> Kept:
     """An event that says that others are missing. It has no id: the last one stays the client's."""
     data = _encode({"reason": what})
     return Kept("", 0, "gap", "", "", b"event: gap\ndata: %s\n\n" % data)
-
-
-def _text(id: str, event: str, data: Any) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (id.encode(), event.encode(), _encode(data))
 
 
 class ReadyHub:

@@ -31,8 +31,6 @@ def end(namespace: str, ended: Mapping[str, int], before_s: int) -> list[RedisCo
 
 def has_ended(namespace: str, number: str) -> RedisCommand[bool]:
     """Whether a session was ended."""
-    return plain("ZSCORE", keys.sessions_ended(namespace), number, parse=_is_there)
-
-
-def _is_there(score: bytes | None) -> bool:
-    return score is not None
+    return plain(
+        "ZSCORE", keys.sessions_ended(namespace), number, parse=lambda score: score is not None
+    )
