@@ -176,7 +176,7 @@ def test_every_script_loads_and_its_keys_are_in_one_slot(in_cluster: World) -> N
 def test_a_whole_life_runs_on_a_node_of_a_cluster(in_cluster: World, now_ms: int) -> None:
     owner, (x,) = in_cluster.fired("x")
     owner.bury(x)
-    in_cluster.dead.kick("x")
+    in_cluster.kick("x")
     (x,) = owner.claim()
     owner.park(x)
     in_cluster.run(owner.unparking())
