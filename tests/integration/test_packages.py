@@ -24,6 +24,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "message ls": ("", 0, ""),
     "message show": (ID, 0, ""),
     "message reschedule": (f"{ID} --in 2h", 0, ""),
+    "message touch": (f"{ID} --ttl 2h", 0, ""),
     "message cancel": (ID, 0, ""),
     "message publish-now": (ID, 3, ""),
     "dead ls": ("", 0, ""),
