@@ -73,7 +73,7 @@ def test_a_comparison_that_is_overtaken_before_its_last_call_is_in_vain(site: Co
         while True:
             if not isinstance(asked, Work):
                 if asked[0].name == "reinstate" and asked[0].args[2][:1] not in ("", "?"):
-                    site.other.set_rule(PLACE, rate=5.0)
+                    site.other.destinations.set_rule(PLACE, rate=5.0)
                 answer = site.store.run(asked)
             else:
                 answer = site.recorder.ledger.run(asked)

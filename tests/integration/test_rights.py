@@ -130,7 +130,7 @@ async def test_only_the_operator_needs_the_right_to_load_scripts(
         assert producer.cancel("third") == Answer.CANCELLED
         _ingest(producer)
         await arrived.all(["first"])
-        found = await until_async(lambda: consumer.receive("t"), "it is received")
+        found = await until_async(lambda: consumer.topics.receive("t"), "it is received")
         assert [each.body for each in found] == [b"y"]
     await crew.stop()
     await crew.close()
