@@ -143,7 +143,7 @@ class Scanner:
         if (wheel_ms := self.waiting.next_due_ms()) is not None:
             looks.append(wheel_ms - self.firing.lead_ms)
         looks += self.claiming.next_looks_ms(now_ms)
-        looks += self._lanes.parking.next_looks_ms(now_ms, waiting=bool(self.waiting.ripe))
+        looks += self._lanes.admission.next_looks_ms(now_ms, waiting=bool(self.waiting.ripe))
         nearest = min(looks)
         return None if nearest == inf else int(max(nearest, now_ms))
 

@@ -68,7 +68,7 @@ def test_every_new_copy_is_parked_until_all_messages_are_back_in_due_and_none_af
     board.come_back()
     assert board.session.may_claim
     assert [board.pass_(copy) for copy in [*copies, late]] == ["go"] * 21
-    assert list(board.lanes.parking.next_looks_ms(NOW_MS, waiting=False)) == []
+    assert list(board.lanes.admission.next_looks_ms(NOW_MS, waiting=False)) == []
 
 
 def test_if_a_broker_fails_again_its_returned_messages_are_parked_again(board: Board) -> None:
@@ -130,7 +130,7 @@ def test_a_destination_that_refuses_opens_its_circuit_once_and_parks_later_copie
 
 def test_when_it_is_time_a_handful_of_messages_probes_the_circuit(board: Board) -> None:
     copies = opened(board)
-    probe_ms = min(board.lanes.parking.next_looks_ms(NOW_MS, waiting=False))
+    probe_ms = min(board.lanes.admission.next_looks_ms(NOW_MS, waiting=False))
     assert NOW_MS < probe_ms <= NOW_MS + FIRST_PROBE_MS
     assert board.recover(probe_ms - 1) == []
     assert board.recover(probe_ms) == ids(copies[:PROBES])
@@ -191,7 +191,7 @@ def test_a_failed_probe_opens_the_circuit_again_for_longer(board: Board) -> None
     now_ms = NOW_MS
     waits_ms = []
     for _ in range(4):
-        probe_ms = min(board.lanes.parking.next_looks_ms(now_ms, waiting=False))
+        probe_ms = min(board.lanes.admission.next_looks_ms(now_ms, waiting=False))
         waits_ms.append(probe_ms - now_ms)
         now_ms = probe_ms
         assert board.recover(now_ms) == ids(copies[:PROBES]), "the same: they are the earliest"
@@ -207,7 +207,7 @@ def test_if_the_outcome_of_a_probe_never_comes_others_follow(board: Board) -> No
     copies = opened(board)
     now_ms = NOW_MS
     for first in range(0, 20, PROBES):
-        now_ms = min(board.lanes.parking.next_looks_ms(now_ms, waiting=False))
+        now_ms = min(board.lanes.admission.next_looks_ms(now_ms, waiting=False))
         assert set(board.recover(now_ms)) == set(ids(copies[first : first + PROBES]))
         board.come_back(now_ms)
 

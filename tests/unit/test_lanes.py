@@ -147,9 +147,9 @@ def test_parked_messages_wait_for_bytes_too_in_a_lane_full_of_large_ones() -> No
 
 def test_the_next_look_is_when_a_full_lane_may_turn_out_to_be_stalled(board: Board) -> None:
     board.send(WINDOW)
-    assert list(board.lanes.parking.next_looks_ms(NOW_MS, waiting=False)) == []
+    assert list(board.lanes.admission.next_looks_ms(NOW_MS, waiting=False)) == []
     board.lanes.window.ripened([board.copy()])
-    looks = list(board.lanes.parking.next_looks_ms(NOW_MS, waiting=True))
+    looks = list(board.lanes.admission.next_looks_ms(NOW_MS, waiting=True))
     assert looks == [NOW_MS + STALLED_MS, NOW_MS + PATIENCE_MS]
 
 

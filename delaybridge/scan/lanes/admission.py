@@ -6,13 +6,14 @@ Permits are asked of the store, for the lanes with a rate whose messages wait.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from math import inf
 from typing import Any
 
 from delaybridge.errors import StoreError
-from delaybridge.scan.lanes.lane import Copy, Lane, Window
+from delaybridge.scan.lanes.flow import STALLED_MS
+from delaybridge.scan.lanes.lane import PATIENCE_MS, Copy, Lane, Window
 from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.outcomes import Outcomes
 from delaybridge.scan.lanes.parking import Parking
@@ -134,6 +135,21 @@ class Admission:
         copy.lane = self._routing.lane_lacking(name, other_kind(name), now_ms)
         self._window.ripened([copy])
         self._parking.park(copy)
+
+    def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[float]:
+        """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""
+        looks: list[float | None] = [lane.circuit.probe_at_ms for lane in self._parking.troubled]
+        if (
+            self._routing.rule_book.has_rates
+            and (next_ms := self._parking.next_due_ms(now_ms)) < inf
+        ):
+            looks.append(next_ms)
+        lanes = {**self._parking.troubled, **self._window.ripe}
+        flows = [lane.flow for lane in lanes if lane.flow.in_flight]
+        looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
+        if waiting:
+            looks.append(now_ms + PATIENCE_MS)
+        return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]
 
 
 class Allowances:

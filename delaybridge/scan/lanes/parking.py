@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
-from delaybridge.scan.lanes.flow import STALLED_MS
-from delaybridge.scan.lanes.lane import ERROR_CHARS, PATIENCE_MS, Copy, Lane, Window
+from delaybridge.scan.lanes.lane import ERROR_CHARS, Copy, Lane, Window
 from delaybridge.scan.lanes.limit import Limit
 from delaybridge.scan.lanes.parked import Parked
 from delaybridge.scan.lanes.routing import Routing
@@ -107,18 +106,6 @@ class Parking:
             is_up = lane.publisher is None or lane.publisher.unavailable is None
             if lane.parked and is_up and not lane.rules.paused:
                 yield lane.label, lane.trouble[:ERROR_CHARS]
-
-    def next_looks_ms(self, now_ms: int, *, waiting: bool) -> Iterable[float]:
-        """When a lane may go on though nothing else happens. waiting: ripe copies wait for room."""
-        looks: list[float | None] = [lane.circuit.probe_at_ms for lane in self.troubled]
-        if self._routing.rule_book.has_rates and (next_ms := self.next_due_ms(now_ms)) < inf:
-            looks.append(next_ms)
-        lanes = {**self.troubled, **self._window.ripe}
-        flows = [lane.flow for lane in lanes if lane.flow.in_flight]
-        looks += [flow.moved_ms + STALLED_MS + 1 for flow in flows]
-        if waiting:
-            looks.append(now_ms + PATIENCE_MS)
-        return [at_ms for at_ms in looks if at_ms is not None and at_ms > now_ms]
 
     def next_due_ms(self, now_ms: int) -> float:
         """When the next message falls due that was parked before, because its rate is used up."""

@@ -238,8 +238,8 @@ class Firing:
         answers = await self._calls.ask(asked, reads_clock=True)
         failpoints.reach("fire.after")
         took_ms = (clock.monotonic() - sent_s) * 1000
-        self._took(self._round_trip_ms + (took_ms - self._round_trip_ms) / 8)
         self._settling.answered(answers, reports)
+        self._took(self._round_trip_ms + (took_ms - self._round_trip_ms) / 8)
         once: Batch = {}
         for session, copies in batch.items():
             if session not in answers:
