@@ -78,7 +78,16 @@ class KafkaPublisher(LinkedPublisher):
             by_topic.setdefault(delivery.destination.address, []).append(delivery)
         now_s = asyncio.get_running_loop().time()
         for name, batch in by_topic.items():
-            self._publish_to(name, batch, now_s)
+            topic = self._topics[name]
+            if topic.refusal is not None and now_s < topic.refusal[0]:
+                self._reports.add(batch, topic.refusal[1])
+            elif topic.proved_s is None or topic.waiting:
+                topic.waiting.extend(batch)
+                self._look_up(topic)
+            else:
+                self._hand_over(topic, batch, now_s)  # an error there may reset `proved_s`
+                if topic.proved_s is None or now_s - topic.proved_s > TOPIC_TTL_S:
+                    self._look_up(topic)
 
     async def _check(self, destination: Destination) -> str | None:
         if (client := self._clients.prompt) is None:
@@ -167,18 +176,6 @@ class KafkaPublisher(LinkedPublisher):
         await self._clients.ended()
 
     # publishing, and the answers
-
-    def _publish_to(self, name: str, batch: Sequence[Delivery], now_s: float) -> None:
-        topic = self._topics[name]
-        if topic.refusal is not None and now_s < topic.refusal[0]:
-            self._reports.add(batch, topic.refusal[1])
-        elif topic.proved_s is None or topic.waiting:
-            topic.waiting.extend(batch)
-            self._look_up(topic)
-        else:
-            self._hand_over(topic, batch, now_s)  # an error there may reset `proved_s`
-            if topic.proved_s is None or now_s - topic.proved_s > TOPIC_TTL_S:
-                self._look_up(topic)
 
     def _hand_over(self, topic: TopicState, batch: Iterable[Delivery], now_s: float) -> None:
         if self._clients.prompt is None or self.unavailable is not None:
