@@ -8,7 +8,7 @@ die: then the row says less than Redis does, and workers mend it (docs/ledger.md
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,11 @@ class Recording:
         looks = self._looks(places)
         heads = [self.asked[i].keys[0] for i in first.values()]
         clocks = [registry.store_time(head) for head in heads]
-        abouts = [registry.info("server", head) for head in heads if self._needs_run(places)]
+        abouts = [
+            registry.info("server", head)
+            for head in heads
+            if _needs_run(self.asked[i] for i in places)
+        ]
         answers = yield [*clocks, *looks, *abouts]
         times = dict(zip(first, answers, strict=False))
         self._take_standing(looks, answers[len(clocks) :])
@@ -122,9 +126,6 @@ class Recording:
                 self.answers[i] = times[node]
             else:
                 self._set_clock(i, math.ceil(times[node] / 1000))
-
-    def _needs_run(self, places: Sequence[int]) -> bool:
-        return any(is_of_source(self.asked[i]) or tiers.replaces(self.asked[i]) for i in places)
 
     def _set_clock(self, i: int, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -383,6 +384,10 @@ class Recording:
             args = [*command.args]
             args[_STAMP] = new_stamp()
             self.asked[i] = msgspec.structs.replace(command, args=args)
+
+
+def _needs_run(asked: Iterable[RedisCommand[Any]]) -> bool:
+    return any(is_of_source(each) or tiers.replaces(each) for each in asked)
 
 
 def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:
