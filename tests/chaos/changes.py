@@ -265,7 +265,7 @@ def ingest_acks_first() -> None:
     from delaybridge import failpoints
     from delaybridge.ingest.rabbitmq.channel import IntakeChannel
 
-    take = IntakeChannel.take
+    take = IntakeChannel.take_messages
 
     def taking(self: Any, most: int) -> Any:
         taken = take(self, most)
@@ -275,7 +275,7 @@ def ingest_acks_first() -> None:
             failpoints.reach("ingest.stored")
         return taken
 
-    IntakeChannel.take = taking  # type: ignore[method-assign]
+    IntakeChannel.take_messages = taking  # type: ignore[method-assign]
     IntakeChannel.ack = lambda self: None  # type: ignore[method-assign]
 
 
