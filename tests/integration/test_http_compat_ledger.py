@@ -16,6 +16,7 @@ from tests.rigs.api import api, ended_job
 from tests.rigs.bucket import World
 from tests.rigs.delivering import Delivering
 from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.waiting import until_async
 
 BROKERS = {"memory": "memory://", "other": "memory://"}
 HOUR_MS = 3_600_000
@@ -117,8 +118,12 @@ async def test_all_is_cleared_by_the_record_but_what_is_dead_or_elsewhere(
         await alone.schedule("memory:order", b"x", id="without-a-row", delay="1h")
     assert await ended(http, f"/clearAll?confirm={namespace}") == {"cancelled": 3}
     assert ledger.states() == {"cancelled": 2, "dead": 1, "delayed": 1}
-    told = (await http.get("/v1/audit")).json()["items"]
-    assert {each["what"] for each in told} == {f"GET /clearAll?confirm={namespace}", "cancel"}
+
+    async def is_noted() -> bool:  # a moment after the job has ended
+        told = (await http.get("/v1/audit")).json()["items"]
+        return {each["what"] for each in told} == {f"GET /clearAll?confirm={namespace}", "cancel"}
+
+    await until_async(is_noted, "the audit has the request and its job")
     assert await ended(http, "/reStore?expire=false") == {"restored": 2}
     assert await waiting(http) == ["there"]
 
