@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from delaybridge.errors import PublishUnavailable
 from delaybridge.publish import CONFIRMED, Fault, Outcome, Verdict
-from delaybridge.publish.link import Reports
+from delaybridge.publish.reports import Reports
 
 
 class FilePublisher:
