@@ -92,7 +92,7 @@ MUTANTS = [
     ),
     Mutant(
         "older ledger: a promoter that was behind", "delaybridge/ledger/comparing/older_ledger.py",
-        "partial(_due, past.promoted_ms)", "partial(_due, past.back_ms)",
+        "until_ms=past.promoted_ms", "until_ms=past.back_ms",
         "cold messages that were never brought into Redis are ended",
         f"{_OLDER}::test_cold_messages_that_were_brought_and_left_since_are_not_brought_again",
     ),

@@ -309,10 +309,10 @@ MUTANTS = [
     ),
     Mutant(
         "agreement: stands later", "delaybridge/ledger/comparing/agreement.py",
-        "        (as_of,) = yield [standing(bucket)]\n        page = yield "
-        "Work(partial(_read_page, records, bucket.number, after))\n",
-        "        page = yield Work(partial(_read_page, records, bucket.number, "
-        "after))\n        (as_of,) = yield [standing(bucket)]\n",
+        "        (as_of,) = yield [standing(bucket)]\n"
+        "        page = yield Work(partial(read, after=after))\n",
+        "        page = yield Work(partial(read, after=after))\n"
+        "        (as_of,) = yield [standing(bucket)]\n",
         "what left between the two readings comes back", f"{_RESTORING} -k every_page",
     ),
     Mutant(

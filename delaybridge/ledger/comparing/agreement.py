@@ -91,9 +91,10 @@ def restore_missing(
     on_page: called with what one page had.
     """
     after, total = (wanted.from_ms, -1), Looked()
+    read = partial(records.page, bucket=bucket.number, limit=PAGE_MESSAGES)
     while True:
         (as_of,) = yield [standing(bucket)]
-        page = yield Work(partial(_read_page, records, bucket.number, after))
+        page = yield Work(partial(read, after=after))
         rows = [row for row in page if wanted.has(row)]
         absent = yield from _restore(bucket, records, as_of, rows, dry=wanted.dry)
         if absent is None:
@@ -103,12 +104,6 @@ def restore_missing(
         if len(page) < PAGE_MESSAGES or page[-1].due_ms > wanted.to_ms:
             return total
         after = page[-1].due_ms, page[-1].number
-
-
-def _read_page(
-    records: Records, bucket: int, after: tuple[int, int], on: Any
-) -> Sequence[LedgerRow]:
-    return records.page(on, bucket, after, PAGE_MESSAGES)
 
 
 def _restore(

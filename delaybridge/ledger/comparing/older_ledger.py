@@ -79,11 +79,14 @@ def end_rows(bucket: Bucket, cold: ColdRecords, worker: str, past: LedgerPast) -
     Redis has of them is not cold any more.
     """
     total, brought_ms = 0, min(past.back_ms, past.looked_ms - YOUNG_MS)
-    for read, before_ms in ((_hot, past.back_ms), (partial(_due, past.promoted_ms), brought_ms)):
+    hot = partial(cold.records.page, is_brief=True)
+    due = partial(cold.due, until_ms=past.promoted_ms)
+    for read, before_ms in ((hot, past.back_ms), (due, brought_ms)):
+        of_bucket = partial(read, bucket=bucket.number, limit=PAGE_MESSAGES)
         after = (-1, -1)
         while True:
             (as_of,) = yield [standing(bucket)]
-            page = yield Work(partial(read, cold, bucket.number, after))
+            page = yield Work(partial(of_bucket, after=after))
             rows = [row for row in page if row.created_ms < before_ms]
             ended = yield from _end(bucket, cold, worker, as_of, rows)
             if ended is None:
@@ -93,16 +96,6 @@ def end_rows(bucket: Bucket, cold: ColdRecords, worker: str, past: LedgerPast) -
                 break
             after = page[-1].due_ms, page[-1].number
     return total
-
-
-def _hot(cold: ColdRecords, bucket: int, after: tuple[int, int], on: Any) -> list[LedgerRow]:
-    return cold.records.page(on, bucket, after, PAGE_MESSAGES, is_brief=True)
-
-
-def _due(
-    until_ms: int, cold: ColdRecords, bucket: int, after: tuple[int, int], on: Any
-) -> list[LedgerRow]:
-    return cold.due(on, bucket, until_ms, after, PAGE_MESSAGES)
 
 
 def _end(

@@ -44,11 +44,12 @@ def promote_due(bucket: Bucket, cold: ColdRecords, window_ms: int) -> LedgerStep
     By the clock of the bucket's server; that of a worker may differ.
     """
     total, after, clock, first_ms = 0, (-1, -1), registry.store_time(bucket.key("lease")), 0
+    due = partial(cold.due, bucket=bucket.number, limit=_PAGE)
     while True:
         now_us, as_of = yield [clock, standing(bucket)]
         until_ms = now_us // 1000 + window_ms
         first_ms = first_ms or until_ms - window_ms
-        rows = yield Work(partial(_due, cold, bucket.number, until_ms, after))
+        rows = yield Work(partial(due, until_ms=until_ms, after=after))
         yield from _bring(bucket, cold, as_of, rows)
         total += len(rows)
         if len(rows) < _PAGE:
@@ -64,7 +65,7 @@ def promote(
     HOT: also those that Redis should have, but may lack. Answers with those that are there.
     """
     (as_of,) = yield [standing(bucket)]
-    rows = yield Work(partial(_first, cold, names))
+    rows = yield Work(partial(cold.first, names=names))
     return (yield from _bring(bucket, cold, as_of, [row for row in rows if row.tier >= tier]))
 
 
@@ -74,24 +75,10 @@ def _bring(
     names = [row.name[:2] for row in rows]
     while (found := (yield from bring(bucket, as_of, rows))) is None:
         (as_of,) = yield [standing(bucket)]
-        rows = yield Work(partial(_first, cold, names))
+        rows = yield Work(partial(cold.first, names=names))
     failpoints.reach("ledger.promoted")
     # Another message may have the id, or it has just left: then the row stays as it is.
     there = [row for row, where in zip(rows, found, strict=True) if where in _THERE]
     if there:
-        yield Work(partial(_arrived, cold, there))
+        yield Work(partial(cold.arrived, rows=there))
     return {row.name[:2] for row in there}
-
-
-def _due(
-    cold: ColdRecords, bucket: int, until_ms: int, after: tuple[int, int], on: Any
-) -> list[LedgerRow]:
-    return cold.due(on, bucket, until_ms, after, _PAGE)
-
-
-def _first(cold: ColdRecords, names: Sequence[Name], on: Any) -> list[LedgerRow]:
-    return cold.first(on, names)
-
-
-def _arrived(cold: ColdRecords, rows: Sequence[LedgerRow], on: Any) -> None:
-    cold.arrived(on, rows)

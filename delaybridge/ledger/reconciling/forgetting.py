@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delaybridge.errors import ConfigError, StoreUnavailable
 from delaybridge.ledger.reconciling.silence import Silence
@@ -49,9 +49,6 @@ async def forget(
 
 async def _forget_older(ledger: Ledger, records: Records, before_ms: int) -> None:
     after: int | None = -1
+    some = partial(records.forget, before_ms=before_ms, limit=_ROWS)
     while after is not None:
-        after = await ledger.run_async(Work(partial(_forget_some, records, before_ms, after)))
-
-
-def _forget_some(records: Records, before_ms: int, after: int, on: Any) -> int | None:
-    return records.forget(on, before_ms, after, _ROWS)
+        after = await ledger.run_async(Work(partial(some, after=after)))

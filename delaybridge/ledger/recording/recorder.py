@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from delaybridge.errors import ConfigError, quoted
 from delaybridge.ledger.comparing.lost import lost
@@ -19,9 +19,6 @@ from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.recorder import Ledger, LostSlice, Recorder
-
-if TYPE_CHECKING:
-    pass
 
 Asked = Work[Any] | Sequence[RedisCommand[Any]]
 Steps = LedgerSteps[None]

@@ -144,7 +144,7 @@ class Recording:
             name, text, *rest = self.asked[i].args
             count, _, birth = str(text).partition(":")
             try:
-                known = yield Work(partial(_settled, self.records, int(count), birth))
+                known = yield Work(partial(self.records.settle, buckets=int(count), birth=birth))
             except LedgerUnavailable as exc:
                 self.answers[i] = exc
                 continue
@@ -388,7 +388,3 @@ class Recording:
 
 def _needs_run(asked: Iterable[RedisCommand[Any]]) -> bool:
     return any(is_of_source(each) or tiers.replaces(each) for each in asked)
-
-
-def _settled(records: Records, buckets: int, birth: str, on: Connection) -> tuple[int, str]:
-    return records.settle(on, buckets, birth)

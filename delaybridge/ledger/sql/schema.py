@@ -35,11 +35,9 @@ def check(connection: Connection) -> None:
     if found == needed:
         return
     if not found:
-        raise ConfigError(
-            "ledger: the database has no tables of delaybridge: run: delaybridge ledger upgrade"
-        )
+        raise ConfigError(f"ledger: the database has no tables of delaybridge: {_REMEDY}")
     known = {script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()}
-    remedy = "run: delaybridge ledger upgrade" if found in known else "install a newer delaybridge"
+    remedy = _REMEDY if found in known else "install a newer delaybridge"
     raise ConfigError(
         f"ledger: the tables have version {found}, this program needs {needed}: {remedy}"
     )

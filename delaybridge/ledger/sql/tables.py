@@ -60,20 +60,13 @@ message = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("updated_ms", BigInteger, nullable=False),
     UniqueConstraint("namespace", "id", "bucket", "stamp", name="message_call"),
-)
+    Index(
+        "message_live", "namespace", "tier", "bucket", "due_ms", "number",
+        postgresql_where=text("tier > 0"), sqlite_where=text("tier > 0"),
+    ),
+)  # fmt: skip
 """A row for each call that scheduled a message. stamp: of that call, as in Redis. payload: the
 whole message, MessagePack. error: the reason, if it is dead, expired or cancelled by another."""
-
-Index(
-    "message_live",
-    message.c.namespace,
-    message.c.tier,
-    message.c.bucket,
-    message.c.due_ms,
-    message.c.number,
-    postgresql_where=text("tier > 0"),
-    sqlite_where=text("tier > 0"),
-)
 
 transition = Table(
     "transition",
