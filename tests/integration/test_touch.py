@@ -11,6 +11,7 @@ import pytest
 from delaybridge import Client, Message, MessageError
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.messages import pulling
+from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.record import STAMP
 from delaybridge.store.redis.store import Store
 from tests.rigs.api import ended_job
@@ -145,6 +146,30 @@ def test_a_message_that_the_ledger_alone_has_is_touched_and_recorded(
             assert client.cancel(id) == Answer.CANCELLED
             assert client.get(id) is None
         assert client.cancel("none") == Answer.UNKNOWN
+
+
+@pytest.mark.slow_with("mariadb*", "sqlite*")
+@pytest.mark.parametrize("delay", ["1h", "5s"])
+def test_a_message_that_was_cancelled_meanwhile_does_not_come_back(
+    redis_url: str, namespace: str, ledger_url: str, delay: str
+) -> None:
+    options: dict[str, Any] = {"durability": "ledger", "ledger": ledger_url, "hot_window_s": 10.0}
+    with Client(redis_url, namespace=namespace, brokers=BROKERS, **options) as client:
+        client.schedule("memory:q", b"x", id="a", delay=delay, ttl="1m")
+        steps = client._calls.touch("a", None, HOUR_MS)
+        read = client._store.run(next(steps))
+        assert client.cancel("a") == Answer.CANCELLED
+        assert rest_of(client._store, steps, read) == Answer.UNKNOWN
+        assert client.get("a") is None
+
+
+def rest_of(store: Store, steps: Steps[Any], replies: list[Any]) -> Any:
+    """The answer of a call whose first commands were answered so."""
+    try:
+        while True:
+            replies = store.run(steps.send(replies))
+    except StopIteration as done:
+        return done.value
 
 
 async def test_the_route_and_its_job_come_from_the_row(http: httpx.AsyncClient) -> None:

@@ -19,7 +19,7 @@ STAMP_BYTES = 4
 _LOWEST = 255  # priority
 _MAYBE_DELIVERED = 3  # policy
 # Places of arguments.
-_NOW, _POLICY, _ID, _SOURCE, _COUNT, _FIRST_ID = 0, 1, 2, 6, 9, 10
+_NOW, _POLICY, _ID, _SOURCE, _REACH, _COUNT, _FIRST_ID = 0, 1, 2, 6, 8, 9, 10
 _SOURCE_AND_REACH = {"cancel": (3, 6), "reschedule": (6, 8)}
 _RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
 
@@ -27,8 +27,9 @@ _RECEIPT_OF = {"cancel": (7,), "reschedule": (9,)}
 def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> list[LedgerRow]:
     """The rows of a command that stores messages; those due later are cold.
 
-    Not those that were read from a source: only Redis knows which offsets it has had. Nor those of
-    which a copy may have been delivered.
+    Not those that were read from a source: only Redis knows which offsets it has had. Nor those
+    that replace what the caller has read, if that is still there; nor those of which a copy may
+    have been delivered.
     """
     args: Sequence[Any] = command.args
     bucket, now_ms = bucket_in(command, namespace), int(args[_NOW])
@@ -41,7 +42,8 @@ def rows_of(command: RedisCommand[Any], namespace: str, hot_until_ms: int) -> li
             )
             for stamp, id, payload, reason in zip(*[iter(args[3:])] * 4, strict=True)
         ]  # fmt: skip
-    stays_hot = args[_SOURCE] or int(args[_POLICY]) == _MAYBE_DELIVERED
+    # Redis alone can decide.
+    stays_hot = args[_SOURCE] or args[_REACH] or int(args[_POLICY]) == _MAYBE_DELIVERED
     count = int(args[_COUNT])
     messages = zip(args[_FIRST_ID:][:count], args[_FIRST_ID + count :][:count], strict=True)
     found: list[LedgerRow] = []
