@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,15 @@ from delaybridge.ledger.comparing.reinstating import pages
 from delaybridge.ledger.reconciling import agreeing
 from delaybridge.ledger.reconciling.agreed_rules import AgreedDestinations
 from delaybridge.ledger.reconciling.agreeing import Agreeing
+from delaybridge.ledger.reconciling.part import WorkerLedger
+from delaybridge.ledger.recording.recorder import recorder_of
 from delaybridge.ledger.sql.rows import RULE, Control, ControlName
 from delaybridge.recurring.rounds import RecurringRuns
+from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.namespace.ledger_agreement import Agreement, agreed
 from delaybridge.store.namespace.rules import Rule, Rules
 from delaybridge.worker.parts import RunView
+from delaybridge.worker.service import Identity
 
 PAUSED, LIMITED = {"paused": True, "paused_ms": 7}, {"rate": 5}
 GOOD = Agreement("run:1", 1, 0)
@@ -259,3 +264,27 @@ def test_what_only_this_worker_knows_to_be_paused_is_not_eased() -> None:
     del unrecorded[name]
     found.take_replies(replies(found, {}, other, other))
     assert not found.rules.by_place
+
+
+async def test_a_report_tells_of_the_ledger_while_a_run_works(tmp_path: Path) -> None:
+    """Also not of a run that ended before: then it was not closed."""
+    settings: Any = SimpleNamespace(namespace="ns", ledger=LedgerSettings())
+    store: Any = SimpleNamespace(recorder=recorder_of(f"sqlite:///{tmp_path}/db", "ns", 1.0, 0.0))
+    calls: Any = SimpleNamespace(namespace="ns")
+    past: Any = SimpleNamespace(marks={}, doubt=set())
+    part = WorkerLedger(settings, Identity("w", "i", b"{}"), lambda: True)
+
+    def is_told() -> bool:
+        said: dict[str, Any] = {}
+        part.report(said)
+        return "ledger" in said
+
+    for _ in "ab":
+        part.begin(RunView(store, calls, past, tuple, tuple, past, past))
+        assert not is_told()
+    for task in part.tasks():
+        task.close()
+    assert is_told()
+    await part.close()
+    assert not is_told()
+    store.recorder.ledger.close()

@@ -52,7 +52,7 @@ class WorkerLedger(LedgerPart):
             run.store, recorder, run.calls, self.destinations, self._reconciling,
             self.unrecorded, self._definitions_agree,
         )  # fmt: skip
-        self._store, self._namespace, self._runs = run.store, run.calls.namespace, True
+        self._store, self._namespace = run.store, run.calls.namespace
 
     def rowless(self) -> Mapping[int, int]:
         """How many messages of each bucket held lack a row, as compared last."""
@@ -68,6 +68,7 @@ class WorkerLedger(LedgerPart):
 
     def tasks(self) -> Iterable[Coroutine[Any, Any, None]]:
         """Tell, promote, reconcile, forget; record and compare rules; end alarms."""
+        self._runs = True
         yield from self.side.tasks(self._settings.ledger)
         yield end_alarms(self._store, self._namespace)
 
@@ -76,10 +77,10 @@ class WorkerLedger(LedgerPart):
         about["ledger"] = self.side.announced()
 
     def report(self, said: dict[str, Any]) -> None:
-        """The same, while a run lasts."""
+        """The same, while the tasks of a run work."""
         if self._runs:
             said["ledger"] = self.side.announced()
 
     async def close(self) -> None:
-        """The report says nothing of the ledger until the next run."""
+        """The report says nothing of the ledger until the next run works."""
         self._runs = False
