@@ -11,7 +11,6 @@ from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.messages.pulling import ReceivedMessage
@@ -55,10 +54,10 @@ class QueueEnvelope(msgspec.Struct):
 DIALECT = Dialect(lambda text: QueueEnvelope(1, text))
 
 
-@DIALECT("POST /push", "Store a job", body=bytes)
+@DIALECT("POST /push", "Store a job", body=QueueJob)
 async def push(call: Call) -> QueueEnvelope:
     """Store a job. One with this id that still waits is replaced, as in the original."""
-    job = await decoded(call.body, QueueJob, call.site.most_dense)
+    job: QueueJob = call.body
     id, topic = job.id.strip(), job.topic.strip()
     if not id:
         raise MessageError("bad_id", "id", "give the id of the job")
@@ -73,13 +72,10 @@ async def push(call: Call) -> QueueEnvelope:
     return QueueEnvelope(0, "ok")
 
 
-@DIALECT("POST /pop", "Fetch a job", body=bytes)
+@DIALECT("POST /pop", "Fetch a job", body=FromTopics)
 async def pop(call: Call) -> Pop:
     """Fetch a job of some topics, `a,b`; waits for one, and gives null if there is none."""
-    topics = [
-        topic.strip()
-        for topic in (await decoded(call.body, FromTopics, call.site.most_dense)).topic.split(",")
-    ]
+    topics = [topic.strip() for topic in call.body.topic.split(",")]
     return Pop(call, topics, _WAIT_S, _popped, DIALECT)
 
 
@@ -89,23 +85,21 @@ def _popped(found: ReceivedMessage | None) -> QueueEnvelope:
     return QueueEnvelope(0, "ok", {"id": found.id, "body": _text(found.body or b"")})
 
 
-@DIALECT("POST /finish", "Finish a job", body=bytes)
-@DIALECT("POST /delete", "Delete a job", body=bytes)
+@DIALECT("POST /finish", "Finish a job", body=JobId)
+@DIALECT("POST /delete", "Delete a job", body=JobId)
 async def delete(call: Call) -> QueueEnvelope:
     """Delete or finish a job; also an unknown one. It does not come again."""
-    await drop(call, (await decoded(call.body, JobId, call.site.most_dense)).id.strip())
+    await drop(call, call.body.id.strip())
     return QueueEnvelope(0, "ok")
 
 
-@DIALECT("POST /get", "Show a job", scope=Scope.READ, body=bytes)
+@DIALECT("POST /get", "Show a job", scope=Scope.READ, body=JobId)
 async def get(call: Call) -> QueueEnvelope:
     """Show a job; null if it is unknown. delay: when it is due, in seconds since 1970.
 
     body: empty for a token that may only read.
     """
-    found = await call.client.get(
-        (await decoded(call.body, JobId, call.site.most_dense)).id.strip()
-    )
+    found = await call.client.get(call.body.id.strip())
     if found is None:
         return QueueEnvelope(0, "ok")
     await note_reading(call, found.id)

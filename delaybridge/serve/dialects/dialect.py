@@ -13,6 +13,7 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Answer
 from delaybridge.serve.api.messages.shapes import too_late
 from delaybridge.serve.http.endpoint import Endpoint, Handler, Routes
+from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.http.reading import is_of_another_site
 from delaybridge.serve.shared.audit import audited
@@ -47,10 +48,17 @@ class Dialect:
         return self._routes.endpoints
 
     def __call__(
-        self, request: str, summary: str = "", *, is_noted: bool = False, **fields: Any
+        self,
+        request: str,
+        summary: str = "",
+        *,
+        body: Any = None,
+        is_noted: bool = False,
+        **fields: Any,
     ) -> Callable[[F], F]:
         """A decorator for the handler of a request, as of `Routes`.
 
+        body: bytes, or the type of a JSON body, whose faults are answered as all errors are.
         is_noted: in the audit; not so what a browser asks, which is refused.
         """
 
@@ -59,13 +67,16 @@ class Dialect:
             async def run(call: Call) -> Any:
                 try:
                     _refuse_browsers(call.headers)
+                    if body not in (None, bytes):
+                        job = await decoded(call.body, body, call.site.most_dense)
+                        call = call._replace(body=job)
                     if is_noted:
                         return await audited(call, handler, f"GET {call.asked}")
                     return await handler(call)
                 except Exception as exc:
                     return self.refused(exc)
 
-            self._routes(request, summary, **fields)(run)
+            self._routes(request, summary, body=body and bytes, **fields)(run)
             return handler
 
         return add

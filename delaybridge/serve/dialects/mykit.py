@@ -22,7 +22,6 @@ from delaybridge.serve.api.messages.ledger import first_ms, records_of, restored
 from delaybridge.serve.api.messages.shapes import may_live
 from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop, number_of
-from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared import jobs
 from delaybridge.serve.shared.call import Call
@@ -100,10 +99,10 @@ class FromTopic(msgspec.Struct):
 DIALECT = Dialect(lambda text: MykitEnvelope(False, None, 500, text))
 
 
-@DIALECT("POST /push", "Store a job", body=bytes)
+@DIALECT("POST /push", "Store a job", body=MykitJob)
 async def push(call: Call) -> MykitEnvelope:
     """Store a job: its id. One with the id given that still waits is replaced."""
-    job = await decoded(call.body, MykitJob, call.site.most_dense)
+    job: MykitJob = call.body
     if job.status not in _NEW_STATUS:
         raise MessageError("bad_value", "status", f"got {job.status}; a new job has 0 or 5")
     for field in ("delay", "ttl"):

@@ -10,7 +10,6 @@ import msgspec
 from delaybridge.errors import MessageError
 from delaybridge.serve.dialects.dialect import Dialect, content_of, destination_of, drop, put
 from delaybridge.serve.dialects.popping import Pop
-from delaybridge.serve.http.json_text import decoded
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.messages.pulling import ReceivedMessage
@@ -45,10 +44,10 @@ def _popped(found: ReceivedMessage | None) -> CommandEnvelope:
     return CommandEnvelope(True, "", found.id, (found.body or b"").decode(errors="replace"))
 
 
-@DIALECT("POST /", "Run a command", body=bytes)
+@DIALECT("POST /", "Run a command", body=YouzanCommand)
 async def run(call: Call) -> CommandEnvelope | Pop:
     """Run a command. An `add` replaces a job with its id that still waits."""
-    job = await decoded(call.body, YouzanCommand, call.site.most_dense)
+    job: YouzanCommand = call.body
     if job.command == "add":
         return await _add(call, job)
     if job.command == "pop":
