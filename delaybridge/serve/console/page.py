@@ -99,6 +99,8 @@ def html_page(call: Call, template: str, data: Mapping[str, Any], status: int = 
         "may_see_settings": call.may is Scope.ADMIN,
         "has_session": bool(serve.token_file) and bool(call.who),
         "page_of": page_of,
+        "page": None,
+        "snapshot": Snapshot(),
         "curl": curl(call, str(data.get("api", "/v1/stats"))),
     }
     text = render(template, language, {**frame, **data})
@@ -116,15 +118,16 @@ def curl(call: Call, path: str) -> str:
 def refusal(call: Call, problem: Problem, page: ConsolePage | None = None) -> Reply:
     """A problem as a page: to the login, if that is what lacks. page: the one that has it."""
     if problem.status == 401:
-        return Reply(None, 303, {"Location": f"{call.base}/login?next={_quoted(call)}"})
+        asked_for = quote(call.asked.removeprefix(call.base), safe="")
+        return Reply(None, 303, {"Location": f"{call.base}/login?next={asked_for}"})
     name = _TEMPLATE_OF_CODE.get(problem.code, "problem")
     if name == "away":
         page = None  # it has nothing but what it says
-    data = {"problem": problem, "snapshot": Snapshot(), "page": page}
-    reply = html_page(call, f"{name}.html", data, problem.status)
+    reply = html_page(call, f"{name}.html", {"problem": problem, "page": page}, problem.status)
     return reply._replace(headers={**reply.headers, **problem.headers})
 
 
-def _quoted(call: Call) -> str:
-    """The page that was asked for, as a value in a query."""
-    return quote(call.asked.removeprefix(call.base), safe="")
+def lead_to(call: Call, path: str, more: Mapping[str, str] = {}) -> Reply:
+    """Lead to another page of the console. more: further headers."""
+    there = {"Location": f"{call.base}{path}", "Cache-Control": "no-store"}
+    return Reply(None, 303, {**there, **more})

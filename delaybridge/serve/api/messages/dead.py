@@ -30,10 +30,17 @@ class DeadSummary(msgspec.Struct):
     more: bool
 
 
-@routes("GET /v1/dead:summary", "Count dead messages by reason", answer=DeadSummary)
-async def summary(call: Call) -> Any:
+@routes("GET /v1/dead:summary", "Count dead messages by reason")
+async def summary(call: Call) -> DeadSummary:
     """The dead messages by reason and destination. Of many, the oldest 5,000 are counted."""
-    return await summarized(call)
+    burials, looked, cursor = Burials(), 0, None
+    while looked < _MOST:
+        page = await call.site.client.dead(limit=1000, cursor=cursor)
+        burials.add(page.items)
+        looked, cursor = looked + len(page.items), page.cursor
+        if cursor is None:
+            break
+    return DeadSummary(burials.groups(), looked, cursor is not None)
 
 
 @routes(
@@ -43,18 +50,6 @@ async def summary(call: Call) -> Any:
 async def pages(call: Call) -> Reply:
     """A page of dead messages by time of burial, with the reasons."""
     return await listed(call, State.DEAD)
-
-
-async def summarized(call: Call) -> DeadSummary:
-    """Count the dead messages by reason and destination."""
-    burials, looked, cursor = Burials(), 0, None
-    while looked < _MOST:
-        page = await call.site.client.dead(limit=1000, cursor=cursor)
-        burials.add(page.items)
-        looked, cursor = looked + len(page.items), page.cursor
-        if cursor is None:
-            break
-    return DeadSummary(burials.groups(), looked, cursor is not None)
 
 
 add_changes(routes, "dead")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import parse_qs
 
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import DelayBridgeError, printable
 from delaybridge.serve.access.sessions import KEPT_S, is_foreign
-from delaybridge.serve.console.page import html_page, refusal
-from delaybridge.serve.console.snapshot import Snapshot
+from delaybridge.serve.console.page import html_page, lead_to, refusal
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.shared.call import Call
@@ -25,7 +22,7 @@ routes = Routes()
 async def form(call: Call) -> Reply:
     """The page that asks for a token."""
     if not call.site.access.asks_tokens():
-        return _to(call, "/")
+        return lead_to(call, "/")
     return _form(call, _next(call.asked.partition("?")[2]))
 
 
@@ -39,13 +36,13 @@ async def log_in(call: Call) -> Reply:
     after = own_path(given.get("next", ["/"])[0])
     access = call.site.access
     if not access.asks_tokens():
-        return _to(call, after)
+        return lead_to(call, after)
     try:
         await access.sessions.prepare(call.site.client)
         value = access.log_in(given.get("token", [""])[0].strip(), call.address)
     except (Problem, DelayBridgeError) as exc:
         return _form(call, after, problem_of(exc))
-    return _to(call, after, _cookie(call, value, KEPT_S))
+    return lead_to(call, after, _cookie(call, value, KEPT_S))
 
 
 @routes(
@@ -67,22 +64,12 @@ async def log_out(call: Call) -> Reply:
         problem = Problem(503, "store_unavailable", f"{what} as Redis answers")
         answer = _form(call, "/", problem)
         return answer._replace(headers={**answer.headers, **gone})
-    return _to(call, "/login", gone)
+    return lead_to(call, "/login", gone)
 
 
 def _form(call: Call, after: str, problem: Problem | None = None) -> Reply:
-    data: dict[str, Any] = {
-        "problem": problem,
-        "after": after,
-        "snapshot": Snapshot(),
-        "page": None,
-    }
+    data = {"problem": problem, "after": after}
     return html_page(call, "login.html", data, problem.status if problem else 200)
-
-
-def _to(call: Call, path: str, more: Mapping[str, str] = {}) -> Reply:
-    there = {"Location": f"{call.base}{path}", "Cache-Control": "no-store"}
-    return Reply(None, 303, {**there, **more})
 
 
 def _cookie(call: Call, value: str, kept_s: int) -> dict[str, str]:

@@ -9,12 +9,12 @@ import msgspec
 
 from delaybridge.errors import MessageError
 from delaybridge.message import State
-from delaybridge.serve.api.messages.dead import summarized
+from delaybridge.serve.api.messages.dead import summary
 from delaybridge.serve.api.messages.ledger import message_with_life
 from delaybridge.serve.api.messages.messages import found_page
 from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
 from delaybridge.serve.console.lists import SIZES, lines, message_path, pager, point_ms
-from delaybridge.serve.console.page import Pages
+from delaybridge.serve.console.page import Pages, lead_to
 from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.http.endpoint import Reply
@@ -82,14 +82,10 @@ async def _found(call: Call, text: str) -> Reply:
     except MessageError:  # it cannot be an id
         item = None
     if item is not None:
-        return _to(call, message_path(item))
+        return lead_to(call, message_path(item))
     if text.partition(":")[0] in {*dict(client.kinds), "pull", "rabbitmq", "kafka"}:
-        return _to(call, link(_PATH, destination=text))
-    return _to(call, link(_PATH, id_prefix=text))
-
-
-def _to(call: Call, path: str) -> Reply:
-    return Reply(None, 303, {"Location": f"{call.base}{path}", "Cache-Control": "no-store"})
+        return lead_to(call, link(_PATH, destination=text))
+    return lead_to(call, link(_PATH, id_prefix=text))
 
 
 def _settle(query: MessagesQuery, now_ms: int) -> None:
@@ -192,7 +188,7 @@ async def dead(call: Call) -> dict[str, Any]:
         "export": link("/v1/messages:export", state=State.DEAD, **chosen),
         "query": query,
         "sizes": SIZES,
-        "summary": await summarized(call),
+        "summary": await summary(call),
         "found": page,
         "following": following,
         "filter": chosen,
