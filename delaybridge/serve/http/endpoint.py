@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from delaybridge.client.verbs import Scope
+from delaybridge.client.verbs import Scope, Verb
 
 if TYPE_CHECKING:
     from delaybridge.serve.http.problems import Problem
@@ -77,7 +77,7 @@ class Routes:
     def __call__(
         self,
         request: str,
-        summary: str,
+        what: str | Verb[..., Any],
         *,
         answer: Any = None,
         fails: Iterable[int] = (),
@@ -85,19 +85,25 @@ class Routes:
     ) -> Callable[[F], F]:
         """A decorator for the handler of a request.
 
-        request: as `GET /v1/jobs/{id}`. fields: of the endpoint. By default a token needs READ for
-        GET and WRITE for the others. answer: the type of the content with the status 200; by
-        default what the handler returns. fails: statuses of problems that clients should expect.
+        request: as `GET /v1/jobs/{id}`. what: the summary; or a row of the client's table, which
+        says also the scope, and whether it is audited. fields: of the endpoint. By default a token
+        needs READ for GET and WRITE for the others. answer: the type of the content with the status
+        200; by default what the handler returns. fails: statuses of problems that clients should
+        expect.
         """
         method, _, path = request.partition(" ")
-        made = {"scope": Scope.READ if method == "GET" else Scope.WRITE, **self._common, **fields}
+        made = {"scope": Scope.READ if method == "GET" else Scope.WRITE, **self._common}
+        if isinstance(what, Verb):
+            made |= {"summary": what.help, "scope": what.scope, "is_audited": what.is_audited}
+        else:
+            made["summary"] = what
+        made |= fields
 
         def add(handler: F) -> F:
             if "answers" not in made:
                 kind = answer or inspect.get_annotations(handler, eval_str=True)["return"]
                 made["answers"] = {200: kind} | dict.fromkeys(fails)
-            endpoint = Endpoint(method=method, path=path, handler=handler, summary=summary, **made)
-            self.endpoints.append(endpoint)
+            self.endpoints.append(Endpoint(method=method, path=path, handler=handler, **made))
             return handler
 
         return add

@@ -33,11 +33,6 @@ Progress = AsyncGenerator[tuple[int, Mapping[str, int]], None]
 """What a job has done since the item before: messages found, and how many got each answer."""
 
 
-async def start(call: Call, verb: str, pages: AsyncIterator[Sequence[Named]], do: Verb) -> Job:
-    """Begin to apply `do` to all pages; the job as it is now."""
-    return await begin(call, verb, applied(pages, do))
-
-
 async def begin(call: Call, verb: str, progress: Progress) -> Job:
     """Begin a job, whose work is done while its progress is iterated; the job as it is now."""
     now_ms = _now_ms()

@@ -40,11 +40,11 @@ class Traffic:
         """As Prometheus reads it, and its content type."""
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-        families = _Families(self._families())
-        collector: Collector = families
+        collector: Collector = self
         return generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4
 
-    def _families(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Metric]:
+        """The families, as the client library of Prometheus asks a collector for them."""
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
         process, of_endpoint = str(os.getpid()), ("process", "method", "path")
@@ -63,11 +63,3 @@ class Traffic:
             buckets = list(zip(names, accumulate(found.counts), strict=True))
             took.add_metric((process, method, path), buckets, found.sum / 1000)
         return (requests, took)
-
-
-class _Families:
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families

@@ -17,7 +17,7 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
 from delaybridge.serve.api.messages.changing import body_of, changes_of
 from delaybridge.serve.api.messages.paging import Filters
-from delaybridge.serve.api.messages.shapes import ChangedMessage, Due, NewDue
+from delaybridge.serve.api.messages.shapes import ChangedMessage, NewDue
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared import jobs
@@ -93,19 +93,16 @@ class JobList(msgspec.Struct):
     items: list[Job]
 
 
-@routes(
-    "POST /v1/messages:reschedule", "Reschedule many messages", is_audited=True, body=BulkDue,
-    answers=_STARTED,
-)  # fmt: skip
+_RESCHEDULE = TABLE["reschedule_many"]
+
+
+@routes("POST /v1/messages:reschedule", _RESCHEDULE, body=BulkDue, answers=_STARTED)
 async def reschedule(call: Call) -> Reply:
     """Give many messages the same new due time; with `by`, move each by the same span."""
     wanted: BulkDue = call.body
-    if wanted.by is not None:
-        by_ms = NewDue(
-            delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms, by=wanted.by
-        ).by_ms()  # fmt: skip
-        return await _bulk(call, "move", "move_many", {"by_ms": by_ms})
-    due = Due(delay=wanted.delay, due=wanted.due, due_ms=wanted.due_ms)
+    due = msgspec.convert(wanted, NewDue, from_attributes=True)
+    if due.by is not None:
+        return await _bulk(call, "move", "move_many", {"by_ms": due.by_ms()})
     given = {"delay": due.delay, "at": due.at()}
     return await _bulk(call, "reschedule", "reschedule_many", given)
 
@@ -131,10 +128,7 @@ def _add(name: str, noun: str, word: str) -> None:
         return await _bulk(call, verb, name, given)
 
     handler.__doc__ = _TEXTS.get(name, f"{row.help}.")
-    routes(
-        f"POST /v1/{noun}:{verb}", row.help, scope=row.scope, is_audited=row.is_audited,
-        body=body, answers=_STARTED,
-    )(handler)  # fmt: skip
+    routes(f"POST /v1/{noun}:{verb}", row, body=body, answers=_STARTED)(handler)
 
 
 for name, noun, verb in changes_of("messages"):
@@ -166,7 +160,7 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
             return Reply(Matched(by_state.total(), by_state))
         pages = call.patient.select(selection)
     do = _spread(verb, Spreading(over_ms, counted)) if over_ms else verb
-    return Reply(await jobs.start(call, word, pages, do), 202)
+    return Reply(await jobs.begin(call, word, jobs.applied(pages, do)), 202)
 
 
 def _over_ms(wanted: Bulk) -> int:
@@ -228,24 +222,20 @@ async def all_jobs(call: Call) -> JobList:
     return JobList(await jobs.all_jobs(call))
 
 
-@routes("GET /v1/jobs/{id}", "Show a bulk verb", answer=Job, fails=(404,))
-async def show_job(call: Call) -> Any:
+@routes("GET /v1/jobs/{id}", "Show a bulk verb", fails=(404,))
+async def show_job(call: Call) -> Job:
     """How far a bulk verb is."""
-    return await _job(call)
-
-
-@routes("DELETE /v1/jobs/{id}", "Stop a bulk verb", is_audited=True, answer=Job, fails=(404, 409))
-async def stop_job(call: Call) -> Any:
-    """Stop a bulk verb; what it did stays done."""
-    job = await _job(call)
-    if job.state == RUNNING and not await jobs.stop(call.site, job.id):
-        raise Problem(409, "elsewhere", "another process runs it; ask that one, or wait")
-    return await _job(call)
-
-
-async def _job(call: Call) -> Job:
     id = call.path["id"]
     found = next((job for job in await jobs.all_jobs(call) if job.id == id), None)
     if found is None:
         raise Problem(404, "unknown", f"no job {id[:80]!r}; they are kept for a day", "$.id")
     return found
+
+
+@routes("DELETE /v1/jobs/{id}", "Stop a bulk verb", is_audited=True, fails=(404, 409))
+async def stop_job(call: Call) -> Job:
+    """Stop a bulk verb; what it did stays done."""
+    job = await show_job(call)
+    if job.state == RUNNING and not await jobs.stop(call.site, job.id):
+        raise Problem(409, "elsewhere", "another process runs it; ask that one, or wait")
+    return await show_job(call)

@@ -70,10 +70,8 @@ def _add(routes: Routes, name: str, request: str, text: str) -> None:
         return changed(row, id, answer)
 
     handler.__doc__ = text or f"{row.help}."
-    routes(
-        request, row.help, scope=row.scope, is_audited=row.is_audited, is_for_tenants=True,
-        body=body, query=OfKey, answer=ChangedMessage, fails=(404, 409),
-    )(handler)  # fmt: skip
+    known = {"body": body, "query": OfKey, "answer": ChangedMessage, "fails": (404, 409)}
+    routes(request, row, is_for_tenants=True, **known)(handler)
 
 
 def body_of(row: Verb[..., Any], name: str, base: type[msgspec.Struct] | None = None) -> Any:

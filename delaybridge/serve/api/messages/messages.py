@@ -27,6 +27,7 @@ from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.serve.shared.tenancy import TenantClient
 
+_RESCHEDULE = TABLE["reschedule"]
 routes = Routes(is_for_tenants=True)
 
 
@@ -72,7 +73,7 @@ async def publish(call: Call) -> Reply:
     """Make a message due now; a worker publishes it at once."""
     id = call.path["id"]
     answer = await call.verb("reschedule")(id, delay=0, key=call.query.key)
-    return Reply(changed(TABLE["reschedule"], id, answer), 202)
+    return Reply(changed(_RESCHEDULE, id, answer), 202)
 
 
 add_changes(routes, "messages")
@@ -117,10 +118,7 @@ async def get(call: Call) -> Any:
     return made
 
 
-@routes(
-    "PATCH /v1/messages/{id}", "Reschedule a message", body=NewDue, query=OfKey,
-    fails=(404, 409),
-)  # fmt: skip
+@routes("PATCH /v1/messages/{id}", _RESCHEDULE, body=NewDue, query=OfKey, fails=(404, 409))
 async def reschedule(call: Call) -> ChangedMessage:
     """Give a message another due time; with `by`, so much later or earlier than it was."""
     due: NewDue = call.body
@@ -129,7 +127,7 @@ async def reschedule(call: Call) -> ChangedMessage:
         answer = await call.verb("reschedule")(id, delay=due.delay, at=due.at(), key=key)
     else:
         (answer,) = await call.verb("move_many")([id], by_ms=due.by_ms(), key=key)
-    return changed(TABLE["reschedule"], id, answer)
+    return changed(_RESCHEDULE, id, answer)
 
 
 add_changes(routes, "messages", whole=True)

@@ -105,7 +105,7 @@ class _Receive(Poll):
         return TopicMessages([_shape(one) for one in found])
 
 
-@routes(f"POST {_PATH}:receive", "Receive messages of a topic", body=Wanted, answer=TopicMessages)
+@routes(f"POST {_PATH}:receive", TABLE["topics.receive"], body=Wanted, answer=TopicMessages)
 async def receive(call: Call) -> Poll:
     """Take due messages of a topic; with `wait`, once there are some.
 
@@ -120,7 +120,7 @@ async def receive(call: Call) -> Poll:
     return _Receive(call, [call.path["topic"]], wait_ms / 1000)
 
 
-def _add(verb: str, body: type[Finished]) -> None:
+def _add(verb: str, body: type[Finished], text: str) -> None:
     """The route of a verb of received messages: the other fields of the body are its arguments."""
     row, further = TABLE[f"topics.{verb}"], body.__struct_fields__[1:]
 
@@ -130,17 +130,13 @@ def _add(verb: str, body: type[Finished]) -> None:
         both = zip(call.body.items, answers, strict=True)
         return GivenResults([GivenResult(one.id, answer.value) for one, answer in both])
 
-    handler.__doc__ = _TEXTS[verb]
-    routes(f"POST {_PATH}:{verb}", row.help, scope=row.scope, body=body)(handler)
+    handler.__doc__ = text
+    routes(f"POST {_PATH}:{verb}", row, body=body)(handler)
 
 
-_TEXTS = {
-    "finish": "Say that received messages are done: they do not come again.",
-    "extend": "Have received messages for longer.",
-    "release": "Give received messages back.",
-}
-for verb, body in (("finish", Finished), ("extend", Extended), ("release", Released)):
-    _add(verb, body)
+_add("finish", Finished, "Say that received messages are done: they do not come again.")
+_add("extend", Extended, "Have received messages for longer.")
+_add("release", Released, "Give received messages back.")
 
 
 def _pairs(call: Call) -> list[tuple[str, str]]:

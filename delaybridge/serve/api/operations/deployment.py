@@ -72,11 +72,8 @@ def build() -> dict[str, str]:
     return found
 
 
-@routes(
-    "GET /v1/settings", "List the settings in force", scope=Scope.ADMIN, is_safe=True,
-    answer=SettingList,
-)  # fmt: skip
-async def settings(call: Call) -> Any:
+@routes("GET /v1/settings", "List the settings in force", scope=Scope.ADMIN, is_safe=True)
+async def settings(call: Call) -> SettingList:
     """The settings of this server, where each came from, and versions."""
     return settings_in_force(call.site.settings)
 
@@ -110,11 +107,8 @@ def _shown(text: str) -> str:
     return printable(redact_text(text))
 
 
-@routes(
-    "GET /v1/checks", "Check everything a deployment needs", scope=Scope.ADMIN,
-    answer=CheckedList,
-)  # fmt: skip
-async def checks(call: Call) -> Any:
+@routes("GET /v1/checks", "Check everything a deployment needs", scope=Scope.ADMIN)
+async def checks(call: Call) -> CheckedList:
     """What `delaybridge doctor` prints, as this server sees it.
 
     It tries scripts on a bucket of their own, which is removed, and connects to every broker. The

@@ -85,27 +85,20 @@ async def all_places(call: Call) -> Any:
 
 def _add(verb: str, text: str) -> None:
     """The route of a verb that takes only the destination."""
-    row = TABLE[f"destinations.{verb}"]
 
     async def handler(call: Call) -> Any:
         await call.verb(f"destinations.{verb}")(call.path["destination"])
         return await show(call)
 
     handler.__doc__ = text
-    routes(
-        f"POST {_ONE}:{verb}", row.help, scope=row.scope, is_audited=row.is_audited,
-        answer=PlaceState,
-    )(handler)  # fmt: skip
+    routes(f"POST {_ONE}:{verb}", TABLE[f"destinations.{verb}"], answer=PlaceState)(handler)
 
 
 _add("pause", "Publish nothing to a destination: what falls due waits, in order.")
 _add("resume", "End a pause; a pause of its exchange or broker stays.")
 
 
-@routes(
-    f"POST {_ONE}:purge", "Purge a destination", scope=Scope.ADMIN, is_audited=True,
-    body=Confirmation,
-)  # fmt: skip
+@routes(f"POST {_ONE}:purge", TABLE["destinations.purge"], body=Confirmation)
 async def purge(call: Call) -> Purged:
     """Cancel all messages of a destination and delete its dead ones."""
     place = call.path["destination"]
@@ -123,10 +116,7 @@ async def show(call: Call) -> Any:
     return place_data(found.places[0], found)
 
 
-@routes(
-    f"PUT {_ONE}", "Set the rule of a destination", scope=Scope.ADMIN, is_audited=True,
-    body=RuleFields, answer=PlaceState,
-)  # fmt: skip
+@routes(f"PUT {_ONE}", TABLE["destinations.set_rule"], body=RuleFields, answer=PlaceState)
 async def put(call: Call) -> Any:
     """Set the rule of a destination, all of it but the pause."""
     wanted: RuleFields = call.body

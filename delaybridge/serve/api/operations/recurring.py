@@ -69,6 +69,9 @@ class DefinitionAnswer(msgspec.Struct):
     result: str
 
 
+_ADDED = {201: DefinitionAnswer, 200: DefinitionAnswer}
+
+
 class Span(msgspec.Struct, forbid_unknown_fields=True):
     """From when until when (now) runs are made; RFC 3339."""
 
@@ -92,7 +95,7 @@ class PreviewRuns(msgspec.Struct):
     runs: list[str]
 
 
-@routes("GET /v1/recurring", "List recurring definitions", answer=DefinitionList)
+@routes("GET /v1/recurring", ROWS["recurring.list"], answer=DefinitionList)
 async def definitions(call: Call) -> Any:
     """Every definition with its state, next and last run."""
     found = await call.verb("recurring.list")()
@@ -102,9 +105,8 @@ async def definitions(call: Call) -> Any:
 
 
 @routes(
-    "POST /v1/recurring", "Add a recurring definition", is_audited=True, body=NewDefinition,
-    answers={201: DefinitionAnswer, 200: DefinitionAnswer, 409: None},
-)  # fmt: skip
+    "POST /v1/recurring", ROWS["recurring.add"], body=NewDefinition, answers={**_ADDED, 409: None}
+)
 async def add(call: Call) -> Reply:
     """Add a definition; another of this name is a conflict."""
     return await _add(call, call.body.name, replace=False)
@@ -120,17 +122,13 @@ async def preview(call: Call) -> PreviewRuns:
 
 def _add_route(verb: str, request: str, text: str) -> None:
     """The route of a verb that takes only a name."""
-    row = ROWS[f"recurring.{verb}"]
 
     async def handler(call: Call) -> DefinitionAnswer:
         await _of_known(call, verb)
         return DefinitionAnswer(call.path["name"], f"{verb.removesuffix('e')}ed")
 
     handler.__doc__ = text
-    routes(
-        request, row.help, scope=row.scope, is_audited=row.is_audited,
-        answer=DefinitionAnswer, fails=(404,),
-    )(handler)  # fmt: skip
+    routes(request, ROWS[f"recurring.{verb}"], answer=DefinitionAnswer, fails=(404,))(handler)
 
 
 _add_route("pause", f"POST {_ONE}:pause", "Make no further run; cancel those that are not due.")
@@ -152,7 +150,7 @@ async def _add(call: Call, name: str, *, replace: bool) -> Reply:
     return Reply(DefinitionAnswer(name, answer.value), 201 if answer is Answer.CREATED else 200)
 
 
-@routes(f"POST {_ONE}:run", "Run a definition now", answers={202: ScheduledMessage, 404: None})
+@routes(f"POST {_ONE}:run", ROWS["recurring.run"], answers={202: ScheduledMessage, 404: None})
 async def run(call: Call) -> Reply:
     """Send it once now, besides its plan."""
     receipt = await _of_known(call, "run")
@@ -160,15 +158,15 @@ async def run(call: Call) -> Reply:
 
 
 @routes(
-    f"POST {_ONE}:backfill", "Make missed runs", is_audited=True, body=Span,
-    answer=object_of(Backfilled), fails=(404,),
+    f"POST {_ONE}:backfill", ROWS["recurring.backfill"], body=Span, answer=object_of(Backfilled),
+    fails=(404,),
 )  # fmt: skip
 async def backfill(call: Call) -> Any:
     """Make the runs of a span in the past that were not made."""
     return plain(await _of_known(call, "backfill", call.body.start, call.body.end))
 
 
-@routes(f"GET {_ONE}", "Show a recurring definition", answer=DefinitionState, fails=(404,))
+@routes(f"GET {_ONE}", ROWS["recurring.get"], answer=DefinitionState, fails=(404,))
 async def show(call: Call) -> Any:
     """One definition with its state, next and last run."""
     found = await _of_known(call, "get")
@@ -178,7 +176,7 @@ async def show(call: Call) -> Any:
 
 @routes(
     f"PUT {_ONE}", "Add or replace a definition", is_audited=True, body=DefinitionFields,
-    answers={201: DefinitionAnswer, 200: DefinitionAnswer},
+    answers=_ADDED,
 )  # fmt: skip
 async def put(call: Call) -> Reply:
     """Add a definition, or replace the one of this name."""
