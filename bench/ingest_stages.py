@@ -30,7 +30,7 @@ from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import store_entries
 from delaybridge.message import Limits
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import request
+from delaybridge.store.protocol.verbs import request
 
 T = TypeVar("T")
 RUNS = 30

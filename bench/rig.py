@@ -30,7 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from delaybridge import Client, Message
 from delaybridge.message import Limits
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import Store
 from tests.rigs.bridge import rabbitmq_channel
 from tests.servers.kafka import KafkaNode

@@ -26,7 +26,7 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import verbs
-from delaybridge.store.protocol.command import scripts
+from delaybridge.store.protocol.scripts import scripts
 from delaybridge.store.protocol.verbs import new_stamp
 
 CALL = 1000

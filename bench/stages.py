@@ -29,8 +29,8 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.scan.scanner import Scanner
 from delaybridge.scan.wheel.claiming import ScanOptions
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import request
 from delaybridge.store.protocol.replies import Claim, Fired
+from delaybridge.store.protocol.verbs import request
 
 T = TypeVar("T")
 RUNS = 20

@@ -54,7 +54,7 @@ def test_an_empty_environment_with_the_wheel_runs_the_cli(wheel: Path, tmp_path:
         cwd=tmp_path,
     )
     assert "0.1.0" in shown.stdout
-    loaded = "from delaybridge.store.protocol.command import scripts; assert len(scripts()) > 10"
+    loaded = "from delaybridge.store.protocol.verbs import scripts; assert len(scripts()) > 10"
     subprocess.run([python, "-c", loaded], check=True, cwd=tmp_path)
     kombu = "import delaybridge.intercept.kombu, delaybridge.publishers.kombu"
     subprocess.run([python, "-c", kombu], check=True, cwd=tmp_path)

@@ -13,7 +13,7 @@ from delaybridge.client.requests import Requests
 from delaybridge.client.verbs import Scope, verb
 from delaybridge.errors import ConfigError
 from delaybridge.message import State
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import Delay
 
 if TYPE_CHECKING:

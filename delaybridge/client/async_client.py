@@ -21,7 +21,7 @@ from delaybridge.message import Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipts
 from delaybridge.store.messages.selection import Selected, Selection
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
 

@@ -18,7 +18,7 @@ from delaybridge.message import Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import Selected, Selection
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.store import Store
 from delaybridge.times import At, Delay
 
@@ -173,7 +173,7 @@ class Client(ClientVerbs, Blocking):
     ) -> list[Receipt]:
         """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
 
-        A stamp (`store.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
+        A stamp (`store.protocol.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
         is the same call, and safe to repeat: the answers are the same, and no message is stored
         twice, even if it was cancelled since. Only a call answered `in_flight` looks again.
         """

@@ -16,7 +16,7 @@ from delaybridge.errors import MessageError, quoted
 from delaybridge.message import Answer, Destination, MessagePlan, Retry, State
 from delaybridge.store.messages.selection import PENDING, Selected, Selection
 from delaybridge.store.namespace.rules import RATE_LIMIT, SPREAD_LIMIT_MS, Rule, place_of
-from delaybridge.store.protocol.command import LedgerSteps, Steps
+from delaybridge.store.protocol.verbs import LedgerSteps, Steps
 from delaybridge.times import Delay, delay_ms, format_duration
 
 _PASSES = 10  # of a purge

@@ -12,8 +12,8 @@ from delaybridge.errors import MessageError
 from delaybridge.message import Answer, Message, OnConflict, State
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import PENDING, Selected
-from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay, delay_ms
 
 Spread = Sequence[int] | None  # milliseconds for each message

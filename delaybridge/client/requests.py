@@ -11,7 +11,7 @@ from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.messages.selection import Selected, Selection, Walk
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay
 from delaybridge.tracing import active
 

@@ -14,7 +14,7 @@ from delaybridge.amqp.encoding import encode_table
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, ContentHeader, Message
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.tracing import MOST_LINKS, Carrier, Headers, Tracing, carried, error_type
 
 T = TypeVar("T")

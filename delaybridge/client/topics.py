@@ -10,7 +10,7 @@ from delaybridge.client.verbs import Scope, verb
 from delaybridge.errors import MessageError, quoted
 from delaybridge.message import PULL, Answer
 from delaybridge.store.messages.pulling import ReceivedMessage
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import Delay, delay_ms
 
 Items = Iterable[ReceivedMessage | tuple[str, str]]

@@ -27,7 +27,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol import command, keys, replies
+from delaybridge.store.protocol import keys, replies, verbs
 from delaybridge.store.protocol.recorder import open_recorder
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
@@ -254,7 +254,7 @@ class Ingester(Service):
                 async with asyncio.timeout(self.settings.lease.renew_ms / 1000):
                     await self._changed.wait()
 
-    def _announcement(self, ttl_ms: int) -> command.RedisCommand[replies.Fleet]:
+    def _announcement(self, ttl_ms: int) -> verbs.RedisCommand[replies.Fleet]:
         counts = [c for ingest in self._ingests.values() for c in ingest.counts]
         info: dict[str, Any] = json.loads(self.identity.info)
         info["sources"] = [each.announcement() for each in counts]

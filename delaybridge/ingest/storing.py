@@ -19,8 +19,15 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.messages.changes import ANSWER_PRECEDENCE
 from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, together
-from delaybridge.store.protocol.verbs import NO_SOURCE, SourceOffsets
+from delaybridge.store.protocol.verbs import (
+    NO_SOURCE,
+    Each,
+    RedisCommand,
+    SourceOffsets,
+    Steps,
+    plain,
+    together,
+)
 from delaybridge.store.redis.durability import confirmed
 from delaybridge.store.redis.store import AsyncStore
 

@@ -36,9 +36,8 @@ from delaybridge.intercept.kombu import Producer
 from delaybridge.message import Answer, Message, OnConflict, new_id
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, Stamped
-from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.stored import Stored, stored
-from delaybridge.store.protocol.verbs import bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import Steps, bucket_of, new_stamp
 
 __all__ = ["install"]
 

@@ -30,8 +30,7 @@ from delaybridge.intercept.kafka_reports import Bounds, Produced, Report, Waitin
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
-from delaybridge.store.protocol.command import Steps
-from delaybridge.store.protocol.verbs import bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import Steps, bucket_of, new_stamp
 from delaybridge.store.redis.durability import unconfirmed
 
 # The modules imported but not used are those that the first call to Redis needs. If the thread

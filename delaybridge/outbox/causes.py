@@ -12,7 +12,7 @@ from delaybridge.errors import (
     StoreUnavailable,
 )
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis import durability
 
 

@@ -17,7 +17,7 @@ from delaybridge.recurring.cron import check_cron, check_zone
 from delaybridge.recurring.definition import Definition, Scalar, check_every
 from delaybridge.recurring.definitions import Backfilled, Definitions, Recurring
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay, at_ms, delay_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

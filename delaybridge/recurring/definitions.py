@@ -27,7 +27,7 @@ from delaybridge.settings.durability import Keeping
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Each, Steps, plain
+from delaybridge.store.protocol.verbs import Each, Steps, plain
 
 BACKFILL_LIMIT = 10_000
 _TRIES = 50  # of a change, while others change the same definition

@@ -10,7 +10,7 @@ from delaybridge.recurring import stored
 from delaybridge.recurring.stored import DefinitionEntry
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import Steps, plain
+from delaybridge.store.protocol.verbs import Steps, plain
 
 _PAGE = 500
 _LATEST_MS = 2 * 86_400_000  # no look is later than this, unless the run planned last is

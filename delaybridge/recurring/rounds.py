@@ -14,7 +14,7 @@ from delaybridge.recurring.repair import mend_looks
 from delaybridge.recurring.runs import AT_ONCE, Made, RunMaking
 from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 from delaybridge.worker.eventlog import Listeners, say
 from delaybridge.worker.parts import Part, RunView
 

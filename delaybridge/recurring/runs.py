@@ -18,8 +18,16 @@ from delaybridge.recurring.plan import LEAD_MS, Planned, plan, ttl_ms
 from delaybridge.recurring.stored import DefinitionEntry, Progress, Span
 from delaybridge.store.messages.scheduling import Scheduling
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, together
-from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import (
+    Each,
+    RedisCommand,
+    SourceOffsets,
+    Steps,
+    bucket_of,
+    new_stamp,
+    plain,
+    together,
+)
 
 AT_ONCE = 50  # definitions of one look: a worker publishes meanwhile
 _CALL_RUNS = 100  # of one script call

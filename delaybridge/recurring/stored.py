@@ -28,7 +28,7 @@ from delaybridge.recurring.definition import Definition, Moment, is_name, read_d
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
 from delaybridge.times import YEAR_3000_MS
 
 DEFINITIONS_LIMIT = 10_000

@@ -16,7 +16,7 @@ from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import orphans
 from delaybridge.store.namespace.orphans import KeySizes, Mended, WalkedPage, WalkPlace
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _MOST_AT_ONCE = 100  # orphans of one bucket, overdue by over an hour, that are published unasked
 _WALKS = 3  # of one session: a further key may vanish during the first

@@ -14,9 +14,9 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.scan.mending import Mending, Retake
 from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.namespace import orphans
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.record import ORPHAN_SCORE
 from delaybridge.store.protocol.replies import Reclaimed
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _IN_CALL = 500  # parked messages that one call reads: about two milliseconds of Redis
 _AT_ONCE = 2000  # parked messages that one pipeline reads; Redis does nothing else meanwhile

@@ -14,7 +14,7 @@ from typing import Any
 from delaybridge.errors import StoreUnavailable, printable
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rules import NO_RULES, Rule, Rules
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import Part

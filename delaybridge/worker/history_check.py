@@ -22,7 +22,7 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import history_alarm, marks, registry
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.marks import UNKNOWN, Marks, turn_of
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import Part, RunView

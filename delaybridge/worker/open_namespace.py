@@ -9,8 +9,8 @@ from delaybridge.errors import LedgerUnavailable, StoreUnavailable
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import gate
 from delaybridge.store.namespace.namespace import refuse_eviction_anywhere
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import Part

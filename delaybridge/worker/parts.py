@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 if TYPE_CHECKING:
     from delaybridge.scan.leases.bucket_calls import LedgerSide
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.calls import Calls
     from delaybridge.store.protocol.bucket import Bucket
-    from delaybridge.store.protocol.command import Steps
+    from delaybridge.store.protocol.verbs import Steps
     from delaybridge.store.redis.store import AsyncStore
     from delaybridge.worker.destinations import Destinations
     from delaybridge.worker.eventlog import Listeners

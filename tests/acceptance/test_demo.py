@@ -25,7 +25,7 @@ from delaybridge.operate.demo import brokers, stores
 from delaybridge.operate.demo.result import POISON
 from delaybridge.operate.demo.stores import private_redis
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import Store
 from tests.rigs.tmux import Tmux
 from tests.rigs.waiting import DEADLINE_S, until

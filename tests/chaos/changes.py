@@ -39,7 +39,7 @@ def _make(name: str) -> None:
 
 def lose_replies(verb: str, share: float) -> None:
     """Of this share of the calls of a script ("": of all), the reply is lost on its way."""
-    from delaybridge.store.protocol.command import scripts
+    from delaybridge.store.protocol.scripts import scripts
     from delaybridge.store.redis.async_wire import AsyncWire
 
     mark = scripts()[verb][1].encode() if verb else b""
@@ -103,26 +103,26 @@ def in_script(verb: str, old: str, new: str) -> Callable[[], None]:
     """A change of a script's text. It must be there."""
 
     def change() -> None:
-        from delaybridge.store.protocol import command
+        from delaybridge.store.protocol import scripts, verbs
 
-        known = dict(command.scripts())
+        known = dict(scripts.scripts())
         source, _ = known[verb]
         if old not in source:
             raise LookupError(f"lua/{verb}.lua has no {old!r}")
         text = source.replace(old, new)
         known[verb] = text, hashlib.sha1(text.encode()).hexdigest()
-        command.scripts = lambda: known  # type: ignore[assignment]
+        scripts.scripts = verbs.scripts = lambda: known  # type: ignore[assignment]
 
     return change
 
 
 def without_lease_check() -> None:
     for verb in ("claim", "fire", "settle", "retry", "park", "bury"):
-        from delaybridge.store.protocol import command
+        from delaybridge.store.protocol import scripts
 
         check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n  return false\nend\n"
         in_script(verb, check, "")()
-        assert check not in command.scripts()[verb][0]
+        assert check not in scripts.scripts()[verb][0]
 
 
 def settle_before_confirm() -> None:

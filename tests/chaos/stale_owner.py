@@ -17,8 +17,8 @@ from collections.abc import Callable
 import redis
 
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import Store
 
 BUCKETS, TTL_MS = 16, 2000

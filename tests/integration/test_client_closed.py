@@ -15,7 +15,7 @@ import pytest
 
 from delaybridge import AsyncClient, Client, Message
 from delaybridge.ledger.sql.opening import open_ledger
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.fault_proxy import FaultProxy
 from tests.rigs.flavours import FLAVOURS, Threaded
 from tests.rigs.ledgers import LedgerProbe, made

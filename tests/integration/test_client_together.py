@@ -18,8 +18,8 @@ from delaybridge.message import Answer
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
 from delaybridge.store.protocol import keys, verbs
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.stored import Stored
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.bucket import Owner
 from tests.rigs.delivering import Delivering

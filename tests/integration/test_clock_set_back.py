@@ -17,7 +17,7 @@ from delaybridge.scan.leases.lease import LeaseOwner, Leases
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.crew import BUCKETS, Crew
 from tests.rigs.waiting import until_async

@@ -17,8 +17,8 @@ from delaybridge.ledger.sql.cold import ColdRecords
 from delaybridge.ledger.sql.counts import ColdTotals
 from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.records import Records
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.ledgers import LedgerProbe
 from tests.rigs.waiting import until_async
 

@@ -14,7 +14,7 @@ from delaybridge.ledger.comparing import reinstating
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.servers.postgres import PostgresServer

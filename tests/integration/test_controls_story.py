@@ -14,7 +14,7 @@ from delaybridge.ledger.comparing.rule_controls import controls_of
 from delaybridge.ledger.sql.rows import Control
 from delaybridge.store.namespace import rules
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Each, Work
+from delaybridge.store.protocol.verbs import Each, Work
 from tests.rigs.controls_site import ControlsSite
 from tests.rigs.ledgers import made
 

@@ -23,8 +23,8 @@ from delaybridge.ledger.sql.database import upgrade
 from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.tables import VERSION_TABLE, metadata
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import birth
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.command_line import Run, runner
 from tests.rigs.crew import Crew
 from tests.rigs.ledgers import LedgerProbe, made

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.sql.database import Database
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import DEADLINE_S
 

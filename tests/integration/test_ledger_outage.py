@@ -24,9 +24,8 @@ from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.records import Records
 from delaybridge.operate.doctor.checks import problems
 from delaybridge.settings.settings import Settings
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
-from delaybridge.store.protocol.verbs import bucket_of
+from delaybridge.store.protocol.verbs import Work, bucket_of
 from delaybridge.worker import history_check
 from delaybridge.worker.service import Identity
 from tests.rigs.crew import BUCKETS, Arrived, Crew, ledger_part

@@ -23,8 +23,8 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace.marks import Marks
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import open_recorder
+from delaybridge.store.protocol.verbs import Work
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.bucket import NUMBER, TTL_MS, World
 from tests.rigs.bucket_session import copy_of

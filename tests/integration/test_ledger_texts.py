@@ -15,7 +15,7 @@ from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.sql.rows import Step
 from delaybridge.message import Record, State, encode_record
 from delaybridge.store.protocol import verbs
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.ledgers import LedgerProbe
 
 ODD, PRINTABLE = "a\0b\u2028c\\d", "a\\x00b\\u2028c\\d"

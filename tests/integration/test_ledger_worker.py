@@ -22,9 +22,8 @@ from delaybridge.message import Answer, Limits
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import history_alarm
-from delaybridge.store.protocol.command import plain
 from delaybridge.store.protocol.keys import bucket_key
-from delaybridge.store.protocol.verbs import bucket_of
+from delaybridge.store.protocol.verbs import bucket_of, plain
 from tests.rigs.crew import BUCKETS, CALM, Arrived, Crew
 from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import until_async

@@ -10,9 +10,8 @@ import pytest
 from delaybridge.events import OrphansMended
 from delaybridge.message import KNOWN, Message
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Each, Steps, plain
 from delaybridge.store.protocol.keys import bucket_key
-from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, bucket_of, new_stamp, plain
 from tests.rigs.crew import BUCKETS, CALM, Crew
 from tests.rigs.waiting import until_async
 

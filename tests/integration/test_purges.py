@@ -12,7 +12,7 @@ import pytest
 from delaybridge import Answer, Client, Message
 from delaybridge.client import destinations
 from delaybridge.client.messages import MessageVerbs
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from tests.rigs.command_line import Run
 from tests.rigs.crew import CALM, Arrived, Crew
 from tests.rigs.flavours import Maker

@@ -26,7 +26,8 @@ from delaybridge import AsyncClient
 from delaybridge.accept.accept import Accepted
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import RedisCommand, packed
+from delaybridge.store.protocol.scripts import packed
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.store.redis.wire import Wire

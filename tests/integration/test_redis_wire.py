@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from delaybridge import Client
 from delaybridge.errors import StoreUnavailable
-from delaybridge.store.protocol.command import packed
+from delaybridge.store.protocol.scripts import packed
 from delaybridge.store.redis.async_wire import AsyncWire
 from delaybridge.store.redis.errors import NotNow, WrongServer
 from delaybridge.store.redis.wire import Wire

@@ -12,7 +12,7 @@ from delaybridge.recurring import stored
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 
 HOUR_MS = 3_600_000

@@ -18,7 +18,7 @@ from delaybridge.operate.views.facts import read_facts
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import verbs
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.store import Store
 from tests.rigs.crew import Arrived, Crew
 from tests.rigs.waiting import until, until_async

@@ -15,7 +15,7 @@ from delaybridge.ledger.comparing import reinstating
 from delaybridge.ledger.reconciling.agreeing import Agreeing
 from delaybridge.ledger.sql.rows import DEFINITION, Control
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import made
 

@@ -18,7 +18,7 @@ from delaybridge.store.namespace import history_alarm, registry
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import Store
 from tests.rigs.command_line import Run
 from tests.rigs.crew import SELDOM, Arrived, Crew

@@ -14,7 +14,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, record
 from delaybridge.store.protocol.bucket import Item
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Owner, World
 

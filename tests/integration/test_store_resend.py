@@ -21,10 +21,9 @@ from delaybridge.store.messages import pulling
 from delaybridge.store.messages.destinations_of_state import bound
 from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.replies import Fleet, Reclaimed, Trimmed
-from delaybridge.store.protocol.verbs import SourceOffsets
+from delaybridge.store.protocol.verbs import RedisCommand, SourceOffsets
 from delaybridge.store.redis.store import AsyncStore, Store
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 from tests.rigs.lossy_proxy import LossyProxy

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from delaybridge.accept.accept import Accepted
 from delaybridge.message import OnConflict, Record, encode_record
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, scripts
-from delaybridge.store.protocol.verbs import NO_SOURCE, SourceOffsets
+from delaybridge.store.protocol.scripts import scripts
+from delaybridge.store.protocol.verbs import NO_SOURCE, RedisCommand, SourceOffsets
 from tests.rigs.bucket import World
 
 NOW_MS = 1_800_000_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from tests.rigs.bucket import TTL_MS, Copy, Owner, World
 
 # settle, retry, bury, park name (id, claim number); reclaim stays below the token's turn

@@ -19,7 +19,7 @@ from delaybridge.ingest.storing import store_entries
 from delaybridge.ledger.comparing.agreement import WantedRows
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.store.protocol import keys, verbs
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.ledgers import LedgerProbe
 
 TO = "memory:a"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from delaybridge.store.protocol.command import scripts
+from delaybridge.store.protocol.scripts import scripts
 
 LEASE = "redis.call('GET', KEYS[1]) ~= ARGV[1]"
 OF_CLAIM = "tonumber(redis.call('ZSCORE', {}) or '') == tonumber(ARGV[i + 1])"

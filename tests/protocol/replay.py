@@ -16,7 +16,7 @@ import hiredis
 
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import packed, scripts
+from delaybridge.store.protocol.scripts import packed, scripts
 from tests.protocol.bucket import Content
 from tests.protocol.owner_verbs import Reach
 from tests.protocol.readings import READ, answer_of, content_of

@@ -12,7 +12,7 @@ from delaybridge.message import PULL, OnConflict, State, rank_of
 from delaybridge.store.messages import pulling
 from delaybridge.store.namespace import orphans
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from tests.protocol import consumer_verbs
 from tests.protocol.calls import Call, ClientCall, OwnerCall, Reading, Target
 from tests.protocol.owner_verbs import Reach

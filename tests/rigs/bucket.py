@@ -13,9 +13,9 @@ from delaybridge.message import Answer, ConflictPolicy, OnConflict, rank_of
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.record import split_record
 from delaybridge.store.protocol.replies import Claim, Fired
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import Store
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from delaybridge.ledger.recording.acted import naming, read_acted, read_replaced
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.replies import Acquired
+from delaybridge.store.protocol.verbs import RedisCommand
 from tests.rigs.bucket import BIRTH, TTL_MS, World
 from tests.rigs.bucket_model import Model
 

@@ -16,7 +16,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import ledger_agreement
 from delaybridge.store.namespace.rule_fields import FIELDS, parts
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import LedgerSteps, Work
+from delaybridge.store.protocol.verbs import LedgerSteps, Work
 from delaybridge.store.redis.store import Store
 
 PLACE = "kafka:orders"

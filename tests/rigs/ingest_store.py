@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import RedisCommand, Steps
+from delaybridge.store.protocol.verbs import RedisCommand, Steps
 
 BUCKETS = 4
 BIRTH = "born"

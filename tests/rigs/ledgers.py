@@ -12,8 +12,8 @@ from delaybridge.ledger.sql.cold import ColdRecords
 from delaybridge.ledger.sql.database import upgrade
 from delaybridge.ledger.sql.records import Records
 from delaybridge.ledger.sql.rows import FINISHED, PUBLISHED, LedgerRow
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.waiting import DEADLINE_S
 
 T = TypeVar("T")

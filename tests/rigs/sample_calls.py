@@ -12,7 +12,7 @@ from delaybridge.recurring import stored
 from delaybridge.store.messages import pulling
 from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 BUCKET = Bucket("ns", 3, "birth")
 ACCEPTED = Accepted("id", b"id", "+0", 255, b"payload")

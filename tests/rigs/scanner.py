@@ -26,7 +26,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rules import Rule, Rules
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
 from tests.rigs.waiting import PATIENCE_S
 

@@ -16,7 +16,7 @@ from delaybridge.ledger.recording.recorder import LedgerRecorder, RecordedSteps
 from delaybridge.ledger.sql.tables import metadata
 from delaybridge.message import ConflictPolicy, OnConflict
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Work
+from delaybridge.store.protocol.verbs import RedisCommand, Work
 
 NOW_MS = 1_800_000_000_000
 HOT_MS = 10_000  # messages due later are cold

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from delaybridge import Client
-from delaybridge.store.protocol.command import Each, Work, as_received
+from delaybridge.store.protocol.verbs import Each, Work, as_received
 
 Made = Callable[[], Client]
 

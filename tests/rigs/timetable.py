@@ -18,8 +18,7 @@ from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps
-from delaybridge.store.protocol.verbs import bucket_of
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, bucket_of
 from delaybridge.store.redis.store import Store
 from tests.rigs.bucket import Copy, World
 

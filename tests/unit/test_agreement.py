@@ -13,8 +13,8 @@ from delaybridge.ledger.comparing.agreement import Compared, Comparing, compare
 from delaybridge.ledger.comparing.healing import StoredCall
 from delaybridge.message import State
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.keys import LISTED
+from delaybridge.store.protocol.verbs import Work
 
 BUCKET = Bucket("ns", 1, "birth")
 NOW_MS = 5000

@@ -26,8 +26,8 @@ from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.placement import ONE_SERVER
 from delaybridge.store.namespace.rules import Rule
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.record import Trouble
+from delaybridge.store.protocol.verbs import RedisCommand
 
 NOW_MS = 1_800_000_000_000
 GB = 2**30

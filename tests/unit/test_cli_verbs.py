@@ -19,7 +19,7 @@ from delaybridge.operate.cli.rules.destination import destination
 from delaybridge.operate.terminal.failure import Failure
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Output
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 
 class Added(Requests):

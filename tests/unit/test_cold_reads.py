@@ -16,8 +16,8 @@ from delaybridge.ledger.sql.cold import ColdSpan
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow
 from delaybridge.message import State
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Work, as_received, plain
 from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.verbs import RedisCommand, Work, as_received, plain
 
 BUCKET = Bucket("ns", 3, "birth")
 DUE = BUCKET.key("due")

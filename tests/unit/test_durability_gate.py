@@ -10,7 +10,7 @@ import pytest
 from delaybridge.operate.doctor.durability import durability
 from delaybridge.settings.durability import check_durability, read_durability
 from delaybridge.store.namespace.gate import Shortfall, shortfalls
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.durability import assurance_of
 
 ONLINE = "ip=10.0.0.2,port=6379,state=online,offset=5,lag=0"

@@ -13,7 +13,7 @@ from delaybridge.errors import LedgerUnavailable
 from delaybridge.ledger.reconciling import forgetting
 from delaybridge.ledger.reconciling.silence import Silence
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from tests.rigs.bucket_session import new_session
 
 NOW_MS = 1_000_000_000

@@ -10,7 +10,7 @@ from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.storing import OverLimit, store_entries
 from delaybridge.message import Limits, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from tests.rigs.ingest_store import BUCKETS, CREATED, ModelStore
 
 FULL = b"full"

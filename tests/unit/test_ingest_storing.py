@@ -19,7 +19,7 @@ from delaybridge.ingest.storing import Found, store_entries
 from delaybridge.message import ConflictPolicy, Limits, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import verbs
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from tests.rigs.ingest_store import (
     BUCKETS,
     CANCELLED,

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import scripts
 from delaybridge.store.protocol.record import BACKDATED
 from delaybridge.store.protocol.replies import ANSWERS
+from delaybridge.store.protocol.scripts import scripts
 
 _CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = ([0-9]+(?:, [0-9]+)*)\b", re.MULTILINE)
 NUMBERS = {answer.name: number for number, answer in ANSWERS.items()}

@@ -14,8 +14,8 @@ from delaybridge.recurring import stored
 from delaybridge.store.messages import pulling
 from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import scripts
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.scripts import scripts
 from tests.rigs.sample_calls import BUCKET, SAMPLES
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from delaybridge.errors import DelayBridgeError, StoreMisnamed, StoreUnavailable
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.errors import NotAsked
 from delaybridge.store.redis.pipeline import Pipeline
 from delaybridge.store.redis.wire import Errors

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaybridge.errors import StoreError, StoreUnavailable
-from delaybridge.store.protocol.command import RedisCommand, plain, request
+from delaybridge.store.protocol.verbs import RedisCommand, plain, request
 from delaybridge.worker.pulse import Pulse, next_beat_s
 from tests.rigs.waiting import DEADLINE_S
 

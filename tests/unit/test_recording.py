@@ -19,8 +19,8 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import plain
 from delaybridge.store.protocol.recorder import IN_DOUBT, open_recorder
+from delaybridge.store.protocol.verbs import plain
 from tests.rigs.scripted_redis import (
     BUCKET,
     BUCKETS,

@@ -14,7 +14,7 @@ from delaybridge.ledger.comparing.healing import Presence, Standing
 from delaybridge.ledger.comparing.restoring import restore_all
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, LedgerRow
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 
 BUCKETS = [Bucket("ns", number, "birth") for number in range(3)]
 BUCKET = BUCKETS[1]

@@ -9,7 +9,7 @@ import pytest
 
 from delaybridge.operate.parts import rights
 from delaybridge.store.namespace import damage
-from delaybridge.store.protocol.command import scripts
+from delaybridge.store.protocol.scripts import scripts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()

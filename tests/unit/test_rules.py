@@ -14,7 +14,7 @@ from delaybridge.backoff import RetryPlan
 from delaybridge.errors import MessageError, StoreError
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rules import Rule, Rules
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
 PLACE = "rabbitmq:orders"

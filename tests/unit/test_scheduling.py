@@ -13,8 +13,7 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.messages import scheduling
 from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each
-from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.protocol.verbs import Each, new_stamp
 
 IDS = ["a", "x", "b", "y", "x"]
 CREATED, IN_FLIGHT = 1, 5

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.protocol.bucket import Item
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from tests.rigs.bucket_session import TURN, copy_of, new_session
 
 CALL_ITEMS = 1000

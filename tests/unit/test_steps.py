@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, together
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, together
 
 
 def command(name: str) -> RedisCommand[Any]:

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.async_wire import StreamConnection
 from delaybridge.store.redis.store import AsyncStore
 

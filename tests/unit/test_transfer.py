@@ -16,7 +16,7 @@ from delaybridge.recurring.stored import DEFINITIONS_LIMIT
 from delaybridge.settings.durability import MEMORY
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.rules import RULES_LIMIT
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.store import AsyncStore
 
 

@@ -24,7 +24,7 @@ from delaybridge.ledger.comparing.healing import (
 from delaybridge.ledger.sql.rows import DEAD, DELAYED, EXPIRED, OVER, LedgerRow
 from delaybridge.message import State
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import LedgerSteps, Work
+from delaybridge.store.protocol.verbs import LedgerSteps, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records

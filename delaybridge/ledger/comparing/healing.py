@@ -14,8 +14,8 @@ from delaybridge.errors import StoreWiped
 from delaybridge.message import State
 from delaybridge.store.namespace.marks import turn_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Arg, RedisCommand, as_received, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.verbs import Arg, RedisCommand, as_received, plain
 
 _STAMP_BYTES = 4
 _EACH_BYTES = 2**11  # of records, for each message of the limit: a mebibyte takes five ms

@@ -17,10 +17,10 @@ from delaybridge.ledger.sql.rows import DEAD, EXPIRED, LedgerRow, RowName
 from delaybridge.message import State
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.record import UNTRIED, joined_record
 from delaybridge.store.protocol.recorder import LostSlice
 from delaybridge.store.protocol.replies import Row
+from delaybridge.store.protocol.verbs import Each, LedgerSteps, RedisCommand, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records

@@ -19,7 +19,7 @@ from delaybridge.ledger.comparing.promotion import Promoted
 from delaybridge.ledger.sql.rows import CANCELLED, COLD, LedgerRow, Step
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work, plain
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, plain
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords

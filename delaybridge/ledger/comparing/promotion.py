@@ -21,7 +21,7 @@ from delaybridge.ledger.comparing.healing import Presence, standing
 from delaybridge.ledger.sql.rows import COLD, LedgerRow, Name
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import LedgerSteps, Work
+from delaybridge.store.protocol.verbs import LedgerSteps, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords

@@ -9,7 +9,7 @@ from delaybridge.ledger.comparing import healing
 from delaybridge.store.namespace import history_alarm, registry
 from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, Steps
+from delaybridge.store.protocol.verbs import Each, Steps
 
 
 def end_rebuilt(namespace: str, node_of: Callable[[str], str]) -> Steps[list[Setback]]:

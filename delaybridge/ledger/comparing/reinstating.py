@@ -30,8 +30,8 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.rule_fields import parts
 from delaybridge.store.namespace.rules import PLACE_BYTES, RULE_BYTES
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import Arg, LedgerSteps, RedisCommand, Steps, Work, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.verbs import Arg, LedgerSteps, RedisCommand, Steps, Work, plain
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.controls import ControlRecords

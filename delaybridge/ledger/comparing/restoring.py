@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from delaybridge.ledger.comparing.agreement import Looked, OnPage, WantedRows, restore_missing
 from delaybridge.ledger.sql.rows import HOT
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import LedgerSteps, Work
+from delaybridge.store.protocol.verbs import LedgerSteps, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records

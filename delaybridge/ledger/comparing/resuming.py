@@ -13,7 +13,7 @@ from delaybridge.recurring.runs import RunMaking
 from delaybridge.recurring.stored import DefinitionEntry, Progress
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
 
 
 def resume_plans(runs: RunMaking, controls: Sequence[Control], now_ms: int) -> Steps[None]:

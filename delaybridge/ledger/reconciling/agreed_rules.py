@@ -18,7 +18,7 @@ from delaybridge.ledger.sql.rows import RULE, Control, ControlName
 from delaybridge.store.namespace import ledger_agreement, rules
 from delaybridge.store.namespace.ledger_agreement import Agreement
 from delaybridge.store.namespace.rules import Rule
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.worker.destinations import Destinations
 
 _UNREAD_S = 10.0  # a pause may have come and been lost since

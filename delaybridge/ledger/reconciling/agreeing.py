@@ -28,7 +28,7 @@ from delaybridge.scan.leases.exits import ExitReport, SentMessage
 from delaybridge.scan.leases.session import Session
 from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import RedisCommand, Work
+from delaybridge.store.protocol.verbs import RedisCommand, Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 

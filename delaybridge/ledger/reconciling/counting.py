@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from delaybridge.errors import ConfigError, StoreError
 from delaybridge.ledger.sql.opening import READ_AGAIN, SLOW_S
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords

@@ -12,8 +12,8 @@ from delaybridge.errors import ConfigError, StoreUnavailable
 from delaybridge.ledger.reconciling.silence import Silence
 from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.records import Records

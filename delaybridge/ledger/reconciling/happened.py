@@ -29,8 +29,8 @@ from delaybridge.ledger.sql.rows import (
 )
 from delaybridge.scan.leases.exits import ExitReport, Exits, SentMessage
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import Ledger
+from delaybridge.store.protocol.verbs import Work
 from delaybridge.worker.eventlog import say
 
 if TYPE_CHECKING:

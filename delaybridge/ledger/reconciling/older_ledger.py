@@ -15,7 +15,7 @@ from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, Work
+from delaybridge.store.protocol.verbs import RedisCommand, Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 

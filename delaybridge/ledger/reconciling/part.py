@@ -13,7 +13,7 @@ from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.recording.recorder import recorder_in
 from delaybridge.ledger.sql.rows import Control, ControlName
 from delaybridge.settings.settings import Settings
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.worker.parts import LedgerPart, RunView
 from delaybridge.worker.service import Identity
 

@@ -37,7 +37,7 @@ from delaybridge.scan.leases.session import Session
 from delaybridge.settings.sections import LedgerSettings
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.marks import Marks
-from delaybridge.store.protocol.command import Work
+from delaybridge.store.protocol.verbs import Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 

@@ -20,9 +20,8 @@ from delaybridge.ledger.recording.recording import LiveRows, Recording
 from delaybridge.ledger.recording.tiering import promote_named
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, HOT, LedgerRow, Name
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.protocol.recorder import WENT_BACK, of_ledger
-from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.protocol.verbs import LedgerSteps, Work, new_stamp
 
 Steps = LedgerSteps[None]
 _TRIES = 3  # of a call whose message goes back to the ledger meanwhile

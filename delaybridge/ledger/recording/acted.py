@@ -16,7 +16,7 @@ import msgspec
 from delaybridge.errors import StoreError
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named
 from delaybridge.ledger.sql.rows import HOT, Name, RowName
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work, plain
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, plain
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.cold import ColdRecords

@@ -28,7 +28,7 @@ from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, bucket_in
 from delaybridge.ledger.sql.opening import READ_AGAIN, SLOW_S
 from delaybridge.ledger.sql.rows import COLD, DEAD, EXPIRED, LedgerRow
 from delaybridge.store.messages.foreseen import is_foreseen
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

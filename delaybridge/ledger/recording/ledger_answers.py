@@ -10,7 +10,7 @@ from delaybridge.ledger.recording.acted import Acted
 from delaybridge.ledger.recording.ledger_rows import STAMP_BYTES, named
 from delaybridge.ledger.sql.rows import CANCELLED, DELAYED, PUBLISHED, LedgerRow, RowName
 from delaybridge.message import Answer
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

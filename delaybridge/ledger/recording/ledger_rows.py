@@ -13,7 +13,7 @@ from typing import Any
 from delaybridge.errors import printable
 from delaybridge.ledger.sql.rows import COLD, DEAD, DELAYED, HOT, LedgerRow, Name, noted
 from delaybridge.message import destination_text
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 STAMP_BYTES = 4
 _LOWEST = 255  # priority

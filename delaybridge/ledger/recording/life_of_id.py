@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from delaybridge.message import State
-from delaybridge.store.protocol.command import LedgerSteps, Work
 from delaybridge.store.protocol.record import UNTRIED, joined_record
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import Stored, stored
+from delaybridge.store.protocol.verbs import LedgerSteps, Work
 from delaybridge.times import format_time
 
 if TYPE_CHECKING:

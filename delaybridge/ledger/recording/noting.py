@@ -18,7 +18,7 @@ from delaybridge.ledger.comparing.rule_controls import field_and_place, named
 from delaybridge.ledger.sql.rows import DEFINITION, RULE, Control
 from delaybridge.recurring.stored import plan_in
 from delaybridge.store.namespace.rule_fields import parts
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work
 
 if TYPE_CHECKING:
     from delaybridge.ledger.sql.controls import ControlRecords

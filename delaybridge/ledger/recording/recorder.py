@@ -17,8 +17,8 @@ from delaybridge.settings.durability import check_hot_window
 from delaybridge.settings.urls import check_ledger_url
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.recorder import Ledger, LostSlice, Recorder
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work
 
 Asked = Work[Any] | Sequence[RedisCommand[Any]]
 Steps = LedgerSteps[None]

@@ -27,9 +27,8 @@ from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, RowName
 from delaybridge.message import Answer
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import replies
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.recorder import WENT_BACK, in_doubt, of_ledger
-from delaybridge.store.protocol.verbs import new_stamp
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, new_stamp
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

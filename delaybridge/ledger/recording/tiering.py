@@ -17,8 +17,8 @@ from delaybridge.ledger.recording.tiers import NOW, replaces
 from delaybridge.ledger.sql.rows import COLD, HOT, LedgerRow, Name, RowName
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work, plain
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

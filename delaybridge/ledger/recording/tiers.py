@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from delaybridge.ledger.sql.rows import LedgerRow
-from delaybridge.store.protocol.command import Arg, RedisCommand
+from delaybridge.store.protocol.verbs import Arg, RedisCommand
 
 NOW, POLICY = 0, 1  # places of arguments
 _COUNT, _FIRST_ID = 9, 10

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 from delaybridge.errors import DelayBridgeError, LedgerRefused, LedgerUnavailable, printable
 from delaybridge.ledger.sql import engines, schema
 from delaybridge.settings.urls import redact_text
-from delaybridge.store.protocol.command import Work
 from delaybridge.store.protocol.recorder import IN_DOUBT
+from delaybridge.store.protocol.verbs import Work
 
 T = TypeVar("T")
 _TRIES = 3

@@ -21,7 +21,7 @@ from delaybridge.operate.demo.processes import Process, environment
 from delaybridge.settings.urls import redact
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import Store
 
 _LOOPBACK = "127.0.0.1"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from delaybridge.errors import StoreError
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.store.namespace.gate import Shortfall
-from delaybridge.store.protocol.command import Each, Steps, plain
+from delaybridge.store.protocol.verbs import Each, Steps, plain
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

@@ -119,7 +119,7 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
     if not settings.ledger.url:
         return
     from delaybridge.ledger.sql.opening import open_ledger
-    from delaybridge.store.protocol.command import Work
+    from delaybridge.store.protocol.verbs import Work
 
     try:
         ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)

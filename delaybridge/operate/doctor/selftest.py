@@ -20,9 +20,9 @@ from delaybridge.store.namespace import orphans, registry
 from delaybridge.store.namespace.placement import at
 from delaybridge.store.protocol import keys, record, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.replies import Acquired
+from delaybridge.store.protocol.verbs import RedisCommand
 
 if TYPE_CHECKING:
     from delaybridge.store.redis.store import Store

@@ -16,8 +16,8 @@ from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.settings.redis_servers import Mode, RedisServers, name_of
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import at
-from delaybridge.store.protocol.command import RedisCommand, plain
 from delaybridge.store.protocol.keys import SLOTS
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 from delaybridge.store.redis.sentinels import Seen, Sentinels
 
 if TYPE_CHECKING:

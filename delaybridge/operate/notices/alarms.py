@@ -13,7 +13,7 @@ from delaybridge.operate.notices import repairs
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.store.namespace import history_alarm
 from delaybridge.store.namespace.history_alarm import Setback
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 
 class Losses(NamedTuple):

@@ -9,7 +9,7 @@ from delaybridge.errors import StoreError
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.damage import Damage, of_birth
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 _OF_TYPE = {"zset": "ZCARD", "hash": "HLEN"}
 _UNLISTED = "workers keep the buckets that they hold"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 
 class Told(msgspec.Struct, omit_defaults=True):

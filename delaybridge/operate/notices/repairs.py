@@ -14,7 +14,7 @@ from delaybridge.store.namespace.orphans import waiting
 from delaybridge.store.namespace.translatable import Sentence
 from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, grouped, plain
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.times import format_time
 
 RELEASE = "delaybridge message publish-now --state parked --reason orphaned --yes"

@@ -16,15 +16,9 @@ from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import (
-    RedisCommand,
-    Steps,
-    as_received,
-    grouped,
-    plain,
-    scripts,
-)
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
+from delaybridge.store.protocol.scripts import scripts
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, as_received, grouped, plain
 from delaybridge.worker.parts import Part
 
 _CALLED = re.compile(r"redis\.call\('(\w+)'")

@@ -17,7 +17,7 @@ from delaybridge.operate.views.series import BURIED, LATE
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.marks import Marks
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.worker.eventlog import Listeners
 from delaybridge.worker.parts import Part, RunView
 

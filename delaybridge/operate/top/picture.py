@@ -14,7 +14,7 @@ from delaybridge.operate.views.destinations import list_destinations
 from delaybridge.operate.views.horizon import read_horizon
 from delaybridge.operate.views.series import read_rates
 from delaybridge.operate.views.stats import read_stats
-from delaybridge.store.protocol.command import Steps, together
+from delaybridge.store.protocol.verbs import Steps, together
 
 if TYPE_CHECKING:
     from delaybridge import Client, Horizon, Stats

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 KEPT = 10_000  # records of each stream, approximately
 _PLACE = re.compile(r"([1-9][0-9]{0,18})-([0-9]{1,19})(\.others)?")

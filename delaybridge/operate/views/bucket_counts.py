@@ -12,9 +12,9 @@ from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Steps, grouped, plain
 from delaybridge.store.protocol.record import ORPHAN_SCORE, since_ms
 from delaybridge.store.protocol.replies import Row
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped, plain
 
 WAITING = (State.DELAYED, State.PARKED, State.IN_FLIGHT)
 _SIZES = 6  # replies to `repairs.listing`

@@ -20,9 +20,9 @@ from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.announcements import obeyed
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Rule, Rules, label_of, place_of, places_of
-from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.record import SLOW, Trouble
 from delaybridge.store.protocol.replies import Tallied
+from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
 
 PAUSED, TROUBLE, RETRYING, LIMITED, FLOWING = "paused", "trouble", "retrying", "limited", "ok"
 

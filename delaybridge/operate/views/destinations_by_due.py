@@ -16,8 +16,8 @@ from delaybridge.store.messages.destinations_of_state import BoundSlice, bound
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import label_of, places_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Steps, grouped
 from delaybridge.store.protocol.replies import Tallied
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped
 
 _PARTS, _READ, _LEAST_READ = 8, 4000, 8  # of a span; records read of all parts, of each
 

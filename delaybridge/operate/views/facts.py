@@ -14,14 +14,8 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.namespace import EVICTION, Namespace
 from delaybridge.store.namespace.placement import Placement, at
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import (
-    Each,
-    RedisCommand,
-    Steps,
-    plain,
-    scripts,
-    store_wide_error,
-)
+from delaybridge.store.protocol.scripts import scripts
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain, store_wide_error
 
 _SECTIONS = ("server", "memory", "persistence", "replication", "clients", "stats")
 _KEYS = {

@@ -17,7 +17,8 @@ from delaybridge.store.namespace import registry, rules
 from delaybridge.store.namespace.placement import ONE_SERVER, Placement, at
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import (
+from delaybridge.store.protocol.replies import Tallied
+from delaybridge.store.protocol.verbs import (
     Each,
     RedisCommand,
     Steps,
@@ -25,7 +26,6 @@ from delaybridge.store.protocol.command import (
     plain,
     store_wide_error,
 )
-from delaybridge.store.protocol.replies import Tallied
 
 _UNPARKED = (State.DELAYED, State.IN_FLIGHT)  # why a message is parked, its worker knows
 _ACCEPTED = ("scheduled", "cancelled", "rescheduled", "kicked")  # in a bucket's marks

@@ -16,8 +16,8 @@ from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import places_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, grouped, plain
 from delaybridge.store.protocol.replies import Sample, read_first_score
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, grouped, plain
 
 _MAX_CELLS = 1000
 _MAX_COUNTS = 200_000  # cells of all buckets: about 0.2 s of Redis' time

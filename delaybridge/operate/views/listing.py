@@ -16,8 +16,8 @@ from delaybridge.store.messages.selection import span_scores, within
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import place_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.stored import Stored, stored
+from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
 
 Cursor = tuple[float, str]
 LOOKED = 20_000  # records

@@ -10,7 +10,7 @@ from delaybridge.operate.views.series import STEPS, Series, read_series
 from delaybridge.operate.views.tally import DestinationCounts, count_by_destination
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.record_filters import ANY, Conditions
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import YEAR_3000_MS, Delay, delay_ms, format_duration
 
 Span = tuple[int | None, int | None]  # the first and the last due time

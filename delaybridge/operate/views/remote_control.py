@@ -14,7 +14,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.announcements import DRAIN, RECONNECT
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
 
 
 def ask_to_drain(calls: Namespace, worker: str) -> Steps[WorkerInfo]:

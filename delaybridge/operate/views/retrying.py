@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain
 from delaybridge.store.protocol.record import ORPHANED, Failing, first_word, parse_failing
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain
 
 _SAMPLE = 1000  # retried messages that are read of each bucket
 

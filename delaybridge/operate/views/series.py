@@ -20,7 +20,7 @@ from delaybridge.operate.notices import announcements
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Each, Steps, plain, store_wide_error
+from delaybridge.store.protocol.verbs import Each, Steps, plain, store_wide_error
 
 BURIED = "buried "  # with the reason's first word
 LATE = "late_"  # names of the histogram's counts: late_0 to late_15, by index of the bound

@@ -26,8 +26,8 @@ from delaybridge.store.namespace.history_alarm import Setback
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import NO_RULES, Rules
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Steps, grouped, store_wide_error
 from delaybridge.store.protocol.record import Trouble
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped, store_wide_error
 
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 

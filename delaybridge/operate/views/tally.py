@@ -17,8 +17,8 @@ from delaybridge.message import State
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import label_of, places_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, store_wide_error
 from delaybridge.store.protocol.replies import Tallied
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain, store_wide_error
 
 MOST_READ, LEAST_READ = 2000, 64  # messages in one state: of all buckets, of each
 _AT_ONCE, _MOST_PIPELINES = 300, 128  # messages in a pipeline; pipelines

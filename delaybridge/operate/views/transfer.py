@@ -22,7 +22,7 @@ from delaybridge.recurring.stored import DEFINITIONS_LIMIT
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.rules import RULES_LIMIT, Rule, place_of
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 VERSION = 1
 DESTINATIONS, RECURRING = "destinations", "recurring"

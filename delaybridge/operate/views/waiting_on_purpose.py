@@ -13,9 +13,9 @@ from delaybridge.operate.views.destinations import PlaceCounts, touches
 from delaybridge.operate.views.tally import Tally, tallies_of
 from delaybridge.store.namespace.rules import Rules, places_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, Steps, grouped
 from delaybridge.store.protocol.record import Trouble, split_record
 from delaybridge.store.protocol.replies import Row
+from delaybridge.store.protocol.verbs import Each, Steps, grouped
 
 _LOOKED = 1000  # messages of each state of a bucket
 _LOOKED_BYTES = 2**20

@@ -21,8 +21,8 @@ from delaybridge.scan.lanes.returning import Returning
 from delaybridge.scan.lanes.routing import Routing
 from delaybridge.scan.leases.bucket_calls import BucketCalls
 from delaybridge.scan.leases.session import Session
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.record import other_kind
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _LANES = 200  # in one question; the others are in the next ones
 _PATIENCE_MS = 200  # with an answer

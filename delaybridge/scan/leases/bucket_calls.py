@@ -18,7 +18,7 @@ from delaybridge.scan.leases.clock import StoreClock
 from delaybridge.scan.leases.exits import ExitReport, SentMessage
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore, insist
 
 T = TypeVar("T")

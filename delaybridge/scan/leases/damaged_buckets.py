@@ -12,7 +12,7 @@ from delaybridge.events import BucketDamaged, BucketMended, CounterMended, Emit
 from delaybridge.store.namespace import damage
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import plain
+from delaybridge.store.protocol.verbs import plain
 from delaybridge.store.redis.store import AsyncStore
 
 _LOOK_S = 1.0  # between two looks at a bucket whose damage was found

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from delaybridge.store.messages.pulling import offer
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _CALL_ITEMS = 1000  # messages in one call of a script
 

@@ -20,8 +20,8 @@ from delaybridge.scan.leases.damaged_buckets import DamagedBuckets
 from delaybridge.scan.leases.session import Holder, Session
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.replies import Acquired
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore, insist
 
 _BLOCKED_RETRY_MS = 20  # how long after another worker's lease runs out to try again

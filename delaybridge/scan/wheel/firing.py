@@ -24,8 +24,8 @@ from delaybridge.scan.leases.exits import ExitReport
 from delaybridge.scan.leases.session import Session
 from delaybridge.scan.wheel.claiming import Claiming, ScanOptions
 from delaybridge.scan.wheel.wheel import BACKWARDS_MS, WaitingCopies, by_score
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.replies import Fired
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _GATHER_MS = 20  # how long a full lane gathers room before its next fire
 _PART = 1000  # messages due at one instant; beyond it, other buckets wait for the next fire

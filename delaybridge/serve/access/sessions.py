@@ -25,7 +25,7 @@ from delaybridge.serve.stored import sessions
 from delaybridge.settings.settings import Settings
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 KEPT_S = 12 * 3600
 READ_AGAIN_S, SILENT_S = 60.0, 5.0

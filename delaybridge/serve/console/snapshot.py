@@ -27,7 +27,7 @@ from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.shared.site import Site
 from delaybridge.settings.urls import redact_text
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Steps, together
+from delaybridge.store.protocol.verbs import Steps, together
 
 _FRESH_S = 0.9
 _PATIENCE_S = 0.5  # a page waits so long for a snapshot, if there is an older one

@@ -20,7 +20,7 @@ from delaybridge.serve.http.endpoint import Handler, Reply, Routes
 from delaybridge.serve.http.problems import Problem, problem_of
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import format_time
 
 _CHARS = 1000  # of one field

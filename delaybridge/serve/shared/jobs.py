@@ -20,7 +20,7 @@ from delaybridge.serve.stored import jobs
 from delaybridge.serve.stored.jobs import RUNNING, Job
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.selection import Selected
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 BATCH_MESSAGES = 250  # a pipeline that keeps Redis busy for about 4 ms
 TELL_S = 1.0

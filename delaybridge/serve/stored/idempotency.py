@@ -19,8 +19,7 @@ from delaybridge.message import Answer, OnConflict
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Patience, Receipt
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import Each, Steps, plain
-from delaybridge.store.protocol.verbs import SourceOffsets, bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import Each, SourceOffsets, Steps, bucket_of, new_stamp, plain
 
 KEPT_MS = 86_400_000
 _LATER_MS = 3_600_000  # by which the source outlives the record: a try may be under way

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 KEPT, KEPT_MS = 100, 86_400_000
 SILENT_MS = 10_000  # a job that is not written for so long has lost its process

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 
 def keep(namespace: str, secret: str) -> RedisCommand[bytes | None]:

@@ -16,10 +16,10 @@ from delaybridge.store.messages.selection import Selected
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, Steps, grouped
 from delaybridge.store.protocol.ids import quarantine_ids
 from delaybridge.store.protocol.record import STAMP, split_record
 from delaybridge.store.protocol.stored import stored
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped
 
 Named = str | Selected  # a message by its id, or as a selection found it
 # Takes a bucket, the stamp of the call, an id, and the place of that id in the call. Its answer may

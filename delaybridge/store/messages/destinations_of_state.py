@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from delaybridge.message import State
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _EACH_BYTES = 2**11  # of records, for each message of the limit: a mebibyte takes five ms
 

@@ -12,9 +12,9 @@ from typing import Any
 from delaybridge.message import Answer, State
 from delaybridge.store.protocol import replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.replies import Row
+from delaybridge.store.protocol.verbs import RedisCommand
 
 _HEAD_BYTES = 13  # of a record: enough to know whether the message can come back
 _SAFE = {"cancel": Answer.CANCELLED, "reschedule": Answer.RESCHEDULED}

@@ -10,11 +10,11 @@ from delaybridge.store.messages.changes import asked_for
 from delaybridge.store.namespace import announcements, registry, rules
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Rules, places_of
-from delaybridge.store.protocol.command import Each, Steps, store_wide_error
 from delaybridge.store.protocol.ids import quarantine_ids
 from delaybridge.store.protocol.record import ORPHANED, WorkerTroubles, first_word
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import Stored, stored
+from delaybridge.store.protocol.verbs import Each, Steps, store_wide_error
 
 
 class Lookups(Namespace):

@@ -18,9 +18,9 @@ from delaybridge.message import PULL, Answer, HeaderPairs, decode_record
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol import replies, verbs
 from delaybridge.store.protocol.bucket import Bucket, Item
-from delaybridge.store.protocol.command import Arg, Each, RedisCommand, Steps, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import split_record
+from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, plain
 
 _RECEIPT_BITS = 48
 CALL_BYTES = 4 * 2**20  # of records that one bucket gives at once

@@ -17,10 +17,9 @@ from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
 from delaybridge.errors import StoreError, StoreFull, StoreUnavailable
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.namespace.namespace import Namespace
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
 from delaybridge.store.protocol.replies import ANSWERS
-from delaybridge.store.protocol.verbs import bucket_of, new_stamp
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, bucket_of, new_stamp
 
 Stamped = tuple[bytes, Accepted]
 

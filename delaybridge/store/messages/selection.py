@@ -18,11 +18,11 @@ from delaybridge.store.messages.record_filters import Conditions
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import place_of, places_of
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, LedgerSteps, RedisCommand, Steps
 from delaybridge.store.protocol.record import due_score, first_word, split_record
 from delaybridge.store.protocol.recorder import Recorder
 from delaybridge.store.protocol.replies import Row
 from delaybridge.store.protocol.stored import stored
+from delaybridge.store.protocol.verbs import Each, LedgerSteps, RedisCommand, Steps
 
 # In the direction in which messages move: one that is unparked or claimed meanwhile is found later.
 PENDING = (State.PARKED, State.DELAYED, State.IN_FLIGHT)

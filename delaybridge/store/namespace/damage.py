@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError, printable
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 TYPES = {
     **dict.fromkeys(("messages", "attempts", "dead_reason", "sources"), "hash"),

@@ -13,7 +13,7 @@ from delaybridge.errors import ConfigError, StoreError
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import Placement, at
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, plain, store_wide_error
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain, store_wide_error
 
 _SECTIONS = ("server", "memory", "persistence", "replication")
 _NO_EVICTION = "noeviction"

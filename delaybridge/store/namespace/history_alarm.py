@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import StoreError, printable
 from delaybridge.store.namespace.translatable import Sentence
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 from delaybridge.times import format_time
 
 FRESH_MS = 600_000  # `health` fails for as long

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from delaybridge.errors import LedgerUnavailable
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.command import RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
 
 
 class Agreement(NamedTuple):

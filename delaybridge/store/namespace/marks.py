@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import RedisCommand, plain
+from delaybridge.store.protocol.verbs import RedisCommand, plain
 
 _FIELDS = ("turn", "scheduled", "cancelled", "rescheduled")
 _DIGITS = 18

@@ -25,9 +25,9 @@ from delaybridge.store.namespace.placement import ONE_SERVER, Placement, at
 from delaybridge.store.namespace.quota import Quota
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, store_wide_error
 from delaybridge.store.protocol.ids import Ids
 from delaybridge.store.protocol.recorder import IN_DOUBT, of_ledger
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, store_wide_error
 
 DEFAULT_BUCKETS = 16
 EVICTION = "noeviction"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Arg, RedisCommand, plain
 from delaybridge.store.protocol.keys import SCRIPT_KEYS
 from delaybridge.store.protocol.record import ORPHAN_SCORE
+from delaybridge.store.protocol.verbs import Arg, RedisCommand, plain
 
 WALKED = ("messages", "due", "parked", "dead", "dead_reason")
 """The keys that a walk goes through, in this order: until an orphan is dead its reason stays."""

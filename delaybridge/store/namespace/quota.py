@@ -20,8 +20,8 @@ from delaybridge.accept.accept import DestinationCache
 from delaybridge.errors import MessageError, StoreError, StoreFull
 from delaybridge.message import Limits, destination_text, tenant_text
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, Steps
 from delaybridge.store.protocol.replies import Sample
+from delaybridge.store.protocol.verbs import Each, Steps
 
 _EVERY_S = 1.0
 _SAMPLED = 64  # messages of each bucket

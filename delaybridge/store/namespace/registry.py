@@ -9,8 +9,8 @@ from delaybridge.errors import StoreError
 from delaybridge.store.namespace import rule_fields
 from delaybridge.store.protocol import keys, replies
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Arg, Each, RedisCommand, Steps, as_received, plain
 from delaybridge.store.protocol.replies import Fleet
+from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, as_received, plain
 
 UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
 

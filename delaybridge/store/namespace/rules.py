@@ -21,7 +21,7 @@ from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.damage import Damage
 from delaybridge.store.namespace.rule_fields import FIELDS, parts, touched
 from delaybridge.store.protocol import keys, replies
-from delaybridge.store.protocol.command import RedisCommand, Steps, plain
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, plain
 
 RULES_LIMIT = 1000
 RULE_BYTES = 4096

@@ -6,7 +6,7 @@ from delaybridge.accept.destination import parse_destination
 from delaybridge.store.namespace import rules
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import Change, Rule, place_of
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 
 class RuleChanges(Namespace):

@@ -6,8 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from delaybridge.store.protocol import replies
-from delaybridge.store.protocol.command import Arg, RedisCommand, as_received
-from delaybridge.store.protocol.verbs import BucketForCallers, now_arg
+from delaybridge.store.protocol.verbs import (
+    Arg,
+    BucketForCallers,
+    RedisCommand,
+    as_received,
+    now_arg,
+)
 
 _Groups = Iterable[tuple[int, Sequence[str]]]
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from delaybridge.errors import ConfigError, LedgerUnavailable, StoreError, StoreWiped
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import LedgerSteps, RedisCommand, Work
 from delaybridge.store.protocol.replies import Row
+from delaybridge.store.protocol.verbs import LedgerSteps, RedisCommand, Work
 
 T = TypeVar("T")
 IN_DOUBT = "it may have been accepted: call again"  # ends the text of an error

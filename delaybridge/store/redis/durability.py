@@ -18,7 +18,8 @@ from delaybridge.errors import NotDurable, printable
 from delaybridge.settings.durability import Durability, Keeping
 from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.bucket import Bucket
-from delaybridge.store.protocol.command import Each, RedisCommand, Steps, packed, plain
+from delaybridge.store.protocol.scripts import packed
+from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, plain
 
 _SCRIPTS = frozenset(
     ("schedule", "quarantine", "cancel", "reschedule", "kick", "discard", "set_rule", "define",

@@ -24,7 +24,7 @@ from delaybridge.errors import (
     printable,
     refused_certificate,
 )
-from delaybridge.store.protocol.command import RedisCommand
+from delaybridge.store.protocol.verbs import RedisCommand
 
 
 class NotNow(redis.RedisError):

@@ -21,7 +21,8 @@ from delaybridge.errors import (
     printable,
     refused_certificate,
 )
-from delaybridge.store.protocol.command import RedisCommand, load_requests, packed, request, scripts
+from delaybridge.store.protocol.scripts import load_requests, packed, scripts
+from delaybridge.store.protocol.verbs import RedisCommand, request
 from delaybridge.store.redis.durability import Assurance
 from delaybridge.store.redis.errors import (
     AGAIN,

@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from delaybridge.errors import printable
 from delaybridge.settings.redis_servers import Address, RedisServers, name_of
-from delaybridge.store.protocol.command import packed
+from delaybridge.store.protocol.scripts import packed
 from delaybridge.store.redis.errors import Misnamed, NotAsked, NotNow
 from delaybridge.store.redis.redis_client import connect
 from delaybridge.store.redis.wire import Wire

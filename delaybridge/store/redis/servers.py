@@ -17,8 +17,9 @@ import redis
 from redis.exceptions import RedisError
 
 from delaybridge.settings.redis_servers import Address, Mode, RedisServers, name_of
-from delaybridge.store.protocol.command import RedisCommand, packed
 from delaybridge.store.protocol.keys import SLOTS, slot_of
+from delaybridge.store.protocol.scripts import packed
+from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.errors import NotAsked, NotNow
 from delaybridge.store.redis.master_watch import SLOW_S, Lookout
 from delaybridge.store.redis.pipeline import Pipeline, Portion, Servers, Single, W

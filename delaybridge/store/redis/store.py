@@ -21,7 +21,8 @@ from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.events import Emit, StoreSilent
 from delaybridge.settings.durability import MEMORY, Durability
 from delaybridge.settings.redis_servers import Address
-from delaybridge.store.protocol.command import (
+from delaybridge.store.protocol.recorder import Recorded, Recorder, ledger_of
+from delaybridge.store.protocol.verbs import (
     Each,
     LedgerSteps,
     RedisCommand,
@@ -29,7 +30,6 @@ from delaybridge.store.protocol.command import (
     Work,
     store_wide_error,
 )
-from delaybridge.store.protocol.recorder import Recorded, Recorder, ledger_of
 from delaybridge.store.redis.async_wire import AsyncWire, lost_if_closed
 from delaybridge.store.redis.durability import assurance_of
 from delaybridge.store.redis.errors import NotAsked, translate

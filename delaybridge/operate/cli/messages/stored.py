@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from delaybridge.ledger.sql.rows import Life, Step
     from delaybridge.operate.views.listing import Cursor
     from delaybridge.store.calls import Calls
-    from delaybridge.store.protocol.command import Steps
+    from delaybridge.store.protocol.verbs import Steps
 
 _HEX_BYTES = 16
 # Fields that JSON shows under the same name.
@@ -282,7 +282,7 @@ def life_of(call: Invocation, id: str) -> Life | None:
     if not settings.ledger.url:
         return None
     from delaybridge.ledger.sql.opening import open_ledger
-    from delaybridge.store.protocol.command import Work
+    from delaybridge.store.protocol.verbs import Work
 
     ledger = open_ledger(settings.ledger.url, timeout_s=settings.redis.timeout_s)
     try:

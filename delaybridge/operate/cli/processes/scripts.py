@@ -22,8 +22,8 @@ def load(call: Invocation) -> None:
     """
     from delaybridge.store.namespace import registry
     from delaybridge.store.namespace.placement import at
-    from delaybridge.store.protocol.command import plain
-    from delaybridge.store.protocol.command import scripts as sources
+    from delaybridge.store.protocol.scripts import scripts as sources
+    from delaybridge.store.protocol.verbs import plain
 
     with call.store() as store:
         store.run([registry.store_time()])  # from now on the masters are known

@@ -19,7 +19,7 @@ from delaybridge.serve.shared.tenancy import Tenancy
 from delaybridge.serve.stored.idempotency import Asked, Once, once
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 HEADER = "idempotency-key"
 _MOST_CHARS = 255

@@ -13,7 +13,7 @@ from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.audit import note_reading
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
-from delaybridge.store.protocol.command import Steps
+from delaybridge.store.protocol.verbs import Steps
 
 _DONE = ("added", "changed", "removed")
 routes = Routes()

@@ -19,8 +19,8 @@ from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.shared.call import Call
 from delaybridge.store.calls import Calls
 from delaybridge.store.namespace.history_alarm import Setback
-from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.keys import bucket_key
+from delaybridge.store.protocol.verbs import Steps
 
 routes = Routes()
 

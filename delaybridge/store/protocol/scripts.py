@@ -1,0 +1,50 @@
+"""The Lua scripts of this version, and words packed as requests of Redis' protocol."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from hiredis import pack_command
+
+from delaybridge.errors import StoreError
+from delaybridge.store.protocol.keys import SCRIPT_KEYS
+
+
+@cache
+def scripts() -> dict[str, tuple[str, str]]:
+    """Verb -> (source, SHA-1) of every script. StoreError if lua/ is of another version."""
+    sources = {
+        file.name.removesuffix(".lua"): file.read_text()
+        for file in _folder().iterdir()
+        if file.name.endswith(".lua")
+    }
+    if sources.keys() != SCRIPT_KEYS.keys():
+        differ = ", ".join(sorted(sources.keys() ^ SCRIPT_KEYS.keys()))
+        raise StoreError(
+            f"the installed Lua scripts do not fit this version ({differ}): install it again"
+        )
+    return {
+        verb: (source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+        for verb, source in sources.items()
+    }
+
+
+def _folder() -> Traversable:
+    """lua/ inside the wheel; in an editable install the folder next to the package."""
+    inside = files("delaybridge") / "lua"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "lua"
+
+
+def load_requests() -> list[bytes]:
+    """Requests that load every script."""
+    return [packed("SCRIPT", "LOAD", source) for source, _ in scripts().values()]
+
+
+def packed(*words: Any) -> bytes:
+    """Words as one request, in Redis' protocol."""
+    return pack_command(words)  # type: ignore[no-any-return]
