@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
+from redis import asyncio as redis_asyncio
 from redis.exceptions import RedisError
 
 from delaybridge import times
@@ -22,7 +23,6 @@ from delaybridge.errors import (
     quoted,
 )
 
-T = TypeVar("T")
 PREFIX, WINDOW, PROCESSING = "delaybridge:dedup", "24h", "5m"
 _DONE, _CLAIM = "done", "claim:"
 # A client library may send a command again after a lost reply: each script knows its own token.
@@ -68,16 +68,31 @@ class ClaimLost(DelayBridgeError):
 class _Claims:
     """Keys, tokens and replies of both clients; without I/O."""
 
+    _is_async: bool
+
     def __init__(
-        self, prefix: str, window: times.Delay, processing: times.Delay, client: Any, *, wait: bool
-    ) -> None:
+        self, redis_client_or_url: Any, *, prefix: str = PREFIX,
+        window: times.Delay = WINDOW, processing: times.Delay = PROCESSING,
+    ) -> None:  # fmt: skip
+        """ConfigError if an argument is wrong; nothing is sent."""
+        client, self._is_own = redis_client_or_url, isinstance(redis_client_or_url, str)
+        if self._is_own:
+            client = self._opened(redis_client_or_url)
         is_async = any(".asyncio" in parent.__module__ for parent in type(client).__mro__)
-        if is_async != wait:
+        if is_async != self._is_async:
             name = "AsyncRedisDedup" if is_async else "RedisDedup"
             raise ConfigError(f"this client of Redis is for {name}")
         self._client, self._prefix = client, prefix
         self._window_ms = _span_ms(window, "window")
         self._processing_ms = _span_ms(processing, "processing")
+
+    def _opened(self, url: str) -> Any:
+        kind: Any = redis_asyncio.Redis if self._is_async else redis.Redis
+        try:
+            return kind.from_url(url)
+        except (ValueError, TypeError) as exc:
+            what = printable(str(exc))[:120]
+            raise ConfigError(f"{what}; for a Cluster or Sentinels give a client") from None
 
     def key(self, id: str) -> str:
         """The key in Redis of an id."""
@@ -121,16 +136,7 @@ class RedisDedup(_Claims):
     StoreUnavailable, StoreFull, StoreDenied or StoreError if Redis does not answer or refuses.
     """
 
-    def __init__(
-        self, redis_client_or_url: Any, *, prefix: str = PREFIX,
-        window: times.Delay = WINDOW, processing: times.Delay = PROCESSING,
-    ) -> None:  # fmt: skip
-        """ConfigError if an argument is wrong; nothing is sent."""
-        self._is_own = isinstance(redis_client_or_url, str)
-        client = redis_client_or_url
-        if self._is_own:
-            client = _opened(redis.Redis.from_url, redis_client_or_url)
-        super().__init__(prefix, window, processing, client, wait=False)
+    _is_async = False
 
     @contextmanager
     def once(self, id: str) -> Iterator[bool]:
@@ -185,18 +191,7 @@ class RedisDedup(_Claims):
 class AsyncRedisDedup(_Claims):
     """`RedisDedup` for asyncio, with a client of `redis.asyncio`, or a URL."""
 
-    def __init__(
-        self, redis_client_or_url: Any, *, prefix: str = PREFIX,
-        window: times.Delay = WINDOW, processing: times.Delay = PROCESSING,
-    ) -> None:  # fmt: skip
-        """ConfigError if an argument is wrong; nothing is sent."""
-        self._is_own = isinstance(redis_client_or_url, str)
-        client = redis_client_or_url
-        if self._is_own:
-            from redis import asyncio as redis_asyncio
-
-            client = _opened(redis_asyncio.Redis.from_url, redis_client_or_url)
-        super().__init__(prefix, window, processing, client, wait=True)
+    _is_async = True
 
     @asynccontextmanager
     async def once(self, id: str) -> AsyncIterator[bool]:
@@ -258,14 +253,6 @@ def _span_ms(value: times.Delay, field: str) -> int:
     if span_ms < 1:
         raise ConfigError(f"{field}: got 0; give a time, such as 5m")
     return span_ms
-
-
-def _opened(from_url: Callable[[str], T], url: str) -> T:
-    try:
-        return from_url(url)
-    except (ValueError, TypeError) as exc:
-        what = printable(str(exc))[:120]
-        raise ConfigError(f"{what}; for a Cluster or Sentinels give a client") from None
 
 
 def _damaged(key: str) -> StoreDamaged:

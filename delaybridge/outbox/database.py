@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event, make_url, text
@@ -94,24 +93,10 @@ class OutboxTable:
                 yield None
                 return
             try:
-                yield OutboxBatch(
-                    connection,
-                    partial(self._taken, connection, newest),
-                    partial(self._with_rows, connection),
-                )
+                yield OutboxBatch(connection, self.dialect, {**self._named, "newest": newest})
                 connection.commit()
             finally:
                 self._unlock(connection)
-
-    def _taken(self, connection: Connection, newest: int, after: int) -> list[OutboxCall]:
-        named = {**self._named, "newest": newest, "after": after}
-        found = connection.execute(text(table.TAKE[self.dialect]), named)
-        return [_call(row) for row in found]
-
-    def _with_rows(self, connection: Connection, ids: Iterable[str], up_to: int) -> set[str]:
-        fitted = [id.encode() for id in ids] if self.dialect == MYSQL else [*ids]
-        named = {**self._named, "ids": fitted, "up_to": up_to}
-        return {_text(id) for id in connection.execute(_WITH_ROWS, named).scalars()}
 
     def _unlock(self, connection: Connection) -> None:
         """Release a lock that does not end with the transaction; not before that has ended."""
@@ -140,18 +125,23 @@ class OutboxTable:
 
 
 class OutboxBatch:
-    """The rows of a transaction under way.
+    """The rows of a transaction under way."""
 
-    page: takes the first ones after a number. with_rows: which of these ids have one up to it.
-    """
+    def __init__(self, connection: Connection, dialect: str, named: dict[str, Any]) -> None:
+        """named: the namespace, and the newest row."""
+        self._connection, self._dialect, self._named = connection, dialect, named
 
-    def __init__(
-        self,
-        connection: Connection,
-        page: Callable[[int], Sequence[OutboxCall]],
-        with_rows: Callable[[Iterable[str], int], set[str]],
-    ) -> None:
-        self.page, self.with_rows, self._connection = page, with_rows, connection
+    def page(self, after: int) -> list[OutboxCall]:
+        """Take the first rows after a number."""
+        named = {**self._named, "after": after}
+        found = self._connection.execute(text(table.TAKE[self._dialect]), named)
+        return [_call(row) for row in found]
+
+    def with_rows(self, ids: Iterable[str], up_to: int) -> set[str]:
+        """Which of these ids have a row up to a number."""
+        fitted = [id.encode() for id in ids] if self._dialect == MYSQL else [*ids]
+        named = {**self._named, "ids": fitted, "up_to": up_to}
+        return {_text(id) for id in self._connection.execute(_WITH_ROWS, named).scalars()}
 
     def finish(self, done: Iterable[int], refused: Mapping[int, str]) -> None:
         """Delete rows, and write down why others were refused; both by their numbers."""

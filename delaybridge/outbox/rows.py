@@ -64,11 +64,7 @@ class SqlOutbox:
         """
         dialect = dialect_of(connection)
         id, row = self._schedule_row(message, on_conflict)
-        if commits_each_statement(connection):
-            raise _no_transaction()
-        execute(connection, table.INSERT, _fitted(row, dialect))
-        if dialect == POSTGRESQL:
-            execute(connection, table.NOTIFY, {})
+        _insert(connection, row, dialect)
         return id
 
     async def schedule_async(
@@ -89,11 +85,7 @@ class SqlOutbox:
         MessageError: the id or key is wrong; nothing was written.
         """
         dialect, row = dialect_of(connection), self._cancel_row(id, key)
-        if commits_each_statement(connection):
-            raise _no_transaction()
-        execute(connection, table.INSERT, _fitted(row, dialect))
-        if dialect == POSTGRESQL:
-            execute(connection, table.NOTIFY, {})
+        _insert(connection, row, dialect)
 
     async def cancel_async(self, connection: Any, id: str, *, key: Key = None) -> None:
         """`cancel` for an asynchronous connection."""
@@ -181,6 +173,14 @@ def _of(namespace: str) -> SqlOutbox:
     if (found := _outboxes.get(namespace)) is None:
         found = _outboxes[namespace] = SqlOutbox(namespace=namespace)
     return found
+
+
+def _insert(connection: Any, row: _Row, dialect: str) -> None:
+    if commits_each_statement(connection):
+        raise _no_transaction()
+    execute(connection, table.INSERT, _fitted(row, dialect))
+    if dialect == POSTGRESQL:
+        execute(connection, table.NOTIFY, {})
 
 
 async def _insert_async(connection: Any, row: _Row, dialect: str) -> None:

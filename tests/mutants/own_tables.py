@@ -36,10 +36,10 @@ MUTANTS = [
     ),
     Mutant(
         "outbox: no news", "delaybridge/outbox/rows.py",
-        "        execute(connection, table.INSERT, _fitted(row, dialect))\n"
-        "        if dialect == POSTGRESQL:\n"
-        "            execute(connection, table.NOTIFY, {})\n        return id\n",
-        "        execute(connection, table.INSERT, _fitted(row, dialect))\n        return id\n",
+        "    execute(connection, table.INSERT, _fitted(row, dialect))\n"
+        "    if dialect == POSTGRESQL:\n"
+        "        execute(connection, table.NOTIFY, {})\n",
+        "    execute(connection, table.INSERT, _fitted(row, dialect))\n",
         "a message waits for the pump's next look",
         "tests/integration/test_outbox_rows.py::"
         "test_whoever_listens_hears_of_each_commit_and_of_those_before",
