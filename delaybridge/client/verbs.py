@@ -137,14 +137,19 @@ class Awaiting(Requests):
 
 
 def _complete(cls: type[Requests], method_of: Callable[[Verb[..., Any]], Any]) -> None:
-    """Give a class the method of each row that it has; the rows stay in its bases."""
+    """Give a class the method of each row that it has; the rows stay in its bases.
+
+    A method that an application's subclass has under the name of a verb stays.
+    """
+    found: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
-        for name, row in vars(each).items():
-            if isinstance(row, Verb):
-                method = _deprecated(row) if row.moved_to else method_of(row)
-                method.__qualname__, method.__module__ = f"{cls.__name__}.{name}", cls.__module__
-                method.__signature__ = _signature(row.call)
-                setattr(cls, name, method)
+        found |= vars(each)
+    for name, row in found.items():
+        if isinstance(row, Verb):
+            method = _deprecated(row) if row.moved_to else method_of(row)
+            method.__qualname__, method.__module__ = f"{cls.__name__}.{name}", cls.__module__
+            method.__signature__ = _signature(row.call)
+            setattr(cls, name, method)
 
 
 def _blocking(row: Verb[..., Any]) -> Any:

@@ -54,6 +54,18 @@ def test_both_clients_show_the_signature_and_the_docstring_of_a_row() -> None:
     )
 
 
+def test_a_subclass_of_an_application_keeps_the_methods_that_it_overrides() -> None:
+    class Recording(Client):
+        def cancel(self, id: str, *, key: bytes | str | None = None) -> Answer:
+            return Answer.UNKNOWN
+
+    class Further(Recording):
+        pass
+
+    assert Further().cancel("a") is Answer.UNKNOWN  # without a Redis
+    assert Further.reschedule.__doc__ == Client.reschedule.__doc__
+
+
 def test_a_client_and_its_parts_say_what_they_are() -> None:
     client = Client(namespace="shop")
     assert repr(client) == "Client(namespace='shop')"
