@@ -388,4 +388,11 @@ MUTANTS = [
         "two processes talk on one connection",
         "tests/integration/test_ledger_database.py::test_a_fork_has_connections_of_its_own",
     ),
+    Mutant(
+        "touch: a cold message", "delaybridge/ledger/recording/ledger_rows.py",
+        "args[_SOURCE] or args[_REACH] or", "args[_SOURCE] or",
+        "a message that was cancelled while it was touched is delivered",
+        "tests/integration/test_touch.py::"
+        "test_a_message_that_was_cancelled_meanwhile_does_not_come_back[sqlite-1h]",
+    ),
 ]  # fmt: skip
