@@ -1,4 +1,4 @@
-"""The past: what a worker remembers of its buckets, to notice that Redis has forgotten it.
+"""The past of its buckets as a worker remembers it, to notice that Redis has forgotten it.
 
 A Redis that is restored from an older snapshot, or a replica that was behind and took over, has
 lower turns and counters than a worker saw there before: they only ever grow. Those of the buckets

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
 
 from delaybridge import Client
+from delaybridge.client.surface import TABLE
 from delaybridge.errors import DelayOutOfRange
 from delaybridge.store.protocol.ids import quarantine_ids
 from delaybridge.store.redis.store import Store
@@ -85,6 +87,11 @@ def world(store: Store, client: Client, redis_url: str, namespace: str) -> Itera
     client.schedule("memory:q", b"x", id="other", key="k", delay="20h")
     with World.of_key(store, redis_url, namespace, b"k") as world:
         yield world
+
+
+def test_every_verb_that_can_run_dry_is_here() -> None:
+    many = {name for name, row in TABLE.items() if "dry_run" in signature(row.call).parameters}
+    assert {name.rpartition(".")[2].removesuffix("_many") for name in many} <= VERBS.keys()
 
 
 def content(world: World) -> State:

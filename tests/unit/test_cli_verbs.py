@@ -64,6 +64,18 @@ def test_a_new_row_has_its_command_with_its_options(monkeypatch: pytest.MonkeyPa
     assert command.get_short_help_str() == "Touch many messages."
 
 
+def test_an_argument_without_an_option_is_not_overlooked() -> None:
+    def colour_many(self: Requests, messages: list[str], *, hue: int) -> Steps[list[Answer]]:
+        yield ()
+        return []
+
+    row = verb(Scope.WRITE, "Colour many messages", states=(State.DELAYED,))(colour_many)
+    rows = type("Coloured", (Requests,), {"colour_many": row})
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(TypeError, match="hue.*_KNOWN"):
+        patch.setitem(TABLE, "colour_many", row)
+        add_plain_commands(click.Group(), "", rows)
+
+
 def test_an_argument_without_a_default_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     call = Invocation(Output())
     with pytest.raises(Failure, match="--ttl: missing"):

@@ -107,8 +107,11 @@ def of_beat(text: str) -> Any:
     return event_channel.read(json.dumps(beat))
 
 
+WITH_TEXT = [
+    kind for kind in sorted(BODIES, key=lambda k: k.__name__) if b"a text" in nested(kind, "a text")
+]
 READERS: dict[str, Callable[[str], Any]] = {
-    **{f"body {kind.__name__}": of_body(kind) for kind in sorted(BODIES, key=lambda k: k.__name__)},
+    **{f"body {kind.__name__}": of_body(kind) for kind in WITH_TEXT},
     "job": of_body(Job),
     "message": of_message,
     "record": of_record,

@@ -1,4 +1,4 @@
-"""Beats: what a process tells all who listen, once a second, on the channel `{ns}:events`."""
+"""What a process tells all who listen, once a second, on the channel `{ns}:events`."""
 
 from __future__ import annotations
 

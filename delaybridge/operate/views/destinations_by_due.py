@@ -1,4 +1,4 @@
-"""Mix: which destinations the delayed messages of a span are bound for, and when."""
+"""Which destinations the delayed messages of a span are bound for, and when they are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions: what can be asked of a message that only its whole record can tell."""
+"""Filters of records: what can be asked of a message that only its whole record can tell."""
 
 from __future__ import annotations
 

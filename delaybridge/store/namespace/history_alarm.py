@@ -1,4 +1,4 @@
-"""Setbacks: Redis came back with an older past, or empty. Workers note it, operators clear it.
+"""The alarm: Redis came back with an older past, or empty. Workers note it, operators clear it.
 
 They are kept in Redis, so they outlive the worker that noticed: the hash `alarms`, an entry of JSON
 for each bucket that went back, and one for the whole namespace if it was wiped.

@@ -22,6 +22,7 @@ from delaybridge.operate.terminal.grammar import Command, Decorator, option, opt
 from delaybridge.operate.terminal.invocation import Invocation
 
 _MANY = "_many"
+_COMMON = ("messages", "key", "spread_ms", "dry_run")  # arguments that `target_options` has
 _TTL_HELP = "How long after its due time it is still worth delivering."
 _KNOWN: dict[str, Decorator] = {
     "delay": grammar.in_option,
@@ -38,7 +39,9 @@ confirm (or with --yes).{}"""
 def bulk_command(name: str, bulk: BulkVerb, about: str, done: str, more: str = "") -> Command:
     """The command of a verb. about, done, more: what --help says, `cancelled` for example."""
     parameters = inspect.signature(bulk.row().call).parameters
-    own = [each for each in _KNOWN if each in parameters.keys() - bulk.fields.keys()]
+    own = [each for each in parameters if each not in {"self", *_COMMON, *bulk.fields}]
+    if unknown := {*own} - _KNOWN.keys():
+        raise TypeError(f"{name}: no option for {sorted(unknown)}; add it to _KNOWN")
 
     def run(call: Invocation, **given: Any) -> int:
         fields = {name: given.pop(name) for name in own}
