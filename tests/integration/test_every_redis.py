@@ -38,6 +38,7 @@ CALLS: list[tuple[str, str]] = [
     ("message ls", "one"),
     ("message show one", "delayed"),
     ("message reschedule one --in 2h", "one  rescheduled"),
+    ("message touch one --ttl 3h", "one  replaced"),
     ("message reschedule --destination file:orders --in 3h --yes", "2"),
     ("message cancel two", "two  cancelled"),
     ("message publish-now one", "one  rescheduled"),
