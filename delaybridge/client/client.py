@@ -173,9 +173,10 @@ class Client(ClientVerbs, Blocking):
     ) -> list[Receipt]:
         """For drop-in producers: `schedule_many` for checked messages, each with its stamp.
 
-        A stamp (`store.protocol.verbs.new_stamp`) names a call. For ten minutes a call with the same stamps
-        is the same call, and safe to repeat: the answers are the same, and no message is stored
-        twice, even if it was cancelled since. Only a call answered `in_flight` looks again.
+        A stamp (`store.protocol.verbs.new_stamp`) names a call. For ten minutes a call with the
+        same stamps is the same call, and safe to repeat: the answers are the same, and no message
+        is stored twice, even if it was cancelled since. Only a call answered `in_flight` looks
+        again.
         """
         return self._store.complete(self._calls.schedule(messages, policy_of(on_conflict)))
 
