@@ -11,8 +11,8 @@ import pytest
 from delaybridge import Client, Message, MessageError
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.messages import pulling
-from delaybridge.store.protocol.command import Steps
 from delaybridge.store.protocol.record import STAMP
+from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.store import Store
 from tests.rigs.api import ended_job
 from tests.rigs.bucket import TTL_MS, Owner, World
