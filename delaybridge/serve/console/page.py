@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from delaybridge.client.verbs import Scope
@@ -26,43 +26,13 @@ _TEMPLATE_OF_CODE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsolePage:
-    """One page. path: may have parameters. name: of its template, and of its entry in the
-    navigation. title: in English. query: a struct with its state, which is in the URL.
-
-    scope: what a token must allow to see it. is_blind: shown also while Redis does not answer, so
-    without what the frame shows of it. is_safe: changes nothing, whatever its scope.
-    """
+class ConsolePage(NamedTuple):
+    """One page, as templates know it. path: may have parameters. name: of its template, and of its
+    entry in the navigation. title: in English."""
 
     path: str
     name: str
     title: str
-    data: Data
-    query: Any = None
-    scope: Scope = Scope.READ
-    is_blind: bool = False
-    is_safe: bool = False
-
-    def endpoint(self) -> Endpoint:
-        """The endpoint that answers with this page."""
-
-        async def handler(call: Call) -> Reply:
-            snapshot = Snapshot() if self.is_blind else await snapshots_of(call.site).latest()
-            patient = replace(call.site, client=call.site.patient)
-            data = await self.data(call._replace(site=patient))
-            if isinstance(data, Reply):
-                return data
-            data = {"page": self, "snapshot": snapshot, **data}
-            return html_page(call, f"{self.name}.html", data)
-
-        handler.__doc__ = f"{self.title}: a page of the console."
-        return Endpoint(
-            method="GET", path=self.path, scope=self.scope, handler=handler,
-            summary=f"{self.title}, as a page", query=self.query,
-            refusal=partial(refusal, page=self),
-            is_safe=self.is_safe,
-        )  # fmt: skip
 
 
 class Pages:
@@ -70,13 +40,32 @@ class Pages:
 
     def __init__(self) -> None:
         self.listed: list[ConsolePage] = []
+        self.endpoints: list[Endpoint] = []
 
-    def __call__(self, path: str, title: str, **fields: Any) -> Callable[[Data], Data]:
-        """A decorator; fields: of `ConsolePage`. The name is by default the path's first word."""
+    def __call__(
+        self, path: str, title: str, *, name: str = "", is_blind: bool = False, **fields: Any
+    ) -> Callable[[Data], Data]:
+        """A decorator. name: by default the path's first word. is_blind: shown also while Redis
+        does not answer, so without what the frame shows of it. fields: of `Endpoint`, as `query`: a
+        struct with the state of the page, which is in its URL."""
+        page = ConsolePage(path, name or path.split("/")[1], title)
 
         def add(data: Data) -> Data:
-            made = {"name": path.split("/")[1], **fields}
-            self.listed.append(ConsolePage(path=path, title=title, data=data, **made))
+            async def handler(call: Call) -> Reply:
+                snapshot = Snapshot() if is_blind else await snapshots_of(call.site).latest()
+                patient = replace(call.site, client=call.site.patient)
+                found = await data(call._replace(site=patient))
+                if isinstance(found, Reply):
+                    return found
+                found = {"page": page, "snapshot": snapshot, **found}
+                return html_page(call, f"{page.name}.html", found)
+
+            handler.__doc__ = f"{title}: a page of the console."
+            summary, refused = f"{title}, as a page", partial(refusal, page=page)
+            made: dict[str, Any] = {"scope": Scope.READ, "refusal": refused, **fields}
+            shown = Endpoint(method="GET", path=path, handler=handler, summary=summary, **made)
+            self.listed.append(page)
+            self.endpoints.append(shown)
             return data
 
         return add

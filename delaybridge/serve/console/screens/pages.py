@@ -24,7 +24,7 @@ from delaybridge.serve.shared.call import Call
 _MODULES = (overview, horizon, messages, message, destinations, system, fleet, recurring, live)
 PAGES = tuple(page for module in _MODULES for page in module.pages.listed)
 ENDPOINTS = (
-    *(page.endpoint() for page in PAGES),
+    *(each for module in _MODULES for each in module.pages.endpoints),
     *(each for one in (message, live, login, rendering) for each in one.routes.endpoints),
 )
 
