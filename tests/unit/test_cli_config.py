@@ -41,6 +41,15 @@ def test_config_check(run: Run) -> None:
     assert run("--namespace", "a b", "config", "check").code == 2
 
 
+def test_config_check_refuses_a_dialect_that_no_package_has(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DELAYBRIDGE_SERVE__COMPAT", "nothing")
+    refused = run("config", "check")
+    assert refused.code == 2
+    assert "serve.compat: 'nothing' is not a dialect" in refused.err
+
+
 def test_a_broker_url_that_a_worker_could_not_use_is_refused_at_the_start_as_by_the_check(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import entry_points
 from ipaddress import ip_address
 from types import FrameType
 
@@ -16,7 +15,7 @@ import uvicorn
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import ConfigError
-from delaybridge.extensions import DIALECTS, is_known, load
+from delaybridge.extensions import DIALECTS, check_dialect, load
 from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.serve.access.access import Access
 from delaybridge.serve.console.screens.pages import NO_PAGE
@@ -157,10 +156,7 @@ def dialect_endpoints(settings: Settings) -> Sequence[Endpoint]:
     name = settings.serve.compat
     if not name:
         return ()
-    if not is_known(DIALECTS, name):
-        names = sorted(entry_points(group=DIALECTS).names)
-        known = ", ".join(names) or "none: delaybridge runs here without being installed"
-        raise ConfigError(f"serve.compat: {name!r} is not a dialect; known are {known}")
+    check_dialect(name)
     found: Dialect = load(DIALECTS, name)
     return found.endpoints
 

@@ -45,9 +45,12 @@ def show(call: Invocation, sources: bool) -> None:
 @pass_call
 def check(call: Invocation) -> None:
     """Read the settings; refuse wrong ones (exit code 2) and warn of risky ones."""
+    from delaybridge.extensions import check_dialect
     from delaybridge.publish import PublishOptions, check_brokers
 
     settings, output = call.settings, call.output
+    if settings.serve.compat:
+        check_dialect(settings.serve.compat)
     check_brokers(settings.brokers, PublishOptions.from_settings(settings.publish, settings.http))
     cautions = settings.cautions()
     used = sorted({source for source in settings.sources().values() if source != "default"})
