@@ -24,6 +24,7 @@ At = datetime | str | None
 YEAR_3000_MS = 32_503_680_000_000
 YEAR_MS = 31_557_600_000  # of 365.25 days
 MOST_SKEW_MS = 2000  # by which a host's clock may differ from Redis'
+CACHED = (str, int, float, timedelta)  # types of delays for `cached_delay_ms`
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_2001_MS = 1_000_000_000_000  # smaller numbers are taken for seconds
 _TEN_DIGITS = 10_000_000_000  # no time before the year 2286 has more in seconds
@@ -47,8 +48,8 @@ def delay_ms(value: timedelta | float | str, *, field: str = "delay") -> int:
     `negative_delay`, `too_far`.
     """
     # Not bool: the cache would take True for 1. Not others: they may have no hash.
-    if type(value) in (str, int, float, timedelta):
-        return _cached_delay_ms(value, field)
+    if type(value) in CACHED:
+        return cached_delay_ms(value, field)
     return _delay_ms(value, field)
 
 
@@ -133,7 +134,7 @@ def _delay_ms(value: timedelta | float | str, field: str) -> int:
     raise MessageError("bad_time", field, f"got {type(value).__name__}; {_DELAY_HINT}")
 
 
-_cached_delay_ms = lru_cache(maxsize=1000)(_delay_ms)  # applications use few different delays
+cached_delay_ms = lru_cache(maxsize=1000)(_delay_ms)  # applications use few different delays
 
 
 def _text_delay_ms(text: str, field: str) -> int:

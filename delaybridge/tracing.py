@@ -25,9 +25,9 @@ MOST_LINKS = 128
 """As many links of a span an SDK keeps by default: a span covers no more messages than that."""
 _BAGGAGE = "baggage"
 _NAME = "delaybridge"
-_API = "opentelemetry.trace"
+API, PROVIDER = "opentelemetry.trace", "_TRACER_PROVIDER"
 _modules: Mapping[str, Any] = sys.modules
-_is_named = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ  # the API loads it when it is asked
+IS_NAMED = "OTEL_PYTHON_TRACER_PROVIDER" in os.environ  # the API loads it when it is asked
 _SUPPRESS = "suppress_instrumentation"  # the key that every instrumentation looks up
 
 Carrier = dict[str, str]
@@ -116,8 +116,8 @@ def active() -> Tracing | None:
     """The program's tracing; None if it has configured no OpenTelemetry SDK."""
     # For each call of a client. Asking the API would take a microsecond, and redis-py imports it
     # wherever an SDK is installed; an API that keeps its provider elsewhere is asked.
-    api = _modules.get(_API)
-    if api is None or (getattr(api, "_TRACER_PROVIDER", api) is None and not _is_named):
+    api = _modules.get(API)
+    if api is None or (getattr(api, PROVIDER, api) is None and not IS_NAMED):
         return None
     return Found.tracing or _find(api)
 

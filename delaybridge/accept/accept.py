@@ -108,7 +108,10 @@ def when(delay: timedelta | float | str | None, at: datetime | str | None, limit
     if delay is not None and at is not None:
         raise MessageError("time_ambiguous", "delay", "both delay and at are given; give one")
     if delay is not None:
-        wait_ms = times.delay_ms(delay)
+        if type(delay) in times.CACHED:  # nearly always
+            wait_ms = times.cached_delay_ms(delay, "delay")
+        else:
+            wait_ms = times.delay_ms(delay)
         check_delay(wait_ms, limits, "delay")
         return f"+{wait_ms}"
     if at is not None:

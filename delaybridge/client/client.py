@@ -10,13 +10,13 @@ from delaybridge.accept.accept import Accepted
 from delaybridge.client.annexes import DeadViews, PlaceViews, annex
 from delaybridge.client.destinations import DestinationVerbs
 from delaybridge.client.messages import DeadVerbs
-from delaybridge.client.requests import Key, policy_of, receipt_unless_conflict
+from delaybridge.client.requests import Key, policy_of
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Blocking
 from delaybridge.message import Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
 from delaybridge.store.messages.selection import Selected, Selection
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.store.redis.store import Store

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from sys import modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from delaybridge.accept.accept import Accepted, Draft, Drafting, check_id, when
-from delaybridge.errors import ConfigError, MessageConflict, MessageInFlight, printable, quoted
+from delaybridge.errors import ConfigError, MessageInFlight, printable, quoted
 from delaybridge.message import Answer, Message, OnConflict
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.scheduling import Receipt
+from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
 from delaybridge.store.messages.selection import Selected, Selection, Walk
 from delaybridge.store.protocol.verbs import Steps
 from delaybridge.times import At, Delay
-from delaybridge.tracing import active
+from delaybridge.tracing import API, IS_NAMED, PROVIDER, active
 
 if TYPE_CHECKING:
     from delaybridge.client.spans import ScheduleSpan
@@ -47,7 +48,7 @@ class Requests:
 
         No I/O. MessageError: the message is wrong.
         """
-        if active() is None or (span := self._span((message,))) is None:
+        if (span := self._span((message,))) is None:
             return self._drafting.accept(message)
         with span:
             return span.checked(self._drafting.accept)[0]
@@ -67,7 +68,9 @@ class Requests:
 
     def _span(self, messages: Iterable[Message]) -> ScheduleSpan | None:
         """The span of a call that schedules these messages, if the program traces."""
-        if (tracing := active()) is None:
+        # For each message: most programs trace nothing, and `active` is not called for that.
+        api = modules.get(API)
+        if (getattr(api, PROVIDER, api) is None and not IS_NAMED) or (tracing := active()) is None:
             return None
         from delaybridge.client.spans import ScheduleSpan
 
@@ -104,18 +107,6 @@ def traced(operation: str, ids: Sequence[object], steps: Steps[T], due: str = ""
     from delaybridge.client.spans import changing
 
     return changing(tracing, operation, ids, steps, due)
-
-
-def receipt_unless_conflict(receipt: Receipt) -> Receipt:
-    """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
-    if receipt.answer is Answer.CONFLICT:
-        raise MessageConflict(
-            "conflict",
-            "id",
-            f"{receipt.id[:80]!r} is pending with other content, due at {receipt.due_ms} ms; "
-            "choose another id, or on_conflict='replace'",
-        )
-    return receipt
 
 
 def stored_receipt(receipt: Receipt) -> Receipt:

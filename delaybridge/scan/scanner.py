@@ -103,7 +103,15 @@ class Scanner:
         has_rates = self._lanes.routing.rule_book.has_rates
         self._sweep()
         self.publishing.publish(now_ms)  # first: what is fired and due waits for nothing
-        self._bring_back(now_ms)
+        if self._reclaiming.begun:
+            self._reclaiming.start()  # back to `due`: what earlier sessions left
+        # And what is parked while its way is free, but not while a claim is under way: its copies
+        # are not on the wheel yet, so they could not be taken off it.
+        parking, returning = self._lanes.parking, self._lanes.returning
+        if (parking.troubled or returning.changed) and not self.claiming.under_way:
+            returning.recover(now_ms, self.waiting.remove)
+        if returning.lacking:
+            self._paging.start()
         if has_rates:
             self._allowances.lapse(now_ms)
         self.claiming.start(now_ms)  # claim: what is due soon comes onto the wheel
@@ -119,20 +127,6 @@ class Scanner:
         if not self._is_swept:
             self._is_swept = True
             self.waiting.remove(lambda copy: not copy.session.alive)
-
-    def _bring_back(self, now_ms: int) -> None:
-        """Bring back to `due` what earlier sessions left, and what is parked while its way is free.
-
-        Nothing parked while a claim is under way: its copies are not on the wheel yet, so they
-        could not be taken off it.
-        """
-        if self._reclaiming.begun:
-            self._reclaiming.start()
-        parking, returning = self._lanes.parking, self._lanes.returning
-        if (parking.troubled or returning.changed) and not self.claiming.under_way:
-            returning.recover(now_ms, self.waiting.remove)
-        if returning.lacking:
-            self._paging.start()
 
     def _next_look_ms(self, now_ms: int) -> int | None:
         """The next time in ms at which a step can be taken though nothing else happens."""

@@ -9,15 +9,15 @@ from tests.rigs.fleet import ROOT
 
 FIRST = "2489fe3"  # a version whose announcements, attempts and answers looked otherwise
 OTHER_TEXT = """
-from delaybridge.store.protocol import command
+from delaybridge.store.protocol import scripts, verbs
 from hashlib import sha1
 
 def other(source):
     text = source + "-- another version\\n"
     return text, sha1(text.encode()).hexdigest()
 
-known = {verb: other(source) for verb, (source, _) in command.scripts().items()}
-command.scripts = lambda: known
+known = {verb: other(source) for verb, (source, _) in scripts.scripts().items()}
+scripts.scripts = verbs.scripts = lambda: known
 """
 
 

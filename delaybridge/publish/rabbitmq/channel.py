@@ -177,11 +177,11 @@ class ExchangeLine:
 
     # the broker's answers
 
-    def settle(self, tag: int, multiple: bool, *, confirmed: bool) -> None:
-        """Report what an ack (`confirmed`) or a nack settles."""
+    def settle(self, tag: int, multiple: bool, *, confirmed: bool) -> bool:
+        """Report what an ack (`confirmed`) or a nack settles; returns whether others wait."""
         taken = self._unconfirmed.settle_to(tag, multiple)
         if not taken:
-            return
+            return bool(self._waiting)
         if self._is_alone:
             self._is_alone = False
             self._careful = max(self._careful - 1, 0)
@@ -189,6 +189,7 @@ class ExchangeLine:
         if self._returned:
             taken = self._without_returned(taken)
         self._reports.add(taken, CONFIRMED if confirmed else NACKED)
+        return bool(self._waiting)
 
     def returned(self, id: str, reason: str) -> None:
         """Note that the broker returned the message; its ack still follows."""

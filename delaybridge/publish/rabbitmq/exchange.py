@@ -168,19 +168,21 @@ class ExchangeChannel:
     def publish(self, deliveries: Sequence[Delivery], connection: WireConnection) -> None:
         """Write them after those that wait already, as soon as the channel is open."""
         self._connection = connection
-        self.line.add(deliveries)
         now_s = asyncio.get_running_loop().time()
         if self._refusal is not None:
             until_s, outcome = self._refusal
             if now_s < until_s:
+                self.line.add(deliveries)
                 self.line.refuse_waiting(outcome)
                 return
             self._refusal = None
         if self._channel is not None and now_s - self.proved_s > PROOF_TTL_S:
             self.line.be_careful()
-        self._write()
+        self._write(deliveries)
 
-    def _write(self) -> None:
+    def _write(self, more: Sequence[Delivery] = ()) -> None:
+        """Write what may go now. more: queued behind those that wait already."""
+        self.line.add(more)
         connection, encoder = self._connection, self._encoder
         if connection is None or not connection.is_open:
             return  # `connection_lost` follows
@@ -298,8 +300,7 @@ class ExchangeChannel:
     def on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
         """The broker settled message number `tag`, or everything up to it (`multiple`)."""
         self.proved_s = asyncio.get_running_loop().time()
-        self.line.settle(tag, multiple, confirmed=is_ack)
-        if self.line.has_waiting:
+        if self.line.settle(tag, multiple, confirmed=is_ack):
             self._write()
 
     def on_return(self, id: str, reason: str) -> None:

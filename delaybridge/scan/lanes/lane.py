@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 from zlib import crc32
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from delaybridge.amqp.decoding import entries
@@ -177,13 +178,11 @@ class Lane:
         return parked is not None and parked.is_before(score)
 
 
-class Lot:
+class Lot(Struct, eq=False):
     """What one claim of a session returned. Its copies share this object, to be grouped by it."""
 
-    __slots__ = ("claim", "session")
-
-    def __init__(self, session: Session, claim: int) -> None:
-        self.session, self.claim = session, claim
+    session: Session
+    claim: int
 
 
 class Copy(Delivery):

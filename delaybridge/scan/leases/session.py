@@ -16,6 +16,7 @@ from delaybridge.scan.leases.exits import ExitReport, Exits
 from delaybridge.store.namespace.orphans import SOUND, KeySizes
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Claim, Fired
+from delaybridge.store.protocol.verbs import RedisCommand
 
 
 class Holder(Protocol):
@@ -228,10 +229,11 @@ class Session:
 
     # its copies
 
-    def raise_watermark(self, score: float) -> float:
-        """A fire covers all up to this score; returns the watermark from now on."""
-        self.watermark = max(self.watermark, score)
-        return self.watermark
+    def fire(self, score: float) -> RedisCommand[Fired | None]:
+        """The command that fires all up to this score; the watermark is there from now on."""
+        self.watermark, claims = max(self.watermark, score), self.claims
+        known = claims.last, claims.last_revocation
+        return self.bucket.fire(*self.owner, self.watermark, *known)
 
     def answered(self, report: ExitReport) -> None:
         """The store has the report: its copies have ended."""

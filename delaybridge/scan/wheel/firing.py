@@ -168,7 +168,7 @@ class Firing:
                 self.under_way, self._fired_ms = True, now_ms
                 # Built here: a claim answered before the task runs must not be covered.
                 reports = {session: session.exits.take_report() for session in batch}
-                fires = [_fire_of(session, copies) for session, copies in batch.items()]
+                fires = [s.fire(max(map(by_score, copies))) for s, copies in batch.items()]
                 self._calls.start(self._fire(batch, reports, fires))
         ends_ms = self._fired_ms + _GATHER_MS
         is_waiting = not self.under_way and self._waiting.ripe and ends_ms > now_ms
@@ -275,9 +275,3 @@ class Firing:
             self._publishing.put_back(ours)
             return []
         return ours
-
-
-def _fire_of(session: Session, copies: list[Copy]) -> RedisCommand[Any]:
-    watermark = session.raise_watermark(max(map(by_score, copies)))
-    known = session.claims.last, session.claims.last_revocation
-    return session.bucket.fire(*session.owner, watermark, *known)

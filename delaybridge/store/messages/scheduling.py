@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from delaybridge.accept.accept import PLAIN_BYTES, Accepted, Draft
-from delaybridge.errors import StoreError, StoreFull, StoreUnavailable
+from delaybridge.errors import MessageConflict, StoreError, StoreFull, StoreUnavailable
 from delaybridge.message import Answer, OnConflict
 from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.protocol.ids import MOST_CLASSES, Ids
@@ -170,6 +170,18 @@ class Receipt(str):
             f"Receipt({self.answer.value!r}, id={self.id!r}, due_ms={self.due_ms}, "
             f"bucket={self.bucket})"
         )
+
+
+def receipt_unless_conflict(receipt: Receipt) -> Receipt:
+    """The receipt of a call for one message; MessageConflict if its answer is `conflict`."""
+    if receipt.answer is Answer.CONFLICT:
+        raise MessageConflict(
+            "conflict",
+            "id",
+            f"{receipt.id[:80]!r} is pending with other content, due at {receipt.due_ms} ms; "
+            "choose another id, or on_conflict='replace'",
+        )
+    return receipt
 
 
 class Scheduling(Namespace):

@@ -132,9 +132,7 @@ class Pipeline:
     def _own_requests(self, portion: Portion) -> Iterable[bytes]:
         commands = self._commands
         if not (self._failures or self._redirects or portion.loads):
-            if len(portion.places) == len(commands):
-                return map(request, commands)
-            return (request(commands[i]) for i in portion.places)
+            return map(request, map(commands.__getitem__, portion.places))
         sent = [request(commands[i]) for i in portion.places]
         if portion.asks:
             sent = [word for each in sent for word in (_ASKING, each)]

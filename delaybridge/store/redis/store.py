@@ -208,7 +208,7 @@ class AsyncStore(_BaseStore[AsyncWire]):
                     await subscription.subscribe(channel)
                     async for text in self._heard(subscription, wire, generation):
                         yield text
-                        if self.node_of(channel) != node:
+                        if self._servers.node_of(channel) != node:
                             break
             except NotAsked:
                 await asyncio.sleep(_LOOK_S)
@@ -339,7 +339,15 @@ class Store(_BaseStore[Wire]):
         pipeline = Pipeline(commands, self.timeout_s, self.assurance, follows=servers.follows)
         while pipeline.left:
             # All servers have their portion before the replies of the first are read.
-            sent = [self._send(pipeline, *each) for each in servers.portions(pipeline, commands)]
+            sent: list[tuple[Portion, Iterable[Any]]] = []
+            for wire, portion in servers.portions(pipeline, commands):
+                try:
+                    replies: Iterable[Any] = wire.replies(
+                        pipeline.requests(portion), pipeline.wait_s
+                    )
+                except (RedisError, OSError) as exc:
+                    replies = _raising(exc)
+                sent.append((portion, replies))
             for portion, replies in sent:
                 try:
                     pipeline.take_replies(portion, replies)
@@ -349,15 +357,6 @@ class Store(_BaseStore[Wire]):
                 servers.failed()
                 time.sleep(pipeline.pause_s)
         return pipeline
-
-    def _send(
-        self, pipeline: Pipeline, wire: Wire, portion: Portion
-    ) -> tuple[Portion, Iterable[Any]]:
-        """Send a portion; returns it, and its replies."""
-        try:
-            return portion, wire.replies(pipeline.requests(portion), pipeline.wait_s)
-        except (RedisError, OSError) as exc:
-            return portion, _raising(exc)
 
     def complete(self, steps: Steps[T] | LedgerSteps[T]) -> T:
         """Run a call to its end, as `AsyncStore.complete` does."""
