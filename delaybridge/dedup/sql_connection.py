@@ -2,7 +2,7 @@
 
     execute(connection, "DELETE FROM seen WHERE id = :id", {"id": "42"})  # -> 1
 
-| library | `execute`, `fetch` | `execute_async`, `fetch_async` |
+| library | `execute` | `execute_async` |
 |---|---|---|
 | SQLAlchemy | Connection, Session, scoped_session | AsyncConnection, AsyncSession |
 | psycopg | Connection, Cursor | AsyncConnection, AsyncCursor |
@@ -74,15 +74,6 @@ def execute(connection: Any, sql: str, params: Params) -> int:
         return int(cursor.rowcount)
 
 
-def fetch(connection: Any, sql: str, params: Params) -> list[tuple[Any, ...]]:
-    """Run a query with `:name` parameters; returns its rows, whatever the row factory in use."""
-    if _sync_library(connection) == "sqlalchemy":
-        return [tuple(row) for row in _of_sqlalchemy(connection).execute(_text(sql), params)]
-    with _new_cursor(connection) as cursor:
-        cursor.execute(*_positional(connection, sql, params))
-        return [_plain(row) for row in cursor.fetchall()]
-
-
 async def execute_async(connection: Any, sql: str, params: Params) -> int:
     """`execute` for an asynchronous connection."""
     if _async_library(connection) == "sqlalchemy":
@@ -91,16 +82,6 @@ async def execute_async(connection: Any, sql: str, params: Params) -> int:
     async with _own(connection).cursor() as cursor:
         await cursor.execute(*_positional(connection, sql, params))
         return int(cursor.rowcount)
-
-
-async def fetch_async(connection: Any, sql: str, params: Params) -> list[tuple[Any, ...]]:
-    """`fetch` for an asynchronous connection."""
-    if _async_library(connection) == "sqlalchemy":
-        used = await connection.connection() if hasattr(connection, "get_bind") else connection
-        return [tuple(row) for row in await used.execute(_text(sql), params)]
-    async with _own(connection).cursor() as cursor:
-        await cursor.execute(*_positional(connection, sql, params))
-        return [_plain(row) for row in await cursor.fetchall()]
 
 
 def commits_each_statement(connection: Any) -> bool:
@@ -201,11 +182,6 @@ def _positional(connection: Any, sql: str, params: Params) -> tuple[str, tuple[A
 def _translated(sql: str, mark: str) -> tuple[str, tuple[str, ...]]:
     literal = sql.replace("%", "%%") if mark == "%s" else sql
     return _NAME.sub(mark, literal), tuple(_NAME.findall(sql))
-
-
-def _plain(row: Any) -> tuple[Any, ...]:
-    """A row of any row factory: a tuple, a mapping, a sqlite3.Row."""
-    return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)
 
 
 def _refused(detail: str) -> MessageError:

@@ -63,7 +63,7 @@ class OutboxTable:
         self._named = {"namespace": namespace}
         if self.dialect == SQLITE:
             self._engine, self._looking = _sqlite(url, timeout_s), _sqlite(url, timeout_s)
-            event.listen(self._engine, "begin", _begin)
+            event.listen(self._engine, "begin", engines.begin_sqlite)
         else:
             self._engine = engines.make(url, timeout_s, 2)
             self._looking = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -159,11 +159,6 @@ def _sqlite(url: str, timeout_s: float) -> Engine:
     """An engine that begins no transaction, and leaves the application's journal mode as it is."""
     how = {"timeout": timeout_s, "check_same_thread": False, "isolation_level": None}
     return create_engine(str.__str__(url), connect_args=how, hide_parameters=True)
-
-
-def _begin(connection: Connection) -> None:
-    # A transaction of SQLite that begins by reading cannot always write later.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _call(row: Sequence[Any]) -> OutboxCall:

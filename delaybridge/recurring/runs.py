@@ -66,16 +66,8 @@ class RunMaking:
     def __init__(self, calls: Scheduling) -> None:
         self.calls = calls
 
-    def make_runs(self, *, now_ms: int | None = None) -> Steps[list[Made]]:
-        """Take some definitions that are to be looked at now, and make their runs.
-
-        Any number of workers may do so. An empty answer: nothing is to be done. now_ms: for tests.
-        """
-        (taken,) = yield [stored.recur(self.calls.namespace, AT_ONCE, now_ms=now_ms)]
-        return (yield from self.make_taken(*taken))
-
     def make_taken(self, now_ms: int, entries: Sequence[DefinitionEntry]) -> Steps[list[Made]]:
-        """Make the runs of definitions taken by `stored.recur`.
+        """Make the runs of definitions taken by `stored.recur`. Any number of workers may do so.
 
         Also answers for those whose change was finished, or whose plan begins again: further looks
         are due.

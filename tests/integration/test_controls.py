@@ -17,6 +17,7 @@ from delaybridge.store.protocol import keys
 from delaybridge.store.protocol.verbs import Work
 from tests.rigs.controls_site import PLACE, ControlsSite
 from tests.rigs.ledgers import LedgerProbe, made
+from tests.rigs.timetable import make_runs
 from tests.servers.postgres import PostgresServer
 
 
@@ -283,16 +284,13 @@ def test_runs_that_were_made_are_not_made_again(site: ControlsSite, ledger: Ledg
     definition = site.client.recurring.list()[0].definition
     assert definition is not None
     now_ms = site.client.run(Calls.now_ms)
-    made_at = [
-        site.client.run(lambda calls: RunMaking(calls).make_runs(now_ms=now_ms + 5))
-        for _ in range(2)
-    ]
+    made_at = [site.client.run(lambda calls: make_runs(calls, now_ms=now_ms + 5)) for _ in range(2)]
     (first,) = (each.due_ms for one in made_at for each in one if each.due_ms)
     site.redis.flushdb()
     site.client.run(lambda calls: calls.open(again=True))
     assert site.agree() == 1
     now_ms = site.client.run(Calls.now_ms)
-    again = site.client.run(lambda calls: RunMaking(calls).make_runs(now_ms=now_ms + 5))
+    again = site.client.run(lambda calls: make_runs(calls, now_ms=now_ms + 5))
     assert [each.name for each in again] == ["often"], "it is looked at"
     assert not [each.due_ms for each in again if each.due_ms]
     name = RunMaking(site.calls).bucket_for(definition).key("sources")

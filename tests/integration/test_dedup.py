@@ -19,7 +19,6 @@ from redis import asyncio as redis_asyncio
 
 from delaybridge import StoreDamaged, StoreDenied, StoreUnavailable
 from delaybridge.dedup import AsyncRedisDedup, ClaimLost, InProgress, RedisDedup
-from delaybridge.dedup.sql_connection import fetch
 from tests.rigs.databases import conninfo
 from tests.rigs.pages import program
 from tests.rigs.waiting import DEADLINE_S, until
@@ -349,7 +348,7 @@ def test_the_example_with_confluent_kafka(
         connection.execute("CREATE TABLE invoices (body bytea)")
 
         def rows() -> list[tuple[Any, ...]]:
-            return fetch(connection, "SELECT body FROM invoices", {})
+            return connection.execute("SELECT body FROM invoices").fetchall()
 
         with running(code):
             until(lambda: (b"three",) in rows(), lambda: f"rows: {rows()}")

@@ -14,11 +14,11 @@ import redis
 
 from delaybridge import Client, MessageConflict, MessageError, StoreFull
 from delaybridge.errors import StoreUnavailable
-from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol import keys
 from tests.rigs.command_line import Run, runner
 from tests.rigs.flavours import Maker
+from tests.rigs.timetable import make_runs
 from tests.servers.clock import ClockedRedis
 from tests.servers.redis import RedisServer
 
@@ -192,7 +192,7 @@ def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(caller:
     lost: list[bool] = []
 
     def losing(calls: Calls) -> Any:
-        steps, replies = RunMaking(calls).make_runs(), None
+        steps, replies = make_runs(calls), None
         while True:
             try:
                 asked = steps.send(replies)
@@ -205,7 +205,7 @@ def test_a_run_is_reported_though_the_answer_that_it_is_written_was_lost(caller:
 
     (made,) = caller.run(losing)
     assert lost and made.name == "beat" and len(made.due_ms) == 1 and not made.error
-    assert caller.run(lambda calls: RunMaking(calls).make_runs()) == []
+    assert caller.run(lambda calls: make_runs(calls)) == []
 
 
 def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
@@ -217,7 +217,7 @@ def test_definitions_are_paused_and_removed_while_redis_is_full() -> None:
         recurring = caller.recurring
         for name in ("paused", "resumed", "removed"):
             recurring.add(name, "memory:q", "x", every="1h", paused=name == "resumed")
-        assert caller.run(lambda calls: RunMaking(calls).make_runs())
+        assert caller.run(lambda calls: make_runs(calls))
         raw.config_set("maxmemory", 1)
         assert recurring.pause("paused") and recurring.remove("removed")
         assert {each.name: each.state for each in recurring.list()} == {

@@ -10,9 +10,8 @@ import pytest
 from delaybridge.errors import MessageError
 from delaybridge.recurring.definitions import Definitions
 from delaybridge.recurring.repair import mend_looks
-from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.protocol import keys
-from tests.rigs.timetable import MINUTE_MS, NAME, Timetable, definition, ids
+from tests.rigs.timetable import MINUTE_MS, NAME, Timetable, definition, ids, make_runs
 
 
 def test_a_definition_that_makes_no_sense_is_shown_and_stops_no_other(table: Timetable) -> None:
@@ -124,7 +123,7 @@ def test_a_change_that_its_bucket_refuses_hinders_no_other(table: Timetable) -> 
     assert sources != table.world.key("sources")
     redis.set(sources, "x")
     table.pass_ms(MINUTE_MS)
-    made = table.run(RunMaking(table.calls).make_runs(now_ms=table.now_ms))
+    made = table.run(make_runs(table.calls, now_ms=table.now_ms))
     assert {each.name: "wrong type" in each.error for each in made} == {
         "refused": True,
         NAME: False,

@@ -14,9 +14,8 @@ from hypothesis import settings
 from delaybridge.message import Answer
 from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.recurring.definitions import Definitions
-from delaybridge.recurring.runs import RunMaking
 from delaybridge.store.calls import Calls
-from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable
+from tests.rigs.timetable import NAME, NOW_MS, Caller, Timetable, make_runs
 
 EVERY_MS, PAUSE_MS = 4000, 1500
 SEEDS = 2 * settings().max_examples
@@ -53,7 +52,7 @@ class Fleet:
 
     def look(self) -> None:
         if len(self.makers) < 3:
-            steps = RunMaking(self.table.calls).make_runs(now_ms=self.table.now_ms)
+            steps = make_runs(self.table.calls, now_ms=self.table.now_ms)
             self.makers.append(self.table.call(steps))
 
     def work(self) -> None:

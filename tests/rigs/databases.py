@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pymysql
-from sqlalchemy import URL
+from sqlalchemy import URL, text
 
 from tests.rigs.waiting import DEADLINE_S
 
@@ -20,6 +20,15 @@ def driver(url: URL) -> Any:
         return psycopg.connect(conninfo(url))
     named = {"host": url.host, "port": url.port, "user": url.username, "database": url.database}
     return pymysql.connect(**named, password=url.password or "", charset="utf8mb4")
+
+
+def rows(connection: Any, sql: str) -> list[Any]:
+    """What a query finds on a connection of any library, or a cursor."""
+    if hasattr(connection, "get_bind") or hasattr(connection, "dialect"):  # SQLAlchemy's
+        return list(connection.execute(text(sql)))
+    cursor = connection if hasattr(connection, "fetchone") else connection.cursor()
+    cursor.execute(sql)
+    return list(cursor.fetchall())
 
 
 def conninfo(url: URL) -> str:

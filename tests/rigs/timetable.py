@@ -16,7 +16,8 @@ from delaybridge.errors import StoreError
 from delaybridge.message import Limits
 from delaybridge.recurring.definition import Definition, due_text
 from delaybridge.recurring.definitions import Definitions
-from delaybridge.recurring.runs import RunMaking
+from delaybridge.recurring.runs import AT_ONCE, Made, RunMaking
+from delaybridge.recurring.stored import recur
 from delaybridge.store.calls import Calls
 from delaybridge.store.protocol.verbs import Each, RedisCommand, Steps, bucket_of
 from delaybridge.store.redis.store import Store
@@ -32,6 +33,12 @@ def definition(**fields: Any) -> Definition:
     """Of a run each minute, unless the fields say otherwise."""
     times = {} if "cron" in fields else {"every_ms": MINUTE_MS}
     return Definition(**{"name": NAME, "destination": "memory:q", "body": "x", **times, **fields})
+
+
+def make_runs(calls: Calls, *, now_ms: int | None = None) -> Steps[list[Made]]:
+    """What a worker does: take some definitions that are to be looked at, and make their runs."""
+    (taken,) = yield [recur(calls.namespace, AT_ONCE, now_ms=now_ms)]
+    return (yield from RunMaking(calls).make_taken(*taken))
 
 
 class Caller:
@@ -97,7 +104,7 @@ class Timetable(AbstractContextManager):
     def make(self) -> list[Any]:
         """One worker looks until nothing is left to do now."""
         made: list[Any] = []
-        while found := self.run(RunMaking(self.calls).make_runs(now_ms=self.now_ms)):
+        while found := self.run(make_runs(self.calls, now_ms=self.now_ms)):
             made += found
         return made
 

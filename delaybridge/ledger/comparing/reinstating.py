@@ -94,9 +94,7 @@ def reinstate(
     namespace: str, of: Comparison, controls: Iterable[Control] = (), *, healed: str = ""
 ) -> RedisCommand[int]:
     """Bring controls back, and the rules that they are part of; see `lua/reinstate.lua`."""
-    args: list[Arg] = [
-        of.pending, of.clock, healed, of.last_ms, of.now_ms,
-    ]  # fmt: skip
+    args: list[Arg] = [of.pending, of.clock, healed, of.last_ms, of.now_ms]
     for each in controls:
         args += each.kind, each.name, each.changed_ms, each.value
     names = tuple(f"{{{namespace}}}:{key}" for key in SCRIPT_KEYS["reinstate"])
@@ -308,9 +306,8 @@ def _read(namespace: str) -> Steps[tuple[Here, set[ControlName], Mapping[bytes, 
         here |= {each.key: each for each in controls_of(place, value, at_ms)}
     for name, value in definitions.items():
         if _is_ours(DEFINITION, name, value):
-            here[DEFINITION, name] = Control(
-                DEFINITION, name, value, at_ms.get((DEFINITION, name), 0)
-            )
+            key = DEFINITION, name
+            here[key] = Control(*key, value, at_ms.get(key, 0))
     return here, at_ms.keys() - here.keys(), rules
 
 

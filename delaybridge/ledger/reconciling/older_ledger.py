@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import Any
 
 from delaybridge.errors import StoreError
 from delaybridge.ledger.comparing import older_ledger
@@ -15,7 +14,7 @@ from delaybridge.ledger.recording.recorder import LedgerRecorder
 from delaybridge.scan.leases.session import Session
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
-from delaybridge.store.protocol.verbs import RedisCommand, Work
+from delaybridge.store.protocol.verbs import Work
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 
@@ -33,10 +32,10 @@ class OlderLedger:
         """Whether a loss was noticed since the last look, by whichever worker."""
         before, key = self._found.back_ms, keys.ledger(self._namespace)
         clock = registry.store_time(key)
-        looks: list[RedisCommand[Any]] = [older_ledger.read_past(self._namespace), clock]
         self._now_ms = 0
         try:
-            self._found, now_us = await self._store.run(looks)
+            past = older_ledger.read_past(self._namespace)
+            self._found, now_us = await self._store.run([past, clock])
         except StoreError:  # buckets on other servers are told of all the same
             return False
         self._now_ms = now_us // 1000
@@ -62,11 +61,8 @@ class OlderLedger:
         await self._compare(known.told_ms)
         # Read again: another task may have noticed it, and told the ledger, in between.
         clock = registry.store_time(bucket.key("lease"))
-        looks: list[RedisCommand[Any]] = [
-            older_ledger.read_past(self._namespace, bucket.number),
-            clock,
-        ]
-        found, now_us = await self._store.run(looks)
+        past = older_ledger.read_past(self._namespace, bucket.number)
+        found, now_us = await self._store.run([past, clock])
         if found.back_ms <= found.ended_ms:
             return True
         if now_us // 1000 < found.back_ms + older_ledger.YOUNG_MS:

@@ -34,7 +34,7 @@ def make(url: str, timeout_s: float, connections: int) -> Engine:
     )
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "begin", begin_sqlite)
         if (file := _file(parsed)) is not None:
             _follow(engine, file)
     return engine
@@ -66,8 +66,8 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
             connection.execute(f"PRAGMA {pragma}")
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that begins by reading cannot always write later, and would fail at once.
+def begin_sqlite(connection: Connection) -> None:
+    """Begin as a writer: who begins by reading cannot always write later, and fails at once."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
