@@ -23,16 +23,16 @@ class Metric(NamedTuple):
     of_redis: bool = False
 
 
-def _counter(means: str, *labels: str, alert: str = "") -> Metric:
-    return Metric("counter", labels, means, alert)
+def _counter(means: str, labels: str = "", alert: str = "") -> Metric:
+    return Metric("counter", tuple(labels.split()), means, alert)
 
 
-def _gauge(means: str, *labels: str, alert: str = "") -> Metric:
-    return Metric("gauge", labels, means, alert)
+def _gauge(means: str, labels: str = "", alert: str = "") -> Metric:
+    return Metric("gauge", tuple(labels.split()), means, alert)
 
 
-def _histogram(means: str, *labels: str, alert: str = "") -> Metric:
-    return Metric("histogram", labels, means, alert)
+def _histogram(means: str, labels: str = "", alert: str = "") -> Metric:
+    return Metric("histogram", tuple(labels.split()), means, alert)
 
 
 METRICS = {
@@ -40,8 +40,7 @@ METRICS = {
     "messages_scheduled_total": _counter(
         "Messages that ingest stored, or that were made of recurring definitions. One that the "
         "broker delivers to ingest twice counts twice.",
-        "destination",
-        "source",
+        "destination source",
     ),
     "messages_ingested_total": _counter(
         "Messages read from a delay exchange or delay topic, also those refused or sent at once.",
@@ -73,21 +72,19 @@ METRICS = {
     ),
     "messages_retried_total": _counter(
         "Failed attempts after which the message waits for another.",
-        "destination",
-        "reason",
+        "destination reason",
         alert="rate() stays above 0",
     ),
     "messages_buried_total": _counter(
         "Messages that moved to the dead set.",
-        "destination",
-        "reason",
+        "destination reason",
         alert="any: look at delaybridge dead ls",
     ),
     "messages_dead_lettered_total": _counter(
-        "Messages sent to the dead-letter destination.", "destination", "reason", alert="any"
+        "Messages sent to the dead-letter destination.", "destination reason", alert="any"
     ),
     "messages_dropped_total": _counter(
-        "At-most-once messages lost in a failed publish.", "destination", "reason"
+        "At-most-once messages lost in a failed publish.", "destination reason"
     ),
     "messages_reclaimed_total": _counter(
         "Messages that a dead worker had claimed, taken back.", "destination"
@@ -97,8 +94,7 @@ METRICS = {
     ),
     "publish_errors_total": _counter(
         "Publishes that failed, or whose outcome is unknown.",
-        "broker",
-        "error_type",
+        "broker error_type",
         alert="rate() stays above 0",
     ),
     "circuits_opened_total": _counter(
@@ -191,13 +187,11 @@ METRICS = {
     "destination_messages": _gauge(
         "Messages in the buckets held here by destination: counted, or estimated if more than about"
         " 2,000 are in this state. Read again after ten seconds.",
-        "destination",
-        "state",
+        "destination state",
     ),
     "destination_messages_error": _gauge(
         "How far off destination_messages is, in 95 of 100 cases at most; 0: counted.",
-        "destination",
-        "state",
+        "destination state",
     ),
     "oldest_overdue_seconds": _gauge(
         "How late the oldest message is, in the buckets held here or by no worker; 0 if none is"
@@ -206,8 +200,7 @@ METRICS = {
     ),
     "held_messages": _gauge(
         "Messages that are due and wait because an operator wants it. cause: paused or rate.",
-        "destination",
-        "cause",
+        "destination cause",
     ),
     "orphans_found_messages": _gauge(
         "Messages that were found in no set of their bucket, of those held here, until `delaybridge"
@@ -242,8 +235,7 @@ METRICS = {
     ),
     "retrying_messages": _gauge(
         "Messages in the buckets held here whose last publish failed, about a thousand of each.",
-        "destination",
-        "reason",
+        "destination reason",
         alert="above 0 for 10 m",
     ),
     "build_info": Metric(

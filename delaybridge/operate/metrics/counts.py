@@ -6,29 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from delaybridge.events import (
-    Buried,
-    CircuitOpened,
-    Claimed,
-    DeadDropped,
-    DeadLettered,
-    Dropped,
-    Event,
-    FireAllowed,
-    Ingested,
-    IngestStored,
-    LeaseAcquired,
-    LeaseLost,
-    LeaseReleased,
-    Published,
-    PublishFailed,
-    Quarantined,
-    Retried,
-    RunsMade,
-    ScannerFailed,
-    Settled,
-    StoreSilent,
-)
+from delaybridge import events
 from delaybridge.histogram import Histogram, Histograms
 from delaybridge.store.protocol.record import first_word
 
@@ -37,6 +15,8 @@ MOST_DESTINATIONS, MOST_REASONS = 200, 50
 MOST_PAIRS = 500  # of a destination and a reason
 MOST_CHARS = 100  # of a reason
 OTHER = "other"
+_Failed = events.Retried | events.Buried | events.DeadLettered | events.Dropped
+_OfSeveral = events.Claimed | events.FireAllowed | events.Settled | events.LeaseAcquired
 
 
 class Capped:
@@ -75,7 +55,7 @@ class Counts:
         self.name = Capped(MOST_DESTINATIONS)
         self._reasons, self._pairs = Capped(MOST_REASONS), Capped(MOST_PAIRS)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         count = _COUNTED.get(type(event))
         if count is not None:
             count(self, event)
@@ -88,7 +68,7 @@ class Counts:
         """The label under which a reason is counted: its first word."""
         return self._reasons(first_word(text)[:MOST_CHARS])
 
-    def published(self, event: Published) -> None:
+    def published(self, event: events.Published) -> None:
         """A confirmed batch: its messages, and how late each was."""
         destination = self.destination(event.destination)
         self.totals["messages_published_total", destination] += event.messages
@@ -98,25 +78,25 @@ class Counts:
             broker = event.destination.partition(":")[0]
             self.histograms["publish_confirm_seconds", broker].observe(took_ms)
 
-    def failed(self, metric: str, event: Retried | Buried | DeadLettered | Dropped) -> None:
+    def failed(self, metric: str, event: _Failed) -> None:
         """Messages of one destination that met with one reason."""
         destination, reason = self.destination(event.destination), self.reason(event.reason)
         if self._pairs(f"{destination} {reason}") == OTHER:
             reason = OTHER
         self.totals[metric, destination, reason] += event.messages
 
-    def claimed(self, event: Claimed) -> None:
+    def claimed(self, event: events.Claimed) -> None:
         """A claim, how many messages it returned, and how long its call took."""
         self.each("messages_claimed_total", event)
         self.histograms["claim_seconds",].observe(event.took_ms)
         self.histograms["scan_batch_messages",].observe(event.messages)
 
-    def each(self, metric: str, event: Claimed | FireAllowed | Settled | LeaseAcquired) -> None:
+    def each(self, metric: str, event: _OfSeveral) -> None:
         """Add the messages of each destination."""
         for destination, messages in event.destinations.items():
             self.totals[metric, self.destination(destination)] += messages
 
-    def stored(self, event: IngestStored) -> None:
+    def stored(self, event: events.IngestStored) -> None:
         """Add the messages that ingest stored and changed."""
         destination = self.destination(event.destination)
         for metric, amount in (
@@ -130,7 +110,7 @@ class Counts:
             found = self.histograms["requested_delay_seconds", destination]
             found.add(event.delays, event.delay_sum_ms)
 
-    def runs(self, event: RunsMade) -> None:
+    def runs(self, event: events.RunsMade) -> None:
         """Runs of a recurring definition."""
         if event.messages:
             destination = self.destination(event.destination)
@@ -140,7 +120,7 @@ class Counts:
         if event.missed:
             self.totals["recurring_missed_total", self.name(event.name)] += event.missed
 
-    def acquired(self, event: LeaseAcquired) -> None:
+    def acquired(self, event: events.LeaseAcquired) -> None:
         """A lease was taken, and messages of dead sessions put back."""
         self.totals["leases_acquired_total",] += 1
         self.each("messages_reclaimed_total", event)
@@ -154,36 +134,38 @@ def _failure(metric: str) -> Callable[[Counts, Any], None]:
     return lambda counts, event: counts.failed(metric, event)
 
 
-_COUNTED: dict[type[Event], Callable[[Counts, Any], None]] = {
-    Published: Counts.published,
-    Retried: _failure("messages_retried_total"),
-    Buried: _failure("messages_buried_total"),
-    DeadLettered: _failure("messages_dead_lettered_total"),
-    Dropped: _failure("messages_dropped_total"),
-    Claimed: Counts.claimed,
-    FireAllowed: lambda counts, event: counts.each("messages_fired_total", event),
-    Settled: lambda counts, event: counts.each("messages_settled_total", event),
-    PublishFailed: lambda counts, event: counts.add(
+_COUNTED: dict[type[events.Event], Callable[[Counts, Any], None]] = {
+    events.Published: Counts.published,
+    events.Retried: _failure("messages_retried_total"),
+    events.Buried: _failure("messages_buried_total"),
+    events.DeadLettered: _failure("messages_dead_lettered_total"),
+    events.Dropped: _failure("messages_dropped_total"),
+    events.Claimed: Counts.claimed,
+    events.FireAllowed: lambda counts, event: counts.each("messages_fired_total", event),
+    events.Settled: lambda counts, event: counts.each("messages_settled_total", event),
+    events.PublishFailed: lambda counts, event: counts.add(
         event.messages,
         "publish_errors_total",
         event.destination.partition(":")[0],
         counts.reason(event.reason),
     ),
-    IngestStored: Counts.stored,
-    RunsMade: Counts.runs,
-    Ingested: lambda counts, event: counts.add(
+    events.IngestStored: Counts.stored,
+    events.RunsMade: Counts.runs,
+    events.Ingested: lambda counts, event: counts.add(
         event.messages, "messages_ingested_total", counts.source(event.source)
     ),
-    StoreSilent: lambda counts, event: counts.add(1, "store_silences_total"),
-    ScannerFailed: lambda counts, event: counts.add(1, "scanner_failures_total"),
-    DeadDropped: lambda counts, event: counts.add(event.messages, "dead_messages_deleted_total"),
-    CircuitOpened: lambda counts, event: counts.add(
+    events.StoreSilent: lambda counts, event: counts.add(1, "store_silences_total"),
+    events.ScannerFailed: lambda counts, event: counts.add(1, "scanner_failures_total"),
+    events.DeadDropped: lambda counts, event: counts.add(
+        event.messages, "dead_messages_deleted_total"
+    ),
+    events.CircuitOpened: lambda counts, event: counts.add(
         1, "circuits_opened_total", counts.destination(event.destination)
     ),
-    LeaseAcquired: Counts.acquired,
-    LeaseReleased: lambda counts, event: counts.add(1, "leases_lost_total", "released"),
-    LeaseLost: lambda counts, event: counts.add(1, "leases_lost_total", "expired"),
-    Quarantined: lambda counts, event: counts.add(
+    events.LeaseAcquired: Counts.acquired,
+    events.LeaseReleased: lambda counts, event: counts.add(1, "leases_lost_total", "released"),
+    events.LeaseLost: lambda counts, event: counts.add(1, "leases_lost_total", "expired"),
+    events.Quarantined: lambda counts, event: counts.add(
         event.messages,
         "messages_refused_total",
         counts.reason(event.reason).removeprefix("ingress:"),

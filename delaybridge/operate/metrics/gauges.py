@@ -13,6 +13,7 @@ from delaybridge.operate.views.gauges import Gauges
 from delaybridge.worker.service import ProcessReport
 
 _MOST_RETRYING = 200  # groups of a destination and a reason
+_MEMORY = {"store_memory_bytes": "used_memory", "store_memory_max_bytes": "maxmemory"}
 _ORPHANS = ("due", "dead", "parked", "bare")  # what they became
 _STATES = ("delayed", "in_flight", "parked", "dead")
 
@@ -31,10 +32,7 @@ def gauges_of(reports: Mapping[str, ProcessReport], found: Reading) -> dict[Key,
         ("buckets_unseen",): len(found.gauges.unseen),
         ("oldest_overdue_seconds",): found.overdue_s(reports.values()),
     }
-    for name, field in (
-        ("store_memory_bytes", "used_memory"),
-        ("store_memory_max_bytes", "maxmemory"),
-    ):
+    for name, field in _MEMORY.items():
         if memory.get(field, "").isdigit():
             values[name,] = int(memory[field])
     return values | dict(_of_messages(found.gauges))
