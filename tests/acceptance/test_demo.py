@@ -221,7 +221,7 @@ def test_it_fails_when_the_consumer_reports_something_else(
     consumer.write_text(_CONSUMER.format(change=change))
     # When the demo runs with it, then its verdict names the fault
     plan = f"Plan(messages=40, seconds=2, kill=False, consumer=Path({str(consumer)!r}))"
-    run = Demo(sys.executable, "-c", f"{_IMPORTS}\nsys.exit(run({plan}, None))")
+    run = Demo(sys.executable, "-c", f"{_IMPORTS}\nsys.exit(run({plan}))")
     assert run.end() == 1, run.printed
     assert complaint in run.printed.splitlines()[-1], run.printed
 

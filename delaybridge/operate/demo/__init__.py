@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from delaybridge import __version__
 from delaybridge.client import Client
@@ -47,30 +46,19 @@ _SETTINGS = {
 }
 
 
-def run(
-    plan: Plan,
-    broker: str | None,
-    redis: str | None = None,
-    *,
-    color: bool = False,
-    port: int | None = None,
-    serve: bool = False,
-    browser: bool = True,
-) -> int:
+def run(plan: Plan, *, color: bool = False) -> int:
     """Run the demo; 0 if the verdict is PASS, else 1.
 
-    broker: an amqp:// or kafka:// URL; None for a stand-in for Kafka. redis: the URL of a store;
-    None for a private one. color: whether to colour if stdout is a terminal. serve: keep a load up
-    until Ctrl-C, with the console on this port. browser: open it there. ConfigError, StoreError,
-    PublishUnavailable: the demo cannot start. Without `serve` Ctrl-C raises.
+    color: whether to colour if stdout is a terminal. ConfigError, StoreError, PublishUnavailable:
+    the demo cannot start. Unless it serves, Ctrl-C raises.
     """
     ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with interrupts(*ends) as check, ExitStack() as stack:
         screen = Screen(color=color)
         screen.line(f"{f'delaybridge {__version__} demo':<61}(Ctrl-C to stop)", bold=True)
         try:
-            site = _Site(stack, screen, broker, redis, [*KINDS] if serve else [])
-            faults = site.show(port, check, plan.kill, browser) if serve else site.play(plan, check)
+            site = _Site(stack, screen, plan)
+            faults = site.show(check) if plan.serve else site.play(check)
         except Failed as failure:
             faults = [str(failure)]
         if faults:
@@ -83,18 +71,12 @@ def run(
 class _Site:
     """Broker, store and processes, which both kinds of demo need; they end with the stack."""
 
-    def __init__(
-        self,
-        stack: ExitStack,
-        screen: Screen,
-        broker: str | None,
-        redis: str | None,
-        parts: Sequence[str],
-    ) -> None:
+    def __init__(self, stack: ExitStack, screen: Screen, plan: Plan) -> None:
         """Open broker and store, and show them."""
-        self.stack, self.screen = stack, screen
-        self.place = place = stack.enter_context(target(broker, parts))
-        self.stored = stored = stack.enter_context(place_at(redis))
+        self.stack, self.screen, self.plan = stack, screen, plan
+        parts = [*KINDS] if plan.serve else []
+        self.place = place = stack.enter_context(target(plan.broker, parts))
+        self.stored = stored = stack.enter_context(place_at(plan.redis))
         for line in f"store     {stored.about}\nbroker    {place.about}".splitlines():
             screen.line(line)
         kind, end = ("queue" if place.kind == "rabbitmq" else "topic"), ", deleted at the end"
@@ -107,18 +89,17 @@ class _Site:
             **{f"BROKERS__{place.kind.upper()}": place.url},
         )
 
-    def play(self, plan: Plan, check: Callable[[], None]) -> list[str]:
+    def play(self, check: Callable[[], None]) -> list[str]:
         """The run with a verdict; its faults."""
-
         workers = [self._worker(name) for name in _WORKERS]
-        consumer, client = self._consumer(plan.consumer), self._client()
+        consumer, client = self._consumer(), self._client()
         pids = "  ".join(f"{worker.name} (pid {worker.pid})" for worker in workers)
         self.screen.line(f"workers   {pids}  {_SETTINGS['BUCKETS']} buckets, lease 1 s")
         library = _LIBRARIES[self.place.kind]
         self.screen.line(f"consumer  pid {consumer.pid}, imports only {library}, not delaybridge")
-        for line in plan.lines():
+        for line in self.plan.lines():
             self.screen.line(line)
-        play = Play(plan, self.screen, client, self.place, workers, consumer, self._worker)
+        play = Play(self.plan, self.screen, client, self.place, workers, consumer, self._worker)
         result = RunResult(play.run(check))
         self.screen.line()
         for line in result.lines():
@@ -127,29 +108,27 @@ class _Site:
             self.screen.line("(of librdkafka's mock, a stand-in; with a real broker: --broker URL)")
         return result.faults()
 
-    def show(
-        self, port: int | None, check: Callable[[], None], kill: bool, browser: bool
-    ) -> list[str]:
+    def show(self, check: Callable[[], None]) -> list[str]:
         """The load without end; its faults."""
-        port = free_port(port)
+        port = free_port(self.plan.port)
         # Longer than in the other demo, so that a takeover can be watched.
         self.settings |= settings_of(LEASE__TTL_MS=3000, LEASE__RENEW_MS=1000, REDIS__TIMEOUT_S=1.8)
         command = python("-m", "delaybridge", "--json", "serve", "--port", str(port))
         serving = self.stack.enter_context(Process("serve", command, self.settings))
         until_serving(serving)
-        consumer = self._consumer(Plan().consumer)
+        consumer = self._consumer()
         show = Showcase(self.screen, self._client(), self.place, self._worker)
-        show.kills = kill
+        show.kills = self.plan.kill
         with suppress(KeyboardInterrupt):  # from the first invitation on, Ctrl-C is how it ends
-            self._invite(port, kill, browser)
+            self._invite(port)
             show.run(consumer, serving, check)
         return show.verdict(consumer)
 
-    def _invite(self, port: int, kill: bool, browser: bool) -> None:
+    def _invite(self, port: int) -> None:
         self.screen.line(f"console   http://127.0.0.1:{port}/", bold=True)
-        if browser:
+        if self.plan.browser:
             open_in_browser(f"http://127.0.0.1:{port}/")
-        killed = "; a worker is killed every minute" if kill else ""
+        killed = "; a worker is killed every minute" if self.plan.kill else ""
         self.screen.line(f"plan      60 messages a second{killed};")
         self.screen.line("          every 20 s one that cannot be delivered, for the page Dead")
 
@@ -157,9 +136,9 @@ class _Site:
         scan = python("-m", "delaybridge", "--json", "scan", "--name", name)
         return self.stack.enter_context(Process(name, scan, self.settings))
 
-    def _consumer(self, program: Path) -> Process:
+    def _consumer(self) -> Process:
         source = {"SOURCE": json.dumps(self.place.consume)}
-        process = Process("consumer", python(str(program)), environment() | source)
+        process = Process("consumer", python(str(self.plan.consumer)), environment() | source)
         return self.stack.enter_context(process)
 
     def _client(self) -> Client:

@@ -45,12 +45,19 @@ _IN_TIME = (Answer.CANCELLED, Answer.CANCELLED_MAYBE_DELIVERED)
 class Plan:
     """How many messages, over how long, and whether a worker is killed.
 
-    consumer: the program to run as the consumer.
+    broker: an amqp:// or kafka:// URL; None for a stand-in for Kafka. redis: the URL of a store;
+    None for a private one. serve: keep a load up until Ctrl-C, with the console on this port.
+    browser: open it there. consumer: the program to run as the consumer.
     """
 
     messages: int = 300
     seconds: int = 10
     kill: bool = True
+    broker: str | None = None
+    redis: str | None = None
+    serve: bool = False
+    port: int | None = None
+    browser: bool = True
     consumer: Path = Path(__file__).with_name("consumer.py")
 
     def __post_init__(self) -> None:

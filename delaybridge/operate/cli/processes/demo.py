@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from delaybridge.operate.cli.processes.serve import has_web
@@ -24,32 +26,21 @@ _MESSAGES, _SECONDS = click.IntRange(10, 1_000_000), click.IntRange(1, 600)
 @option("--port PORT", "Of the console. [default: 8645, or any free one]", type=_PORT)
 @option("--no-browser", "With --serve: only print the console's address.")
 @pass_call
-def demo(
-    call: Invocation,
-    broker: str | None,
-    redis: str | None,
-    messages: int,
-    seconds: int,
-    no_kill: bool,
-    serve: bool,
-    port: int | None,
-    no_browser: bool,
-) -> int:
+def demo(call: Invocation, /, no_kill: bool, no_browser: bool, **given: Any) -> int:
     """Watch it work: two workers, one of them killed, a verdict.
 
     A private Redis, two worker processes, a consumer that imports only its client library. Exit
     code 0 only if everything due arrived, and nothing early. Uses no broker and no Redis but those
     you name here.
     """
-    if serve and not has_web():
+    if given["serve"] and not has_web():
         raise refused("--serve", 'it needs: pip install "delaybridge[demo,web]"', "config")
-    if serve and (messages, seconds) != (_MESSAGES_DEFAULT, _SECONDS_DEFAULT):
+    load = given["messages"], given["seconds"]
+    if given["serve"] and load != (_MESSAGES_DEFAULT, _SECONDS_DEFAULT):
         what = "its load has no end; leave out --messages and --seconds"
         raise refused("--serve", what, "usage")
     from delaybridge.operate.demo import Plan, run
 
-    plan = Plan(messages=messages, seconds=seconds, kill=not no_kill)
-    place = redis or call.redis
-    return run(
-        plan, broker, place, color=call.output.color, port=port, serve=serve, browser=not no_browser
-    )
+    given["redis"] = given["redis"] or call.redis
+    plan = Plan(kill=not no_kill, browser=not no_browser, **given)
+    return run(plan, color=call.output.color)
