@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
 
@@ -29,39 +30,27 @@ _STEADY_S = 5.0  # a child that ran for longer is replaced at once
 _PAUSES_S = (0.0, 0.5, 2.0, 5.0, 10.0)  # before a child is replaced, by its failures
 
 
-def run(
-    settings: Settings,
-    specs: Sequence[ChildSpec],
-    *,
-    reports: ProcessReports | None = None,
-    check: Callable[[Settings], object] = lambda settings: None,
-) -> int:
-    """Run these until SIGTERM or Ctrl-C; returns the exit code, 0 if they drained.
+@dataclass
+class Supervisor:
+    """Starts these and replaces those that die, until SIGTERM or Ctrl-C.
 
     check: raises ConfigError to refuse settings that were changed.
     """
-    return _Parent(settings, specs, reports, check).run()
 
-
-class _Parent:
-    def __init__(
-        self,
-        settings: Settings,
-        specs: Sequence[ChildSpec],
-        reports: ProcessReports | None,
-        check: Callable[[Settings], object],
-    ) -> None:
-        self._settings, self._specs, self._reports = settings, specs, reports
-        self._check = check
-        self._children: list[Child] = []
-        self._replacements: list[tuple[float, Child]] = []  # with the time to start each
-        self._signals = 0
-        self._reload_asked = False
-        self._code = 0
+    settings: Settings
+    specs: Sequence[ChildSpec]
+    reports: ProcessReports | None
+    check: Callable[[Settings], object]
+    _children: list[Child] = field(default_factory=list)
+    _replacements: list[tuple[float, Child]] = field(default_factory=list)  # when to start each
+    _signals = 0
+    _reload_asked = False
+    _code = 0
 
     def run(self) -> int:
+        """Returns the exit code, 0 if they drained."""
         signals_pipe = self._handle_signals()
-        for spec in self._specs:
+        for spec in self.specs:
             self._start(Child(spec))
         while self._children or self._replacements:
             self._wait(signals_pipe)
@@ -93,9 +82,9 @@ class _Parent:
     def _start(self, child: Child) -> None:
         if self._signals:
             return
-        if self._reports is not None:
-            child.on_report = partial(self._reports.put, child.spec.process_name)
-        child.start(self._settings)
+        if self.reports is not None:
+            child.on_report = partial(self.reports.put, child.spec.process_name)
+        child.start(self.settings)
         self._children.append(child)
         self._pass_on()  # a signal that arrived before the child was on the list
 
@@ -115,10 +104,10 @@ class _Parent:
         if not self._reload_asked or self._signals:
             return
         self._reload_asked = False
-        taken = reread(self._settings, self._check)
+        taken = reread(self.settings, self.check)
         if taken is None:
             return
-        self._settings = taken
+        self.settings = taken
         for child in self._children:
             if child.process.pid is not None:
                 os.kill(child.process.pid, signal.SIGHUP)
@@ -134,8 +123,8 @@ class _Parent:
         child.process.join()
         self._children.remove(child)
         code = child.process.exitcode or 0
-        if self._reports is not None:
-            self._reports.ended(child.spec.process_name, crashed=code != 0)
+        if self.reports is not None:
+            self.reports.ended(child.spec.process_name, crashed=code != 0)
         if code != 0 and child.error is None:
             self._release(child)
         if self._signals:
@@ -165,10 +154,10 @@ class _Parent:
 
     def _release(self, child: Child) -> None:
         """Release a dead child's leases and remove its announcement."""
-        who, namespace = child.identity, self._settings.namespace
+        who, namespace = child.identity, self.settings.namespace
         if who is None:
             return
-        store = Store(self._settings.redis.url, timeout_s=self._settings.redis.timeout_s)
+        store = Store(self.settings.redis.url, timeout_s=self.settings.redis.timeout_s)
         leaves = registry.announce(
             namespace, who.name, who.instance, ttl_ms=0, ingests=child.spec.ingests
         )

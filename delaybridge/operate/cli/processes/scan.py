@@ -81,7 +81,7 @@ def _run_workers(
     from delaybridge.operate.metrics.serving import served
     from delaybridge.operate.parts.lists import ingest_parts, worker_parts
     from delaybridge.operate.supervisor.child import ChildSpec
-    from delaybridge.operate.supervisor.supervisor import run
+    from delaybridge.operate.supervisor.supervisor import Supervisor
     from delaybridge.worker.worker import run_one
 
     count = settings.scan.processes
@@ -103,7 +103,7 @@ def _run_workers(
             return 0
         # A scrape takes milliseconds of an interpreter: not of one that has messages to publish.
         check = routes_of if with_ingest else lambda settings: None
-        return run(settings, specs, reports=reports, check=check)
+        return Supervisor(settings, specs, reports, check).run()
 
 
 def _routes(call: Invocation, settings: Settings) -> list[Route]:
