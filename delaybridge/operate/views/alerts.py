@@ -119,12 +119,9 @@ def _warnings(stats: Stats) -> Iterator[Alert]:
     for each in stats.workers:
         if abs(ahead_ms := each.pace.ahead_ms or 0) > _SKEW_MS:
             told = {"worker": each.name, "ms": abs(ahead_ms)}
-            if ahead_ms > 0:
-                yield Alert(
-                    WARNING, "the clock of {worker} is {ms} ms ahead of Redis'", told, _FLEET
-                )
-            else:
-                yield Alert(WARNING, "the clock of {worker} is {ms} ms behind Redis'", told, _FLEET)
+            ahead = Sentence("the clock of {worker} is {ms} ms ahead of Redis'", told)
+            behind = Sentence("the clock of {worker} is {ms} ms behind Redis'", told)
+            yield Alert(WARNING, *(ahead if ahead_ms > 0 else behind), _FLEET)
     if len(versions := {each.version for each in stats.workers}) > 1:
         several = {"versions": ", ".join(sorted(versions))}
         yield Alert(WARNING, "workers of different versions: {versions}", several, _FLEET)
@@ -183,20 +180,18 @@ def _of_memory(memory: Fullness | None) -> Iterator[Alert]:
         "used": size_text(memory.used_bytes),
         "limit": size_text(memory.limit_bytes),
     }
+    said = Sentence(
+        "{server} uses {percent} % of maxmemory ({used} of {limit}); "
+        "when it is full, new messages are refused",
+        told,
+    )
     if memory.drops:
-        yield Alert(
-            level,
+        said = Sentence(
             "{server} uses {percent} % of maxmemory ({used} of {limit}); "
             "when it is full, it drops messages",
             told,
         )
-    else:
-        yield Alert(
-            level,
-            "{server} uses {percent} % of maxmemory ({used} of {limit}); "
-            "when it is full, new messages are refused",
-            told,
-        )
+    yield Alert(level, *said)
 
 
 def _of_rules(places: Places) -> Iterator[Alert]:

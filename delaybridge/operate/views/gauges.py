@@ -10,6 +10,7 @@ from delaybridge.errors import StoreError
 from delaybridge.message import State
 from delaybridge.operate.notices.silent_buckets import why_unseen
 from delaybridge.operate.views.bucket_counts import BucketStats, bucket_stats, count_commands
+from delaybridge.operate.views.horizon import count_due
 from delaybridge.operate.views.retrying import Retrying, retrying_of
 from delaybridge.operate.views.tally import DestinationCounts, by_destination, tallied
 from delaybridge.operate.views.waiting_on_purpose import unheld
@@ -185,14 +186,9 @@ def _summed(counts: Sequence[list[int] | StoreError]) -> dict[str, int]:
 
 def _horizon(buckets: Sequence[Bucket], now_ms: int) -> Steps[dict[str, int]]:
     """Window -> delayed messages due within it."""
-    found = yield from grouped(
-        [[_due(bucket, now_ms + ms) for bucket in buckets] for ms in WINDOWS_MS.values()]
-    )
+    ends_ms = [now_ms + 1 + ms for ms in WINDOWS_MS.values()]
+    found = yield from grouped([[count_due(b, "-inf", end) for b in buckets] for end in ends_ms])
     return {
         window: sum(reply for reply in replies if not isinstance(reply, StoreError))
         for window, replies in zip(WINDOWS_MS, found, strict=True)
     }
-
-
-def _due(bucket: Bucket, until_ms: int) -> RedisCommand[int]:
-    return plain("ZCOUNT", bucket.key("due"), "-inf", f"({until_ms + 1}", parse=int)

@@ -140,15 +140,15 @@ def _estimated(calls: Namespace, counted: Horizon, destination: str) -> Steps[Ho
     yield from calls.check(buckets, samples)
     cells = counted.cells
     starts = [*(cell.from_ms for cell in cells), cells[-1].to_ms]
-    shares = [_Share() for _ in range(len(starts) + 1)]
+    shares, overall = [_Share() for _ in range(len(starts) + 1)], _Share()
     firsts: list[float] = []
     for stands_for, beginning, score in _sampled(samples):
         fits = destination in places_of(destination_text(beginning), calls.kinds)
-        shares[bisect_right(starts, int(score))].add(stands_for, fits)
+        for share in (shares[bisect_right(starts, int(score))], overall):
+            share.add(stands_for, fits)
         if fits and score >= starts[0]:
             firsts.append(score)
     is_whole = all(len(each.records) == each.messages for each in samples)
-    overall = sum(shares, _Share())
     overdue, *within, later = (
         share.applied_to(count, overall, is_whole=is_whole)
         for share, count in zip(
@@ -182,11 +182,6 @@ class _Share:
         self.fitting += weight * fits
         self.weights += weight
         self.squares += weight * weight
-
-    def __add__(self, other: _Share) -> _Share:
-        return _Share(
-            self.fitting + other.fitting, self.weights + other.weights, self.squares + other.squares
-        )
 
     def applied_to(self, count: int, overall: _Share, *, is_whole: bool) -> tuple[int, int]:
         """This share of `count`, and by how much it may be wrong.

@@ -33,7 +33,8 @@ def retrying_of(buckets: Sequence[Bucket]) -> Steps[tuple[list[Retrying], bool]]
     answers = [({}, True) if isinstance(reply, StoreError) else reply for reply in replies]
     asked = [(b, found) for b, (found, _) in zip(buckets, answers, strict=True) if found]
     # A worker of an older version leaves the error of a settled message behind.
-    tried = (yield [_tried(bucket, found) for bucket, found in asked]) if asked else []
+    tries: list[RedisCommand[Any]] = [plain("HMGET", b.key("attempts"), *ids) for b, ids in asked]
+    tried = (yield tries) if tries else []  # None without an entry
     failing = [
         each
         for (_, found), known in zip(asked, tried, strict=True)
@@ -47,11 +48,6 @@ def _failing(bucket: Bucket, most: int) -> RedisCommand[tuple[dict[bytes, Failin
     """About `most` messages whose last publish failed; and whether these are all of them."""
     asked = (0, "MATCH", "*\0", "COUNT", 2 * most)  # two fields each
     return plain("HSCAN", bucket.key("attempts"), *asked, parse=_read_failing)
-
-
-def _tried(bucket: Bucket, ids: Iterable[bytes]) -> RedisCommand[list[bytes | None]]:
-    """The `attempts` entry of each id, None without one."""
-    return plain("HMGET", bucket.key("attempts"), *ids)
 
 
 def counted(failing: Iterable[Failing]) -> list[Retrying]:

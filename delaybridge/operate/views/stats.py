@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from delaybridge.errors import StoreError
 from delaybridge.operate.notices import announcements, damaged_lists, repairs
 from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
 from delaybridge.operate.notices.repairs import Orphans
@@ -27,7 +26,7 @@ from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import NO_RULES, Rules
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.record import Trouble
-from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped, store_wide_error
+from delaybridge.store.protocol.verbs import Steps, grouped, store_wide_error
 
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 
@@ -118,7 +117,8 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     parts += (registry.fleet(calls.namespace, ingests=ingests) for ingests in (False, True))
     parts.append(damaged_lists.commands(calls.namespace))
     look = stored.first_look(calls.namespace)
-    parts.append([look, *_kept(calls.namespace), calls.clock()])
+    kept = rules.read(calls.namespace), history_alarm.read(calls.namespace)  # operators', workers'
+    parts.append([look, *kept, calls.clock()])
     found = yield from grouped(parts)
     *of_buckets, workers, ingests, lists, (look_ms, rules_kept, went_back, now_us) = found
     if error := store_wide_error([*workers, *ingests, *lists, look_ms, rules_kept, now_us]):
@@ -145,7 +145,9 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         setbacks=history_alarm.kept(went_back),
         recurring_late_ms=stored.late_look_ms(look_ms, now_ms),
         redis=calls.placement.describe(),
-        **(yield from _steered(calls, known, rules_kept, seen)),
+        rules=known,
+        odd_rules=rules.damage(calls.namespace, rules_kept),
+        paused=(yield from paused_places(seen, known, calls.kinds)),
     )
 
 
@@ -156,22 +158,6 @@ def _counts_of(
     why = why_unseen(node, store_wide_error([*counted, *looked]))
     found = () if why else damage.found(bucket, looked)
     return bucket_stats(bucket, counted, found, now_ms)._replace(node=node, unseen=why)
-
-
-def _steered(
-    calls: Namespace,
-    known: Rules,
-    rules_kept: Mapping[bytes, bytes] | StoreError,
-    seen: Sequence[Bucket],
-) -> Steps[dict[str, Any]]:
-    paused = yield from paused_places(seen, known, calls.kinds)
-    odd = rules.damage(calls.namespace, rules_kept)
-    return {"rules": known, "odd_rules": odd, "paused": paused}
-
-
-def _kept(namespace: str) -> list[RedisCommand[Any]]:
-    """Reads the rules of operators and the alarm of workers."""
-    return [rules.read(namespace), history_alarm.read(namespace)]
 
 
 def _overall(counts: Sequence[BucketStats]) -> dict[str, Any]:

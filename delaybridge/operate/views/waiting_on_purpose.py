@@ -55,7 +55,8 @@ def unheld(
     late.
     """
     paused = {place for place, rule in known.by_place.items() if rule.paused}
-    limited = {place for place in _limited(known) if not _troubled(place, kinds, troubles)}
+    rated = (place for place, rule in known.by_place.items() if rule.rate is not None)
+    limited = {p for p in rated if not any(touches(each, p, kinds) for each in troubles)}
     holding = [paused | limited if count.owner else paused for count in counts]
     late = [
         at for at, count in enumerate(counts) if (holding[at] or count.parked) and count.overdue_ms
@@ -73,14 +74,6 @@ def unheld(
         times = _times(pages, holding[at], kinds)
         found[at] = counts[at]._replace(overdue_ms=max(0, now_ms - min(times, default=now_ms)))
     return found
-
-
-def _limited(known: Rules) -> Iterator[str]:
-    return (place for place, rule in known.by_place.items() if rule.rate is not None)
-
-
-def _troubled(place: str, kinds: Mapping[str, str], troubles: Sequence[Trouble]) -> bool:
-    return any(touches(trouble, place, kinds) for trouble in troubles)
 
 
 def _times(
