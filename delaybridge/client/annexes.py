@@ -1,7 +1,7 @@
 """The port for annexes: what a client can do if their packages are there.
 
 Annexes are no part of the engine. A method here imports its annex when it is called; if that is
-missing, ConfigError names it. This is the one file of the engine that knows annexes.
+missing, ConfigError names it. No other file of the client knows an annex.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from tests.servers.redis import RedisServer
 
 PAUSED, OPEN = "memory:paused", "memory:open"
 BROKERS = {"memory": "memory://"}
-OF_CONTROLS = keys.destinations, keys.controls, keys.unrecorded
 WATCHED = {"ttl_ms": 60_000, "renew_ms": 400}
 
 

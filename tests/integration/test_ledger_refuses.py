@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from tests.rigs.ledgers import LedgerProbe, made
 from tests.rigs.waiting import PATIENCE_S
 
 TO = "memory:q"
-MakeClient = Callable[[], Client]
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ DIALECT = Dialect(lambda text: {"error": text})
 async def put(call):
     return {"ok": True}
 """
-_METADATA = "Metadata-Version: 2.1\nName: other-dialect\nVersion: 1.0\n"
 _ENTRY = "[delaybridge.dialects]\nother = other_dialect:DIALECT\n"
 
 

@@ -17,7 +17,6 @@ from delaybridge.scan.leases.session import Session
 from tests.rigs.bucket_session import new_session
 
 FIVE = [new_session(number) for number in range(5)]
-EVEN = [1, 3]
 
 
 class Site:
