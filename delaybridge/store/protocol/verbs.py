@@ -96,7 +96,7 @@ class Each(list[RedisCommand[Any]]):
         self.after_s = after_s
 
     def __getitem__(self, place: Any) -> Any:
-        command: Any = super().__getitem__(place)
+        command: Any = list.__getitem__(self, place)  # `super()` cost a `get` 8 % more
         if not isinstance(command, RedisCommand):
             command = self[place] = command()
         return command
