@@ -60,8 +60,8 @@ async def test_whoever_writes_or_reads_pushes_no_act_of_an_administrator_out(
     found = await records(http)
     acts = [each["what"] for each in found if each["who"] == "admin"]
     assert acts == [f"POST {PURGE}"] * 2
-    # Redis trims a stream by whole nodes, of 100 records.
-    assert 10 <= len([each for each in found if each["who"] == "write"]) <= 20
+    # Redis trims a stream of 120 records by whole nodes, of at most 100: fewer if they differ.
+    assert 10 <= len([each for each in found if each["who"] == "write"]) <= 110
 
 
 async def test_both_streams_are_one_list_whose_pages_lack_nothing(

@@ -267,12 +267,13 @@ async def test_a_death_made_up_by_a_client_ends_nothing_while_stamps_are_remembe
     task = entrance.ingest("rabbitmq")
     await reading(entrance, delay)
     (intake,) = intakes = entrance.ingest_of(task).intakes
-    intake._lost[0].append((b"stamp", "id"))  # as if a channel had ended
-    intake._lost_s = asyncio.get_running_loop().time()
+    identities = intake._identities
+    identities.known[0].append((b"stamp", "id"))  # as if a channel had ended
+    identities._since_s = asyncio.get_running_loop().time()
     forged = {"x-death": [{"queue": delay, "original-expiration": 5}]}
     await rabbit.send(delay, [("k", b"", described(HOUR_MS, headers=forged))])
     await entrance.until_dead(1)
-    assert entrance.ingest_of(task).intakes is intakes and intake._lost
+    assert entrance.ingest_of(task).intakes is intakes and identities.known
 
 
 async def test_all_retries_of_a_consumer_are_delivered(
