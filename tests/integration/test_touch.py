@@ -35,9 +35,9 @@ def world(store: Store, client: Client, redis_url: str, namespace: str) -> Itera
         yield world
 
 
-def schedule(client: Client, **fields: Any) -> None:
+def schedule(client: Client, answer: str = "created", **fields: Any) -> None:
     about: dict[str, Any] = {"id": "a", "key": "k", "delay": "15m", "ttl": "1m", **fields}
-    assert client.schedule("memory:q", b"body", **about) == "created"
+    assert client.schedule("memory:q", b"body", **about) == answer
 
 
 async def test_only_the_ttl_of_a_message_changes(make: Any, redis_url: str, namespace: str) -> None:
@@ -107,6 +107,20 @@ def test_a_message_that_changed_after_it_was_read_is_not_replaced(
     answer = world.run(changed)[0][0]
     assert answer == Answer.FOREIGN
     assert world.state() == before
+
+
+@pytest.mark.parametrize("changed", ["k", "k2"])
+def test_of_two_messages_of_one_id_the_one_that_changed_is_read_again(
+    client: Client, changed: str
+) -> None:
+    for key in ("k", "k2"):
+        schedule(client, key=key)
+    steps = client._calls.touch("a", None, HOUR_MS)
+    read = client._store.run(next(steps))
+    schedule(client, key=changed, answer="replaced", on_conflict="replace", delay="20m")
+    assert rest_of(client._store, steps, read) == Answer.REPLACED
+    found = [client.get("a", key=key) for key in ("k", "k2")]
+    assert [each and each.ttl_ms for each in found] == [HOUR_MS] * 2
 
 
 def second_half(world: World, stamp: bytes, client: Client) -> Any:

@@ -133,8 +133,13 @@ class Changes(Namespace):
         named = [Selected(one.id, at.number, State.DELAYED, None) for _, (at, one, _) in found]
         verb: _Verb = lambda bucket, stamp, _, i: _replacing(bucket, stamp, *found[i][1][1:])  # noqa: E731
         replaced = yield from self._each(named, None, verb)
+        given: dict[int, list[Answer]] = {}
         for ((place, _), _), answer in zip(found, replaced, strict=True):
-            answers[place] = answer
+            read_so = [] if answers[place] is Answer.REPLACED else [answers[place]]
+            given.setdefault(place, read_so).append(answer)
+        for place, each in given.items():  # one id may name a message in each of several buckets
+            again = Answer.FOREIGN in each
+            answers[place] = Answer.FOREIGN if again else min(each, key=ANSWER_PRECEDENCE.index)
         return answers
 
     def kick_many(
