@@ -70,7 +70,7 @@ def test_the_commands_of_the_page(site: ApiProcess, tmp_path: Path) -> None:
     out = run(["bash", "-euo", "pipefail", "-c", script], tmp_path, site)
     words = re.findall(r'"(?:result|state|code)":"(\w+)"', out)
     assert words == [
-        *("created", "delayed", "delayed", "rescheduled", "cancelled"),
+        *("created", "delayed", "delayed", "rescheduled", "replaced", "cancelled"),
         *("created", "dead", "kicked"),
         *("created", "created"),
         *("created", "created"),
