@@ -16,7 +16,7 @@ from delaybridge.ingest.entries import Change, Entry, Quarantine, Schedule
 from delaybridge.ingest.owner import Owner
 from delaybridge.message import Answer
 from delaybridge.store.calls import Calls
-from delaybridge.store.messages.changes import ANSWER_PRECEDENCE
+from delaybridge.store.messages.changes import furthest
 from delaybridge.store.protocol import verbs
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.verbs import (
@@ -75,8 +75,7 @@ class _Call:
         """
         error = next((reply for reply in found if isinstance(reply, Exception)), None)
         if self.kind[0] == "change":
-            known = [reply for reply in found if isinstance(reply, Answer)]
-            answer = min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
+            answer = furthest(reply for reply in found if isinstance(reply, Answer))
             answers[self.places[0]] = error if error and answer is Answer.UNKNOWN else answer
             return
         if error is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,9 +44,12 @@ ANSWER_PRECEDENCE = (
     Answer.FOREIGN,
     Answer.UNKNOWN,
 )
-
-
 _RESCHEDULED = (Answer.RESCHEDULED, Answer.RESCHEDULED_MAYBE_DELIVERED)
+
+
+def furthest(answers: Iterable[Answer]) -> Answer:
+    """The answer for the message that had gone furthest; `unknown` without any."""
+    return min(answers, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN)
 
 
 class Changes(Namespace):
@@ -138,8 +141,7 @@ class Changes(Namespace):
             read_so = [] if answers[place] is Answer.REPLACED else [answers[place]]
             given.setdefault(place, read_so).append(answer)
         for place, each in given.items():  # one id may name a message in each of several buckets
-            again = Answer.FOREIGN in each
-            answers[place] = Answer.FOREIGN if again else min(each, key=ANSWER_PRECEDENCE.index)
+            answers[place] = Answer.FOREIGN if Answer.FOREIGN in each else furthest(each)
         return answers
 
     def kick_many(
@@ -216,8 +218,7 @@ class Changes(Namespace):
         replies = yield from grouped(asked)
         outcomes, explained = list[Answer | StoreError](), dict[tuple[int, str], StoreError]()
         for place, mine in zip(places, replies, strict=True):
-            known = [reply for reply in mine if isinstance(reply, Answer)]
-            outcomes.append(min(known, key=ANSWER_PRECEDENCE.index, default=Answer.UNKNOWN))
+            outcomes.append(furthest(reply for reply in mine if isinstance(reply, Answer)))
             if outcomes[-1] is Answer.UNKNOWN and any(isinstance(r, StoreError) for r in mine):
                 # It may be in a bucket that cannot answer.
                 outcomes[-1] = yield from self._first_error(place, mine, explained)
@@ -251,7 +252,7 @@ class Changes(Namespace):
         found = (yield [verb(own[i], stamp, name, i) for i, name in named]) if named else []
         for (i, _), answer in zip(named, found, strict=True):
             if answer is not None:
-                answers[i] = min(answers[i], answer, key=ANSWER_PRECEDENCE.index)
+                answers[i] = furthest((answers[i], answer))
         return answers
 
 
