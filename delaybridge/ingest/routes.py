@@ -14,6 +14,7 @@ from delaybridge.errors import ConfigError, printable
 from delaybridge.settings.urls import server_of
 
 SUFFIX = ".delay"
+INTAKE = ".intake"
 SETTINGS = {"rabbitmq": "ingest.exchanges", "kafka": "ingest.topics"}
 _FORM = "[BROKER:]NAME.delay, or [BROKER:]NAME=TARGET"
 _SEVERAL = (
@@ -33,16 +34,28 @@ class Route(NamedTuple):
     """One delay exchange or delay topic. target: where its messages go, on the same broker.
 
     For topics, source may be a pattern with `*`; target is then empty and follows from each topic's
-    name.
+    name. intake: the queue that is read for an exchange that a front made, which is not named as
+    the exchange.
     """
 
     broker: str
     kind: str
     source: str
     target: str
+    intake: str = ""
 
     def __str__(self) -> str:
         return f"{self.broker}:{self.source}"
+
+    @property
+    def queue(self) -> str:
+        """The intake queue. The names of all that belongs to it begin with this."""
+        return self.intake or self.source
+
+    @property
+    def is_fronted(self) -> bool:
+        """Whether a front made the exchange, as a client declared it."""
+        return bool(self.intake)
 
     @property
     def is_pattern(self) -> bool:
@@ -58,6 +71,17 @@ class Route(NamedTuple):
         if not self.is_pattern:
             return name == self.source
         return re.match(topics_pattern(self.source), name) is not None
+
+
+def fronted(broker: str, exchange: str, suffix: str) -> Route:
+    """The route of an exchange that a front makes. suffix: of the exchange that has its bindings;
+    ConfigError if no exchange can have such a name."""
+    target = exchange + suffix
+    route = Route(broker, "rabbitmq", exchange, target, target + INTAKE)
+    if not suffix or len(f"{route.queue}.expired".encode()) > _EXCHANGE_BYTES:
+        most = _EXCHANGE_BYTES - len(f"{suffix}{INTAKE}.expired".encode())
+        raise ConfigError(f"a delayed exchange's name has at most {most} bytes here")
+    return route
 
 
 def topics_pattern(source: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from delaybridge.errors import ConfigError, MessageError
 from delaybridge.ingest.reach import AllowList
-from delaybridge.ingest.routes import Route, parse_route, parse_routes, topics_pattern
+from delaybridge.ingest.routes import Route, fronted, parse_route, parse_routes, topics_pattern
 from delaybridge.message import Destination
 
 KINDS = {"rabbitmq": "rabbitmq", "kafka": "kafka"}
@@ -198,3 +198,18 @@ def test_a_queue_is_allowed_only_if_the_settings_name_it() -> None:
     queue = Destination("rabbitmq", "rabbitmq", "", "some-queue")
     assert check([], queue) == "destination_not_allowed"
     assert check([queue.label], queue) == ""
+
+
+def test_all_that_belongs_to_a_fronted_exchange_is_named_after_its_intake() -> None:
+    route = fronted("shop", "later", ".due")
+    assert route == Route("shop", "rabbitmq", "later", "later.due", "later.due.intake")
+    assert (str(route), route.queue, route.is_fronted) == ("shop:later", "later.due.intake", True)
+    plain = route._replace(intake="")
+    assert (plain.queue, plain.is_fronted) == ("later", False)
+
+
+def test_a_fronted_exchange_has_a_name_that_leaves_room_for_those_of_its_queues() -> None:
+    assert fronted("b", "d" * 236, ".due").is_fronted
+    for name, suffix in (("d" * 237, ".due"), ("\u20ac" * 79, ".due"), ("d", "")):
+        with pytest.raises(ConfigError):
+            fronted("b", name, suffix)

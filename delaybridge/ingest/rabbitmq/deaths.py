@@ -29,7 +29,7 @@ _BEFORE_EXPIRATION = ("delivery_mode", "priority", "correlation_id", "reply_to")
 
 def expired(route: Route) -> str:
     """The exchange and the queue for messages that expired in the intake queue."""
-    return f"{route.source}.expired"
+    return f"{route.queue}.expired"
 
 
 class _Death(NamedTuple):

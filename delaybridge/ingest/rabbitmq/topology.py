@@ -65,13 +65,13 @@ class EarlierForm(ConfigError):
 
 def owner_exchange(route: Route) -> str:
     """The exchange that keeps the owner's name; nothing is ever published to it."""
-    return f"{route.source}.owner"
+    return f"{route.queue}.owner"
 
 
 def holding_exchange(route: Route) -> str:
     """Has the bindings into the delay exchange while that is replaced. A queue of this name is
     there while a conversion runs."""
-    return f"{route.source}.moving"
+    return f"{route.queue}.moving"
 
 
 def queue_arguments(route: Route) -> dict[str, Any]:
@@ -219,7 +219,7 @@ async def unbind(
     In one go with the declarations: an exchange of another form may need these, and then the broker
     refuses the first step and takes no other.
     """
-    about = {"queue": route.source, "exchange": route.source}
+    about = {"queue": route.queue, "exchange": route.source}
     steps = [
         ("queue_unbind", {**about, "routing_key": key, "arguments": arguments})
         for key, arguments in bindings
@@ -258,14 +258,14 @@ def declarations(route: Route) -> Iterator[Step]:
     }  # fmt: skip
     yield "queue_declare", {"queue": late, "durable": True, "arguments": queue}
     yield "queue_bind", {"queue": late, "exchange": late, "routing_key": ""}
-    yield "queue_declare", {"queue": route.source, "durable": True, "arguments": queue}
+    yield "queue_declare", {"queue": route.queue, "durable": True, "arguments": queue}
     yield "exchange_declare", {
         "exchange": route.source, "exchange_type": "headers", "durable": True,
         "arguments": exchange_arguments(route),
     }  # fmt: skip
     for headers in (BOUND_HEADERS, *FORMER_HEADERS):
         yield "queue_bind" if headers is BOUND_HEADERS else "queue_unbind", {
-            "queue": route.source, "exchange": route.source, "routing_key": "",
+            "queue": route.queue, "exchange": route.source, "routing_key": "",
             "arguments": binding_arguments(headers),
         }  # fmt: skip
 
@@ -344,7 +344,7 @@ def _text_of(exc: Exception, code: int) -> str | None:
 async def messages_waiting(connection: IntakeConnection, route: Route) -> int:
     """Number of messages in both queues that no consumer has."""
     waiting = 0
-    for queue in (route.source, expired(route)):
+    for queue in (route.queue, expired(route)):
         answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
         waiting += int(answer.message_count)
     return waiting
