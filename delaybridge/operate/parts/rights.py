@@ -35,13 +35,15 @@ _OWNS = (
 ROLES: dict[str, tuple[str, ...]] = {
     "producer": _PRODUCES,
     "consumer": (*_PRODUCES, "receive"),
+    "front": _PRODUCES,
     "worker": _OWNS,
     "operator": tuple(SCRIPT_KEYS),
 }
 """The scripts of each kind of process. producer: clients and ingest; consumer: clients that
-receive; operator: the command line, whose doctor runs every script."""
+receive; front: fronts and their ingest; operator: the command line, whose doctor runs every
+script."""
 
-_ALL, _LISTENS, _READS, _OPERATES = "pcwo", "cwo", "wo", "o"  # first letters of roles
+_ALL, _LISTENS, _READS, _OPERATES = "pcfwo", "cfwo", "fwo", "o"  # first letters of roles
 _HASH, _ZSET, _STRING, _KEYLESS = "messages", "due", "lease", ""
 _CHANNEL, _SHARDED = "channel", "sharded channel"
 

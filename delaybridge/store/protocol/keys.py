@@ -172,6 +172,9 @@ ingests = _of_namespace("ingests")
 """Zset: name of an ingest process -> when its announcement expires, in ms on Redis' clock."""
 ingest_info = _of_namespace("ingest_info")
 """Hash: name of an ingest process -> its announcement, JSON."""
+fronted = _of_namespace("fronted")
+"""Hash: `BROKER:EXCHANGE` that a front made -> its target and intake, JSON. Also a channel: one was
+added."""
 destinations = _of_namespace("destinations")
 """Hash: place (a broker, an exchange or topic, a destination) -> its rule, JSON."""
 controls = _of_namespace("controls")

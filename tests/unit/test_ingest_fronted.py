@@ -1,0 +1,17 @@
+"""The list of the exchanges that fronts have made, as ingest reads it."""
+
+from __future__ import annotations
+
+from delaybridge.ingest.fronted import enlist, listed, unlist
+from delaybridge.ingest.routes import fronted
+
+ROUTE = fronted("shop", "orders:new", ".due")
+
+
+def test_what_is_enlisted_is_read_again_and_what_cannot_be_read_is_left_out() -> None:
+    written, woken = enlist("ns", ROUTE)
+    name, field, text = (str(each).encode() for each in written.args)
+    odd = [b"shop:a", b"[]", b"shop:b", b'{"target": 1, "intake": "i"}', b"shop", text, b"s:", text]
+    assert listed("ns").parse([field, text, *odd, b"shop:c", b"{", b"\xff:x", text]) == [ROUTE]
+    assert (name, name) == (b"{ns}:fronted", str(woken.args[0]).encode())
+    assert unlist("ns", ROUTE).args == ("{ns}:fronted", "shop:orders:new")
