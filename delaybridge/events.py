@@ -334,3 +334,23 @@ class RecurringFailed(Event, frozen=True, kw_only=True):
 
     reason: str
     name: str = ""
+
+
+class ClientRefused(Event, frozen=True, kw_only=True):
+    """A front sent clients away. reason: a word, who and why, and the remedy."""
+
+    reason: str
+
+
+class MethodRefused(Event, frozen=True, kw_only=True):
+    """A front closed the channels of clients. source: the exchange that their method is about."""
+
+    source: str
+    reason: str
+
+
+class NodeUnreachable(Event, frozen=True, kw_only=True):
+    """A front could not connect to a node of the broker. source: the node, as HOST:PORT."""
+
+    source: str
+    reason: str

@@ -28,7 +28,7 @@ ANNEXES = (
     *("publishers/redis_streams", "publishers/kombu", "publishers/http", "publishers"),
     "recurring",
     *("ledger", "ledger/sql", "ledger/comparing", "ledger/recording", "ledger/reconciling"),
-    *("dedup", "outbox", "ingest", "ingest/kafka", "ingest/rabbitmq", "intercept"),
+    *("dedup", "outbox", "ingest", "ingest/kafka", "ingest/rabbitmq", "intercept", "front"),
     *("operate/notices", "operate/views", "operate/metrics", "operate/parts", "operate/doctor"),
     "operate/supervisor",
     *("serve/http", "serve/stored", "serve/access", "serve/shared", "serve/api"),
