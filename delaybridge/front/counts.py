@@ -23,7 +23,7 @@ _COUNTS = ("channels", "received", "sent")
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class ShownConnection:
     """A client's connection, as operators see it. The relay keeps it up to date.
 
     client: its address, as HOST:PORT. user, vhost, product, name: as it said; name: its
@@ -65,19 +65,19 @@ class FrontCounts:
 
     def __init__(self, emit: Emit, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._emit, self._monotonic = emit, monotonic
-        self.connections: set[Connection] = set()
+        self.connections: set[ShownConnection] = set()
         self.nodes: dict[str, str | None] = {}
         self._totals: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._histograms = Histograms()
 
-    def opened(self, client: str) -> Connection:
+    def opened(self, client: str) -> ShownConnection:
         """A client has connected: what is known of it from now on."""
-        connection = Connection(client, self._monotonic())
+        connection = ShownConnection(client, self._monotonic())
         self.connections.add(connection)
         self._totals["front_connections_total",] += 1
         return connection
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ShownConnection) -> None:
         """It is closed, on both sides. Safe to call twice."""
         if connection in self.connections:
             self.released(connection)
@@ -99,13 +99,13 @@ class FrontCounts:
         self._totals["front_methods_refused_total", str(code)] += 1
         self._emit(MethodRefused(source=exchange, reason=f"{code}: {text}"))
 
-    def held(self, connection: Connection, what: str) -> None:
+    def held(self, connection: ShownConnection, what: str) -> None:
         """The frames of this client wait from now on. what: for what, as `declare orders`."""
         if not connection.held_for:
             connection.held_s = self._monotonic()
         connection.held_for = what
 
-    def released(self, connection: Connection) -> None:
+    def released(self, connection: ShownConnection) -> None:
         """They wait no more. Safe to call twice."""
         if connection.held_for:
             waited_s = self._monotonic() - connection.held_s
@@ -144,7 +144,7 @@ class FrontCounts:
             "front_longest_held_seconds": max(waits_s, default=0.0),
         }
 
-    def shown(self) -> list[dict[str, Any]]:
+    def announcements(self) -> list[dict[str, Any]]:
         """The connections for an announcement: those that wait first, then the busiest."""
         now_s = self._monotonic()
         most = nlargest(
