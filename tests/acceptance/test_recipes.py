@@ -228,7 +228,7 @@ def test_the_first_example_of_the_readme_delivers_its_message(reader: Reader) ->
 
 @pytest.mark.slow
 def test_a_producer_changed_as_the_migration_page_says_delays_its_message(reader: Reader) -> None:
-    _, after = blocks_of("docs/migrate-from-the-plugin.md")
+    _, after = blocks_of("docs/leaving-the-plugin.md")
     connect = (
         "import os, pika\n"
         "url = pika.URLParameters(os.environ['DELAYBRIDGE_BROKERS__RABBITMQ'])\n"
