@@ -21,7 +21,7 @@ from tests.servers import debian
 from tests.servers.docker import Container
 from tests.servers.folders import cache_folder, locked
 from tests.servers.process import LOOPBACK, ServerProcess, free_port
-from tests.servers.sources import Source, docker_answers, from_environment, serve
+from tests.servers.sources import Source, docker_answers, from_environment, serve, variable
 
 IMAGE = "rabbitmq:4.3"
 CONTAINER_PORT = 5672
@@ -209,3 +209,17 @@ def _container() -> Container:
 def rabbitmq_url() -> Iterator[str]:
     """A RabbitMQ that the whole session shares; name exchanges and queues after `namespace`."""
     yield from serve("rabbitmq", sources())
+
+
+@pytest.fixture(scope="session")
+def plugin_rabbitmq_url() -> Iterator[str]:
+    """A RabbitMQ with the delayed-message plugin, where one can be had; else the test is skipped.
+
+    Only a running one: the plugin is archived, and no release that `install` builds can load it.
+    """
+    name = "plugin_rabbitmq"
+    source = next(from_environment(name), None)
+    if source is None:
+        pytest.skip(f"set {variable(name)} to a RabbitMQ with the delayed-message plugin")
+    with source.open() as server:
+        yield server.url
