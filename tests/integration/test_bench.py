@@ -34,6 +34,9 @@ TRIMMED = {
     "bench.shapes.SHAPES": SHAPES[-1:],
     "bench.growth.AHEAD_S": 0.3,
     "bench.defaults.VARIED": {"SCAN__BATCH_MESSAGES": ("100",)},
+    "bench.front.RATE": 100,
+    "bench.front.DELAY_MS": 500,
+    "bench.front.ALONE": 50,
     "bench.defaults.AHEAD": ("500",),
 }
 FIGURES = re.compile(r"^(?:  |\|).*\d", re.MULTILINE)
