@@ -261,7 +261,7 @@ class Ingester(Service):
         who = self.identity
         encoded = json.dumps(info).encode()
         return registry.announce(
-            self.settings.namespace, who.name, who.instance, ttl_ms, encoded, ingests=True
+            self.settings.namespace, who.name, who.instance, ttl_ms, encoded, kind=registry.INGEST
         )
 
     async def _leave(self, store: AsyncStore) -> None:

@@ -52,7 +52,9 @@ def crowded(caller: Client, store: Store, namespace: str, owner_of: OwnerOf) -> 
         "sources": [{"source": f"{place}.delay", "target": place, "state": long, **counts}],
     }  # fmt: skip
     announcement = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
-    store.run([registry.announce(*announcement), registry.announce(*announcement, ingests=True)])
+    store.run(
+        [registry.announce(*announcement), registry.announce(*announcement, kind=registry.INGEST)]
+    )
     failing = {b"x\0": f"1\n{place}\nunroutable: {long}".encode(), b"x": b"1:0:"}
     store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
     return f"later-{long}"

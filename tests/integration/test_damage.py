@@ -222,9 +222,9 @@ async def _populate(url: str, place: Place) -> None:
     await run(bucket.park(taken.token, 60_000, [items[ids[2]]]))
     await run(bucket.bury(taken.token, 60_000, [(items[ids[3]], False, False, "why")]))
     about = json.dumps({"host": "h", "pid": 1, "version": "1", "started_ms": 1}).encode()
-    for ingests in (False, True):
+    for kind in (registry.WORKER, registry.INGEST, registry.FRONT):
         announcement = registry.announce(
-            place.namespace, place.worker, "0" * 16, 60_000, about, ingests=ingests
+            place.namespace, place.worker, "0" * 16, 60_000, about, kind=kind
         )
         await run(announcement)
     await client.close()

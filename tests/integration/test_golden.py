@@ -39,9 +39,9 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
     """What stands after an @ in a page."""
     redis, rules = store.redis, keys.destinations(namespace)
 
-    def announce(name: str, *, ingests: bool = False, **about: Any) -> None:
+    def announce(name: str, *, kind: str = registry.WORKER, **about: Any) -> None:
         told = json.dumps(about).encode()
-        store.run([registry.announce(namespace, name, "i", TTL_MS, told, ingests=ingests)])
+        store.run([registry.announce(namespace, name, "i", TTL_MS, told, kind=kind)])
 
     def own() -> None:
         (birth,) = store.run([registry.read_birth(namespace)])
@@ -50,7 +50,7 @@ def acts(caller: Client, store: Store, namespace: str, owner_of: Callable[[str],
     def read(state: str) -> None:
         counts = {"total": 9, "quarantined": 0, "lag": 0, "rate": 0.0}
         source = {"source": "rabbitmq:orders.delay", "target": "rabbitmq:orders", "state": state}
-        announce("i", ingests=True, started_ms=1, sources=[source | counts])
+        announce("i", kind=registry.INGEST, started_ms=1, sources=[source | counts])
 
     def quarantine() -> None:
         record = encode_record(Record("rabbitmq:/q", b"theirs"))

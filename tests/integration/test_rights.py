@@ -141,7 +141,7 @@ async def test_only_the_operator_needs_the_right_to_load_scripts(
 
 def _ingest(client: Client) -> None:
     """The commands of an ingest process that clients do not send; a message is quarantined."""
-    announcement = registry.announce(NS, "i", "0" * 16, 1000, b"{}", ingests=True)
+    announcement = registry.announce(NS, "i", "0" * 16, 1000, b"{}", kind=registry.INGEST)
     kept = [(verbs.new_stamp(), "lost", b"payload", "ingress:bad: why")]
 
     def call(calls: Calls) -> Steps[None]:

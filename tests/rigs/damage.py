@@ -223,7 +223,7 @@ def _kinds_of_the_fleet() -> list[Kind]:
     return kinds
 
 
-LISTS = ("workers", "worker_info", "ingests", "ingest_info")
+LISTS = ("workers", "worker_info", "ingests", "ingest_info", "fronts", "front_info")
 KINDS = [
     *(Kind(key, "wrong-type", _wrong_type(key)) for key in (*keys.BUCKET_KEYS, *LISTS, "birth")),
     *_kinds_of_marks(),

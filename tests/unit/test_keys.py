@@ -25,6 +25,7 @@ ROW = re.compile(r"^\| `(\w+)` \|", re.M)
 SLOTS = 16_384
 OF_THE_NAMESPACE = (
     *(keys.birth, keys.workers, keys.worker_info, keys.ingests, keys.ingest_info),
+    *(keys.fronts, keys.front_info),
     keys.fronted,
     *(keys.destinations, keys.controls, keys.unrecorded, keys.ledger, keys.allowances, keys.series),
     *(keys.alarms, keys.events),

@@ -20,6 +20,8 @@ _LISTS = (
     (keys.worker_info, "hash", _UNLISTED),
     (keys.ingests, "zset", "ingest goes on"),
     (keys.ingest_info, "hash", "ingest goes on"),
+    (keys.fronts, "zset", "fronts go on"),
+    (keys.front_info, "hash", "fronts go on"),
     (keys.fronted, "hash", "fronts write it again, ingest goes on"),
     (keys.allowances, "hash", "messages with a rate wait, others go on"),
     (keys.series, "hash", "no rates are recorded, messages go on"),

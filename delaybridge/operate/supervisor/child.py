@@ -22,6 +22,7 @@ from typing import Any
 from delaybridge.errors import DelayBridgeError, StoreUnavailable
 from delaybridge.scan.leases.fleet import NameTaken
 from delaybridge.settings.settings import Settings
+from delaybridge.store.namespace import registry
 from delaybridge.worker.service import Identity, OnReport, ProcessReport
 
 _log = logging.getLogger("delaybridge")
@@ -34,15 +35,14 @@ class ChildSpec:
     """The work of one child; it is pickled.
 
     process_name: for `ps` and logs. name: of the process in the fleet. work: `run_one`, or the like
-    of another service, with what the child cannot know. ingests: it is not a worker. exit_code:
-    maps an error that ended it and that a restart cannot mend to the exit code. prepare: run first,
+    of another service, with what the child cannot know. kind: of process. exit_code: maps an error that ended it and that a restart cannot mend to the exit code. prepare: run first,
     for logging.
     """
 
     process_name: str
     name: str | None
     work: Callable[..., None]
-    ingests: bool
+    kind: str
     exit_code: Callable[[BaseException], int]
     prepare: Callable[[], None]
 
@@ -131,7 +131,7 @@ def _work(
             ignore=[signal.SIGINT],
             on_start=partial(report, "identity"),
             on_report=offer if settings.metrics.port else None,
-            **({} if spec.ingests else {"on_token": partial(report, "token")}),
+            **({"on_token": partial(report, "token")} if spec.kind == registry.WORKER else {}),
         )
     except (DelayBridgeError, NameTaken) as exc:
         _log.error("%s", exc, extra={"event": "worker_failed", "fields": {"reason": str(exc)}})

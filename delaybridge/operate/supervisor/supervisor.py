@@ -159,7 +159,7 @@ class Supervisor:
             return
         store = Store(self.settings.redis.url, timeout_s=self.settings.redis.timeout_s)
         leaves = registry.announce(
-            namespace, who.name, who.instance, ttl_ms=0, ingests=child.spec.ingests
+            namespace, who.name, who.instance, ttl_ms=0, kind=child.spec.kind
         )
         try:
             # Not through `Calls.open`, which would create a namespace that was wiped again.

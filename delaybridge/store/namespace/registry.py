@@ -12,7 +12,15 @@ from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, as_received, plain
 
+WORKER, INGEST, FRONT = "worker", "ingest", "front"  # the kinds of announced processes
 UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
+
+
+_KEYS = {
+    WORKER: (keys.workers, keys.worker_info),
+    INGEST: (keys.ingests, keys.ingest_info),
+    FRONT: (keys.fronts, keys.front_info),
+}
 
 
 def birth(namespace: str, buckets: int, id: str) -> list[RedisCommand[Any]]:
@@ -34,32 +42,31 @@ def announce(
     ttl_ms: int,
     info: bytes = b"",
     *,
-    ingests: bool = False,
+    kind: str = WORKER,
     now_ms: int | None = None,
     clock_ms: int | None = None,
 ) -> RedisCommand[Fleet]:
-    """Announce this worker (or ingest process) for `ttl_ms`; with ttl_ms=0, withdraw it.
+    """Announce this process among those of its kind for `ttl_ms`; with ttl_ms=0, withdraw it.
 
     clock_ms: the caller's own steady clock, as far as it takes it for the store's.
     """
     times = ["" if each is None else each for each in (now_ms, clock_ms)]
     args = (times[0], name, instance, ttl_ms, info, keys.wake(namespace), times[1])
-    return RedisCommand("announce", _members(namespace, ingests), args, replies.read_fleet)
+    return RedisCommand("announce", _members(namespace, kind), args, replies.read_fleet)
 
 
-def fleet(namespace: str, *, ingests: bool = False) -> list[RedisCommand[Any]]:
-    """The announcements of workers (or ingest processes), and when each expires."""
-    members, info = _members(namespace, ingests)
+def fleet(namespace: str, kind: str = WORKER) -> list[RedisCommand[Any]]:
+    """The announcements of the processes of this kind, and when each expires."""
+    members, info = _members(namespace, kind)
     return [
         plain("HGETALL", info, parse=replies.read_mapping),
         plain("ZRANGE", members, 0, -1, "WITHSCORES", parse=as_received),
     ]
 
 
-def _members(namespace: str, ingests: bool) -> tuple[str, str]:
-    if ingests:
-        return keys.ingests(namespace), keys.ingest_info(namespace)
-    return keys.workers(namespace), keys.worker_info(namespace)
+def _members(namespace: str, kind: str) -> tuple[str, str]:
+    members, info = _KEYS[kind]
+    return members(namespace), info(namespace)
 
 
 def set_rule(

@@ -172,6 +172,10 @@ ingests = _of_namespace("ingests")
 """Zset: name of an ingest process -> when its announcement expires, in ms on Redis' clock."""
 ingest_info = _of_namespace("ingest_info")
 """Hash: name of an ingest process -> its announcement, JSON."""
+fronts = _of_namespace("fronts")
+"""Zset: name of a front -> when its announcement expires, in ms on Redis' clock."""
+front_info = _of_namespace("front_info")
+"""Hash: name of a front -> its announcement with its connections, JSON."""
 fronted = _of_namespace("fronted")
 """Hash: `BROKER:EXCHANGE` that a front made -> its target and intake, JSON. Also a channel: one was
 added."""

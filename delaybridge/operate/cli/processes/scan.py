@@ -82,6 +82,7 @@ def _run_workers(
     from delaybridge.operate.parts.lists import ingest_parts, worker_parts
     from delaybridge.operate.supervisor.child import ChildSpec
     from delaybridge.operate.supervisor.supervisor import Supervisor
+    from delaybridge.store.namespace.registry import INGEST, WORKER
     from delaybridge.worker.worker import run_one
 
     count = settings.scan.processes
@@ -89,14 +90,14 @@ def _run_workers(
     scans = partial(run_one, parts=worker_parts, burst=burst)
     reads = partial(run_ingest, parts=ingest_parts)
 
-    def spec(number: int, ingests: bool) -> ChildSpec:
-        suffix = "ingest" if ingests else str(number)
+    def spec(number: int) -> ChildSpec:
+        kind = INGEST if number == count else WORKER
+        suffix = kind if kind == INGEST else str(number)
         own = name if name is None or is_alone else f"{name}-{suffix}"
-        process = f"{'ingest' if ingests else 'worker'}-{number}"
-        work = reads if ingests else scans
-        return ChildSpec(process, own, work, ingests, worker_exit_code, prepare)
+        work = reads if kind == INGEST else scans
+        return ChildSpec(f"{kind}-{number}", own, work, kind, worker_exit_code, prepare)
 
-    specs = [spec(number, number == count) for number in range(count + with_ingest)]
+    specs = [spec(number) for number in range(count + with_ingest)]
     with served(settings, [each.process_name for each in specs]) as reports:
         if is_alone and reports is None:
             scans(settings, name=name)
