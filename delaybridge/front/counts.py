@@ -16,6 +16,8 @@ from delaybridge.errors import printable
 from delaybridge.events import ClientRefused, Emit, MethodRefused, NodeUnreachable
 from delaybridge.histogram import Histogram, Histograms
 
+_RECENT_S = 600.0  # for how long a refusal is shown
+_MOST_REFUSED = 20
 MOST_SHOWN = 200  # connections in an announcement
 _CHARS = 100  # of a text that a client chose
 _TEXTS = ("client", "user", "vhost", "product", "name", "node", "state")
@@ -67,6 +69,7 @@ class FrontCounts:
         self._emit, self._monotonic = emit, monotonic
         self.connections: set[ShownConnection] = set()
         self.nodes: dict[str, str | None] = {}
+        self._refused: dict[str, tuple[float, str]] = {}  # what -> when last, and why
         self._totals: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._histograms = Histograms()
 
@@ -88,6 +91,7 @@ class FrontCounts:
     def client_refused(self, reason: str, text: str) -> None:
         """A client was sent away. reason: one word of few; text: who, why, and the remedy."""
         self._totals["front_connections_refused_total", reason] += 1
+        self._note(f"clients ({reason})", text)
         self._emit(ClientRefused(reason=f"{reason}: {text}"))
 
     def rewrote(self, what: str) -> None:
@@ -97,7 +101,19 @@ class FrontCounts:
     def method_refused(self, exchange: str, code: int, text: str) -> None:
         """A client's channel was closed by the front because of a method on this exchange."""
         self._totals["front_methods_refused_total", str(code)] += 1
+        self._note(exchange, text)
         self._emit(MethodRefused(source=exchange, reason=f"{code}: {text}"))
+
+    def _note(self, what: str, why: str) -> None:
+        self._refused.pop(what, None)
+        self._refused[what] = self._monotonic(), why
+        if len(self._refused) > _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+
+    def refused(self) -> dict[str, str]:
+        """What was refused in the last ten minutes, by exchange or kind of reason: why."""
+        since_s = self._monotonic() - _RECENT_S
+        return {what: why for what, (at_s, why) in self._refused.items() if at_s > since_s}
 
     def held(self, connection: ShownConnection, what: str) -> None:
         """The frames of this client wait from now on. what: for what, as `declare orders`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.operate.doctor.fronts import front_faults
 from delaybridge.operate.doctor.sources import ingest_faults
 from delaybridge.operate.notices import repairs
 from delaybridge.operate.notices.announcements import waiting_text
@@ -54,6 +55,7 @@ def problems(
         remedy = "See: delaybridge message ls, delaybridge stats"
         yield Finding(WARN, "retrying", failing_text(each, found), remedy)
     yield from ingest_faults(found, settings)
+    yield from front_faults(found)
     for one in found.all_damage:
         level = WARN if one.key.endswith("}:series") else FAIL
         yield Finding(level, "damage", f"{one}: {one.effect}", f"Repair it: {one.remedy}")

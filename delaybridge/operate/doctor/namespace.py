@@ -15,6 +15,7 @@ from delaybridge.operate.doctor.checks import (
     recurring_definitions,
 )
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.operate.doctor.fronts import fronts
 from delaybridge.operate.doctor.sources import reading
 from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.views.alerts import paused_text
@@ -65,6 +66,7 @@ def namespace(
     yield from _rules(found, settings)
     yield from recurring_definitions(definitions)
     yield from reading(found)
+    yield from fronts(found)
     if found.dead:
         remedy = "See: delaybridge dead ls --by-reason"
         yield Finding(WARN, "dead", f"{found.dead} messages are dead", remedy)

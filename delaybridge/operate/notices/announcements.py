@@ -17,6 +17,7 @@ UNKNOWN = "?"
 _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53
+_MOST_EXCHANGES = 1000
 _CHARS = 500
 _FAULTS, _FAULT_CHARS = 20, 2000  # a fault ends with a command, which must be whole
 
@@ -129,6 +130,65 @@ class IngestInfo(NamedTuple):
     expires_ms: int
 
 
+class ClientInfo(NamedTuple):
+    """A client's connection, as a front announced it; the texts as `front/counts.py` has them.
+
+    received, sent: bytes. held_ms: for how long its frames have waited; None: they do not.
+    """
+
+    client: str
+    user: str
+    vhost: str
+    product: str
+    name: str
+    node: str
+    state: str
+    held_for: str
+    channels: int | None
+    received: int | None
+    sent: int | None
+    open_ms: int | None
+    held_ms: int | None = None
+
+
+class FrontInfo(NamedTuple):
+    """One living front, as it announced itself.
+
+    listen: its address. nodes: of the broker -> why the last connect failed, None if it did not.
+    exchanges: the delayed exchanges that it knows, as `VHOST NAME`. refused: what it refused in the
+    last ten minutes, by exchange or kind of reason. open: its connections; clients: 200 of them at
+    most.
+    """
+
+    name: str
+    host: str
+    pid: int | None
+    version: str
+    started_ms: int | None
+    listen: str
+    nodes: Mapping[str, Any]
+    exchanges: tuple[str, ...]
+    refused: Mapping[str, Any]
+    cautions: tuple[str, ...]
+    open: int | None
+    clients: list[ClientInfo]
+    expires_ms: int
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it reaches no node of the broker."""
+        return bool(self.nodes) and all(self.nodes.values())
+
+    @property
+    def held(self) -> list[ClientInfo]:
+        """The clients whose frames wait."""
+        return [each for each in self.clients if each.held_ms is not None]
+
+
+_CLIENT_TEXTS = ClientInfo._fields[:8]
+_CLIENT_COUNTS = ClientInfo._fields[8:]
+
+
 def workers(
     replies: Sequence[Any], now_ms: int, owners: Sequence[str | None] = ()
 ) -> list[WorkerInfo]:
@@ -158,6 +218,35 @@ def ingests(replies: Sequence[Any], now_ms: int) -> list[IngestInfo]:
         IngestInfo(**_process(of, name), sources=list(_sources(of)), expires_ms=expires_ms)
         for name, of, expires_ms in announced(replies, now_ms)
     ]
+
+
+def fronts(replies: Sequence[Any], now_ms: int) -> list[FrontInfo]:
+    """The fronts whose announcement has not expired."""
+    return [
+        FrontInfo(
+            **_process(of, name),
+            listen=_text(of, "listen"),
+            nodes=texts_of(of, "nodes") or {},
+            exchanges=_strings(of.get("exchanges"), _MOST_EXCHANGES, _CHARS),
+            refused=texts_of(of, "refused") or {},
+            cautions=_strings(of.get("cautions"), _FAULTS, _FAULT_CHARS),
+            open=_whole(of, "open"),
+            clients=list(_clients(of.get("clients"))),
+            expires_ms=expires_ms,
+        )
+        for name, of, expires_ms in announced(replies, now_ms)
+    ]
+
+
+def _clients(listed: object) -> Iterator[ClientInfo]:
+    for each in listed if isinstance(listed, list) else ():
+        if isinstance(each, dict):
+            texts: dict[str, Any] = {
+                name: printable(each.get(name) if isinstance(each.get(name), str) else "")
+                for name in _CLIENT_TEXTS
+            }
+            counts: dict[str, Any] = {name: _whole(each, name) for name in _CLIENT_COUNTS}
+            yield ClientInfo(**texts, **counts)
 
 
 def _drift(value: object) -> LedgerDrift | None:
@@ -213,13 +302,14 @@ def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:
         if isinstance(each, dict):
             texts: dict[str, Any] = {field: _text(each, field) for field in _SOURCE_TEXTS}
             counts: dict[str, Any] = {field: _whole(each, field) for field in _SOURCE_COUNTS}
-            rate, faults = _number(each, "rate"), _faults(each.get("faults"))
+            rate = _number(each, "rate")
+            faults = _strings(each.get("faults"), _FAULTS, _FAULT_CHARS)
             yield SourceInfo(**texts, **counts, rate=rate, faults=faults)
 
 
-def _faults(value: object) -> tuple[str, ...]:
-    listed = value[:_FAULTS] if isinstance(value, list) else ()
-    return tuple(each[:_FAULT_CHARS] for each in listed if isinstance(each, str))
+def _strings(value: object, most: int, chars: int) -> tuple[str, ...]:
+    listed = value[:most] if isinstance(value, list) else ()
+    return tuple(each[:chars] for each in listed if isinstance(each, str))
 
 
 def _text(of: Mapping[str, Any], field: str) -> str:

@@ -35,8 +35,9 @@ class ChildSpec:
     """The work of one child; it is pickled.
 
     process_name: for `ps` and logs. name: of the process in the fleet. work: `run_one`, or the like
-    of another service, with what the child cannot know. kind: of process. exit_code: maps an error that ended it and that a restart cannot mend to the exit code. prepare: run first,
-    for logging.
+    of another service, with what the child cannot know. kind: as in `registry`. exit_code: maps an
+    error that ended it and that a restart cannot mend to the exit code. prepare: run first, for
+    logging.
     """
 
     process_name: str

@@ -59,7 +59,7 @@ def stats_data(
 
 
 def _counts_data(found: Stats) -> dict[str, object]:
-    hidden = ("damage", "buckets", "workers", "rules", "odd_rules")
+    hidden = ("damage", "buckets", "workers", "rules", "odd_rules", "fronts")
     return {
         **{name: plain(value) for name, value in found._asdict().items() if name not in hidden},
         "next_due": moment(found.next_due_ms),
@@ -68,6 +68,7 @@ def _counts_data(found: Stats) -> dict[str, object]:
         "buckets_unseen": sum(1 for each in found.buckets if each.unseen),
         "damaged": [str(one) for one in [*found.all_damage, *found.odd_rules]],
         "workers": len(found.workers),
+        "fronts": len(found.fronts),
         "orphans": found.orphans._asdict(),
         "ledger": None if found.ledger is None else found.ledger._asdict(),
     }

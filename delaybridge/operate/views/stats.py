@@ -6,7 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.operate.notices import announcements, damaged_lists, repairs
-from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
+from delaybridge.operate.notices.announcements import (
+    FrontInfo,
+    IngestInfo,
+    LedgerDrift,
+    WorkerInfo,
+)
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.operate.views.bucket_counts import (
@@ -35,7 +40,8 @@ class Stats(NamedTuple):
     """The namespace: the number of its messages in each state, its buckets and its processes.
 
     now_ms: the time of the count, in epoch milliseconds of Redis' clock. next_due_ms, overdue_ms,
-    dead_dropped: as in `BucketStats`, for all buckets. workers, ingests: the living processes.
+    dead_dropped: as in `BucketStats`, for all buckets. workers, ingests, fronts: the living
+    processes.
     retrying: messages whose last publish failed, about a thousand of each bucket;
     retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
     of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
@@ -67,6 +73,7 @@ class Stats(NamedTuple):
     recurring_late_ms: int = 0
     setbacks: Sequence[Setback] = ()
     redis: str = ""
+    fronts: Sequence[FrontInfo] = ()
 
     @property
     def unseen(self) -> list[Unseen]:
@@ -111,17 +118,15 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     the namespace's own keys nothing can be counted: StoreUnavailable.
     """
     buckets = yield from calls.open()
-    parts = [
-        part for bucket in buckets for part in (count_commands(bucket), damage.commands(bucket))
-    ]
-    parts += (registry.fleet(calls.namespace, ingests=ingests) for ingests in (False, True))
-    parts.append(damaged_lists.commands(calls.namespace))
-    look = stored.first_look(calls.namespace)
+    parts = [each for one in buckets for each in (count_commands(one), damage.commands(one))]
+    parts += (registry.fleet(calls.namespace, kind) for kind in registry.KINDS)
     kept = rules.read(calls.namespace), history_alarm.read(calls.namespace)  # operators', workers'
-    parts.append([look, *kept, calls.clock()])
+    look = stored.first_look(calls.namespace)
+    parts += damaged_lists.commands(calls.namespace), [look, *kept, calls.clock()]
     found = yield from grouped(parts)
-    *of_buckets, workers, ingests, lists, (look_ms, rules_kept, went_back, now_us) = found
-    if error := store_wide_error([*workers, *ingests, *lists, look_ms, rules_kept, now_us]):
+    *of_buckets, workers, ingests, fronts, lists, (look_ms, rules_kept, went_back, now_us) = found
+    needed = [*workers, *ingests, *fronts, *lists, look_ms, rules_kept, now_us]
+    if error := store_wide_error(needed):
         raise error
     now_ms = now_us // 1000
     pairs = zip(buckets, of_buckets[::2], of_buckets[1::2], strict=True)
@@ -138,6 +143,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         buckets=counts,
         workers=living,
         ingests=announcements.ingests(ingests, now_ms),
+        fronts=announcements.fronts(fronts, now_ms),
         retrying=retrying,
         retrying_sampled=is_sampled,
         troubles=troubles,

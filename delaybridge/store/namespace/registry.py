@@ -12,7 +12,7 @@ from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.replies import Fleet
 from delaybridge.store.protocol.verbs import Arg, Each, RedisCommand, Steps, as_received, plain
 
-WORKER, INGEST, FRONT = "worker", "ingest", "front"  # the kinds of announced processes
+KINDS = WORKER, INGEST, FRONT = "worker", "ingest", "front"  # of announced processes
 UNRECORDED = 0  # the last argument of `set_rule` and `define`: the caller has no ledger
 
 
