@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from secrets import token_hex
 from typing import Any
 
-from delaybridge.amqp.connection import close_channel, close_code, reason_of
+from delaybridge.amqp.connection import WireConnection, close_channel, close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq import remedies
@@ -165,7 +165,7 @@ async def declare_exchange(connection: IntakeConnection, route: Route) -> None:
     await _insist(connection, route, *_of_exchange(route))
 
 
-async def exists(connection: IntakeConnection, exchange: str) -> bool:
+async def exists(connection: WireConnection, exchange: str) -> bool:
     """Whether there is such an exchange."""
     try:
         await connection.call_alone("exchange_declare", exchange=exchange, passive=True)
@@ -286,7 +286,7 @@ async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> 
     return None
 
 
-async def take_steps(connection: IntakeConnection, *steps: Step) -> None:
+async def take_steps(connection: WireConnection, *steps: Step) -> None:
     """Take steps, all sent at once. If the broker refuses one, raises that, and none after it is
     taken."""
     *before, (method, arguments) = steps
