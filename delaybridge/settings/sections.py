@@ -263,6 +263,15 @@ class IngestSettings(Section):
     delay topics become this one's."""
     keep_partition: Switch = False
     """Kafka: deliver to the partition of the same number, instead of by key."""
+    front: Switch = False
+    """RabbitMQ: also read for the exchanges that `delaybridge front` makes, as soon as they are
+    made. The front's own ingest process always does."""
+    negate_delay: Switch = False
+    """RabbitMQ: consumers get x-delay as a negative number, as the plugin's last versions do, also
+    from delay exchanges. From an exchange that a front made they always do."""
+    broker_stamp: Switch = False
+    """RabbitMQ: a delay counts from the header timestamp_in_ms. Only if RabbitMQ itself sets it:
+    message_interceptors.incoming.set_header_timestamp.overwrite = true."""
 
 
 class MetricsSettings(Section):

@@ -17,13 +17,17 @@ STAMP = b"\x01\x02\x03\x04"
 
 
 def reader(
-    *, allowed: tuple[str, ...] = (), limits: Limits | None = None, **route: Any
+    *,
+    allowed: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    negates: bool = False,
+    trusts_stamp: bool = False,
+    **route: Any,
 ) -> MessageReader:
     """Reads the delay exchange x.delay; y.delay exists, too."""
-    mine = ROUTE._replace(**route)
-    return MessageReader(
-        mine, KINDS, limits or Limits(), AllowList(allowed), ["x.delay", "y.delay"]
-    )
+    mine, limits, sources = ROUTE._replace(**route), limits or Limits(), ["x.delay", "y.delay"]
+    ways = {"negates": negates, "trusts_stamp": trusts_stamp}
+    return MessageReader(mine, KINDS, limits, AllowList(allowed), sources, **ways)
 
 
 def raw(name: str, kind: bytes, value: bytes) -> bytes:

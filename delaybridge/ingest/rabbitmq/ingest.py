@@ -74,6 +74,8 @@ class RabbitMQIngest:
             sources,
             options.reach(route, calls.kinds),
             options.names(route),
+            options.settings.negate_delay,
+            options.settings.broker_stamp,
         )
 
     @property

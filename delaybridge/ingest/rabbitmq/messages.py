@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from time import time_ns
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from delaybridge.ingest.instructions import (
 from delaybridge.ingest.names import NOBODYS, Names
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms
+from delaybridge.ingest.rabbitmq.negated import negated
 from delaybridge.ingest.reach import AllowList
 from delaybridge.ingest.routes import Route
 from delaybridge.message import (
@@ -50,6 +52,7 @@ _log = logging.getLogger("delaybridge")
 _WATCHED = frozenset(name.encode() for name in (*INSTRUCTIONS, *OWN_HEADERS))
 _RESERVED = RESERVED_PREFIX.encode()
 _ID = ID.encode()
+_STAMP = b"timestamp_in_ms"  # RabbitMQ's, if its message_interceptors are set
 _COUNTS = frozenset(
     (b"x-delivery-count", b"x-acquired-count")
 )  # RabbitMQ adds these when it redelivers
@@ -109,17 +112,22 @@ class MessageReader:
         delay_exchanges: Collection[str],
         reach: str = "",
         names: Names = NOBODYS,
+        negates: bool = False,
+        trusts_stamp: bool = False,
     ) -> None:
         """delay_exchanges: those of the broker; a message forwarded to one is not delayed twice.
 
         reach: as `reach_of` gives it; empty: all destinations. names: the ids that it may name.
+        negates: consumers get the delay as a negative number, as they always do of an exchange that
+        a front made. trusts_stamp: a delay counts from the broker's own stamp, if there is one.
         near_misses: how often a header was named almost like an instruction. without_id: messages
         without an id.
         """
         self.route, self._kinds, self._limits, self._allowed = route, kinds, limits, allowed
         self._delay_exchanges, self.reach = frozenset(delay_exchanges), reach
         self._names = names
-        self.queues = frozenset((route.source, expired(route)))
+        self._negates, self._trusts_stamp = negates or route.is_fronted, trusts_stamp
+        self.queues = frozenset((route.queue, expired(route)))
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
         self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # seen before
         self._forms = Forms(self._destinations, limits, reach, names)
@@ -224,27 +232,39 @@ class MessageReader:
         """The instructions in the headers, and the headers without those of delaybridge."""
         found: list[tuple[str, Any]] = []
         kept: list[bytes] = []
-        count = since = 0
+        count = since = stamp_ms = 0
         is_plain = len(table) <= _PLAIN_BYTES
         for name, start, at, end in entries(table):
             count += 1
             if name in _WATCHED or name.startswith(_RESERVED):
                 text = name.decode(errors="backslashreplace")
-                found.append((text, _not_early(decode_value(table, at, text))))
+                found.append((text, self._meant(text, decode_value(table, at, text))))
                 if is_instruction(text) or self._is_delayed_again(text):
                     kept.append(table[since:start])
                     since = end
+            elif name == _STAMP and self._trusts_stamp:
+                is_plain = False
+                stamp_ms = decode_value(table, at, "")
             elif name.lower() in _WATCHED:
                 is_plain = False
                 self.near_misses += 1
         check_header_sizes(count, len(table), self._limits)
         rest = b"".join((*kept, table[since:])) if since else table
-        answer = (instructions(found) if found else _NOTHING), rest
+        asked = instructions(found) if found else _NOTHING
+        if asked.delay_ms is not None and self._negates:
+            rest = negated(rest)
+        answer = _counted_from(stamp_ms, asked), rest
         if is_plain:
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             self._tables[table] = answer
         return answer
+
+    def _meant(self, name: str, value: Any) -> Any:
+        """What the producer meant; to the plugin `true` is no delay."""
+        if value is True and name == PLUGIN_DELAY and self.route.is_fronted:
+            return False
+        return _not_early(value)
 
     def _is_delayed_again(self, name: str) -> bool:
         return name == PLUGIN_DELAY and self.route.target in self._delay_exchanges
@@ -283,10 +303,10 @@ class MessageReader:
 
     def _check_not_back(self, destination: Destination) -> None:
         """MessageError if it would return to its own exchange or queue: an endless loop."""
-        source = self.route.source
+        source, queue = self.route.source, self.route.queue
         if destination.broker == self.route.broker and (
             destination.address == source
-            or (not destination.address and destination.routing_key == source)
+            or (not destination.address and destination.routing_key == queue)
         ):
             raise MessageError(
                 "self_loop", "delaybridge-destination", f"{source} is the source itself"
@@ -296,6 +316,14 @@ class MessageReader:
 def _not_early(value: Any) -> Any:
     """A timestamp, moved to the end of its second: the broker cut off its milliseconds."""
     return value + _CUT_OFF if isinstance(value, datetime) else value
+
+
+def _counted_from(stamp_ms: Any, asked: Instructions) -> Instructions:
+    """The same with a due time, if there is a stamp that the delay counts from."""
+    if asked.delay_ms is None or not isinstance(stamp_ms, int) or stamp_ms <= 0:
+        return asked
+    due_ms = min(stamp_ms, time_ns() // 1_000_000) + asked.delay_ms  # none from the future
+    return asked._replace(delay_ms=None, due_ms=due_ms)
 
 
 _NOTHING = Instructions()
