@@ -21,6 +21,8 @@ REMEDIES = {
     "kafka": "install Java and Maven here and run this again, put kafka-server-start.sh on PATH, "
     "start Docker, or set DELAYBRIDGE_TEST_KAFKA_URL",
     "clients": "install Node and npm here and run this again",
+    "languages": "run this as root on Debian, or install Go, Java, Maven, PHP with php-amqplib "
+    "and Ruby with Bunny",
     "browser": "run this as root on Debian, or put chromium on PATH",
     "prometheus": "run this on Debian",
     "postgres": "run this as root on Debian, or set DELAYBRIDGE_TEST_POSTGRES_URL",

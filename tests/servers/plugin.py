@@ -9,12 +9,25 @@ from typing import Any
 
 import pytest
 
-from tests.servers import browser, clients, kafka, mariadb, postgres, prometheus, rabbitmq, redis
+from tests.servers import (
+    browser,
+    clients,
+    kafka,
+    languages,
+    mariadb,
+    postgres,
+    prometheus,
+    rabbitmq,
+    redis,
+)
 from tests.servers.sources import NoServer, Source, variable
 
 SERVERS: dict[str, Any] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (redis, rabbitmq, kafka, clients, browser, prometheus, postgres, mariadb)
+    for module in (
+        *(redis, rabbitmq, kafka, clients, languages),
+        *(browser, prometheus, postgres, mariadb),
+    )
 }
 SOURCES: dict[str, Callable[[], Iterator[Source]]] = {
     name: module.sources for name, module in SERVERS.items()
