@@ -29,6 +29,7 @@ from delaybridge.errors import ConfigError
 from delaybridge.front.link import Link, Refused
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.topology import (
+    ALTERNATE,
     Step,
     declarations,
     exists,
@@ -45,6 +46,11 @@ _LOOKS, _AGAIN_S = 5, 0.2  # before an exchange is called foreign: a marker may 
 _LOCK_AGAIN_S, _UNLOCK_S = 0.05, 1.0
 _REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION_FAILED = 403, 404, 405, 406
 _FLAG_DIFFERS = re.compile(r"PRECONDITION_FAILED - inequivalent arg '(durable|internal)' for exch")
+_TYPE_IS = re.compile(r"'type' for exchange.* but current is '+([^']+)'")
+_NO_TYPES = {  # of a new D, as the plugin says it
+    None: "'x-delayed-type' must be an existing exchange type",
+    b"x-delayed-message": "'x-delayed-message' can't be used for 'x-delayed-type'",
+}
 _TYPE_DIFFERS = "inequivalent arg 'type' for exchange"
 _TOO_OLD = re.compile("Invalid x-match|invalid arg 'x-")
 
@@ -116,13 +122,16 @@ class Vhost:
 
     # what a client's declare and delete need
 
-    async def prepare(self, exchange: str) -> None:
-        """Before the client's declare goes out as one of D.due.
+    async def prepare(self, exchange: str, type: bytes | None) -> bytes:
+        """Before the client's declare goes out as one of D.due: the type that it is to have.
 
-        Refused with 406 if D or D.due exists and no front made it.
+        Refused with 406 if D or D.due exists and no front made it, or a new D has no type. Of one
+        that exists it is the type that it has: the plugin compares no types either.
         """
         route = self._route(exchange)
-        await self._change("prepare", route, lambda at: _prepare(at, route, self._settings))
+        return await self._change(
+            ("prepare", type), route, lambda at: _prepare(at, route, self._settings, type)
+        )
 
     async def stand(self, exchange: str, durable: bool, internal: bool) -> None:
         """After D.due was declared: make the queues, then D with these flags and its binding.
@@ -164,7 +173,7 @@ class Vhost:
         """Ask the broker the next time."""
         self.names.pop(f"{exchange}{self._settings.suffix}".encode(), None)
 
-    async def look(self) -> None:
+    async def remove_orphans(self) -> None:
         """Remove each known D whose D.due is gone: the broker deletes one that is auto-delete."""
         known = [due.decode() for due in {*self.names, *self._left}]
         if not known:
@@ -210,15 +219,15 @@ class Vhost:
         self,
         kind: Hashable,
         route: Route,
-        operation: Callable[[WireConnection], Awaitable[None]],
-    ) -> None:
+        operation: Callable[[WireConnection], Awaitable[T]],
+    ) -> T:
         """One change of D at a time."""
 
-        async def change() -> None:
+        async def change() -> T:
             async with self._locks.setdefault(route.source, asyncio.Lock()):
-                await self._asked(route, operation, MAKE_S)
+                return await self._asked(route, operation, MAKE_S)
 
-        await self._shared((kind, route.source), change)
+        return await self._shared((kind, route.source), change)
 
     async def _asked(
         self, route: Route, operation: Callable[[WireConnection], Awaitable[T]], limit_s: float
@@ -238,8 +247,10 @@ class Vhost:
         return await asyncio.shield(running)
 
 
-async def _prepare(connection: WireConnection, route: Route, settings: Naming) -> None:
-    """Put the marker, unless D or D.due is foreign."""
+async def _prepare(
+    connection: WireConnection, route: Route, settings: Naming, type: bytes | None
+) -> bytes:
+    """Put the marker, unless D or D.due is foreign. The type for D.due."""
     for _ in range(_LOOKS):
         is_source, is_marked, (is_read, is_target) = await asyncio.gather(
             exists(connection, route.source),
@@ -257,8 +268,30 @@ async def _prepare(connection: WireConnection, route: Route, settings: Naming) -
         )
     if is_source and not (is_read and is_target) and (text := await _differs(connection, route)):
         raise Refused(_PRECONDITION_FAILED, _as_declared(text))
+    if not (is_source and is_target) and (fault := _NO_TYPES.get(type)):
+        raise Refused(_PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
     method, about = next(_steps(route, True, False))
     await connection.call_alone(method, **about)
+    has = await _type_of(connection, route.target) if is_target else b""
+    return has or type or b"direct"
+
+
+async def _type_of(connection: WireConnection, exchange: str) -> bytes:
+    """The type of an exchange that exists; b"" if it is gone.
+
+    The broker compares the type first. It cannot make an exchange with such an argument.
+    """
+    about = {"exchange": exchange, "arguments": {ALTERNATE: 0}}
+    try:
+        await connection.call_alone("exchange_declare", exchange_type="direct", **about)
+    except AMQPError as exc:
+        if not _is(exc, _PRECONDITION_FAILED):
+            raise
+        _, text = close_code(exc) or (0, "")
+        if (found := _TYPE_IS.search(text)) is not None:
+            return found[1].encode()
+        return b"direct" if "invalid type" not in text else b""
+    return b""  # not reached
 
 
 async def _sweep(connection: WireConnection, route: Route) -> None:

@@ -68,6 +68,21 @@ async def test_an_equal_declare_changes_nothing_and_one_with_other_flags_is_refu
     assert await site.client.there(namespace) == [False]
 
 
+async def test_a_declare_of_an_existing_one_gets_the_type_that_it_has(
+    site: VhostSite, namespace: str
+) -> None:
+    for type, why in ((None, "must be an existing"), (b"x-delayed-message", "can't be used")):
+        refusal = await refused(site.vhost.prepare(namespace, type))
+        assert refusal.text.startswith("PRECONDITION_FAILED - Invalid argument, 'x-delayed-")
+        assert refusal.code == 406 and why in refusal.text
+    assert await site.client.there(f"{namespace}.due.intake.expired") == [False]
+    for has in ("topic", "direct"):
+        name = f"{namespace}-{has}"
+        await site.declared(name, exchange_type=has)
+        for type in (None, b"fanout", b"x-delayed-message", has.encode()):
+            assert await site.vhost.prepare(name, type) == has.encode()
+
+
 async def test_a_deleted_exchange_leaves_its_messages_and_its_name_is_free(
     site: VhostSite, namespace: str
 ) -> None:
@@ -79,7 +94,7 @@ async def test_a_deleted_exchange_leaves_its_messages_and_its_name_is_free(
     await site.client.declare(namespace)
     for vhost in (site.vhost, site.another()):
         assert not await vhost.is_ours(namespace)
-        assert "'type' for exchange" in (await refused(vhost.prepare(namespace))).text
+        assert "'type' for exchange" in (await refused(vhost.prepare(namespace, b"direct"))).text
     assert await site.client.there(namespace) == [True]
 
 
@@ -89,20 +104,20 @@ async def test_an_exchange_that_no_front_made_is_refused_and_never_changed(
     monkeypatch.setattr(vhost_module, "_AGAIN_S", 0.01)
     plain, behind = f"{namespace}-a", f"{namespace}-b"
     await site.client.declare(plain)
-    refusal = await refused(site.vhost.prepare(plain))
+    refusal = await refused(site.vhost.prepare(plain, b"direct"))
     assert (refusal.code, refusal.text) == (
         406,
         f"PRECONDITION_FAILED - inequivalent arg 'type' for exchange '{plain}' in vhost '/': "
         "received ''x-delayed-message'' but current is 'direct'",
     )
     await site.client.declare(f"{behind}.due")
-    refusal = await refused(site.vhost.prepare(behind))
+    refusal = await refused(site.vhost.prepare(behind, b"direct"))
     assert refusal.code == 406 and refusal.text.endswith("front.adopt (--adopt) to take it")
     await site.vhost.withdraw(behind)
     for name in (plain, behind):
         assert not await site.vhost.is_ours(name)
         await site.vhost.delete(name)
-    await site.vhost.look()
+    await site.vhost.remove_orphans()
     assert await site.client.there(plain, f"{behind}.due", behind) == [True, True, False]
     adopting = site.another(adopt=True)
     await site.declared(behind, adopting)
@@ -110,7 +125,7 @@ async def test_an_exchange_that_no_front_made_is_refused_and_never_changed(
 
 
 async def test_a_declare_that_was_refused_leaves_nothing(site: VhostSite, namespace: str) -> None:
-    await site.vhost.prepare(namespace)
+    await site.vhost.prepare(namespace, b"direct")
     assert await site.client.there(f"{namespace}.due.intake.expired") == [True]
     await site.vhost.withdraw(namespace)
     assert await site.client.there(f"{namespace}.due.intake.expired") == [False]
@@ -122,7 +137,7 @@ async def test_a_declare_that_was_refused_leaves_nothing(site: VhostSite, namesp
 async def test_a_front_that_ended_half_way_is_gone_on_with_by_another(
     site: VhostSite, namespace: str
 ) -> None:
-    await site.vhost.prepare(namespace)
+    await site.vhost.prepare(namespace, b"direct")
     await site.client.declare(f"{namespace}.due")
     other = site.another()
     assert not await other.is_ours(namespace)
@@ -136,10 +151,10 @@ async def test_what_stands_without_its_second_exchange_is_removed(
 ) -> None:
     await site.declared(namespace, auto_delete=True)
     queue = await site.client.bind(f"{namespace}.due")
-    await site.vhost.look()
+    await site.vhost.remove_orphans()
     assert await site.client.there(namespace) == [True]
     await site.client.connection.call_alone("queue_delete", queue=queue)
-    await site.vhost.look()
+    await site.vhost.remove_orphans()
     assert await site.client.there(namespace) == [False]
     assert not site.vhost.names
     await site.declared(namespace)
@@ -158,7 +173,7 @@ async def test_many_clients_that_declare_at_once_share_the_work(
         await topology.take_steps(connection, *steps)
 
     monkeypatch.setattr(vhost_module, "take_steps", take_steps)
-    gone = asyncio.create_task(site.vhost.prepare(f"{namespace}-a"))
+    gone = asyncio.create_task(site.vhost.prepare(f"{namespace}-a", b"direct"))
     await asyncio.sleep(0)
     gone.cancel()
     all_names = [f"{namespace}-{name}" for name in names]

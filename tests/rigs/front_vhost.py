@@ -99,9 +99,11 @@ class VhostSite:
     async def declared(self, exchange: str, at: Vhost | None = None, **about: Any) -> None:
         """Declare a delayed exchange as a client does through a front."""
         vhost = at or self.vhost
-        await vhost.prepare(exchange)
+        type = await vhost.prepare(exchange, about.pop("exchange_type", "direct").encode())
         durable, internal = about.pop("durable", True), about.pop("internal", False)
-        await self.client.declare(f"{exchange}.due", durable=durable, **about)
+        await self.client.declare(
+            f"{exchange}.due", exchange_type=type.decode(), durable=durable, **about
+        )
         await vhost.stand(exchange, durable, internal)
 
     async def deleted(self, exchange: str, at: Vhost | None = None) -> None:
