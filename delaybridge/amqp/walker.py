@@ -1,0 +1,203 @@
+"""A stream of AMQP 0-9-1 frames, walked without decoding it: most bytes pass, some methods stop.
+
+Of each frame only its first seven bytes, a method's id and the last byte are looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+from delaybridge.amqp.frames import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD
+
+HEARTBEAT = 8
+HEADER_ID, BODY_ID, HEARTBEAT_ID = b"header", b"body", b"heartbeat"  # beside the ids of methods
+MOST_BYTES = 1024 * 1024  # of a watched frame; brokers agree to frames of 128 KiB
+_END = 0xCE
+_body_size = struct.Struct(">11xQ").unpack_from  # in a header frame
+_LEAST = {METHOD: 4, HEADER: 14, BODY: 0, HEARTBEAT: 0}  # bytes of a payload of each kind
+_IDS = {HEADER: HEADER_ID, BODY: BODY_ID, HEARTBEAT: HEARTBEAT_ID}
+# publish, return, deliver, get-ok: a header and the body follow
+_WITH_CONTENT = frozenset(bytes([0, 60, 0, method]) for method in (40, 50, 60, 71))
+_ID_BYTES = 4
+_LITTLE = 4096
+_make = tuple.__new__  # half the time of Method(...)
+
+
+class _Everything:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+class _EveryMethod:
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, bytes) and len(id) == _ID_BYTES
+
+
+EVERY_METHOD: Container[bytes] = _EveryMethod()
+_EVERYTHING: Container[bytes] = _Everything()
+
+
+class FrameTooLarge(Exception):
+    """A watched frame has more bytes than may be kept of it."""
+
+
+class Method(NamedTuple):
+    """A whole frame that was watched for; of another kind than a method if the id says so.
+
+    id: class and method, four bytes. arguments: what follows the id, or the payload of another
+    kind. frame: all of it, with its end.
+    """
+
+    channel: int
+    id: bytes
+    arguments: bytes
+    frame: bytes
+
+
+Piece = bytes | memoryview | Method
+
+
+class Walker:
+    """Cuts one direction of a connection into pieces, however the network cut it.
+
+    The pieces, joined, are the stream: not a byte is added or lost. What is not watched passes at
+    once, the parts of a frame as well; a watched frame is kept until it is whole. From the first
+    byte that is no frame of AMQP 0-9-1 on, everything passes unseen.
+
+    watched: ids; may be replaced between feeds. muted: channels of which only what is watched
+    passes; may be changed at a boundary. is_blind: a byte was no frame.
+    """
+
+    def __init__(self, watched: Container[bytes], most_bytes: int = MOST_BYTES) -> None:
+        self.watched = watched
+        self.muted: set[int] = set()
+        self.is_blind = False
+        self._most_bytes = most_bytes
+        self._kept: list[bytes] = []
+        self._missing = 0  # bytes until what is kept can be judged
+        self._passing = 0  # bytes to come of a frame that passes in parts
+        self._content_left = 0  # bytes to come of a message's body
+
+    @property
+    def has_part(self) -> bool:
+        """Whether the start of a frame is kept until more of it comes."""
+        return bool(self._kept)
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether all that was returned ends with a whole frame."""
+        return not (self._passing or self.is_blind)
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether a method on any channel may be inserted after what was returned.
+
+        Brokers write the frames of a message one after the other. So a method may be inserted
+        before every method in the stream, too.
+        """
+        return self.is_at_boundary and self._content_left <= 0
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        """The pieces that are complete with these bytes. Raises FrameTooLarge."""
+        if self._missing:
+            self._kept.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return []
+            data = b"".join(self._kept)
+            self._kept, self._missing = [], 0
+        at = self._passing
+        if at > len(data):
+            self._passing -= len(data)
+            return [data]
+        self._passing = 0
+        if self.is_blind or (at and data[at - 1] != _END):
+            self.is_blind = True
+            return [data]
+        watched = _EVERYTHING if self.muted else self.watched
+        pieces: list[Piece] = []
+        start, at = self._walk(data, at, watched, pieces)
+        if at < len(data):
+            at = self._judge(data, at, watched)
+        if start < at:
+            pieces.append(_part(data, start, at))
+        return self._without_muted(pieces) if self.muted else pieces
+
+    def _walk(
+        self, data: bytes, at: int, watched: Container[bytes], pieces: list[Piece]
+    ) -> tuple[int, int]:
+        """Walk over whole frames from `at` on. Returns where the last piece and the walk ended."""
+        unpack, least, left, id = FRAME.unpack_from, _LEAST, self._content_left, b""
+        start, last = 0, len(data) - FRAME_OVERHEAD
+        try:
+            while at <= last:
+                kind, channel, length = unpack(data, at)
+                end = at + length + FRAME_OVERHEAD
+                if data[end - 1] != _END or length < least[kind]:
+                    break
+                if kind == METHOD:
+                    id = data[at + 7 : at + 11]
+                elif kind == BODY:
+                    left, id = left - length, BODY_ID
+                elif kind == HEADER:
+                    (left,), id = _body_size(data, at), HEADER_ID
+                else:
+                    id = HEARTBEAT_ID
+                if id in watched:
+                    if start < at:
+                        pieces.append(_part(data, start, at))
+                    arguments = data[at + (11 if kind == METHOD else 7) : end - 1]
+                    pieces.append(_make(Method, (channel, id, arguments, data[at:end])))
+                    start = end
+                at = end
+        except (IndexError, KeyError):
+            pass  # the end of the last frame is still to come, or its kind is unknown
+        self._content_left = max(left, id in _WITH_CONTENT)
+        return start, at
+
+    def _judge(self, data: bytes, at: int, watched: Container[bytes]) -> int:
+        """Up to where the data passes, if what starts at `at` is no whole frame. Keeps the rest."""
+        kind = data[at]
+        least = _LEAST.get(kind)
+        missing = 0 if least is None else at + FRAME.size + least - len(data)
+        if least is not None and missing <= 0:
+            _, _, length = FRAME.unpack_from(data, at)
+            missing = at + length + FRAME_OVERHEAD - len(data) if length >= least else 0
+            id = _IDS.get(kind) or data[at + 7 : at + 11]
+            if missing > 0 and id not in watched:
+                self._note(kind, id, length, data, at)
+                self._passing = missing
+                return len(data)
+            if missing > 0 and length > self._most_bytes:
+                raise FrameTooLarge(f"a frame of {length} bytes")
+        if missing <= 0:
+            self.is_blind = True
+            return len(data)
+        self._kept, self._missing = [data[at:]], missing
+        return at
+
+    def _without_muted(self, pieces: Sequence[Piece]) -> list[Piece]:
+        kept: list[Piece] = []
+        for piece in pieces:
+            if not isinstance(piece, Method) or piece.id in self.watched:
+                kept.append(piece)
+            elif piece.channel not in self.muted:
+                kept.append(piece.frame)
+        return kept
+
+    def _note(self, kind: int, id: bytes, length: int, data: bytes, at: int) -> None:
+        """Note what a frame that passes in parts says of the message around it."""
+        if kind == HEADER:
+            (self._content_left,) = _body_size(data, at)
+        elif kind == BODY:
+            self._content_left -= length
+        elif id in _WITH_CONTENT:
+            self._content_left = 1
+
+
+def _part(data: bytes, start: int, end: int) -> bytes | memoryview:
+    size = end - start
+    # A view of little takes longer than its copy.
+    return data[start:end] if size < _LITTLE or size == len(data) else memoryview(data)[start:end]
