@@ -274,6 +274,48 @@ class IngestSettings(Section):
     message_interceptors.incoming.set_header_timestamp.overwrite = true."""
 
 
+class FrontSettings(Section):
+    """The AMQP front: `delaybridge front`, `delaybridge scan --with-front`; see docs/front.md."""
+
+    listen: Annotated[
+        str, Field(max_length=255, pattern=r"^(\[[0-9a-fA-F:.%\w]+\]:|[^\s:\[\]]+:)?[0-9]{1,5}$")
+    ] = "127.0.0.1:5672"
+    """HOST:PORT where clients connect; 0.0.0.0:5672 is reachable from other hosts."""
+    broker: Annotated[str, Field(max_length=64)] = ""
+    """Which of [brokers] it stands before; it may be left out if only one is of RabbitMQ."""
+    nodes: Texts = ()
+    """HOST:PORT of the nodes that clients are connected to; if one cannot be reached, the next one
+    is tried. []: the host of the broker's URL."""
+    suffix: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9._~-]+$")] = (
+        ".due"
+    )
+    """The delayed exchange D has its type and its bindings in an exchange of this ending. Set it
+    before the first declare, the same at every front."""
+    adopt: Switch = False
+    """Also take an exchange D.due that no front has made, with its bindings."""
+    allow_guest: Switch = False
+    """Let the user guest in from other hosts, as RabbitMQ itself does not."""
+    proxy_protocol: Switch = False
+    """Tell the broker the address of each client, by PROXY protocol 2. It must expect that."""
+    tls_cert_file: Annotated[str, Field(max_length=4096)] = ""
+    """Clients use TLS: the certificate, with those between it and the root. Empty: no TLS."""
+    tls_key_file: Annotated[str, Field(max_length=4096)] = ""
+    """Its key; empty: it is in tls_cert_file, too."""
+    other_protocols: Annotated[str, Field(pattern="^(refuse|pass)$")] = "refuse"
+    """What a client gets that begins with another protocol than AMQP 0-9-1, as AMQP 1.0: refuse, or
+    pass: its connection is passed on as it is."""
+    connections: Annotated[int, whole(1, 1_000_000)] = 10_000
+    """The most open connections of clients to one process."""
+    channels: Annotated[int, whole(0, 65_535)] = 0
+    """The most open channels of one connection; 0: as many as the broker allows."""
+    buffer_bytes: Annotated[int, whole(4 * _KIB, 2**30)] = 256 * _KIB
+    """The most bytes in memory for one direction of one connection, before it is not read."""
+    drain_timeout_s: Annotated[float, number(0, 3600)] = 10.0
+    """After SIGTERM clients have this long to leave; then their connections are closed."""
+    processes: Annotated[int, whole(1, 256)] = 1
+    """Processes that share the address; at most one per core is useful."""
+
+
 class MetricsSettings(Section):
     """Metrics for Prometheus, and health probes: see docs/metrics.md."""
 

@@ -23,6 +23,7 @@ from delaybridge.settings.faults import DEFAULT, fault, misnamed_brokers, source
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of, value_at
 from delaybridge.settings.sections import (
     DeadSettings,
+    FrontSettings,
     HttpSettings,
     IngestSettings,
     LeaseSettings,
@@ -102,6 +103,7 @@ class Settings(Section, BaseSettings):
     retry: RetrySettings = RetrySettings()
     dead: DeadSettings = DeadSettings()
     ingest: IngestSettings = IngestSettings()
+    front: FrontSettings = FrontSettings()
     metrics: MetricsSettings = MetricsSettings()
     http: HttpSettings = HttpSettings()
     serve: ServeSettings = ServeSettings()

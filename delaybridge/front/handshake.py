@@ -1,0 +1,86 @@
+"""The first frames of a connection: what the front changes in them, and what it learns."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from typing import Any
+
+from delaybridge.amqp.decoding import decode_table
+from delaybridge.amqp.walker import Method
+from delaybridge.errors import DecodeError
+from delaybridge.front import methods
+
+PROTOCOL = b"AMQP\x00\x00\x09\x01"
+_EXTERNAL = b"EXTERNAL"
+_GUEST = "guest"
+_PROXY = b"\r\n\r\n\x00\r\nQUIT\n\x21"  # the signature, then version 2 and the command PROXY
+_FAMILIES = {4: b"\x11", 6: b"\x21"}  # TCP over IPv4 and IPv6
+
+
+def without_external(start: Method) -> bytes:
+    """The frame of a connection.start that offers no login by a certificate: it ended here."""
+    _, at = methods.longstr(start.arguments, 2)
+    mechanisms, end = methods.longstr(start.arguments, at)
+    kept = b" ".join(each for each in mechanisms.split() if each != _EXTERNAL)
+    data = start.arguments[:at] + struct.pack(">I", len(kept)) + kept + start.arguments[end:]
+    return methods.frame(0, methods.START, data)
+
+
+def client_of(start_ok: Method) -> tuple[str, str, str]:
+    """User, product and name of the connection, as the client says; DecodeError if broken."""
+    table, at = methods.longstr(start_ok.arguments, 0)
+    mechanism, at = methods.shortstr(start_ok.arguments, at)
+    response, _ = methods.longstr(start_ok.arguments, at)
+    about = dict(decode_table(table))
+    product, name = (str(about.get(key, "")) for key in ("product", "connection_name"))
+    return _user(mechanism, response), product, name
+
+
+def _user(mechanism: bytes, response: bytes) -> str:
+    if mechanism == b"AMQPLAIN":
+        return str(dict(decode_table(response)).get("LOGIN", ""))
+    parts = response.split(b"\0")
+    return parts[1].decode(errors="replace") if len(parts) > 2 else ""
+
+
+def vhost_of(open: Method) -> str:
+    """The vhost of a connection.open; DecodeError if it is broken."""
+    return methods.shortstr(open.arguments, 0)[0].decode(errors="replace")
+
+
+def with_fewer_channels(tune: Method, most: int) -> bytes:
+    """The frame of a connection.tune that allows at most so many channels; 0: as many as it says.
+
+    DecodeError if it is broken.
+    """
+    channel_max, frame_max, heartbeat = methods.read_tune(tune)
+    if not most or 0 < channel_max <= most:
+        return tune.frame
+    return methods.tune(most, frame_max, heartbeat)
+
+
+def is_foreign_guest(user: str, host: str) -> bool:
+    """Whether it is RabbitMQ's well-known user from another machine, which RabbitMQ refuses."""
+    return user == _GUEST and not _is_loopback(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return not host  # a Unix socket has no address
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def proxy_header(client: Any, server: Any) -> bytes:
+    """PROXY protocol 2: the client's address and port, and where it connected, for the broker."""
+    ends = [ipaddress.ip_address(each[0].partition("%")[0]) for each in (client, server)]
+    if ends[0].version != ends[1].version:
+        raise DecodeError("undecodable", "address", "IPv4 and IPv6 in one connection")
+    family = socket.AF_INET if ends[0].version == 4 else socket.AF_INET6
+    packed = b"".join(socket.inet_pton(family, str(each)) for each in ends)
+    packed += struct.pack(">HH", client[1], server[1])
+    return _PROXY + _FAMILIES[ends[0].version] + struct.pack(">H", len(packed)) + packed

@@ -1,0 +1,190 @@
+"""The two sockets of a relay. Each passes on what arrives, but for the methods that are watched.
+
+Back-pressure works in both directions: while the peer's socket takes no more, this one is not read.
+Nothing waits in memory but one write buffer a socket, and what arrived while a method is asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Protocol
+
+from delaybridge.amqp.walker import FrameTooLarge, Method, Walker
+from delaybridge.front.methods import HEARTBEAT
+
+_BEAT_S = 1.0  # while a side is held, its peer hears from the front this often
+_FLUSH_S = 10.0  # that a socket has to take the rest after its peer has gone
+
+
+class EveryMethod:
+    """Watches all methods: what the front itself has to say goes before the next one."""
+
+    def __contains__(self, id: object) -> bool:
+        return True
+
+
+class Owner(Protocol):
+    """What a side tells."""
+
+    def watched(self, side: Side, data: bytes) -> Container[bytes]:
+        """The methods to look into in this data."""
+
+    def broke(self, side: Side, reason: str) -> None:
+        """A method is too large to be looked into."""
+
+    def lost(self, side: Side) -> None:
+        """Its socket is closed, and everything that it received is passed on."""
+
+
+class Side(asyncio.Protocol):
+    """One socket of a relay.
+
+    peer: the other one. on_method: takes a watched method and returns what is written to the peer
+    in its place; None: this side is held from here on. received: bytes.
+    """
+
+    __slots__ = (
+        "_backlog", "_beat", "_injected", "_is_full", "_is_lost", "_owner", "is_held", "on_method",
+        "peer", "received", "transport", "walker",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, on_method: Callable[[Method], bytes | None]) -> None:
+        self._owner, self.on_method = owner, on_method
+        self.peer: Side
+        self.transport: Any = None
+        self.walker = Walker()
+        self.received = 0
+        self.is_held = self._is_full = self._is_lost = False
+        self._backlog: list[Any] = []
+        self._injected = b""
+        self._beat: asyncio.TimerHandle | None = None
+
+    # what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        walker = self.walker
+        walker.watched = self._owner.watched(self, data)
+        if self._injected:
+            walker.watched = _EVERY
+        try:
+            pieces = walker.feed(data)
+        except FrameTooLarge as exc:
+            self._owner.broke(self, str(exc))
+            return
+        if self.is_held:
+            self._backlog.extend(pieces)
+        elif len(pieces) == 1 and pieces[0] is data and not self._injected:
+            self.peer.write(data)
+        else:
+            self._pass_on(pieces)
+
+    def pause_writing(self) -> None:
+        self.peer.full(True)
+
+    def resume_writing(self) -> None:
+        self.peer.full(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if not self.is_held:
+            self._owner.lost(self)
+
+    # what the relay calls
+
+    def write(self, *pieces: bytes | memoryview) -> None:
+        """Send these bytes; they are dropped if the socket is closed."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        else:
+            transport.writelines(pieces)
+
+    def inject(self, data: bytes) -> None:
+        """Send the peer something of the front's own, between two frames."""
+        if not self.is_held and self.walker.is_at_boundary:
+            self.peer.write(data)
+        else:
+            self._injected += data
+
+    def hold(self) -> None:
+        """Pass on nothing until `release`; nothing more is read meanwhile."""
+        self.is_held = True
+        self._read()
+        self._beat = asyncio.get_running_loop().call_later(_BEAT_S, self._keep_alive)
+
+    def release(self) -> None:
+        """Pass on what arrived meanwhile, and read again."""
+        if not self.is_held:
+            return
+        self.is_held = False
+        if self._beat is not None:
+            self._beat.cancel()
+        backlog, self._backlog = self._backlog, []
+        self._pass_on(backlog)
+        if not self.is_held:
+            self._read()
+            if self._is_lost:
+                self._owner.lost(self)
+
+    def full(self, is_full: bool) -> None:
+        """The peer takes no more, or takes more again."""
+        self._is_full = is_full
+        self._read()
+
+    def close(self) -> None:
+        """Close the socket once it has taken what was written, or after a while."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.close()
+            asyncio.get_running_loop().call_later(_FLUSH_S, transport.abort)
+
+    def _read(self) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self.is_held or self._is_full:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _pass_on(self, pieces: Sequence[Any]) -> None:
+        out: list[bytes | memoryview] = []
+        for number, piece in enumerate(pieces):
+            if type(piece) is not Method:
+                out.append(piece)
+                continue
+            if self._injected:
+                out.append(self._injected)
+                self._injected = b""
+            instead = self._taken(piece)
+            if instead is None:
+                self._backlog.extend(pieces[number + 1 :])
+                break
+            if instead:
+                out.append(instead)
+        if self._injected and not self.is_held and self.walker.is_at_boundary:
+            out.append(self._injected)
+            self._injected = b""
+        if out:
+            self.peer.write(*out)
+
+    def _taken(self, method: Method) -> bytes | None:
+        instead = self.on_method(method)
+        if instead is None:
+            self.hold()
+        return instead
+
+    def _keep_alive(self) -> None:
+        """A held side passes no heartbeat on: the peer would take the connection for dead."""
+        self.peer.write(HEARTBEAT)
+        self._beat = asyncio.get_running_loop().call_later(_BEAT_S, self._keep_alive)
+
+
+_EVERY = EveryMethod()
