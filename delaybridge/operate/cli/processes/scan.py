@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from delaybridge.ingest.rabbitmq.conversion import Converted
     from delaybridge.ingest.routes import Route
     from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
+    from delaybridge.operate.supervisor.child import ChildSpec
     from delaybridge.settings.settings import Settings
 
 _NO_TOPICS = "names no delay topic"
@@ -42,6 +43,7 @@ _metrics_port = option(
 @option("--name", "The worker's name. [default: host and pid]", type=NAME)
 @option("--burst", "Exit when nothing is due any more.")
 @option("--with-ingest", "Also read delay exchanges and topics, in another process; see ingest.")
+@option("--with-front", "Also run the AMQP front, in other processes; see front.")
 @_metrics_port
 @pass_call
 def scan(
@@ -50,6 +52,7 @@ def scan(
     name: str | None,
     burst: bool,
     with_ingest: bool,
+    with_front: bool,
     metrics_port: int | None,
 ) -> int:
     """Run a worker: publish messages when they are due.
@@ -58,52 +61,79 @@ def scan(
     On SIGTERM or Ctrl-C a worker waits for its publishes to end and gives its buckets to the
     others; a second signal stops it at once.
     """
-    settings = call.load({"scan": {"processes": processes}, "metrics": {"port": metrics_port}})
-    if burst and with_ingest:
-        raise refused("--burst", "ingest never ends by itself; leave one of the two out")
+    given: dict[str, Any] = {"scan": {"processes": processes}, "metrics": {"port": metrics_port}}
+    settings = call.load(given | {"ingest": {"front": with_front or None}})
+    if burst and (with_ingest or with_front):
+        raise refused("--burst", "ingest and the front never end by themselves; leave one out")
     from delaybridge.publish import PublishOptions, check_brokers
 
     check_brokers(settings.brokers, PublishOptions.from_settings(settings.publish, settings.http))
     routes = _routes(call, settings) if with_ingest else []
     with _started(call, settings, "worker", name, routes) as prepare:
-        return _run_workers(settings, name, burst, bool(routes), prepare)
+        specs = _beside(settings, name, prepare, bool(routes) or with_front, with_front)
+        return _run_workers(settings, name, burst, specs, prepare)
+
+
+def _beside(
+    settings: Settings,
+    name: str | None,
+    prepare: Callable[[], None],
+    with_ingest: bool,
+    with_front: bool,
+) -> list[ChildSpec]:
+    """The processes beside the workers."""
+    specs = [ingest_spec(settings.scan.processes, name, prepare)] if with_ingest else []
+    if with_front:
+        from delaybridge.front.front import brokers_of
+        from delaybridge.operate.cli.processes.front import front_specs
+
+        brokers_of(settings)  # refused before anything is started
+        specs += front_specs(settings, name, worker_exit_code, prepare)
+    return specs
+
+
+def ingest_spec(number: int, name: str | None, prepare: Callable[[], None]) -> ChildSpec:
+    """An ingest process, as a child of a supervisor."""
+    from delaybridge.ingest.process import run_ingest
+    from delaybridge.operate.parts.lists import ingest_parts
+    from delaybridge.operate.supervisor.child import ChildSpec
+    from delaybridge.store.namespace.registry import INGEST
+
+    own, work = name and f"{name}-ingest", partial(run_ingest, parts=ingest_parts)
+    return ChildSpec(f"ingest-{number}", own, work, INGEST, worker_exit_code, prepare)
 
 
 def _run_workers(
     settings: Settings,
     name: str | None,
     burst: bool,
-    with_ingest: bool,
+    beside: Sequence[ChildSpec],
     prepare: Callable[[], None],
 ) -> int:
     """Run them, each with its parts: in this process if it is one, and serves no metrics."""
-    from delaybridge.ingest.process import routes_of, run_ingest
+    from delaybridge.ingest.process import routes_of
     from delaybridge.operate.metrics.serving import served
-    from delaybridge.operate.parts.lists import ingest_parts, worker_parts
+    from delaybridge.operate.parts.lists import worker_parts
     from delaybridge.operate.supervisor.child import ChildSpec
     from delaybridge.operate.supervisor.supervisor import Supervisor
-    from delaybridge.store.namespace.registry import INGEST, WORKER
+    from delaybridge.store.namespace.registry import WORKER
     from delaybridge.worker.worker import run_one
 
     count = settings.scan.processes
-    is_alone = count == 1 and not with_ingest
+    is_alone = count == 1 and not beside
     scans = partial(run_one, parts=worker_parts, burst=burst)
-    reads = partial(run_ingest, parts=ingest_parts)
 
     def spec(number: int) -> ChildSpec:
-        kind = INGEST if number == count else WORKER
-        suffix = kind if kind == INGEST else str(number)
-        own = name if name is None or is_alone else f"{name}-{suffix}"
-        work = reads if kind == INGEST else scans
-        return ChildSpec(f"{kind}-{number}", own, work, kind, worker_exit_code, prepare)
+        own = name if name is None or is_alone else f"{name}-{number}"
+        return ChildSpec(f"worker-{number}", own, scans, WORKER, worker_exit_code, prepare)
 
-    specs = [spec(number) for number in range(count + with_ingest)]
+    specs = [*map(spec, range(count)), *beside]
     with served(settings, [each.process_name for each in specs]) as reports:
         if is_alone and reports is None:
             scans(settings, name=name)
             return 0
         # A scrape takes milliseconds of an interpreter: not of one that has messages to publish.
-        check = routes_of if with_ingest else lambda settings: None
+        check = routes_of if beside else lambda settings: None
         return Supervisor(settings, specs, reports, check).run()
 
 

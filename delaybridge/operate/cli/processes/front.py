@@ -1,0 +1,92 @@
+"""`delaybridge front`: the AMQP front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from delaybridge import __version__
+from delaybridge.operate.terminal.grammar import NAME, Command, option, pass_call
+from delaybridge.operate.terminal.invocation import Invocation
+
+if TYPE_CHECKING:
+    from delaybridge.operate.supervisor.child import ChildSpec
+    from delaybridge.settings.settings import Settings
+
+
+@click.command("front", cls=Command)
+@option("--listen HOST:PORT", "Where clients connect. [default: front.listen, 127.0.0.1:5672]")
+@option("--broker NAME", "Which of [brokers] it stands before. [default: front.broker]")
+@option(
+    "--processes N",
+    "Processes that share the address. [default: front.processes, 1]",
+    type=click.IntRange(1, 256),
+)
+@option("--adopt", "Also take an exchange D.due that no front has made. [default: front.adopt]")
+@option("--no-ingest", "Do not read the intake queues here: another process does.")
+@option("--name", "The process' name. [default: host and pid]", type=NAME)
+@option(
+    "--metrics-port PORT",
+    "Serve /metrics and /health on this port. [default: metrics.port, 0: none]",
+    type=click.IntRange(0, 65_535),
+)
+@pass_call
+def front(
+    call: Invocation,
+    listen: str | None,
+    broker: str | None,
+    processes: int | None,
+    adopt: bool,
+    no_ingest: bool,
+    name: str | None,
+    metrics_port: int | None,
+) -> int:
+    """Accept delayed exchanges from clients that cannot change.
+
+    A proxy of AMQP before RabbitMQ: an exchange of type x-delayed-message can be declared, and is
+    made of stock exchanges. SIGTERM and Ctrl-C drain.
+    """
+    given: dict[str, Any] = {"listen": listen, "broker": broker, "processes": processes}
+    given["adopt"] = adopt or None
+    ingest = {"front": None if no_ingest else True}
+    settings = call.load({"front": given, "ingest": ingest, "metrics": {"port": metrics_port}})
+    from delaybridge.front.front import brokers_of
+    from delaybridge.operate.cli.processes.scan import ingest_spec, worker_exit_code
+    from delaybridge.operate.metrics.serving import served
+    from delaybridge.operate.supervisor.supervisor import Supervisor
+
+    first, of_vhosts = brokers_of(settings)
+    call.note(f"delaybridge {__version__} front  (Ctrl-C drains, twice aborts)")
+    call.note(f" listen   {settings.front.listen}")
+    nodes = ", ".join(settings.front.nodes) or f"{first.host}:{first.port}"
+    served_vhosts = ", ".join(sorted(of_vhosts))
+    call.note(f" broker   {nodes}  vhosts with delayed exchanges: {served_vhosts}")
+    prepare = call.begin_log(settings)
+    specs = front_specs(settings, name, worker_exit_code, prepare)
+    if not no_ingest:
+        specs.append(ingest_spec(len(specs), name, prepare))
+    with served(settings, [each.process_name for each in specs]) as reports:
+        return Supervisor(settings, specs, reports, lambda _: None).run()
+
+
+def front_specs(
+    settings: Settings,
+    name: str | None,
+    exit_code: Callable[[BaseException], int],
+    prepare: Callable[[], None],
+) -> list[ChildSpec]:
+    """The front's processes, as children of a supervisor."""
+    from delaybridge.front.front import run_front
+    from delaybridge.operate.parts.lists import front_parts
+    from delaybridge.operate.supervisor.child import ChildSpec
+
+    work = partial(run_front, parts=front_parts)
+    return [
+        ChildSpec(
+            f"front-{number}", name and f"{name}-front-{number}", work, True, exit_code, prepare
+        )
+        for number in range(settings.front.processes)
+    ]
