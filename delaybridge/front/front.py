@@ -19,7 +19,8 @@ from delaybridge.errors import ConfigError, StoreError
 from delaybridge.front.counts import FrontCounts
 from delaybridge.front.opening import Nodes, Opening, nodes_of
 from delaybridge.front.relay import Relay
-from delaybridge.front.vhost import Refused, Vhost
+from delaybridge.front.link import Refused
+from delaybridge.front.vhost import Vhost
 from delaybridge.ingest import fronted
 from delaybridge.ingest.routes import Route
 from delaybridge.publish import PublishOptions
@@ -44,9 +45,7 @@ class FrontProcess(Service):
 
     left_behind = "clients lose their connections"
 
-    def __init__(
-        self, settings: Settings, identity: Identity, parts: Sequence[Part] = ()
-    ) -> None:
+    def __init__(self, settings: Settings, identity: Identity, parts: Sequence[Part] = ()) -> None:
         """ConfigError if the settings name no broker to stand before."""
         super().__init__(parts)
         self.settings, self._all, self.identity = settings.front, settings, identity

@@ -37,7 +37,7 @@ CONTENTS = frozenset((RETURN, DELIVER, GET_OK))
 
 _PASSIVE, _DURABLE, _AUTO_DELETE, _INTERNAL, _NO_WAIT = 1, 2, 4, 8, 16
 _DELETE_NO_WAIT = 2
-_TEXT_BYTES = 255
+TEXT_BYTES = 255
 
 
 class Declare(NamedTuple):
@@ -144,7 +144,7 @@ def read_close(method: Method) -> tuple[int, str, bytes]:
 
 
 def _close(code: int, text: str, about: bytes) -> bytes:
-    encoded = text.encode()[:_TEXT_BYTES].decode(errors="ignore").encode()
+    encoded = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
     return _CODE.pack(code) + _packed(encoded) + about
 
 
@@ -176,8 +176,8 @@ def longstr(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _packed(text: bytes) -> bytes:
-    if len(text) > _TEXT_BYTES:
-        raise DecodeError("undecodable", "text", f"a name has at most {_TEXT_BYTES} bytes")
+    if len(text) > TEXT_BYTES:
+        raise DecodeError("undecodable", "text", f"a name has at most {TEXT_BYTES} bytes")
     return bytes([len(text)]) + text
 
 

@@ -1,4 +1,4 @@
-"""A client that has just connected: whether it may, what it speaks, and the broker's node for it."""
+"""A client that has just connected: whether it may, what it speaks, and the node for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ class Nodes:
     """The nodes of the broker. The one that was reached last is tried first."""
 
     def __init__(
-        self, nodes: Sequence[Node], tls: ssl.SSLContext | None, name: str | None, counts: FrontCounts
+        self,
+        nodes: Sequence[Node],
+        tls: ssl.SSLContext | None,
+        name: str | None,
+        counts: FrontCounts,
     ) -> None:
         """name: which a certificate must have; None: the node's."""
         self._nodes, self._tls, self._name, self._counts = list(nodes), tls, name, counts

@@ -1,8 +1,8 @@
 """One client's connection, and the connection to the broker that belongs to it.
 
 Everything passes unseen but a few methods. A declare of type x-delayed-message becomes one of
-`D.due`; then the front makes D (`vhost.py`), while what follows from this client waits. Binds from D
-become binds from `D.due`; deliveries from `D.due` come from D.
+`D.due`; then the front makes D (`vhost.py`), while what follows from this client waits. Binds from
+D become binds from `D.due`; deliveries from `D.due` come from D.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from delaybridge.errors import DecodeError
 from delaybridge.front import handshake, methods
 from delaybridge.front.counts import FrontCounts
 from delaybridge.front.sides import Side
-from delaybridge.front.vhost import Refused, Vhost
+from delaybridge.front.link import Refused
+from delaybridge.front.vhost import Vhost
 from delaybridge.settings.sections import FrontSettings
 
 _log = logging.getLogger("delaybridge")
+_GOODBYES = frozenset((methods.CONNECTION_CLOSE, methods.CONNECTION_CLOSE_OK))
 _FROM_CLIENT = frozenset(
     (
-        *(methods.START_OK, methods.OPEN, methods.CONNECTION_CLOSE_OK),
+        *(methods.START_OK, methods.OPEN, *_GOODBYES),
         *(methods.CHANNEL_OPEN, methods.CHANNEL_CLOSE, methods.CHANNEL_CLOSE_OK),
         *(methods.DECLARE, methods.DELETE, *methods.BINDS),
     )
@@ -61,11 +63,10 @@ class Front(Protocol):
 
 
 class _Awaited(NamedTuple):
-    """The answer to a method of the client's that went out changed. before: answers due first."""
+    """The answer to a method of the client's that went out changed."""
 
     channel: int
     id: bytes
-    before: int
     answer: asyncio.Future[Method]
 
 
@@ -153,6 +154,8 @@ class Relay:
         id, channel = method.id, method.channel
         if channel in self.client.walker.muted:
             return self._muted(method)
+        if self.shown.state == "draining" and id in _GOODBYES:
+            return self._left(method)
         if id == methods.DECLARE and self._is_delayed(method):
             return self._work("declare", self._declare(method, methods.read_declare(method)))
         if id in methods.BINDS:
@@ -160,9 +163,7 @@ class Relay:
         if id == methods.DELETE and self._may_be_ours(methods.read_delete(method)[0]):
             return self._work("delete", self._delete(method, *methods.read_delete(method)))
         if id in _ANSWERS:
-            if methods.is_answered(method):
-                due = channel, _ANSWERS[id]
-                self._owed[due] = self._owed.get(due, 0) + 1
+            self._owe(method)
         elif id == methods.CHANNEL_OPEN:
             self.shown.channels += 1
         elif id == methods.CHANNEL_CLOSE:
@@ -209,6 +210,13 @@ class Relay:
                 self.broker.inject(answer)
         return _NOTHING
 
+    def _left(self, method: Method) -> bytes:
+        """It has answered the front's connection.close, or closes at the same time."""
+        if method.id == methods.CONNECTION_CLOSE:
+            self.client.write(methods.frame(0, methods.CONNECTION_CLOSE_OK, b""))
+        self.client.close()
+        return _NOTHING
+
     @staticmethod
     def _is_delayed(method: Method) -> bool:
         asked = methods.read_declare(method)
@@ -248,7 +256,8 @@ class Relay:
         try:
             is_ours = await self._is_ours(source)
         except Refused as exc:
-            return self._refuse(method, source, exc)
+            self._refuse(method, source, exc)
+            return
         if is_ours:
             self._front.counts.rewrote("bind")
             self.broker.write(methods.renamed(method, at, source + self._suffix))
@@ -265,9 +274,9 @@ class Relay:
 
     async def _declare(self, method: Method, asked: methods.Declare) -> None:
         try:
-            name = asked.exchange.decode(errors="replace")
-            vhost, type, table = self._checked(asked)
-            await vhost.prepare(name)
+            vhost, name = self._serving(asked.exchange)
+            type, table = methods.without_type(asked.arguments)
+            type = await vhost.prepare(name, type)
             due = asked.exchange + self._suffix
             sent = methods.declare(method.channel, due, type, asked.flags, table)
             answer = await self._asked(method, sent)
@@ -277,48 +286,53 @@ class Relay:
                 await vhost.stand(name, asked.durable, asked.internal)
         except Refused as exc:
             self.broker.release()
-            return self._refuse(method, asked.exchange, exc)
-        self._front.counts.rewrote("declare")
-        self._answer(answer, asked.exchange, asked.no_wait)
+            self._refuse(method, asked.exchange, exc)
+        else:
+            self._front.counts.rewrote("declare")
+            self._answer(answer, asked.exchange, asked.no_wait)
 
-    def _checked(self, asked: methods.Declare) -> tuple[Vhost, bytes, bytes]:
-        """The vhost, and type and arguments of `D.due`; Refused if it cannot be declared."""
-        name = asked.exchange.decode(errors="replace")
-        type, table = methods.without_type(asked.arguments)
-        if type is None or type == methods.DELAYED_TYPE:
-            what = "must be an existing exchange type: direct, fanout, topic or headers"
-            raise Refused(_DIFFERS, f"PRECONDITION_FAILED - exchange '{name}': x-delayed-type {what}")
-        if self._vhost is None:
+    def _serving(self, exchange: bytes) -> tuple[Vhost, str]:
+        """The vhost in which a delayed exchange can be made, and its name; Refused if it cannot."""
+        vhost, name = self._vhost, exchange.decode(errors="replace")
+        if vhost is None:
             raise Refused(
                 _DIFFERS,
                 f"PRECONDITION_FAILED - no configured broker has vhost '{self.shown.vhost}', so "
                 f"exchange '{name}' cannot delay: add one to [brokers]",
             )
-        return self._vhost, type, table
+        if not self._may_be_ours(exchange) or name.encode() != exchange:
+            raise Refused(
+                _FORBIDDEN, f"ACCESS_REFUSED - no delayed exchange can have the name '{name}'"
+            )
+        return vhost, name
 
     async def _delete(self, method: Method, exchange: bytes, flags: int) -> None:
         try:
             if not await self._is_ours(exchange):
-                if methods.is_answered(method):
-                    due = method.channel, methods.DELETE_OK
-                    self._owed[due] = self._owed.get(due, 0) + 1
-                return self.broker.write(method.frame)
+                self._owe(method)
+                self.broker.write(method.frame)
+                return
             sent = methods.delete(method.channel, exchange + self._suffix, flags)
             answer = await self._asked(method, sent)
             if answer.id == methods.DELETE_OK and self._vhost is not None:
                 await self._vhost.delete(exchange.decode())
         except Refused as exc:
             self.broker.release()
-            return self._refuse(method, exchange, exc)
-        self._front.counts.rewrote("delete")
-        self._answer(answer, exchange, not methods.is_answered(method))
+            self._refuse(method, exchange, exc)
+        else:
+            self._front.counts.rewrote("delete")
+            self._answer(answer, exchange, not methods.is_answered(method))
+
+    def _owe(self, method: Method) -> None:
+        """The broker will answer this method as it stands."""
+        if methods.is_answered(method):
+            due = method.channel, _ANSWERS[method.id]
+            self._owed[due] = self._owed.get(due, 0) + 1
 
     async def _asked(self, method: Method, sent: bytes) -> Method:
         """Send it to the broker; its answer, with which the broker's side is held."""
-        id = _ANSWERS[method.id]
-        before = self._owed.get((method.channel, id), 0)
         answer = asyncio.get_running_loop().create_future()
-        self._awaited = _Awaited(method.channel, id, before, answer)
+        self._awaited = _Awaited(method.channel, _ANSWERS[method.id], answer)
         self.broker.write(sent)
         return await answer
 
@@ -333,12 +347,14 @@ class Relay:
     def _explained(self, close: Method, exchange: bytes) -> bytes:
         """The broker's refusal; where rights on `D.due` are missing, with those to set."""
         code, text, about = methods.read_close(close)
-        if code != _FORBIDDEN:
-            return close.frame
         name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
+        if code != _FORBIDDEN:
+            text = text.replace(f"'{due}'", f"'{name}'")
+            return methods.channel_close(close.channel, code, text, about)
         pattern = f"^{name}({due.removeprefix(name)})?$".replace(".", "\\.")
         more = f"; a user of '{name}' needs the rights for '{due}', too: {pattern}"
-        return methods.channel_close(close.channel, code, text[: 255 - len(more.encode())] + more, about)
+        text = text[: methods.TEXT_BYTES - len(more.encode())] + more
+        return methods.channel_close(close.channel, code, text, about)
 
     def _refuse(self, method: Method, exchange: bytes, refusal: Refused) -> None:
         """Close the client's channel. The broker closes it first, so that all that it has sent on
@@ -372,6 +388,8 @@ class Relay:
             if channel in self._closing:
                 self.shown.channels -= 1
             return self._closing.pop(channel, method.frame)
+        if id == methods.CONNECTION_CLOSE_OK and self.shown.state == "draining":
+            return _NOTHING  # the client hears 320
         if id == methods.START and self._front.settings.tls_cert_file:
             return handshake.without_external(method)
         if id == methods.TUNE:

@@ -1,7 +1,8 @@
 """The two sockets of a relay. Each passes on what arrives, but for the methods that are watched.
 
-Back-pressure works in both directions: while the peer's socket takes no more, this one is not read.
-Nothing waits in memory but one write buffer a socket, and what arrived while a method is asked about.
+Back-pressure works in both directions: while the peer's socket takes no more, this one is not
+read. Nothing waits in memory but one write buffer a socket, and what follows a method that is asked
+about.
 """
 
 from __future__ import annotations
@@ -10,18 +11,11 @@ import asyncio
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
-from delaybridge.amqp.walker import FrameTooLarge, Method, Walker
+from delaybridge.amqp.walker import EVERY_METHOD, FrameTooLarge, Method, Piece, Walker
 from delaybridge.front.methods import HEARTBEAT
 
 _BEAT_S = 1.0  # while a side is held, its peer hears from the front this often
 _FLUSH_S = 10.0  # that a socket has to take the rest after its peer has gone
-
-
-class EveryMethod:
-    """Watches all methods: what the front itself has to say goes before the next one."""
-
-    def __contains__(self, id: object) -> bool:
-        return True
 
 
 class Owner(Protocol):
@@ -45,7 +39,7 @@ class Side(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_backlog", "_beat", "_injected", "_is_full", "_is_lost", "_owner", "is_held", "on_method",
+        "_beat", "_injected", "_is_full", "_is_lost", "_owner", "_unread", "is_held", "on_method",
         "peer", "received", "transport", "walker",
     )  # fmt: skip
 
@@ -53,10 +47,10 @@ class Side(asyncio.Protocol):
         self._owner, self.on_method = owner, on_method
         self.peer: Side
         self.transport: Any = None
-        self.walker = Walker()
+        self.walker = Walker(())
         self.received = 0
         self.is_held = self._is_full = self._is_lost = False
-        self._backlog: list[Any] = []
+        self._unread: list[bytes] = []  # while it is held: how it is read may have changed then
         self._injected = b""
         self._beat: asyncio.TimerHandle | None = None
 
@@ -67,21 +61,10 @@ class Side(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
-        walker = self.walker
-        walker.watched = self._owner.watched(self, data)
-        if self._injected:
-            walker.watched = _EVERY
-        try:
-            pieces = walker.feed(data)
-        except FrameTooLarge as exc:
-            self._owner.broke(self, str(exc))
-            return
         if self.is_held:
-            self._backlog.extend(pieces)
-        elif len(pieces) == 1 and pieces[0] is data and not self._injected:
-            self.peer.write(data)
+            self._unread.append(data)
         else:
-            self._pass_on(pieces)
+            self._feed(data)
 
     def pause_writing(self) -> None:
         self.peer.full(True)
@@ -108,10 +91,9 @@ class Side(asyncio.Protocol):
 
     def inject(self, data: bytes) -> None:
         """Send the peer something of the front's own, between two frames."""
-        if not self.is_held and self.walker.is_at_boundary:
-            self.peer.write(data)
-        else:
-            self._injected += data
+        self._injected += data
+        if not self.is_held:
+            self._inject()
 
     def hold(self) -> None:
         """Pass on nothing until `release`; nothing more is read meanwhile."""
@@ -126,8 +108,8 @@ class Side(asyncio.Protocol):
         self.is_held = False
         if self._beat is not None:
             self._beat.cancel()
-        backlog, self._backlog = self._backlog, []
-        self._pass_on(backlog)
+        data, self._unread = b"".join(self._unread), []
+        self._feed(data)
         if not self.is_held:
             self._read()
             if self._is_lost:
@@ -154,24 +136,43 @@ class Side(asyncio.Protocol):
         else:
             transport.resume_reading()
 
-    def _pass_on(self, pieces: Sequence[Any]) -> None:
+    def _feed(self, data: bytes) -> None:
+        walker = self.walker
+        walker.watched = EVERY_METHOD if self._injected else self._owner.watched(self, data)
+        try:
+            pieces = walker.feed(data)
+        except FrameTooLarge as exc:
+            self._owner.broke(self, str(exc))
+            return
+        if len(pieces) == 1 and pieces[0] is data:
+            self.peer.write(data)
+        else:
+            self._pass_on(pieces)
+        if self._injected and not self.is_held:
+            self._inject()
+
+    def _inject(self) -> None:
+        if self.walker.is_between_messages:
+            self.peer.write(self._injected)
+            self._injected = b""
+
+    def _pass_on(self, pieces: Sequence[Piece]) -> None:
         out: list[bytes | memoryview] = []
         for number, piece in enumerate(pieces):
             if type(piece) is not Method:
-                out.append(piece)
+                out.append(piece)  # type: ignore[arg-type]  # bytes
                 continue
             if self._injected:
                 out.append(self._injected)
                 self._injected = b""
             instead = self._taken(piece)
             if instead is None:
-                self._backlog.extend(pieces[number + 1 :])
+                rest = pieces[number + 1 :]
+                self._unread = [p.frame if isinstance(p, Method) else bytes(p) for p in rest]
+                self._unread.append(self.walker.rewind())
                 break
             if instead:
                 out.append(instead)
-        if self._injected and not self.is_held and self.walker.is_at_boundary:
-            out.append(self._injected)
-            self._injected = b""
         if out:
             self.peer.write(*out)
 
@@ -185,6 +186,3 @@ class Side(asyncio.Protocol):
         """A held side passes no heartbeat on: the peer would take the connection for dead."""
         self.peer.write(HEARTBEAT)
         self._beat = asyncio.get_running_loop().call_later(_BEAT_S, self._keep_alive)
-
-
-_EVERY = EveryMethod()
