@@ -17,9 +17,9 @@ from pika.connection import Parameters
 
 from delaybridge.errors import ConfigError, StoreError
 from delaybridge.front.counts import FrontCounts
+from delaybridge.front.link import Refused
 from delaybridge.front.opening import Nodes, Opening, nodes_of
 from delaybridge.front.relay import Relay
-from delaybridge.front.link import Refused
 from delaybridge.front.vhost import Vhost
 from delaybridge.ingest import fronted
 from delaybridge.ingest.routes import Route
@@ -183,8 +183,7 @@ def brokers_of(settings: Settings) -> tuple[Parameters, dict[str, tuple[str, Par
     options = PublishOptions.from_settings(settings.publish, settings.http)
     found = {each: parameters_of(each, settings.brokers[each], options) for each in known}
     first = found[name]
-    nodes = {(first.host, first.port)}
-    nodes |= set(map(tuple, nodes_of(settings.front.nodes, first.host, first.port)))
+    nodes = {(first.host, first.port), *nodes_of(settings.front.nodes, first.host, first.port)}
     same = {each: of for each, of in found.items() if (of.host, of.port) in nodes}
     by_vhost = {of.virtual_host: (each, of) for each, of in reversed(same.items())}
     return first, by_vhost | {first.virtual_host: (name, first)}

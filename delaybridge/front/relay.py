@@ -16,8 +16,8 @@ from delaybridge.amqp.walker import Method
 from delaybridge.errors import DecodeError
 from delaybridge.front import handshake, methods
 from delaybridge.front.counts import FrontCounts
-from delaybridge.front.sides import Side
 from delaybridge.front.link import Refused
+from delaybridge.front.sides import Side
 from delaybridge.front.vhost import Vhost
 from delaybridge.settings.sections import FrontSettings
 
@@ -236,9 +236,11 @@ class Relay:
 
     # what takes a while; the client is held meanwhile
 
-    def _work(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+    def _work(self, what: str, work: Coroutine[Any, Any, None]) -> bytes | None:
+        """Begin it; None: the client is held until it ends."""
         self._front.counts.held(self.shown, what)
         self._front.begin(self._finish(work))
+        return None
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -276,7 +278,12 @@ class Relay:
         try:
             vhost, name = self._serving(asked.exchange)
             type, table = methods.without_type(asked.arguments)
-            type = await vhost.prepare(name, type)
+            if type is None or type == methods.DELAYED_TYPE:
+                what = (
+                    "PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing"
+                )
+                raise Refused(_DIFFERS, f"{what} exchange type")
+            await vhost.prepare(name)
             due = asked.exchange + self._suffix
             sent = methods.declare(method.channel, due, type, asked.flags, table)
             answer = await self._asked(method, sent)
@@ -331,7 +338,7 @@ class Relay:
 
     async def _asked(self, method: Method, sent: bytes) -> Method:
         """Send it to the broker; its answer, with which the broker's side is held."""
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
         self._awaited = _Awaited(method.channel, _ANSWERS[method.id], answer)
         self.broker.write(sent)
         return await answer

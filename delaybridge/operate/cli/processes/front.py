@@ -82,11 +82,12 @@ def front_specs(
     from delaybridge.front.front import run_front
     from delaybridge.operate.parts.lists import front_parts
     from delaybridge.operate.supervisor.child import ChildSpec
+    from delaybridge.store.namespace.registry import FRONT
 
     work = partial(run_front, parts=front_parts)
     return [
         ChildSpec(
-            f"front-{number}", name and f"{name}-front-{number}", work, True, exit_code, prepare
+            f"front-{number}", name and f"{name}-front-{number}", work, FRONT, exit_code, prepare
         )
         for number in range(settings.front.processes)
     ]
