@@ -161,7 +161,7 @@ class FrontProcess(Service):
             await asyncio.sleep(_LOOK_S)
             for vhost in self._vhosts.values():
                 try:
-                    await vhost.look()
+                    await vhost.remove_orphans()
                 except Refused as exc:
                     _log.debug("looking for exchanges that are gone: %s", exc)
 

@@ -278,12 +278,7 @@ class Relay:
         try:
             vhost, name = self._serving(asked.exchange)
             type, table = methods.without_type(asked.arguments)
-            if type is None or type == methods.DELAYED_TYPE:
-                what = (
-                    "PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing"
-                )
-                raise Refused(_DIFFERS, f"{what} exchange type")
-            await vhost.prepare(name)
+            type = await vhost.prepare(name, type)
             due = asked.exchange + self._suffix
             sent = methods.declare(method.channel, due, type, asked.flags, table)
             answer = await self._asked(method, sent)
