@@ -125,6 +125,12 @@ class Walker:
             pieces.append(_part(data, start, at))
         return self._without_muted(pieces) if self.muted else pieces
 
+    def rewind(self) -> bytes:
+        """Begin again at a boundary. Returns what was kept, which is to be fed once more."""
+        kept = b"".join(self._kept)
+        self._kept, self._missing, self._passing, self._content_left = [], 0, 0, 0
+        return kept
+
     def _walk(
         self, data: bytes, at: int, watched: Container[bytes], pieces: list[Piece]
     ) -> tuple[int, int]:
