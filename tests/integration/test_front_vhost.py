@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from delaybridge.amqp.connection import WireConnection
-from delaybridge.front import vhost as vhost_module
+from delaybridge.front import making
 from delaybridge.front.link import Refused
 from delaybridge.ingest.rabbitmq import topology
 from delaybridge.ingest.routes import fronted
@@ -101,7 +101,7 @@ async def test_a_deleted_exchange_leaves_its_messages_and_its_name_is_free(
 async def test_an_exchange_that_no_front_made_is_refused_and_never_changed(
     site: VhostSite, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vhost_module, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(making, "_AGAIN_S", 0.01)
     plain, behind = f"{namespace}-a", f"{namespace}-b"
     await site.client.declare(plain)
     refusal = await refused(site.vhost.prepare(plain, b"direct"))
@@ -172,7 +172,7 @@ async def test_many_clients_that_declare_at_once_share_the_work(
         made[steps[0][1]["exchange"]] += 1
         await topology.take_steps(connection, *steps)
 
-    monkeypatch.setattr(vhost_module, "take_steps", take_steps)
+    monkeypatch.setattr(making, "take_steps", take_steps)
     gone = asyncio.create_task(site.vhost.prepare(f"{namespace}-a", b"direct"))
     await asyncio.sleep(0)
     gone.cancel()

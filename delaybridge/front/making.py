@@ -1,0 +1,205 @@
+"""What a front makes of a delayed exchange at the broker: looked at, made, removed.
+
+Each function works on one connection, and may be repeated wherever an earlier one ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import product
+
+from pika.exceptions import AMQPError
+
+from delaybridge.amqp.connection import WireConnection, close_code
+from delaybridge.front.link import Refused
+from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.ingest.rabbitmq.topology import (
+    ALTERNATE,
+    Step,
+    declarations,
+    exists,
+    holding_exchange,
+    take_steps,
+)
+from delaybridge.ingest.routes import Route
+
+PRECONDITION_FAILED = 406
+_REFUSED, _NOT_FOUND, _LOCKED = 403, 404, 405
+_LOOKS, _AGAIN_S = 5, 0.2  # before an exchange is called foreign: a marker may be on its way
+_LOCK_AGAIN_S, _UNLOCK_S = 0.05, 1.0
+_NO_TYPES = {  # of a new D, as the plugin says it
+    None: "'x-delayed-type' must be an existing exchange type",
+    b"x-delayed-message": "'x-delayed-message' can't be used for 'x-delayed-type'",
+}
+_FLAG_DIFFERS = re.compile(r"PRECONDITION_FAILED - inequivalent arg '(durable|internal)' for exch")
+_TYPE_DIFFERS = "inequivalent arg 'type' for exchange"
+_TYPE_IS = re.compile(r"'type' for exchange.* but current is '+([^']+)'")
+_TOO_OLD = re.compile("Invalid x-match|invalid arg 'x-")
+
+
+async def mark(connection: WireConnection, route: Route, type: bytes | None, adopt: bool) -> bytes:
+    """Put the marker, and return the type for D.due; Refused if D or D.due is foreign.
+
+    adopt: take a D.due that no front made.
+    """
+    for _ in range(_LOOKS):
+        is_source, is_marked, (is_read, is_target) = await asyncio.gather(
+            exists(connection, route.source),
+            exists(connection, expired(route)),
+            _are_there(connection, route),
+        )
+        if is_marked or is_read or not is_target or adopt:
+            break
+        await asyncio.sleep(_AGAIN_S)
+    else:
+        raise Refused(
+            PRECONDITION_FAILED,
+            f"PRECONDITION_FAILED - exchange '{route.target}' exists and was not made by a front",
+            "; set another front.suffix, or front.adopt (--adopt) to take it",
+        )
+    if is_source and not (is_read and is_target) and (text := await _differs(connection, route)):
+        raise Refused(PRECONDITION_FAILED, _as_declared(text))
+    if not (is_source and is_target) and (fault := _NO_TYPES.get(type)):
+        raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
+    method, about = next(_steps(route, True, False))
+    await connection.call_alone(method, **about)
+    has = await _type_of(connection, route.target) if is_target else b""
+    return has or type or b"direct"
+
+
+async def _type_of(connection: WireConnection, exchange: str) -> bytes:
+    """The type of an exchange that exists; b"" if it is gone.
+
+    The broker compares the type first. It cannot make an exchange with such an argument.
+    """
+    about = {"exchange": exchange, "arguments": {ALTERNATE: 0}}
+    try:
+        await connection.call_alone("exchange_declare", exchange_type="direct", **about)
+    except AMQPError as exc:
+        if not _is(exc, PRECONDITION_FAILED):
+            raise
+        _, text = close_code(exc) or (0, "")
+        if (found := _TYPE_IS.search(text)) is not None:
+            return found[1].encode()
+        return b"direct" if "invalid type" not in text else b""
+    return b""  # not reached
+
+
+async def make(connection: WireConnection, route: Route, durable: bool, internal: bool) -> None:
+    """Declare the queues, then D with its binding. Equal ones are left as they are."""
+    async with _locked(connection, route):
+        await take_steps(connection, *_steps(route, durable, internal))
+
+
+async def unmark(connection: WireConnection, route: Route) -> None:
+    """Take the marker away if it marks nothing."""
+    async with _locked(connection, route):
+        if not any(await _are_there(connection, route)):
+            about = {"exchange": expired(route), "if_unused": True}
+            await connection.call_alone("exchange_delete", **about)
+
+
+async def sweep(connection: WireConnection, route: Route) -> None:
+    """Delete a D whose D.due is gone, unless it is another exchange of that name."""
+    if not await exists(connection, route.source):
+        return
+    async with _locked(connection, route):
+        if await exists(connection, route.target):
+            return
+        if await exists(connection, route.source) and not await _differs(connection, route):
+            await connection.call_alone("exchange_delete", exchange=route.source)
+
+
+async def _are_there(connection: WireConnection, route: Route) -> tuple[bool, bool]:
+    """Whether the intake queue and D.due exist."""
+    return await has_queue(connection, route.queue), await exists(connection, route.target)
+
+
+async def has_queue(connection: WireConnection, queue: str) -> bool:
+    """Whether there is such a queue; raises if the broker cannot say, as when its node is down."""
+    try:
+        await connection.call_alone("queue_declare", queue=queue, passive=True)
+    except AMQPError as exc:
+        if not _is(exc, _NOT_FOUND, "no queue "):
+            raise
+        return False
+    return True
+
+
+async def _differs(connection: WireConnection, route: Route) -> str:
+    """Why an exchange D that exists is not one that a front made, whatever its flags; else ''."""
+    text = ""
+    for durable, internal in product((True, False), repeat=2):
+        (about,) = (
+            about
+            for method, about in _steps(route, durable, internal)
+            if method == "exchange_declare" and about["exchange"] == route.source
+        )
+        try:
+            await connection.call_alone("exchange_declare", **about)
+            return ""
+        except AMQPError as exc:
+            if not _is(exc, PRECONDITION_FAILED):
+                raise
+            _, text = close_code(exc) or (0, "")
+        if not _FLAG_DIFFERS.match(text):
+            break
+    return text
+
+
+def _steps(route: Route, durable: bool, internal: bool) -> Iterator[Step]:
+    """`declarations`, with these flags of D."""
+    for method, about in declarations(route):
+        if method == "exchange_declare" and about["exchange"] == route.source:
+            about = {**about, "durable": durable, "internal": internal}
+        yield method, about
+
+
+@asynccontextmanager
+async def _locked(connection: WireConnection, route: Route) -> AsyncIterator[None]:
+    """Alone with D among all fronts and ingest processes: while the connection has this queue."""
+    about = {"queue": holding_exchange(route)}
+    while True:
+        try:
+            await connection.call_alone("queue_declare", exclusive=True, **about)
+            break
+        except AMQPError as exc:
+            if not _is(exc, _LOCKED):
+                raise
+        await asyncio.sleep(_LOCK_AGAIN_S)
+    try:
+        yield
+    finally:
+        try:
+            async with asyncio.timeout(_UNLOCK_S):
+                await connection.call_alone("queue_delete", **about)
+        except (AMQPError, TimeoutError):
+            connection.abort("a lock could not be given back")
+
+
+def refusal_of(route: Route, exc: AMQPError) -> Refused:
+    """The broker's refusal, with what to do about it if that is known."""
+    code, text = close_code(exc) or (0, "")
+    if code == _REFUSED:
+        # The expression is the operator's to set: the client did nothing wrong.
+        right = f"^{re.escape(route.source)}"
+        return Refused(code, text, f"; let the front's user configure, write and read '{right}'")
+    if code == PRECONDITION_FAILED and _TOO_OLD.search(text):
+        return Refused(code, f"PRECONDITION_FAILED - RabbitMQ 3.10 or later is needed: {text}")
+    return Refused(code, _as_declared(text))
+
+
+def _as_declared(text: str) -> str:
+    """The broker's text with the type that the client sent, quoted as the plugin's."""
+    if _TYPE_DIFFERS not in text:
+        return text
+    return text.replace("received 'headers' but", "received ''x-delayed-message'' but")
+
+
+def _is(exc: AMQPError, code: int, text: str = "") -> bool:
+    """Whether the broker closed the channel with this code, and with this in its text."""
+    closed = close_code(exc)
+    return closed is not None and closed[0] == code and text in closed[1]
