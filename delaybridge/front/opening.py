@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -43,15 +45,16 @@ class Nodes:
         """name: which a certificate must have; None: the node's."""
         self._nodes, self._tls, self._name, self._counts = list(nodes), tls, name, counts
 
-    async def connect(self, protocol: asyncio.Protocol) -> Node:
-        """Connect the protocol to a node; Unreachable if none can be reached."""
+    async def connect(self, protocol: asyncio.Protocol, header: bytes) -> Node:
+        """Connect the protocol to a node; Unreachable if none can be reached.
+
+        header: sent before all else, even before TLS.
+        """
         why = ""
         for node in list(self._nodes):
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await asyncio.get_running_loop().create_connection(
-                        lambda: protocol, *node, **self._secured(node)
-                    )
+                    await self._connect(protocol, node, header)
             except (OSError, TimeoutError) as exc:
                 why = f"{node}: {str(exc) or 'no answer'}"
                 self._counts.unreachable(str(node), str(exc) or "no answer")
@@ -62,10 +65,23 @@ class Nodes:
             return node
         raise Unreachable(why)
 
-    def _secured(self, node: Node) -> dict[str, Any]:
-        if self._tls is None:
-            return {}
-        return {"ssl": self._tls, "server_hostname": self._name or node.host}
+    async def _connect(self, protocol: asyncio.Protocol, node: Node, header: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        tls: dict[str, Any] = {"ssl": self._tls}
+        tls["server_hostname"] = self._tls and (self._name or node.host)
+        if not header:
+            await loop.create_connection(lambda: protocol, *node, **tls)
+            return
+        found = await loop.getaddrinfo(*node, type=socket.SOCK_STREAM)
+        family, kind, number, _, address = found[0]
+        with contextlib.ExitStack() as undo:
+            sock = socket.socket(family, kind, number)
+            undo.callback(sock.close)
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
+            await loop.sock_sendall(sock, header)
+            await loop.create_connection(lambda: protocol, sock=sock, **tls)
+            undo.pop_all()
 
 
 class Doorkeeper(Protocol):
@@ -87,74 +103,68 @@ class Opening(asyncio.Protocol):
     def __init__(self, front: Door) -> None:
         self._front, self._head = front, b""
         self._transport: Any = None
+        self._relay: Relay | None = None
         self._silent: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._relay: Relay | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        if self._front.is_full():
-            most = self._front.settings.connections
-            self._front.counts.client_refused(
-                "limit", f"{most} clients are connected: see front.connections"
-            )
+        front = self._front
+        if front.is_full():
+            most = front.settings.connections
+            front.counts.client_refused("limit", f"{most} are connected: see front.connections")
             self._transport.abort()
             return
-        loop = asyncio.get_running_loop()
-        self._silent = loop.call_later(_SPEAK_S, self._transport.abort)
+        self._relay = Relay(front, transport.get_extra_info("peername") or ("", 0))
+        self._silent = asyncio.get_running_loop().call_later(_SPEAK_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._speaks()
+        if self._silent is not None:
+            self._silent.cancel()
         if self._task is not None:
             self._task.cancel()
+        if self._relay is not None:
+            self._relay.abort()
 
     def data_received(self, data: bytes) -> None:
         self._head += data
-        if len(self._head) < len(PROTOCOL) or self._task is not None:
+        if self._relay is None or self._task is not None or len(self._head) < len(PROTOCOL):
             return
-        self._speaks()
+        if self._silent is not None:
+            self._silent.cancel()
         is_ours = self._head.startswith(PROTOCOL)
         if is_ours or self._front.settings.other_protocols == "pass":
             self._transport.pause_reading()
-            self._task = self._front.begin(self._connect(is_blind=not is_ours))
+            self._relay.is_blind = not is_ours
+            self._task = self._front.begin(self._connect(self._relay))
             return
         began = self._head[: len(PROTOCOL)]
+        who = self._relay.shown.client
         self._front.counts.client_refused(
-            "protocol", f"a client begins with {began!r}, which is not AMQP 0-9-1"
+            "protocol", f"{who} begins with {began!r}, not AMQP 0-9-1"
         )
         self._transport.write(PROTOCOL)  # as RabbitMQ answers
         self._transport.close()
 
-    def _speaks(self) -> None:
-        if self._silent is not None:
-            self._silent.cancel()
-
-    async def _connect(self, *, is_blind: bool) -> None:
+    async def _connect(self, relay: Relay) -> None:
         front, transport = self._front, self._transport
-        relay = Relay(front, transport.get_extra_info("peername") or ("", 0))
-        if is_blind:
-            relay.client.walker.is_blind = relay.broker.walker.is_blind = True
         try:
-            node = await front.nodes.connect(relay.broker)
+            header = self._who() if front.settings.proxy_protocol else b""
+            node = await front.nodes.connect(relay.broker, header)
         except Unreachable as exc:
-            front.counts.client_refused("broker", f"no node of the broker is reached: {exc}")
+            front.counts.client_refused("broker", f"no node is reached: {exc}")
             transport.abort()
             return
-        except BaseException:  # the client has gone meanwhile
-            relay.abort()
-            raise
-        if front.settings.proxy_protocol:
-            self._say_who(relay)
-        transport.set_write_buffer_limits(front.settings.buffer_bytes)
-        relay.broker.transport.set_write_buffer_limits(front.settings.buffer_bytes)
+        for each in (transport, relay.broker.transport):
+            each.set_write_buffer_limits(front.settings.buffer_bytes)
         relay.begin(transport, str(node), self._head)
 
-    def _say_who(self, relay: Relay) -> None:
-        ends = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+    def _who(self) -> bytes:
+        ends = [self._transport.get_extra_info(name) for name in ("peername", "sockname")]
         try:
-            relay.broker.write(proxy_header(*ends))
+            return proxy_header(*ends)
         except (DecodeError, ValueError, TypeError):  # a socket that has no address
-            relay.broker.write(proxy_header(("127.0.0.1", 0), ("127.0.0.1", 0)))
+            return proxy_header(("127.0.0.1", 0), ("127.0.0.1", 0))
 
 
 def nodes_of(texts: Iterable[str], host: str, port: int) -> list[Node]:

@@ -91,6 +91,15 @@ class Relay:
         self._owed: dict[tuple[int, bytes], int] = {}  # answers that the broker owes the client
         self._closing: dict[int, bytes] = {}  # channel -> the close that the client gets
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether everything passes unread: the client speaks another protocol."""
+        return self.client.walker.is_blind
+
+    @is_blind.setter
+    def is_blind(self, is_blind: bool) -> None:
+        self.client.walker.is_blind = self.broker.walker.is_blind = is_blind
+
     def begin(self, client: Any, node: str, head: bytes) -> None:
         """The broker's socket is there. client: the other one; head: what it has sent already."""
         if client.is_closing():
