@@ -77,7 +77,7 @@ class FrontCounts:
         """A client has connected: what is known of it from now on."""
         connection = ShownConnection(client, self._monotonic())
         self.connections.add(connection)
-        self._totals["front_connections_total",] += 1
+        self._totals["front_accepted_connections_total",] += 1
         return connection
 
     def closed(self, connection: ShownConnection) -> None:

@@ -37,7 +37,8 @@ class ProcessReport(NamedTuple):
     sources: of an ingest process, name -> (state, lag, number of faults). scanned_s: when a worker
     last looked after its leases, on the monotonic clock of this host. ledger: what a worker
     announces of it; None: it has none. awaits: why it has not begun: it lacks the namespace's
-    record. is_draining: it was told to stop.
+    record. front: of a front, gauge -> its value; nodes: of the broker it stands before -> why the
+    last connect failed, None if it did not. is_draining: it was told to stop.
     """
 
     totals: Mapping[tuple[str, ...], int] = {}
@@ -51,6 +52,8 @@ class ProcessReport(NamedTuple):
     scanned_s: float | None = None
     ledger: Mapping[str, Any] | None = None
     awaits: str = ""
+    front: Mapping[str, float] = {}
+    nodes: Mapping[str, str | None] = {}
     is_draining: bool = False
     is_last: bool = False
 

@@ -12,6 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from delaybridge import events
+from delaybridge.front.counts import FrontCounts
 from delaybridge.operate.metrics import health
 from delaybridge.operate.metrics.catalog import METRICS, PREFIX
 from delaybridge.operate.metrics.counts import OTHER, Counts
@@ -110,6 +111,8 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
         sources={"a:x.delay": ("reading", 3, 2)},
         held={("a:q", "paused"): 2},
         ledger={"silent": "", "waiting": 0},
+        front=FrontCounts(lambda event: None).gauges(),
+        nodes={"h:5672": None},
     )
     reports.put("w", said)
     samples = {name for name, *_ in scraped(reports, format=format)}
@@ -136,7 +139,9 @@ def test_every_event_counts_what_the_catalog_describes() -> None:
         for name, metric in METRICS.items()
         if metric.kind in ("counter", "histogram") and not metric.of_redis
     } | {"recurring_last_run_timestamp_seconds"}
-    assert described - counted == {"process_crashes_total", "publish_confirm_seconds"}
+    of_fronts = {name for name in described if name.startswith("front_")}
+    others = {"process_crashes_total", "publish_confirm_seconds"}
+    assert described - counted == others | of_fronts
 
 
 def test_values_of_redis_and_of_processes() -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from delaybridge import Stats
     from delaybridge.operate.notices.announcements import FrontInfo
 
-_HELD_MS = 10_000  # a front gives up asking before that
 _NAMED = 5  # refusals of a front
 
 
@@ -20,15 +19,14 @@ def front_faults(found: Stats) -> Iterator[Finding]:
     """Fronts that reach no node of the broker, and clients that have waited too long."""
     for front in found.fronts:
         if front.is_cut_off:
-            what = f"{front_text(front)} reaches no node of the broker: {_unreached(front)}"
+            what = f"{front_text(front)} reaches no node of the broker: {front.unreached}"
             remedy = "Start the broker, or correct the address: clients cannot connect"
             yield Finding(FAIL, "front", what, remedy)
-        late = [each for each in front.held if (each.held_ms or 0) > _HELD_MS]
-        if late:
-            longest = max(late, key=lambda each: each.held_ms or 0)
-            what = f"{front_text(front)}: the frames of {len(late)} clients wait"
-            what += f", those of {longest.client} for {roughly(longest.held_ms or 0)}"
-            what += f": {longest.held_for}"
+        if late := front.late:
+            longest = f"{late[0].client} for {roughly(late[0].held_ms or 0)}: {late[0].held_for}"
+            what = (
+                f"{front_text(front)}: the frames of {len(late)} clients wait, those of {longest}"
+            )
             yield Finding(FAIL, "front", what, "See whether the broker answers: rabbitmqctl status")
 
 
@@ -38,8 +36,9 @@ def fronts(found: Stats) -> Iterator[Finding]:
         if not front.is_cut_off:
             told = f"{front.open or 0:,} connections, {len(front.exchanges):,} delayed exchanges"
             yield Finding(OK, "front", f"{front_text(front)}: {told}")
-            if unreached := _unreached(front):
-                yield Finding(WARN, "front", f"{front_text(front)}: {unreached}", "Others answer")
+            if front.unreached:
+                what = f"{front_text(front)} reaches other nodes, but not {front.unreached}"
+                yield Finding(WARN, "front", what)
         for caution in front.cautions:
             yield Finding(WARN, "front", f"{front_text(front)}: {caution}")
         for what, why in [*front.refused.items()][:_NAMED]:
@@ -49,7 +48,3 @@ def fronts(found: Stats) -> Iterator[Finding]:
 def front_text(front: FrontInfo) -> str:
     """Its name and address: `w1:4711 (127.0.0.1:5672)`."""
     return f"{front.name} ({front.listen})"
-
-
-def _unreached(front: FrontInfo) -> str:
-    return "; ".join(f"{node}: {why}" for node, why in front.nodes.items() if why)

@@ -69,6 +69,7 @@ def _of_processes(reports: Mapping[str, ProcessReport]) -> Iterator[tuple[Key, f
         yield from _of_workers(workers)
     if any(report.awaits for report in reports.values()):
         yield ("ledger_up",), 0
+    yield from _of_fronts([report for report in reports.values() if report.front])
     for source, (state, lag, faults) in sources_of(reports):
         yield ("source_up", source), is_read(state)
         yield ("source_faults", source), faults
@@ -94,6 +95,14 @@ def _of_workers(workers: Sequence[ProcessReport]) -> Iterator[tuple[Key, float]]
         held.update(report.held)
     for (destination, cause), messages in held.most_common(MOST_DESTINATIONS):
         yield ("held_messages", destination, cause), messages
+
+
+def _of_fronts(fronts: Sequence[ProcessReport]) -> Iterator[tuple[Key, float]]:
+    for name in fronts[0].front if fronts else ():
+        of_all = [report.front[name] for report in fronts]
+        yield (name,), max(of_all) if name.endswith("_seconds") else sum(of_all)
+    for node in {node for report in fronts for node in report.nodes}:
+        yield ("front_node_up", node), not any(report.nodes.get(node) for report in fronts)
 
 
 def sources_of(

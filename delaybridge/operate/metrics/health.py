@@ -44,7 +44,10 @@ def live(reports: Latest, silent: Mapping[str, float]) -> Health:
 
 
 def ready(reports: Latest, found: Reading, *, patience_s: float) -> Health:
-    """Whether messages can go out. patience_s: how long a bucket may be unowned."""
+    """Whether messages can go out. patience_s: how long a bucket may be unowned.
+
+    A front is ready as long as it reaches the broker: without Redis, too, clients connect to it.
+    """
     details = {
         "unowned_buckets": sorted(found.unowned_s),
         "oldest_overdue_s": found.overdue_s(reports.values()),
@@ -55,10 +58,13 @@ def ready(reports: Latest, found: Reading, *, patience_s: float) -> Health:
 def _obstacles(reports: Latest, found: Reading, patience_s: float) -> Iterator[str]:
     if not reports:
         yield "no process has reported yet"
-    if found.gauges is None:
-        yield found.error
     if any(report.is_draining for report in reports.values()):
         yield "draining: it was told to stop"
+    if any(report.front for report in reports.values()):
+        yield from _without_nodes(reports)
+        return
+    if found.gauges is None:
+        yield found.error
     yield from _without_brokers(reports)
     yield from _without_ledger(reports)
     alone = sorted(bucket for bucket, age_s in found.unowned_s.items() if age_s > patience_s)
@@ -76,6 +82,14 @@ def _without_ledger(reports: Latest) -> Iterator[str]:
     if waiting := sum(each["waiting"] for each in told):
         why = next((each["silent"] for each in told if each["silent"]), "")
         yield waiting_text(waiting, why)
+
+
+def _without_nodes(reports: Latest) -> Iterator[str]:
+    """Why clients of a front get no connection: no process of it reaches a node of the broker."""
+    fronts = [report.nodes for report in reports.values() if report.front and report.nodes]
+    if fronts and all(all(nodes.values()) for nodes in fronts):
+        for node, reason in fronts[0].items():
+            yield f"broker node {node}: {reason}"
 
 
 def _without_brokers(reports: Latest) -> Iterator[str]:

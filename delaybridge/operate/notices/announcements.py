@@ -18,6 +18,7 @@ _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53
 _MOST_EXCHANGES = 1000
+_HELD_MS = 10_000  # a front gives up asking before that
 _CHARS = 500
 _FAULTS, _FAULT_CHARS = 20, 2000  # a fault ends with a command, which must be whole
 
@@ -180,9 +181,15 @@ class FrontInfo(NamedTuple):
         return bool(self.nodes) and all(self.nodes.values())
 
     @property
-    def held(self) -> list[ClientInfo]:
-        """The clients whose frames wait."""
-        return [each for each in self.clients if each.held_ms is not None]
+    def unreached(self) -> str:
+        """The nodes that it does not reach, each with the reason."""
+        return "; ".join(f"{node}: {why}" for node, why in self.nodes.items() if why)
+
+    @property
+    def late(self) -> list[ClientInfo]:
+        """The clients whose frames have waited too long, the longest first."""
+        found = [each for each in self.clients if (each.held_ms or 0) > _HELD_MS]
+        return sorted(found, key=lambda each: -(each.held_ms or 0))
 
 
 _CLIENT_TEXTS = ClientInfo._fields[:8]
@@ -242,8 +249,7 @@ def _clients(listed: object) -> Iterator[ClientInfo]:
     for each in listed if isinstance(listed, list) else ():
         if isinstance(each, dict):
             texts: dict[str, Any] = {
-                name: printable(each.get(name) if isinstance(each.get(name), str) else "")
-                for name in _CLIENT_TEXTS
+                name: printable(str(each.get(name) or "")[:_CHARS]) for name in _CLIENT_TEXTS
             }
             counts: dict[str, Any] = {name: _whole(each, name) for name in _CLIENT_COUNTS}
             yield ClientInfo(**texts, **counts)

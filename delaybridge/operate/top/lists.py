@@ -19,7 +19,7 @@ from delaybridge.times import in_time
 
 if TYPE_CHECKING:
     from delaybridge import Stats
-    from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
+    from delaybridge.operate.notices.announcements import FrontInfo, IngestInfo, WorkerInfo
 
 Row = Mapping[str, str]
 _SPARE = ("STARTED", "VERSION", "EXPIRES", "NEXT DUE", "LEASE", ">DEAD", ">IN FLIGHT", ">PARKED")
@@ -88,8 +88,12 @@ def _processes(stats: Stats) -> Iterator[tuple[str, Row]]:
         states = ", ".join(f"{source.source}: {source.condition}" for source in process.sources)
         yield f"ingest {process.name}", _process("ingest", process, states, stats)
 
+    for front in stats.fronts:
+        work = f"{front.listen}: {front.open or 0} connections; {front.unreached or 'well'}"
+        yield f"front {front.name}", _process("front", front, work, stats)
 
-def _process(kind: str, each: WorkerInfo | IngestInfo, work: str, stats: Stats) -> Row:
+
+def _process(kind: str, each: WorkerInfo | IngestInfo | FrontInfo, work: str, stats: Stats) -> Row:
     return {
         "PROCESS": kind,
         "NAME": printable(each.name),

@@ -137,6 +137,7 @@ def _states(stats: Stats) -> Iterator[Text]:
         "buckets": f"{len(stats.buckets) - len(unowned(stats.buckets))}/{len(stats.buckets)}",
         "workers": str(len(stats.workers)),
         "ingests": str(len(stats.ingests)) if stats.ingests else "",
+        "fronts": str(len(stats.fronts)) if stats.fronts else "",
     }
     yield Text("   ".join(f"{name} {fact}" for name, fact in facts.items() if fact))
 

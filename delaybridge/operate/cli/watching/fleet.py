@@ -18,7 +18,12 @@ from delaybridge.times import format_duration, in_time, roughly
 if TYPE_CHECKING:
     import delaybridge
     from delaybridge import Stats
-    from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo, WorkerInfo
+    from delaybridge.operate.notices.announcements import (
+        FrontInfo,
+        IngestInfo,
+        SourceInfo,
+        WorkerInfo,
+    )
 
 _LOOK_AGAIN_S = 0.2
 
@@ -31,7 +36,7 @@ def worker() -> None:
 @worker.command("ls")
 @pass_call
 def worker_ls(call: Invocation) -> int:
-    """List the workers and their buckets, and the ingest processes and their sources."""
+    """List the workers and their buckets, the ingest processes and their sources, the fronts."""
     found = _stats(call)
     spare = (">PUBLISHED/S", "HOST", "VERSION", ">PID", "STARTED")
     if not call.output.table(found.workers, lambda each: _worker_row(each, found), spare=spare):
@@ -39,6 +44,9 @@ def worker_ls(call: Invocation) -> int:
     if found.ingests:
         call.note("")
         show_sources(call, found)
+    if found.fronts:
+        call.note("")
+        call.output.table(found.fronts, _front_row, spare=("HOST", "VERSION", ">REFUSED"))
     return call.say_unseen(found.unseen)
 
 
@@ -152,6 +160,19 @@ def show_sources(call: Invocation, found: Stats) -> None:
         spare=(">TAKEN", "TARGET", ">RATE", "INGEST"),
         data=lambda pair: {"ingest": pair[1].name, **pair[0]._asdict()},
     )
+
+
+def _front_row(front: FrontInfo) -> Row:
+    return {
+        "FRONT": front.name,
+        "LISTEN": front.listen,
+        "HOST": front.host,
+        "VERSION": front.version,
+        ">CONNECTIONS": number_text(front.open),
+        ">WAIT": len(front.late),
+        ">REFUSED": len(front.refused),
+        "BROKER": front.unreached or ", ".join(front.nodes),
+    }
 
 
 def _source_row(source: SourceInfo, process: IngestInfo) -> dict[str, str]:

@@ -279,6 +279,7 @@ def _facts(found: Stats) -> Iterator[tuple[str, object]]:
     late_ms = found.recurring_late_ms
     yield "recurring", f"none was made for {roughly(late_ms)}" if late_ms else None
     yield "ingests", len(found.ingests) or None
+    yield "fronts", len(found.fronts) or None
     yield "dead set", f"{found.dead_dropped:,} dropped" if found.dead_dropped else None
 
 

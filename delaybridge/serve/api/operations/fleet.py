@@ -9,7 +9,7 @@ import msgspec
 
 from delaybridge.client.verbs import Scope
 from delaybridge.operate.notices import alarms
-from delaybridge.operate.notices.announcements import IngestInfo, WorkerInfo
+from delaybridge.operate.notices.announcements import FrontInfo, IngestInfo, WorkerInfo
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.views.bucket_counts import BucketStats
 from delaybridge.operate.views.described import plain
@@ -30,6 +30,7 @@ class Workers(msgspec.Struct):
 
     items: list[object_of(WorkerInfo)]  # type: ignore[valid-type]
     ingests: list[object_of(IngestInfo)]  # type: ignore[valid-type]
+    fronts: list[object_of(FrontInfo)]  # type: ignore[valid-type]
 
 
 class Buckets(msgspec.Struct):
@@ -66,11 +67,12 @@ class Cleared(msgspec.Struct):
     cleared: bool
 
 
-@routes("GET /v1/workers", "List workers and ingest processes", answer=Workers)
+@routes("GET /v1/workers", "List workers, ingest processes and fronts", answer=Workers)
 async def workers(call: Call) -> Any:
-    """The running workers and ingest processes."""
+    """The running workers and ingest processes, and the fronts with up to 200 connections each."""
     found = await call.site.client.stats()
-    return {"items": plain(found.workers), "ingests": plain(found.ingests)}
+    kinds = {"items": found.workers, "ingests": found.ingests, "fronts": found.fronts}
+    return {name: plain(each) for name, each in kinds.items()}
 
 
 @routes(

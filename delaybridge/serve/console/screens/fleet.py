@@ -56,6 +56,15 @@ async def workers(call: Call) -> dict[str, Any]:
     }
 
 
+@pages("/connections", "Connections")
+async def connections(call: Call) -> dict[str, Any]:
+    """The fronts, and the clients that are connected to them: those that wait first."""
+    stats = await snapshots_of(call.site).stats()
+    shown = [(front, client) for front in stats.fronts for client in front.clients]
+    shown.sort(key=lambda each: -(each[1].held_ms or 0))
+    return {"api": "/v1/workers", "fronts": stats.fronts, "clients": shown}
+
+
 @pages("/buckets", "Buckets")
 async def buckets(call: Call) -> dict[str, Any]:
     """Every bucket, and how even they are."""
