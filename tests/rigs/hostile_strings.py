@@ -216,7 +216,7 @@ async def filled(
     http: httpx.AsyncClient, store: Store, namespace: str, texts: Sequence[str]
 ) -> list[str]:
     """Make each text an id, a header and a body; a tenth are also what recurring definitions `r0`,
-    `r1`, ... and workers say. The texts that are ids."""
+    `r1`, ..., workers and fronts say. The texts that are ids."""
     some = [
         {"destination": f"pull:t{n % 3}", "body": text, "delay": "1h", "headers": {"x": text},
          "id": text} for n, text in enumerate(texts)
@@ -237,7 +237,11 @@ async def filled(
                  "parked": said, "paused": [text], "damaged": said, "failing": said,
                  "pace": pace}  # fmt: skip
         info = json.dumps(about).encode()
-        store.run([registry.announce(namespace, text, "0" * 16, 300_000, info)])
+        client = dict.fromkeys(("client", "user", "vhost", "product", "name", "held_for"), text)
+        front = {**about, "listen": text, "nodes": said, "refused": said, "exchanges": [text],
+                 "cautions": [text], "clients": [client, {**client, "held_ms": 20_000}]}  # fmt: skip
+        for kind, told in ((registry.WORKER, info), (registry.FRONT, json.dumps(front).encode())):
+            store.run([registry.announce(namespace, text, "0" * 16, 300_000, told, kind=kind)])
     return [text for text, answer in zip(texts, answers, strict=True) if answer == 201]
 
 
