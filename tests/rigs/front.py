@@ -77,11 +77,15 @@ class Front(Place):
         """Start the worker and the front; returns when the front answers."""
         self.start_front()
         self.bridge.start_worker()
-        until(lambda: speaks_amqp(self.port), self._said)
+        until(self._answers, self._said)
 
     def start_front(self) -> None:
         """Start the front, also once more when it has ended."""
         self.process = self.bridge.start(*self._arguments)
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, self._said()
+        return speaks_amqp(self.port)
 
     def _said(self) -> str:
         logs = [log.read_text()[-2000:] for log in self.bridge.folder.glob("front-*.log")]
