@@ -24,6 +24,7 @@ OTHERS = [
     "python kombu",
     "python taskiq",
     "node amqplib_callback",
+    "node golevelup",
     "java DelayedJms",
 ]
 
