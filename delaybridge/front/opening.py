@@ -157,7 +157,7 @@ class Opening(asyncio.Protocol):
             return
         for each in (transport, relay.broker.transport):
             each.set_write_buffer_limits(front.settings.buffer_bytes)
-        relay.begin(transport, str(node), self._head)
+        relay.open(transport, str(node), self._head)
 
     def _who(self) -> bytes:
         ends = [self._transport.get_extra_info(name) for name in ("peername", "sockname")]

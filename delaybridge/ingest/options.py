@@ -9,7 +9,7 @@ from delaybridge.ingest.names import Names, tenant_of
 from delaybridge.ingest.reach import AllowList, reach_of
 from delaybridge.ingest.routes import Route
 from delaybridge.publish import PublishOptions
-from delaybridge.settings.sections import IngestSettings
+from delaybridge.settings.entrances import IngestSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,260 @@
+"""A client's methods about exchanges, and what the broker answers.
+
+A declare of type x-delayed-message becomes one of `D.due`; then the front makes D (`vhost.py`),
+while what follows from this client waits. Binds from D become binds from `D.due`; deliveries from
+`D.due` come from D. All other methods pass as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any, NamedTuple, Protocol
+
+from delaybridge.amqp.walker import Method
+from delaybridge.front import methods
+from delaybridge.front.channels import Channels
+from delaybridge.front.counts import FrontCounts, ShownConnection
+from delaybridge.front.link import Refused
+from delaybridge.front.sides import Side
+from delaybridge.front.vhost import Vhost
+
+_ANSWERS = {methods.DECLARE: methods.DECLARE_OK, methods.DELETE: methods.DELETE_OK}
+_FORBIDDEN, _DIFFERS = 403, 406
+ABOUT = frozenset((methods.DECLARE, methods.DELETE, *methods.BINDS))
+"""The methods of a client that are about exchanges."""
+
+
+class Connection(Protocol):
+    """The connection that they are of."""
+
+    client: Side
+    broker: Side
+    channels: Channels
+    counts: FrontCounts
+    shown: ShownConnection
+
+    def hold(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Pass on nothing of the client's until this work is done."""
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> object:
+        """Do this work beside the connections."""
+
+
+class _Awaited(NamedTuple):
+    """The answer to a method of the client's that went out changed."""
+
+    channel: int
+    id: bytes
+    answer: asyncio.Future[Method]
+
+
+class Exchanges:
+    """The exchanges of one connection. vhost: the front's own side of its vhost, if it has one."""
+
+    __slots__ = ("_at", "_awaited", "_owed", "_suffix", "vhost")
+
+    def __init__(self, connection: Connection, suffix: bytes) -> None:
+        self._at, self._suffix = connection, suffix
+        self.vhost: Vhost | None = None
+        self._awaited: _Awaited | None = None
+        self._owed: dict[tuple[int, bytes], int] = {}  # answers that the broker owes the client
+
+    # what the client asks
+
+    def from_client(self, method: Method) -> bytes | None:
+        """What the broker gets of a method in `ABOUT`; None: that is not known yet.
+
+        DecodeError if it is broken.
+        """
+        if method.id in methods.BINDS:
+            return self._bind(method)
+        if method.id == methods.DECLARE:
+            asked = methods.read_declare(method)
+            if asked.type == methods.DELAYED_TYPE and not asked.passive:
+                type, table = methods.without_type(asked.arguments)
+                self._at.hold("declare", self._declare(method, asked, type, table))
+                return None
+        elif self._may_be_ours(methods.read_delete(method)[0]):
+            self._at.hold("delete", self._delete(method, *methods.read_delete(method)))
+            return None
+        self._owe(method)
+        return method.frame
+
+    def _may_be_ours(self, exchange: bytes) -> bool:
+        return self.vhost is not None and exchange != b"" and not exchange.startswith(b"amq.")
+
+    def _bind(self, method: Method) -> bytes | None:
+        source, at = methods.source_of(method)
+        if not self._may_be_ours(source):
+            return method.frame
+        if source + self._suffix in self.vhost.names:  # type: ignore[union-attr]  # see above
+            return self._rebound(method, source, at)
+        self._at.hold("bind", self._ask_and_bind(method, source, at))
+        return None
+
+    async def _ask_and_bind(self, method: Method, source: bytes, at: int) -> None:
+        try:
+            is_ours = await self._is_ours(source)
+        except Refused as exc:
+            self._refuse(method, source, exc)
+        else:
+            self._at.broker.write(self._rebound(method, source, at) if is_ours else method.frame)
+
+    def _rebound(self, method: Method, source: bytes, at: int) -> bytes:
+        is_bind = method.id in (methods.QUEUE_BIND, methods.EXCHANGE_BIND)
+        self._at.counts.rewrote("bind" if is_bind else "unbind")
+        return methods.renamed(method, at, source + self._suffix)
+
+    async def _is_ours(self, exchange: bytes) -> bool:
+        try:
+            return self.vhost is not None and await self.vhost.is_ours(exchange.decode())
+        except UnicodeDecodeError:
+            return False
+
+    async def _declare(
+        self, method: Method, asked: methods.Declare, type: bytes | None, table: bytes
+    ) -> None:
+        try:
+            vhost, name = self._serving(asked.exchange)
+            type = await vhost.prepare(name, type)
+            due = asked.exchange + self._suffix
+            answer = await self._ask(
+                method, methods.declare(method.channel, due, type, asked.flags, table)
+            )
+            if answer.id == methods.CHANNEL_CLOSE:
+                await vhost.withdraw(name)
+            else:
+                await vhost.stand(name, asked.durable, asked.internal)
+        except Refused as exc:
+            self._refuse(method, asked.exchange, exc)
+        else:
+            self._at.counts.rewrote("declare")
+            self._answer(method, answer, asked.exchange)
+
+    def _serving(self, exchange: bytes) -> tuple[Vhost, str]:
+        """The vhost in which a delayed exchange can be made, and its name; Refused if it cannot."""
+        vhost, name = self.vhost, exchange.decode(errors="replace")
+        if vhost is None:
+            raise Refused(
+                _DIFFERS,
+                f"PRECONDITION_FAILED - no configured broker has vhost '{self._at.shown.vhost}', "
+                f"so exchange '{name}' cannot delay",
+                ": add one to [brokers] of the front",
+            )
+        if not self._may_be_ours(exchange) or name.encode() != exchange:
+            raise Refused(
+                _FORBIDDEN, f"ACCESS_REFUSED - no delayed exchange can have the name '{name}'"
+            )
+        return vhost, name
+
+    async def _delete(self, method: Method, exchange: bytes, flags: int) -> None:
+        try:
+            if not await self._is_ours(exchange):
+                self._owe(method)
+                self._at.broker.write(method.frame)
+                return
+            sent = methods.delete(method.channel, exchange + self._suffix, flags)
+            answer = await self._ask(method, sent)
+            if answer.id == methods.DELETE_OK and self.vhost is not None:
+                await self.vhost.delete(exchange.decode())
+        except Refused as exc:
+            self._refuse(method, exchange, exc)
+        else:
+            self._at.counts.rewrote("delete")
+            self._answer(method, answer, exchange)
+
+    def _refuse(self, method: Method, exchange: bytes, refusal: Refused) -> None:
+        name = exchange.decode(errors="replace")
+        self._at.counts.method_refused(name, refusal.code, refusal.text)
+        self._at.broker.release()
+        self._at.channels.refuse(method, refusal)
+
+    # what the broker answers
+
+    def lost(self) -> None:
+        """The broker will answer nothing more."""
+        if self._awaited is not None and not self._awaited.answer.done():
+            self._awaited.answer.cancel()
+
+    def answered(self, method: Method) -> bytes | None:
+        """What the client gets of a declare-ok or delete-ok; None: that is not known yet."""
+        due = method.channel, method.id
+        if due not in self._owed:
+            return method.frame if not self._is_awaited(method) else self._take(method)
+        self._owed[due] -= 1
+        if not self._owed[due]:
+            del self._owed[due]
+        return method.frame
+
+    def closed(self, method: Method) -> bool:
+        """Whether it is the answer to a method that went out changed; it is a channel.close."""
+        for id in _ANSWERS.values():
+            self._owed.pop((method.channel, id), None)
+        if self._awaited is None or self._awaited.channel != method.channel:
+            return False
+        self._take(method)
+        return True
+
+    def content(self, method: Method) -> bytes | None:
+        """What the client gets of a deliver, get-ok or return; None: that is not known yet."""
+        exchange, at = methods.exchange_of(method)
+        vhost = self.vhost
+        if vhost is None or not exchange.endswith(self._suffix):
+            return method.frame
+        if (name := vhost.names.get(exchange)) is not None:
+            return methods.renamed(method, at, name)
+        if vhost.is_known(exchange):
+            return method.frame
+        self._at.begin(self._name(method, exchange, at, vhost))
+        return None
+
+    async def _name(self, method: Method, exchange: bytes, at: int, vhost: Vhost) -> None:
+        """Ask what the client calls this exchange; its deliveries wait."""
+        name = exchange
+        try:
+            name = await vhost.name_of(exchange)
+        finally:
+            self._at.client.write(methods.renamed(method, at, name))
+            self._at.broker.release()
+
+    def _owe(self, method: Method) -> None:
+        """The broker will answer this method as it stands."""
+        if methods.is_answered(method):
+            due = method.channel, _ANSWERS[method.id]
+            self._owed[due] = self._owed.get(due, 0) + 1
+
+    async def _ask(self, method: Method, sent: bytes) -> Method:
+        """Send it to the broker; its answer, with which the broker's side is held."""
+        answer: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
+        self._awaited = _Awaited(method.channel, _ANSWERS[method.id], answer)
+        self._at.broker.write(sent)
+        return await answer
+
+    def _is_awaited(self, method: Method) -> bool:
+        return self._awaited is not None and self._awaited[:2] == (method.channel, method.id)
+
+    def _take(self, answer: Method) -> None:
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None and not awaited.answer.done():
+            awaited.answer.set_result(answer)
+
+    def _answer(self, method: Method, answer: Method, exchange: bytes) -> None:
+        """Pass the broker's answer on, unless the client expects none; read the broker again."""
+        if answer.id == methods.CHANNEL_CLOSE:
+            self._at.client.write(self._explained(answer, exchange))
+        elif methods.is_answered(method):
+            self._at.client.write(answer.frame)
+        self._at.broker.release()
+
+    def _explained(self, close: Method, exchange: bytes) -> bytes:
+        """The broker's refusal; where rights on `D.due` are missing, with those to set."""
+        code, text, about = methods.read_close(close)
+        name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
+        if code != _FORBIDDEN:
+            text = text.replace(f"'{due}'", f"'{name}'")
+            return methods.channel_close(close.channel, code, text, about)
+        pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"
+        explained = Refused(code, text, f"; whoever declares '{name}' needs '{pattern}'")
+        return methods.channel_close(close.channel, code, explained.text, about)
