@@ -26,7 +26,7 @@ ABOUT = frozenset((methods.DECLARE, methods.DELETE, *methods.BINDS))
 """The methods of a client that are about exchanges."""
 
 
-class Connection(Protocol):
+class Holding(Protocol):
     """The connection that they are of."""
 
     client: Side
@@ -55,7 +55,7 @@ class Exchanges:
 
     __slots__ = ("_at", "_awaited", "_owed", "_suffix", "vhost")
 
-    def __init__(self, connection: Connection, suffix: bytes) -> None:
+    def __init__(self, connection: Holding, suffix: bytes) -> None:
         self._at, self._suffix = connection, suffix
         self.vhost: Vhost | None = None
         self._awaited: _Awaited | None = None
@@ -181,11 +181,13 @@ class Exchanges:
     def answered(self, method: Method) -> bytes | None:
         """What the client gets of a declare-ok or delete-ok; None: that is not known yet."""
         due = method.channel, method.id
-        if due not in self._owed:
-            return method.frame if not self._is_awaited(method) else self._take(method)
-        self._owed[due] -= 1
-        if not self._owed[due]:
-            del self._owed[due]
+        if due in self._owed:
+            self._owed[due] -= 1
+            if not self._owed[due]:
+                del self._owed[due]
+        elif self._awaited is not None and self._awaited[:2] == due:
+            self._take(method)
+            return None
         return method.frame
 
     def closed(self, method: Method) -> bool:
@@ -231,9 +233,6 @@ class Exchanges:
         self._awaited = _Awaited(method.channel, _ANSWERS[method.id], answer)
         self._at.broker.write(sent)
         return await answer
-
-    def _is_awaited(self, method: Method) -> bool:
-        return self._awaited is not None and self._awaited[:2] == (method.channel, method.id)
 
     def _take(self, answer: Method) -> None:
         awaited, self._awaited = self._awaited, None

@@ -51,7 +51,7 @@ def vhost_of(open: Method) -> str:
 
 
 def with_fewer_channels(tune: Method, most: int) -> bytes:
-    """The frame of a connection.tune that allows at most so many channels; 0: as many as it says.
+    """The frame of a connection.tune with a channel-max of at most `most`; 0: as the broker's.
 
     DecodeError if it is broken.
     """

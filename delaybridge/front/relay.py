@@ -59,7 +59,8 @@ class Relay:
     """What passes between a client and its broker. shown: what operators see of it."""
 
     __slots__ = (
-        "_front", "_host", "_suffix", "broker", "channels", "client", "counts", "exchanges", "shown",
+        "_front", "_host", "_suffix", "broker", "channels", "client", "counts", "exchanges",
+        "shown",
     )  # fmt: skip
 
     def __init__(self, front: Front, peer: tuple[Any, ...]) -> None:

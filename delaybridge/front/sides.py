@@ -18,8 +18,8 @@ _BEAT_S = 1.0  # while a side is held, its peer hears from the front this often
 _FLUSH_S = 10.0  # that a socket has to take the rest after its peer has gone
 
 
-class Owner(Protocol):
-    """What a side tells."""
+class Both(Protocol):
+    """Both sides together, as each tells them what happens."""
 
     def watched(self, side: Side, data: bytes) -> Container[bytes]:
         """The methods to look into in this data."""
@@ -43,7 +43,7 @@ class Side(asyncio.Protocol):
         "peer", "received", "transport", "walker",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, on_method: Callable[[Method], bytes | None]) -> None:
+    def __init__(self, owner: Both, on_method: Callable[[Method], bytes | None]) -> None:
         self._owner, self.on_method = owner, on_method
         self.peer: Side
         self.transport: Any = None
@@ -86,7 +86,7 @@ class Side(asyncio.Protocol):
             return
         if len(pieces) == 1:
             transport.write(pieces[0])
-        else:
+        elif pieces:
             transport.writelines(pieces)
 
     def inject(self, data: bytes) -> None:
@@ -159,28 +159,20 @@ class Side(asyncio.Protocol):
     def _pass_on(self, pieces: Sequence[Piece]) -> None:
         out: list[bytes | memoryview] = []
         for number, piece in enumerate(pieces):
-            if type(piece) is not Method:
-                out.append(piece)  # type: ignore[arg-type]  # bytes
+            if not isinstance(piece, Method):
+                out.append(piece)
                 continue
-            if self._injected:
-                out.append(self._injected)
-                self._injected = b""
-            instead = self._taken(piece)
+            out.append(self._injected)
+            self._injected = b""
+            instead = self.on_method(piece)
             if instead is None:
                 rest = pieces[number + 1 :]
                 self._unread = [p.frame if isinstance(p, Method) else bytes(p) for p in rest]
                 self._unread.append(self.walker.rewind())
+                self.hold()
                 break
-            if instead:
-                out.append(instead)
-        if out:
-            self.peer.write(*out)
-
-    def _taken(self, method: Method) -> bytes | None:
-        instead = self.on_method(method)
-        if instead is None:
-            self.hold()
-        return instead
+            out.append(instead)
+        self.peer.write(*(piece for piece in out if piece))
 
     def _keep_alive(self) -> None:
         """A held side passes no heartbeat on: the peer would take the connection for dead."""

@@ -19,9 +19,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from delaybridge.errors import ConfigError
 from delaybridge.settings import relations, sources, values
 from delaybridge.settings.durability import Durability, Keeping, check_durability
+from delaybridge.settings.entrances import FrontSettings, IngestSettings
 from delaybridge.settings.faults import DEFAULT, fault, misnamed_brokers, source_of
 from delaybridge.settings.names import BROKERS, KeyPath, dotted, fields_of, value_at
-from delaybridge.settings.entrances import FrontSettings, IngestSettings
 from delaybridge.settings.sections import (
     DeadSettings,
     HttpSettings,

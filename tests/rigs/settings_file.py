@@ -20,6 +20,7 @@ LISTS = {  # each setting that is a list, with two texts that it takes
     "ingest.management": ("rabbitmq=http://h:1", "off"),
     "ingest.skip_offsets": ("a/0=1", "b/1=2"),
     "ingest.take_over": ("a@00", "b@11"),
+    "front.nodes": ("rabbit-1:5672", "rabbit-2:5672"),
     "ingest.tenants": ("a.delay=acme", "*=beta"),
     "limits.tenants": ("acme=5/0", "beta=0/5"),
     "serve.allowed_hosts": ("h", "[::1]"),

@@ -242,6 +242,6 @@ def test_private_names_are_used_by_their_own_file_only() -> None:
 
 def test_a_broker_is_imported_on_demand_only() -> None:
     brokers = {room for room in ROOMS if room.startswith(("publish/", "publishers/"))}
-    on_demand = files_of("publish", "publishers", "ingest", "operate/demo")
+    on_demand = files_of("publish", "publishers", "ingest", "front", "operate/demo")
     others = [path for path in FILES if path not in on_demand]
     assert wrong(lambda path: rooms_used_by(path) & brokers, others) == {}
