@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 from bench.rig import BODY, Table
 from delaybridge.amqp.connection import READ_BYTES
 from delaybridge.amqp.encoding import HEADERS_FLAG, encode_properties, encode_table
+from delaybridge.amqp.walker import FrameReader
 from delaybridge.ingest.entries import Entry
 from delaybridge.ingest.kafka.records import RawRecord, RecordReader
 from delaybridge.ingest.rabbitmq.channel import IntakeChannel
@@ -57,6 +58,7 @@ class Connection(IntakeConnection):
     def __init__(self) -> None:
         self._deliveries, self._window_bytes, self.held_bytes = {}, 2**40, 0
         self._is_paused, self._unread, self.bytes_received = False, b"", 0
+        self._reader = FrameReader(self._pass_to_pika, self._take)
 
 
 def frames(count: int) -> bytes:

@@ -25,7 +25,8 @@ from pika.connection import Parameters
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from delaybridge.amqp.decoding import decode_table, split_content_header
-from delaybridge.amqp.frames import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD, OWN_ID
+from delaybridge.amqp.frames import OWN_ID
+from delaybridge.amqp.walker import BODY_ID, HEADER_ID, FrameReader, Part
 from delaybridge.errors import DETAIL_LIMIT, DecodeError, PublishUnavailable, printable
 
 READ_BYTES = 128 * 1024
@@ -57,6 +58,8 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
     reason. is_blocked: the broker reads nothing, not even a method, until its alarm is over.
     """
 
+    WATCHED = frozenset([_ACK, _NACK, _RETURN, HEADER_ID, BODY_ID])
+
     def __init__(self, parameters: Parameters, loop: asyncio.AbstractEventLoop) -> None:
         self.opened: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[Exception] = loop.create_future()
@@ -65,7 +68,7 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
         self._loop = loop
         self._listeners: dict[int, Listener] = {}
         self._returning: dict[int, str] = {}
-        self._unread = b""
+        self._reader = FrameReader(self._pass_to_pika, self._take)
         super().__init__(
             parameters,
             on_open_callback=lambda _: _set(self.opened, None),
@@ -186,43 +189,24 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             transport._on_socket_writable()
 
     def _on_data_available(self, data_in: bytes) -> None:
-        """Read confirms and returns here; pass every other frame to pika, whole."""
-        data = self._unread + data_in if self._unread else data_in
-        position, size = 0, len(data)
-        while size - position >= FRAME_OVERHEAD:
-            kind, channel, length = FRAME.unpack_from(data, position)
-            end = position + FRAME_OVERHEAD + length
-            if kind == ord("A"):  # "AMQP...": the broker wants another version
-                end = size
-            elif end > size:
-                break
-            if not self._read(kind, channel, data, position + FRAME.size, end - 1):
-                self._pass_to_pika(data[position:end])
-            else:
-                self.bytes_received += end - position  # pika's heartbeat check reads it
-            position = end
-        self._unread = data[position:]
+        """Read confirms and returns here; pass everything else to pika."""
+        self._reader.read(data_in, self.WATCHED)
 
-    def _pass_to_pika(self, data: bytes) -> None:
-        super()._on_data_available(data)
+    def _pass_to_pika(self, data: Part) -> None:
+        super()._on_data_available(bytes(data))
 
-    def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
-        if kind == METHOD:
-            method = data[start : start + 4]
-            if method in (_ACK, _NACK):
-                tag, bits = _CONFIRM.unpack_from(data, start + 4)
-                if listener := self._listeners.get(channel):
-                    listener.on_confirm(tag, bool(bits & 1), method == _ACK)
-                return True
-            if method == _RETURN:
-                code = int.from_bytes(data[start + 4 : start + 6], "big")
-                text = data[start + 7 : start + 7 + data[start + 6]]
-                self._returning[channel] = f"{code} {text.decode(errors='replace')}"
-                return True
-            return False
-        if kind == HEADER:
-            self._read_returned(channel, data[start:end])
-        return kind in (HEADER, BODY)  # only returns have content here
+    def _take(self, channel: int, id: bytes, data: bytes, start: int, end: int) -> None:
+        self.bytes_received += end - start  # pika's heartbeat check reads it
+        if id in (_ACK, _NACK):
+            tag, bits = _CONFIRM.unpack_from(data, start + 11)
+            if listener := self._listeners.get(channel):
+                listener.on_confirm(tag, bool(bits & 1), id == _ACK)
+        elif id == _RETURN:
+            code = int.from_bytes(data[start + 11 : start + 13], "big")
+            text = data[start + 14 : start + 14 + data[start + 13]]
+            self._returning[channel] = f"{code} {text.decode(errors='replace')}"
+        elif id == HEADER_ID:  # only returns have content here
+            self._read_returned(channel, data[start + 7 : end - 1])
 
     def _read_returned(self, channel: int, payload: bytes) -> None:
         reason = self._returning.pop(channel, "")

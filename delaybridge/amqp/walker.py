@@ -6,18 +6,20 @@ Of each frame only its first seven bytes, a method's id and the last byte are lo
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from delaybridge.amqp.frames import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD
 
 HEARTBEAT = 8
-HEADER_ID, BODY_ID, HEARTBEAT_ID = b"header", b"body", b"heartbeat"  # beside the ids of methods
+HEADER_ID, BODY_ID, HEARTBEAT_ID = b"\x02", b"\x03", b"\x08"  # beside the ids of methods
 MOST_BYTES = 1024 * 1024  # of a watched frame; brokers agree to frames of 128 KiB
 _END = 0xCE
 _body_size = struct.Struct(">11xQ").unpack_from  # in a header frame
-_LEAST = {METHOD: 4, HEADER: 14, BODY: 0, HEARTBEAT: 0}  # bytes of a payload of each kind
 _IDS = {HEADER: HEADER_ID, BODY: BODY_ID, HEARTBEAT: HEARTBEAT_ID}
+_NEVER = 2**32  # more than a frame can have
+_LEAST = [_NEVER] * 256  # bytes of the payload of each kind of frame
+_LEAST[METHOD], _LEAST[HEADER], _LEAST[BODY], _LEAST[HEARTBEAT] = 4, 14, 0, 0
 # publish, return, deliver, get-ok: a header and the body follow
 _WITH_CONTENT = frozenset(bytes([0, 60, 0, method]) for method in (40, 50, 60, 71))
 _ID_BYTES = 4
@@ -56,23 +58,33 @@ class Method(NamedTuple):
     frame: bytes
 
 
-Piece = bytes | memoryview | Method
+Part = bytes | memoryview
+Piece = Part | Method
 
 
-class Walker:
-    """Cuts one direction of a connection into pieces, however the network cut it.
+class FrameReader:
+    """Reads one direction of a connection, however the network cut it.
 
-    The pieces, joined, are the stream: not a byte is added or lost. What is not watched passes at
-    once, the parts of a frame as well; a watched frame is kept until it is whole. From the first
-    byte that is no frame of AMQP 0-9-1 on, everything passes unseen.
+    What is not watched is passed at once, the parts of a frame as well; a watched frame is kept
+    until it is whole, and taken. Not a byte is added or lost. From the first byte that is no frame
+    of AMQP 0-9-1 on, everything is passed unseen.
 
-    watched: ids; may be replaced between feeds. muted: channels of which only what is watched
-    passes; may be changed at a boundary. is_blind: a byte was no frame.
+    passed, taken: are called in the order of the stream; `taken` with channel, id, data, and where
+    in it the frame starts and ends. is_blind: a byte was no frame.
     """
 
-    def __init__(self, watched: Container[bytes], most_bytes: int = MOST_BYTES) -> None:
-        self.watched = watched
-        self.muted: set[int] = set()
+    __slots__ = (
+        "_content_left", "_kept", "_missing", "_most_bytes", "_passing", "is_blind", "passed",
+        "taken",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        passed: Callable[[Part], object],
+        taken: Callable[[int, bytes, bytes, int, int], object],
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self.passed, self.taken = passed, taken
         self.is_blind = False
         self._most_bytes = most_bytes
         self._kept: list[bytes] = []
@@ -87,88 +99,81 @@ class Walker:
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether all that was returned ends with a whole frame."""
+        """Whether all that was passed and taken ends with a whole frame."""
         return not (self._passing or self.is_blind)
 
     @property
     def is_between_messages(self) -> bool:
-        """Whether a method on any channel may be inserted after what was returned.
+        """Whether a method on any channel may be inserted after what was passed and taken.
 
         Brokers write the frames of a message one after the other. So a method may be inserted
         before every method in the stream, too.
         """
         return self.is_at_boundary and self._content_left <= 0
 
-    def feed(self, data: bytes) -> Sequence[Piece]:
-        """The pieces that are complete with these bytes. Raises FrameTooLarge."""
+    def read(self, data: bytes, watched: Container[bytes]) -> None:
+        """Pass and take what is complete with these bytes. Raises FrameTooLarge."""
         if self._missing:
             self._kept.append(data)
             self._missing -= len(data)
             if self._missing > 0:
-                return []
+                return
             data = b"".join(self._kept)
             self._kept, self._missing = [], 0
         at = self._passing
         if at > len(data):
             self._passing -= len(data)
-            return [data]
+            self.passed(data)
+            return
         self._passing = 0
         if self.is_blind or (at and data[at - 1] != _END):
             self.is_blind = True
-            return [data]
-        watched = _EVERYTHING if self.muted else self.watched
-        pieces: list[Piece] = []
-        start, at = self._walk(data, at, watched, pieces)
+            self.passed(data)
+            return
+        start, at = self._walk(data, at, watched)
         if at < len(data):
             at = self._judge(data, at, watched)
         if start < at:
-            pieces.append(_part(data, start, at))
-        return self._without_muted(pieces) if self.muted else pieces
+            self.passed(_part(data, start, at))
 
     def rewind(self) -> bytes:
-        """Begin again at a boundary. Returns what was kept, which is to be fed once more."""
+        """Begin again at a boundary. Returns what was kept, which is to be read once more."""
         kept = b"".join(self._kept)
         self._kept, self._missing, self._passing, self._content_left = [], 0, 0, 0
         return kept
 
-    def _walk(
-        self, data: bytes, at: int, watched: Container[bytes], pieces: list[Piece]
-    ) -> tuple[int, int]:
-        """Walk over whole frames from `at` on. Returns where the last piece and the walk ended."""
-        unpack, least, left, id = FRAME.unpack_from, _LEAST, self._content_left, b""
-        start, last = 0, len(data) - FRAME_OVERHEAD
-        try:
-            while at <= last:
-                kind, channel, length = unpack(data, at)
-                end = at + length + FRAME_OVERHEAD
-                if data[end - 1] != _END or length < least[kind]:
-                    break
-                if kind == METHOD:
-                    id = data[at + 7 : at + 11]
-                elif kind == BODY:
-                    left, id = left - length, BODY_ID
-                elif kind == HEADER:
-                    (left,), id = _body_size(data, at), HEADER_ID
-                else:
-                    id = HEARTBEAT_ID
-                if id in watched:
-                    if start < at:
-                        pieces.append(_part(data, start, at))
-                    arguments = data[at + (11 if kind == METHOD else 7) : end - 1]
-                    pieces.append(_make(Method, (channel, id, arguments, data[at:end])))
-                    start = end
-                at = end
-        except (IndexError, KeyError):
-            pass  # the end of the last frame is still to come, or its kind is unknown
+    def _walk(self, data: bytes, at: int, watched: Container[bytes]) -> tuple[int, int]:
+        """Walk over whole frames from `at` on. Returns up to where was passed, and walked."""
+        unpack, least, taken, size = FRAME.unpack_from, _LEAST, self.taken, len(data)
+        start, last, left, id = 0, size - FRAME_OVERHEAD, self._content_left, b""
+        while at <= last:
+            kind, channel, length = unpack(data, at)
+            end = at + length + FRAME_OVERHEAD
+            if end > size or data[end - 1] != _END or length < least[kind]:
+                break
+            if kind == METHOD:
+                id = data[at + 7 : at + 11]
+            elif kind == BODY:
+                left, id = left - length, BODY_ID
+            elif kind == HEADER:
+                (left,), id = _body_size(data, at), HEADER_ID
+            else:
+                id = HEARTBEAT_ID
+            if id in watched:
+                if start < at:
+                    self.passed(_part(data, start, at))
+                taken(channel, id, data, at, end)
+                start = end
+            at = end
         self._content_left = max(left, id in _WITH_CONTENT)
         return start, at
 
     def _judge(self, data: bytes, at: int, watched: Container[bytes]) -> int:
         """Up to where the data passes, if what starts at `at` is no whole frame. Keeps the rest."""
         kind = data[at]
-        least = _LEAST.get(kind)
-        missing = 0 if least is None else at + FRAME.size + least - len(data)
-        if least is not None and missing <= 0:
+        least = _LEAST[kind]
+        missing = at + FRAME.size + least - len(data)
+        if missing <= 0:
             _, _, length = FRAME.unpack_from(data, at)
             missing = at + length + FRAME_OVERHEAD - len(data) if length >= least else 0
             id = _IDS.get(kind) or data[at + 7 : at + 11]
@@ -178,20 +183,11 @@ class Walker:
                 return len(data)
             if missing > 0 and length > self._most_bytes:
                 raise FrameTooLarge(f"a frame of {length} bytes")
-        if missing <= 0:
+        if missing <= 0 or least == _NEVER:
             self.is_blind = True
             return len(data)
         self._kept, self._missing = [data[at:]], missing
         return at
-
-    def _without_muted(self, pieces: Sequence[Piece]) -> list[Piece]:
-        kept: list[Piece] = []
-        for piece in pieces:
-            if not isinstance(piece, Method) or piece.id in self.watched:
-                kept.append(piece)
-            elif piece.channel not in self.muted:
-                kept.append(piece.frame)
-        return kept
 
     def _note(self, kind: int, id: bytes, length: int, data: bytes, at: int) -> None:
         """Note what a frame that passes in parts says of the message around it."""
@@ -203,7 +199,47 @@ class Walker:
             self._content_left = 1
 
 
-def _part(data: bytes, start: int, end: int) -> bytes | memoryview:
+class Walker(FrameReader):
+    """A reader that cuts the stream into pieces; joined, they are the stream.
+
+    watched: ids; may be replaced between feeds. muted: channels of which only what is watched
+    comes out; may be changed at a boundary.
+    """
+
+    __slots__ = ("_pieces", "muted", "watched")
+
+    def __init__(self, watched: Container[bytes], most_bytes: int = MOST_BYTES) -> None:
+        super().__init__(_nowhere, self._take, most_bytes)
+        self.watched = watched
+        self.muted: set[int] = set()
+        self._pieces: list[Piece] = []
+
+    def feed(self, data: bytes) -> Sequence[Piece]:
+        """The pieces that are complete with these bytes. Raises FrameTooLarge."""
+        pieces = self._pieces = []
+        self.passed = pieces.append
+        self.read(data, _EVERYTHING if self.muted else self.watched)
+        return self._without_muted(pieces) if self.muted else pieces
+
+    def _take(self, channel: int, id: bytes, data: bytes, start: int, end: int) -> None:
+        arguments = data[start + (11 if len(id) == _ID_BYTES else 7) : end - 1]
+        self._pieces.append(_make(Method, (channel, id, arguments, data[start:end])))
+
+    def _without_muted(self, pieces: Sequence[Piece]) -> list[Piece]:
+        kept: list[Piece] = []
+        for piece in pieces:
+            if not isinstance(piece, Method) or piece.id in self.watched:
+                kept.append(piece)
+            elif piece.channel not in self.muted:
+                kept.append(piece.frame)
+        return kept
+
+
+def _nowhere(_: Part) -> None:
+    """Until there are pieces."""
+
+
+def _part(data: bytes, start: int, end: int) -> Part:
     size = end - start
     # A view of little takes longer than its copy.
     return data[start:end] if size < _LITTLE or size == len(data) else memoryview(data)[start:end]

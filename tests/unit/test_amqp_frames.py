@@ -16,6 +16,7 @@ from pika import spec
 from delaybridge.amqp.connection import WireConnection, returned_id
 from delaybridge.amqp.encoding import encode_properties, encode_table
 from delaybridge.amqp.frames import Encoder, content_header
+from delaybridge.amqp.walker import FrameReader
 from delaybridge.message import Delivery
 from tests.rigs.amqp_channel import delivery
 
@@ -197,7 +198,8 @@ def reader(passed: bytearray) -> WireConnection:
     class Unopened(WireConnection):
         def __init__(self) -> None:
             self._listeners, self._returning = {}, {}
-            self._unread, self.bytes_received = b"", 0
+            self._reader = FrameReader(self._pass_to_pika, self._take)
+            self.bytes_received = 0
 
         def _pass_to_pika(self, data: bytes) -> None:
             passed.extend(data)

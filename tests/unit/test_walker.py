@@ -69,14 +69,14 @@ FRAMES = st.one_of(
     st.builds(
         method,
         st.sampled_from([DECLARE, DELIVER, ACK]),
-        st.binary(max_size=40) | st.just(b"\xce" * 9000),
+        st.binary(max_size=40) | st.just(b"\xce" * 4200),
         st.integers(0, 3),
     ),
     st.builds(header, st.integers(0, 2**64 - 1), st.integers(0, 3)),
-    st.builds(frame, st.just(3), st.binary(max_size=40) | st.just(b"x" * 9000), st.integers(0, 3)),
+    st.builds(frame, st.just(3), st.binary(max_size=40) | st.just(b"x" * 4200), st.integers(0, 3)),
     st.just(frame(8, b"", 0)),
 )
-CUTS = st.lists(st.integers(0, 12) | st.integers(0, 9000))
+CUTS = st.lists(st.integers(0, 12) | st.integers(0, 4200))
 WATCHED = st.sets(st.sampled_from(IDS))
 
 

@@ -14,10 +14,12 @@ from typing import Any
 from pika.connection import Parameters
 
 from delaybridge.amqp.connection import WireConnection
+from delaybridge.amqp.walker import BODY_ID, HEADER_ID
 from delaybridge.ingest.rabbitmq.messages import RawMessage
 
-_METHOD, _HEADER, _BODY = 1, 2, 3
+_METHOD = 1
 _DELIVER = b"\x00\x3c\x00\x3c"
+_CONTENTS = frozenset([_DELIVER, HEADER_ID, BODY_ID])
 _TAG = struct.Struct(">QB")
 _BODY_SIZE = struct.Struct(">Q")
 _FRAME = struct.Struct(">BHI")
@@ -50,9 +52,9 @@ class Deliveries:
         self._left = 0
         self._body: list[bytes] = []
 
-    def method(self, data: bytes, start: int) -> None:
-        """Take tag, flag and routing key of a basic.deliver."""
-        at = start + 5 + data[start + 4]
+    def method(self, data: bytes) -> None:
+        """Take tag, flag and routing key of the arguments of a basic.deliver."""
+        at = 1 + data[0]
         tag, redelivered = _TAG.unpack_from(data, at)
         at += _TAG.size
         at += 1 + data[at]  # the exchange
@@ -103,6 +105,8 @@ class IntakeConnection(WireConnection):
     among them that are set aside.
     """
 
+    WATCHED = WireConnection.WATCHED | _CONTENTS
+
     def __init__(
         self, parameters: Parameters, loop: asyncio.AbstractEventLoop, window_bytes: int
     ) -> None:
@@ -110,6 +114,7 @@ class IntakeConnection(WireConnection):
         self._window_bytes = window_bytes
         self.held_bytes = self.aside_bytes = 0
         self._is_paused = False
+        self._unread = b""
         super().__init__(parameters, loop)
 
     def _proto_connection_made(self, transport: Any) -> None:
@@ -153,18 +158,21 @@ class IntakeConnection(WireConnection):
 
     def _on_data_available(self, data_in: bytes) -> None:
         """Take the complete deliveries at the start of the data; the rest goes frame by frame."""
+        if self._reader.has_part or not self._reader.is_at_boundary:
+            super()._on_data_available(data_in)
+            return
         data = self._unread + data_in if self._unread else data_in
         position, in_pieces = self._take_whole(data)
         rest = data[position:] if position else data
         self._unread = b""
-        if not in_pieces and len(rest) < _SMALL_BYTES and self._is_delivery(rest):
+        if not in_pieces and len(rest) < _SMALL_BYTES and self._may_be_delivery(rest):
             self._unread = rest  # more of it is on its way
         elif rest:
             super()._on_data_available(rest)
 
-    def _is_delivery(self, data: bytes) -> bool:
+    def _may_be_delivery(self, data: bytes) -> bool:
         if len(data) < _FRAME.size + len(_DELIVER):
-            return False
+            return data[:1] == b"\x01"  # every method has as many bytes
         kind, channel, _ = _FRAME.unpack_from(data)
         method = data[_FRAME.size : _FRAME.size + len(_DELIVER)]
         return kind == _METHOD and method == _DELIVER and channel in self._deliveries
@@ -173,8 +181,8 @@ class IntakeConnection(WireConnection):
         """Take messages of two or three frames from the start of the data.
 
         Returns where the first other frame starts, and whether that is a message with its body in
-        several frames. Does the same as `Deliveries.method`, `header` and `body`, without a call
-        for each frame.
+        several frames. Does the same as the reader, `Deliveries.method`, `header` and `body`,
+        without a call for each frame: half the CPU.
         """
         position, held, in_pieces = 0, 0, False
         try:
@@ -208,21 +216,20 @@ class IntakeConnection(WireConnection):
             self.hold(held)
         return position, in_pieces
 
-    def _read(self, kind: int, channel: int, data: bytes, start: int, end: int) -> bool:
+    def _take(self, channel: int, id: bytes, data: bytes, start: int, end: int) -> None:
         deliveries = self._deliveries.get(channel)
-        if deliveries is None:
-            return super()._read(kind, channel, data, start, end)
-        if kind == _METHOD:
-            if data[start : start + 4] != _DELIVER:
-                return False
-            deliveries.method(data, start)
-        elif kind == _HEADER:
-            self.hold(deliveries.header(data[start:end]))
-        elif kind == _BODY:
-            self.hold(deliveries.body(data[start:end]))
+        if deliveries is None and id == _DELIVER:
+            self._pass_to_pika(data[start:end])
+        elif deliveries is None or id not in _CONTENTS:
+            super()._take(channel, id, data, start, end)
         else:
-            return False
-        return True
+            self.bytes_received += end - start
+            if id == _DELIVER:
+                deliveries.method(data[start + 11 : end])
+            elif id == HEADER_ID:
+                self.hold(deliveries.header(data[start + 7 : end - 1]))
+            else:
+                self.hold(deliveries.body(data[start + 7 : end - 1]))
 
     def hold(self, size: int) -> None:
         """Hold this number of bytes more."""
