@@ -61,8 +61,9 @@ class Channels:
                 return method.frame
             self._shown.channels -= 1
             return self._closing.pop(channel)
-        if channel in self._closing:
-            return _NOTHING  # both close it at the same time: the close-ok follows
+        if channel in self._closing:  # both close it at the same time: the close-ok follows
+            self._client.inject(methods.frame(channel, methods.CHANNEL_CLOSE_OK, b""))
+            return _NOTHING
         self._shown.channels -= 1
         return method.frame
 

@@ -42,12 +42,15 @@ class Holding(Protocol):
         """Do this work beside the connections."""
 
 
+Answer = asyncio.Future[Method]
+
+
 class _Awaited(NamedTuple):
-    """The answer to a method of the client's that went out changed."""
+    """The answer to a method of the client's that goes out changed."""
 
     channel: int
     id: bytes
-    answer: asyncio.Future[Method]
+    answer: Answer
 
 
 class Exchanges:
@@ -74,10 +77,12 @@ class Exchanges:
             asked = methods.read_declare(method)
             if asked.type == methods.DELAYED_TYPE and not asked.passive:
                 type, table = methods.without_type(asked.arguments)
-                self._at.hold("declare", self._declare(method, asked, type, table))
+                answer = self._await(method)
+                self._at.hold("declare", self._declare(method, asked, type, table, answer))
                 return None
         elif self._may_be_ours(methods.read_delete(method)[0]):
-            self._at.hold("delete", self._delete(method, *methods.read_delete(method)))
+            exchange, flags = methods.read_delete(method)
+            self._at.hold("delete", self._delete(method, exchange, flags, self._await(method)))
             return None
         self._owe(method)
         return method.frame
@@ -114,24 +119,27 @@ class Exchanges:
             return False
 
     async def _declare(
-        self, method: Method, asked: methods.Declare, type: bytes | None, table: bytes
+        self,
+        method: Method,
+        asked: methods.Declare,
+        type: bytes | None,
+        table: bytes,
+        answer: Answer,
     ) -> None:
         try:
             vhost, name = self._serving(asked.exchange)
             type = await vhost.prepare(name, type)
             due = asked.exchange + self._suffix
-            answer = await self._ask(
-                method, methods.declare(method.channel, due, type, asked.flags, table)
-            )
-            if answer.id == methods.CHANNEL_CLOSE:
+            sent = methods.declare(method.channel, due, type, asked.flags, table)
+            if (await self._ask(sent, answer)).id == methods.CHANNEL_CLOSE:
                 await vhost.withdraw(name)
             else:
                 await vhost.stand(name, asked.durable, asked.internal)
         except Refused as exc:
-            self._refuse(method, asked.exchange, exc)
+            self._refuse(method, asked.exchange, exc, answer)
         else:
             self._at.counts.rewrote("declare")
-            self._answer(method, answer, asked.exchange)
+            self._answer(method, answer.result(), asked.exchange)
 
     def _serving(self, exchange: bytes) -> tuple[Vhost, str]:
         """The vhost in which a delayed exchange can be made, and its name; Refused if it cannot."""
@@ -149,23 +157,31 @@ class Exchanges:
             )
         return vhost, name
 
-    async def _delete(self, method: Method, exchange: bytes, flags: int) -> None:
+    async def _delete(self, method: Method, exchange: bytes, flags: int, answer: Answer) -> None:
         try:
             if not await self._is_ours(exchange):
+                self._awaited = None
                 self._owe(method)
                 self._at.broker.write(method.frame)
                 return
             sent = methods.delete(method.channel, exchange + self._suffix, flags)
-            answer = await self._ask(method, sent)
-            if answer.id == methods.DELETE_OK and self.vhost is not None:
+            is_done = (await self._ask(sent, answer)).id == methods.DELETE_OK
+            if is_done and self.vhost is not None:
                 await self.vhost.delete(exchange.decode())
         except Refused as exc:
-            self._refuse(method, exchange, exc)
+            self._refuse(method, exchange, exc, answer)
         else:
             self._at.counts.rewrote("delete")
-            self._answer(method, answer, exchange)
+            self._answer(method, answer.result(), exchange)
 
-    def _refuse(self, method: Method, exchange: bytes, refusal: Refused) -> None:
+    def _refuse(
+        self, method: Method, exchange: bytes, refusal: Refused, answer: Answer | None = None
+    ) -> None:
+        """Close the client's channel, unless the broker does so because of an earlier method."""
+        self._awaited = None
+        if answer is not None and answer.done() and answer.result().id == methods.CHANNEL_CLOSE:
+            self._answer(method, answer.result(), exchange)
+            return
         name = exchange.decode(errors="replace")
         self._at.counts.method_refused(name, refusal.code, refusal.text)
         self._at.broker.release()
@@ -191,7 +207,7 @@ class Exchanges:
         return method.frame
 
     def closed(self, method: Method) -> bool:
-        """Whether it is the answer to a method that went out changed; it is a channel.close."""
+        """Whether it answers a method that goes out changed, or one before; a channel.close."""
         for id in _ANSWERS.values():
             self._owed.pop((method.channel, id), None)
         if self._awaited is None or self._awaited.channel != method.channel:
@@ -227,11 +243,15 @@ class Exchanges:
             due = method.channel, _ANSWERS[method.id]
             self._owed[due] = self._owed.get(due, 0) + 1
 
-    async def _ask(self, method: Method, sent: bytes) -> Method:
-        """Send it to the broker; its answer, with which the broker's side is held."""
-        answer: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
+    def _await(self, method: Method) -> Answer:
+        """What the broker answers, or an earlier method's close; its side is held with that."""
+        answer: Answer = asyncio.get_running_loop().create_future()
         self._awaited = _Awaited(method.channel, _ANSWERS[method.id], answer)
-        self._at.broker.write(sent)
+        return answer
+
+    async def _ask(self, sent: bytes, answer: Answer) -> Method:
+        if not answer.done():
+            self._at.broker.write(sent)
         return await answer
 
     def _take(self, answer: Method) -> None:
@@ -251,7 +271,7 @@ class Exchanges:
         """The broker's refusal; where rights on `D.due` are missing, with those to set."""
         code, text, about = methods.read_close(close)
         name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
-        if code != _FORBIDDEN:
+        if code != _FORBIDDEN or about != methods.DECLARE:
             text = text.replace(f"'{due}'", f"'{name}'")
             return methods.channel_close(close.channel, code, text, about)
         pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"
