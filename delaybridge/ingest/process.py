@@ -71,14 +71,14 @@ class Ingest(Protocol):
 
 
 def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
-    """The sources that the settings name; ConfigError if there are none."""
+    """The sources that the settings name; ConfigError if there are none, and no front's to read."""
     named, brokers = kinds_of(settings.brokers), settings.brokers
     routes: list[Route] = []
     if "rabbitmq" in kinds:
         routes += parse_routes(settings.ingest.exchanges, named, "rabbitmq", brokers)
     if "kafka" in kinds:
         routes += parse_routes(settings.ingest.topics, named, "kafka", brokers)
-    if not routes:
+    if not routes and not _of_fronts(settings, kinds):
         raise ConfigError(
             "ingest: nothing to read: name delay exchanges in ingest.exchanges (--exchange "
             "X.delay), or delay topics in ingest.topics (--topic T.delay)"
@@ -86,9 +86,18 @@ def routes_of(settings: Settings, kinds: Iterable[str] = KINDS) -> list[Route]:
     return routes
 
 
-def options_of(settings: Settings, routes: Iterable[Route]) -> dict[str, IngestOptions]:
-    """The options of ingest for each broker that has sources."""
-    by_broker: dict[str, list[Route]] = {}
+def _of_fronts(settings: Settings, kinds: Iterable[str]) -> list[str]:
+    """The brokers at which fronts may make exchanges that are to be read."""
+    if not settings.ingest.front or "rabbitmq" not in kinds:
+        return []
+    return [name for name, kind in kinds_of(settings.brokers).items() if kind == "rabbitmq"]
+
+
+def options_of(
+    settings: Settings, routes: Iterable[Route], kinds: Iterable[str] = ()
+) -> dict[str, IngestOptions]:
+    """The options of ingest for each broker that has sources, or may get one of these kinds."""
+    by_broker: dict[str, list[Route]] = {name: [] for name in _of_fronts(settings, kinds)}
     for route in routes:
         by_broker.setdefault(route.broker, []).append(route)
     return {
@@ -121,7 +130,7 @@ class Ingester(Service):
         """kinds: of the brokers to read from, also after a reload. parts: what it does besides."""
         super().__init__(parts)
         self.settings, self.identity, self._kinds = settings, identity, kinds
-        self._options = options_of(settings, routes)
+        self._options = options_of(settings, routes, kinds)
         self._changed = asyncio.Event()  # the state of a source: announced at once
         self._ingests: dict[str, Ingest] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -171,7 +180,7 @@ class Ingester(Service):
         if taken is None or self.stopping.is_set():
             return
         old, self.settings = self.settings, taken
-        before, self._options = self._options, options_of(taken, check(taken))
+        before, self._options = self._options, options_of(taken, check(taken), self._kinds)
         kinds = self._calls.kinds
         self._calls.brokers_changed(taken.brokers)
         is_same_ingest = (old.ingest, old.tenants) == (taken.ingest, taken.tenants)
@@ -209,7 +218,7 @@ class Ingester(Service):
         options = replace(options, on_change=self._changed.set)
         name, store = options.broker, EntryStore(self._store, self._calls, self.emit)
         backoff = Backoff(*_RESTART_S)
-        module = import_module(f"delaybridge.ingest.{options.routes[0].kind}")
+        module = import_module(f"delaybridge.ingest.{self._calls.kinds[name]}")
         while True:
             began_s = time.monotonic()
             try:

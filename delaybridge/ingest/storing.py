@@ -96,6 +96,11 @@ class EntryStore:
         return Owner.of_namespace(self.calls.namespace, self.calls.birth, take_over)
 
     @property
+    def redis(self) -> AsyncStore:
+        """For what is the namespace's."""
+        return self._store
+
+    @property
     def buckets(self) -> int:
         """How many there are, once the store has answered."""
         return len(self.calls.buckets)

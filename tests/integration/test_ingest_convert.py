@@ -9,7 +9,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from delaybridge.amqp.connection import close_connection, open_connection
-from delaybridge.ingest.rabbitmq import conversion
+from delaybridge.ingest.rabbitmq import conversion, emptiness
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.topology import unbind
 from delaybridge.ingest.routes import Route
@@ -187,7 +187,7 @@ async def test_a_queue_that_falls_silent_during_a_conversion_is_read(
     delay, is_silent = f"{namespace}.delay", False
     await earlier(rabbit, delay)
     await rabbit.send(delay, messages(3))
-    hold, count, get = conversion._hold_bindings, conversion._counted, conversion._get
+    hold, count, get = conversion._hold_bindings, emptiness.count, emptiness._get
 
     async def held(*given: Any) -> None:
         nonlocal is_silent
@@ -202,8 +202,9 @@ async def test_a_queue_that_falls_silent_during_a_conversion_is_read(
         is_silent = False
         return await get(*given)
 
-    for name, patched in (("_hold_bindings", held), ("_counted", counted), ("_get", got)):
-        monkeypatch.setattr(conversion, name, patched)
+    monkeypatch.setattr(conversion, "_hold_bindings", held)
+    monkeypatch.setattr(emptiness, "count", counted)
+    monkeypatch.setattr(emptiness, "_get", got)
     assert (await convert(delay)).objects[0]["messages"] == 3
 
 

@@ -9,7 +9,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from delaybridge.ingest.rabbitmq import conversion
+from delaybridge.ingest.rabbitmq import conversion, emptiness
 from delaybridge.ingest.rabbitmq.management import Management
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import MakeEntrance
@@ -172,7 +172,7 @@ async def test_a_queue_is_not_empty_because_its_leader_is_silent(
     await earlier(rabbit, delay)
     await rabbit.send(delay, messages(3))
     node.ctl("eval", f"sys:suspend('%2F_{delay}').")
-    monkeypatch.setattr(conversion, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(emptiness, "_ANSWER_S", 0.3)
     refused = await convert(delay)
     node.ctl("eval", f"sys:resume('%2F_{delay}').")
     assert (refused.code, refused.error["code"]) == (2, "config")

@@ -273,7 +273,7 @@ async def test_a_death_made_up_by_a_client_ends_nothing_while_stamps_are_remembe
     forged = {"x-death": [{"queue": delay, "original-expiration": 5}]}
     await rabbit.send(delay, [("k", b"", described(HOUR_MS, headers=forged))])
     await entrance.until_dead(1)
-    assert entrance.ingest_of(task).intakes is intakes and identities.known
+    assert entrance.ingest_of(task).intakes == intakes and identities.known
 
 
 async def test_all_retries_of_a_consumer_are_delivered(

@@ -27,7 +27,7 @@ def converter(
 ) -> Convert:
     """`delaybridge ingest rabbitmq --convert` for a namespace of four buckets."""
     monkeypatch.setenv("DELAYBRIDGE_BUCKETS", "4")
-    monkeypatch.setattr(conversion, "_ROUTED_S", 0.01)
+    monkeypatch.setattr(conversion, "ROUTED_S", 0.01)
     monkeypatch.setattr(conversion, "_TRIES", 10)
     flags = ["--json", "--redis", redis_url, "--namespace", namespace]
 

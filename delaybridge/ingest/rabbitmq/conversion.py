@@ -13,13 +13,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from pika.exceptions import AMQPError
-from pika.spec import Basic
-
-from delaybridge.amqp.connection import close_channel, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.ingest.rabbitmq.emptiness import AGAIN_S, ROUTED_S, held_by, is_empty
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Binding, Management, ManagementError
 from delaybridge.ingest.rabbitmq.topology import (
@@ -40,9 +37,7 @@ from delaybridge.ingest.routes import Route
 from delaybridge.publish import Publisher
 
 _T = TypeVar("_T")
-_AGAIN_S, _TRIES = 0.05, 60
-_ROUTED_S = 1.0  # in which a message that the exchange routed is in the queue
-_ANSWER_S = 20.0  # that the queue has: a leader is chosen in less
+_TRIES = 60
 
 
 class Converted(NamedTuple):
@@ -82,7 +77,7 @@ async def convert(
     if was_earlier:
         await check_target(connection, route)
         if queue_is_earlier:
-            await _is_empty(connection, route)  # whether it is or not, it has answered
+            await is_empty(connection, route.queue)  # whether it is or not, it has answered
             await _check_unread(connection, route)
             await _check_unbound(management, route)
         bound = await _listed(management, management.bound_to, route.source)
@@ -107,12 +102,12 @@ async def _replaced(
     """Delete the exchange, and the queue once it is read. Returns how many were read."""
     route, read = intake.route, 0
     if is_there and queue_is_earlier:  # what it holds already is read before publishes get 404
-        waiting, _ = await _held_by(connection, route)
+        waiting, _ = await held_by(connection, route.queue)
         read = await _drain(connection, intake, publisher, most=waiting)
     for exchange in (route.source, interim_exchange(route)):
         await connection.call_alone("exchange_delete", exchange=exchange)
     if queue_is_earlier:
-        await asyncio.sleep(_ROUTED_S)
+        await asyncio.sleep(ROUTED_S)
         read += await _drain(connection, intake, publisher)
         if await _is_earlier(declare_queues(connection, route)):  # as it was
             await connection.call_alone("queue_delete", queue=route.source)
@@ -131,64 +126,14 @@ async def _check_unread(connection: IntakeConnection, route: Route) -> None:
     """ConfigError if others read the old queue; the broker sees the end of a consumer, or of
     `_get`, a moment later."""
     for _ in range(_TRIES):
-        _, consumers = await _held_by(connection, route)
+        _, consumers = await held_by(connection, route.queue)
         if not consumers:
             return
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(AGAIN_S)
     raise ConfigError(
         f"{route}: its queue has {consumers} consumers: stop the ingest processes of the "
         "earlier version first"
     )
-
-
-async def _held_by(connection: IntakeConnection, route: Route) -> tuple[int, int]:
-    """Messages of the old queue that no consumer has, and its consumers.
-
-    Nothing is believed unproven: RabbitMQ says that a quorum queue has neither if its leader does
-    not answer within 250 ms.
-    """
-    while not any(held := await _counted(connection, route)):
-        if await _is_empty(connection, route):
-            return await _counted(connection, route)
-    return held
-
-
-async def _counted(connection: IntakeConnection, route: Route) -> tuple[int, int]:
-    answer = await connection.call_alone("queue_declare", queue=route.source, passive=True)
-    return int(answer.message_count), int(answer.consumer_count)
-
-
-async def _is_empty(connection: IntakeConnection, route: Route) -> bool:
-    """Ask the old queue for a message; ConfigError if its leader does not say."""
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            if await _get(connection, route) == Basic.GetEmpty:
-                return True
-            while not any(await _counted(connection, route)):
-                await asyncio.sleep(_AGAIN_S)  # the message is on its way back
-            return False
-    except (AMQPError, TimeoutError) as exc:
-        raise ConfigError(
-            f"{route}: its queue does not say whether it is empty, and was not deleted: "
-            f"{reason_of(exc)}"
-        ) from exc
-
-
-async def _get(connection: IntakeConnection, route: Route) -> Any:
-    """The class of the answer; a message goes back with the channel."""
-    channel = await connection.open_channel(lambda *_: None)
-    answers = asyncio.Queue[Any]()
-    channel.add_on_close_callback(lambda _, why: answers.put_nowait(why))
-    # `basic_get` itself calls back with a whole message only, and nothing reads its content here.
-    channel.add_callback(answers.put_nowait, [Basic.GetOk, Basic.GetEmpty])
-    try:
-        channel.basic_get(route.source, lambda *_: None)
-        answer = await answers.get()
-    finally:
-        close_channel(channel)
-    if isinstance(answer, Exception):
-        raise answer
-    return type(answer.method)
 
 
 async def _drain(
@@ -199,17 +144,19 @@ async def _drain(
     Returns how many were read.
     """
     route, read = intake.route, 0
-    while any(held := await _held_by(connection, route)) and read < most:
+    while any(held := await held_by(connection, route.queue)) and read < most:
         if held[1]:
             await _check_unread(connection, route)
             continue
         before = read - intake.counts.total
         reading = asyncio.create_task(intake.consume(connection, publisher, route.source))
         try:
-            while not reading.done() and ((await _held_by(connection, route))[0] or intake.held):
+            while not reading.done() and (
+                (await held_by(connection, route.queue))[0] or intake.held
+            ):
                 if before + _settled(intake) >= most:
                     break
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
             read = before + _settled(intake)  # what is held will be delivered again
         finally:
             reading.cancel()

@@ -13,6 +13,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 from pika.connection import Parameters
@@ -27,10 +28,14 @@ from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq.channel import ImmediateDelivery
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.conversion import Converted, convert
+from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.ingest.rabbitmq.emptiness import messages_waiting
+from delaybridge.ingest.rabbitmq.following import Following
+from delaybridge.ingest.rabbitmq.fronted_intake import FrontedIntake
 from delaybridge.ingest.rabbitmq.intake import Intake
 from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.messages import MessageReader
-from delaybridge.ingest.rabbitmq.topology import messages_waiting, text_of
+from delaybridge.ingest.rabbitmq.topology import text_of
 from delaybridge.ingest.rabbitmq.watch import watch
 from delaybridge.ingest.routes import Route
 from delaybridge.ingest.storing import EntryStore
@@ -56,27 +61,36 @@ class RabbitMQIngest:
         self._store, self._emit = store, emit
         self.connection: IntakeConnection | None = None
         settings, routes = options.settings, options.routes
-        owner, sources = store.owner(settings.take_over), [route.source for route in routes]
         self._management = Management.for_broker(options.broker, parameters, settings.management)
-        prefetch, on_change = settings.prefetch, options.on_change
-        self.intakes = [
-            Intake(self._reader(route, sources), store, emit, prefetch, owner, on_change)
-            for route in routes
-        ]
+        self._named = [Intake(*self._given(route)) for route in routes]
+        self._following = Following(options.broker, store, self._management, self._fronted)
 
-    def _reader(self, route: Route, sources: Sequence[str]) -> MessageReader:
+    def _given(self, route: Route) -> tuple[Any, ...]:
+        settings = self._options.settings
+        owner, on_change = self._store.owner(settings.take_over), self._options.on_change
+        return self._reader(route), self._store, self._emit, settings.prefetch, owner, on_change
+
+    def _fronted(self, route: Route) -> FrontedIntake:
+        return FrontedIntake(*self._given(route), unlist=self._following.unlist)
+
+    def _reader(self, route: Route) -> MessageReader:
         calls, options = self._store.calls, self._options
         return MessageReader(
             route,
             calls.kinds,
             calls.limits,
             options.allowed,
-            sources,
+            [each.source for each in options.routes],
             options.reach(route, calls.kinds),
             options.names(route),
             options.settings.negate_delay,
             options.settings.broker_stamp,
         )
+
+    @property
+    def intakes(self) -> list[Intake]:
+        """Of the exchanges that the settings name, and of those that fronts have made."""
+        return [*self._named, *self._following.intakes.values()]
 
     @property
     def counts(self) -> list[SourceCounts]:
@@ -134,7 +148,8 @@ class RabbitMQIngest:
                 try:
                     async with asyncio.timeout(_GOODBYE_S):
                         await intake.check_owner(connection)
-                        waiting = await messages_waiting(connection, intake.route)
+                        queues = (intake.route.queue, expired(intake.route))
+                        waiting = await messages_waiting(connection, *queues)
                 except Exception:
                     intake.counts.lag = None
                 else:
@@ -145,10 +160,12 @@ class RabbitMQIngest:
 
     async def _read(self, connection: IntakeConnection) -> None:
         """Read from every exchange until the connection is lost or this is cancelled."""
-        work = [
-            asyncio.create_task(self._keep_reading(intake, connection)) for intake in self.intakes
-        ]
-        work.append(asyncio.create_task(watch(connection, self._management, self.intakes)))
+        read = partial(self._keep_reading, connection)
+        work: list[asyncio.Task[Any]] = [asyncio.create_task(read(each)) for each in self._named]
+        if self._options.settings.front:
+            work.append(asyncio.create_task(self._following.run(read)))
+        looks = watch(connection, self._management, lambda: self.intakes)
+        work.append(asyncio.create_task(looks))
         try:
             ends: list[asyncio.Future[Any]] = [connection.lost, *work]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -164,23 +181,28 @@ class RabbitMQIngest:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _keep_reading(self, intake: Intake, connection: IntakeConnection) -> None:
-        """Read from one exchange; open a new channel whenever one is closed."""
+    async def _keep_reading(self, connection: IntakeConnection, intake: Intake) -> bool:
+        """Read from one exchange; open a new channel whenever one is closed.
+
+        False if the connection is lost; True if there is nothing to read any more.
+        """
         backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
         now_s = asyncio.get_running_loop().time
         while connection.is_open:
             began_s = now_s()
             try:
                 await intake.run(connection, self.publisher)
+                return True
             except (ConfigError, *_CHANNEL_ERRORS) as exc:
                 if connection.is_open:
                     intake.failed(text_of(exc))
             await asyncio.sleep(backoff.next_s(now_s() - began_s))
+        return False
 
     def _failed(self, reason: str) -> None:
         for intake in self.intakes:
             intake.counts.state = reason
-        self._emit(IngestFailed(source=str(self.intakes[0].route.broker), reason=reason))
+        self._emit(IngestFailed(source=self._options.broker, reason=reason))
 
 
 @asynccontextmanager

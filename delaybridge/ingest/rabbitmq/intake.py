@@ -142,7 +142,7 @@ class Intake:
         self.noticed("declared", ())
         keeping = asyncio.create_task(self._keep_declared(connection))
         try:
-            await self.consume(connection, publisher, self.route.source, expired(self.route))
+            await self.consume(connection, publisher, self.route.queue, expired(self.route))
         finally:
             keeping.cancel()
 
@@ -152,6 +152,10 @@ class Intake:
             await asyncio.sleep(_DECLARE_S)
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
                 self.noticed("declared", await repair(connection, self.route))
+                await self.look_after(connection)
+
+    async def look_after(self, connection: IntakeConnection) -> None:
+        """What else is done every few seconds while it is read."""
 
     async def consume(
         self, connection: IntakeConnection, publisher: Publisher, *queues: str

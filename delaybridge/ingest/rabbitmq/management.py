@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
@@ -24,6 +25,7 @@ from delaybridge.errors import printable
 _TIMEOUT_S = 3.0
 _AT_ONCE = 32  # requests, however many the sources are
 _MOST_BYTES = 4 * 2**20
+_PAGE = 500  # the most that RabbitMQ shows at once
 _NOT_THERE = b'"Object Not Found"'  # not the 404 of another server
 _IN_EVERY_VHOST = "amq.direct"  # an exchange
 OFF = "off"
@@ -121,6 +123,25 @@ class Management:
             return Policies(dict(found.get("effective_policy_definition") or {}), names)
         except (AttributeError, TypeError, ValueError):
             raise self._is_another() from None
+
+    async def queues_with(self, argument: str, ending: str) -> dict[str, str]:
+        """Queues of such a name that have the argument -> its value."""
+        found: dict[str, str] = {}
+        path = f"queues/{quote(self.vhost, safe='')}?disable_stats=true&columns=name,arguments"
+        path += f"&use_regex=true&name={quote(re.escape(ending) + '$', safe='')}"
+        page, pages = 0, 1
+        while page < pages:
+            page += 1
+            answer = await self._ask(f"{path}&page_size={_PAGE}&page={page}", {})
+            try:
+                pages = int(answer["page_count"])
+                for each in answer["items"]:
+                    value = dict(each["arguments"]).get(argument)
+                    if isinstance(value, str):
+                        found[str(each["name"])] = value
+            except (KeyError, TypeError, ValueError):
+                raise self._is_another() from None
+        return found
 
     async def _bindings(self, path: str, kind: type[_B]) -> list[_B]:
         found = await self._ask(path, [])

@@ -320,7 +320,7 @@ def _not_early(value: Any) -> Any:
 
 def _counted_from(stamp_ms: Any, asked: Instructions) -> Instructions:
     """The same with a due time, if there is a stamp that the delay counts from."""
-    if asked.delay_ms is None or not isinstance(stamp_ms, int) or stamp_ms <= 0:
+    if asked.delay_ms is None or type(stamp_ms) is not int or stamp_ms <= 0:
         return asked
     due_ms = min(stamp_ms, time_ns() // 1_000_000) + asked.delay_ms  # none from the future
     return asked._replace(delay_ms=None, due_ms=due_ms)

@@ -34,13 +34,11 @@ def unbind(vhost: str, exchange: str, kind: str, name: str) -> str:
 
 def shield(vhost: str, route: Route, commands: Sequence[str]) -> str:
     """Keep all other policies off the queues of a source. commands: of `set_policy`, ..."""
-    pattern = (
-        f"^{re.escape(route.source)}({re.escape(expired(route).removeprefix(route.source))})?$"
-    )
+    pattern = f"^{re.escape(route.queue)}({re.escape(expired(route).removeprefix(route.queue))})?$"
     return " && ".join(
         shlex.join(
             ["rabbitmqctl", command, *_of(vhost), "--priority", _WINS, "--apply-to", "queues"]
-            + [route.source, pattern, json.dumps(_NO_EFFECT[command])]
+            + [route.queue, pattern, json.dumps(_NO_EFFECT[command])]
         )
         for command in commands
     )

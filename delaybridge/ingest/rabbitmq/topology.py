@@ -43,6 +43,8 @@ BOUND_HEADERS = (
 """The headers that ingest reads. When one is added, the list before moves to `FORMER_HEADERS`."""
 FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""
+MADE_FOR = "x-delaybridge-exchange"
+"""Argument of the intake of a front: the exchange that it is read for."""
 _REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION_FAILED = 403, 404, 405, 406
 ALTERNATE = "alternate-exchange"
 _OF_ALTERNATE, _CURRENT = f"'{ALTERNATE}' for exchange ", " but current is "
@@ -76,7 +78,10 @@ def holding_exchange(route: Route) -> str:
 
 def queue_arguments(route: Route) -> dict[str, Any]:
     """The arguments of the intake queue and of the queue of expired messages."""
+    # RabbitMQ keeps an argument that it does not know, shows it, and compares it with nothing.
+    of_a_front = {MADE_FOR: route.source} if route.is_fronted else {}
     return {
+        **of_a_front,
         "x-queue-type": "quorum",
         # A message is returned often if ingest is restarted often, not because it is bad.
         # Not -1, which means no limit in RabbitMQ 4 only: RabbitMQ 3 drops messages returned once.
@@ -115,7 +120,7 @@ async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str
             raise
         return (
             f"nothing keeps another namespace from reading it, too: {refused}; let the user "
-            f"configure, write and read all that begins with {route.source!r}"
+            f"configure, write and read all that begins with {route.queue!r}"
         )
     return ""
 
@@ -149,6 +154,10 @@ async def declare(connection: IntakeConnection, route: Route) -> None:
     EarlierForm if the exchange or the queue is of another form, ConfigError if the broker is too
     old or the user lacks a right; otherwise raises the error that closed the channel.
     """
+    if route.is_fronted:
+        for fault in await repair(connection, route):
+            raise ConfigError(fault)
+        return
     for steps in _steps(route):
         await _insist(connection, route, *steps)
 
@@ -179,11 +188,22 @@ async def exists(connection: WireConnection, exchange: str) -> bool:
 async def lock(connection: IntakeConnection, route: Route) -> None:
     """Let no other conversion of the delay exchange run until the connection ends; ConfigError if
     one runs."""
+    if not await try_lock(connection, route):
+        raise ConfigError(f"{route}: another conversion of it is running")
+
+
+async def try_lock(connection: IntakeConnection, route: Route) -> bool:
+    """Whether the exchange is this connection's alone now, until it ends or `unlock`."""
     about = {"queue": holding_exchange(route), "exclusive": True}
     refusal = await _refusal(connection, route, ("queue_declare", about))
-    if refusal is not None:
-        is_locked = _text_of(refusal, _LOCKED) is not None
-        raise ConfigError(f"{route}: another conversion of it is running") if is_locked else refusal
+    if refusal is not None and _text_of(refusal, _LOCKED) is None:
+        raise refusal
+    return refusal is None
+
+
+async def unlock(connection: IntakeConnection, route: Route) -> None:
+    """Let others have the exchange again."""
+    await connection.call_alone("queue_delete", queue=holding_exchange(route))
 
 
 async def check_target(connection: IntakeConnection, route: Route) -> None:
@@ -202,7 +222,12 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     """Declare and bind again while the queue is read. Returns what could not be done first.
 
     After one step failed the others are tried: whatever the exchange is, its binding is needed.
+    Of a front's nothing is declared while it is being made, or once it is deleted.
     """
+    if route.is_fronted:
+        refusal = await _refusal(connection, route, *_of_a_front(route))
+        is_gone = refusal is None or _text_of(refusal, _NOT_FOUND) is not None
+        return [] if is_gone or refusal is None else [text_of(refusal)]
     found = []
     for steps in _steps(route):
         found.append(await _refusal(connection, route, *steps))
@@ -272,7 +297,22 @@ def declarations(route: Route) -> Iterator[Step]:
 
 def _of_exchange(route: Route) -> list[Step]:
     """The declarations of the delay exchange and of its binding."""
+    if route.is_fronted:
+        return _of_a_front(route)
     return [step for step in declarations(route) if step[1].get("exchange") == route.source]
+
+
+def _of_a_front(route: Route) -> list[Step]:
+    """What ingest declares for an exchange that a front made, if it exists with all that is its.
+
+    Both exchanges are the client's to declare, with its flags and rights.
+    """
+    needed = (route.target, route.source, expired(route))
+    own = ("exchange_declare", route.source)
+    return [
+        *(("exchange_declare", {"exchange": each, "passive": True}) for each in needed),
+        *(step for step in declarations(route) if (step[0], step[1].get("exchange")) != own),
+    ]
 
 
 async def _refusal(connection: IntakeConnection, route: Route, *steps: Step) -> Exception | None:
@@ -321,6 +361,8 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
         )
     if expired(route) in arguments.values():
         return ConfigError(f"{route}: {expired(route)!r} is not delaybridge's; delete it ({text})")
+    if route.is_fronted:
+        return ConfigError(f"{route}: {route.queue!r} is not delaybridge's; delete it ({text})")
     return EarlierForm(f"{route} is of another form; run once: {remedies.convert(route)} ({text})")
 
 
@@ -339,12 +381,3 @@ def _text_of(exc: Exception, code: int) -> str | None:
     """The broker's text if it closed the channel with this code, else None."""
     closed = close_code(exc)
     return closed[1] if closed is not None and closed[0] == code else None
-
-
-async def messages_waiting(connection: IntakeConnection, route: Route) -> int:
-    """Number of messages in both queues that no consumer has."""
-    waiting = 0
-    for queue in (route.queue, expired(route)):
-        answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
-        waiting += int(answer.message_count)
-    return waiting

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pika.exceptions import AMQPError
@@ -38,7 +38,7 @@ _NAMED = 5  # bindings that are shown one by one
 
 
 async def watch(
-    connection: IntakeConnection, management: Management, intakes: Sequence[Intake]
+    connection: IntakeConnection, management: Management, intakes: Callable[[], Sequence[Intake]]
 ) -> None:
     """Look at every source again and again, the first time at once, until cancelled.
 
@@ -47,7 +47,7 @@ async def watch(
     bound: dict[Intake, set[str]] = {}
     while True:
         # At the same time: an API that answers late delays no look by more than its time-out.
-        await asyncio.gather(*(_look(connection, management, intake, bound) for intake in intakes))
+        await asyncio.gather(*(_look(connection, management, each, bound) for each in intakes()))
         await asyncio.sleep(EVERY_S)
 
 
@@ -65,6 +65,8 @@ async def _look(
         if intake.is_read:
             await _unbind_more(connection, management, intake.route)
         intake.noticed("management", await seen_by(management, intake.route))
+        if intake.route.is_fronted:
+            return  # clients bind it to other exchanges, and unbind it, as they like
         source = intake.route.source
         # A conversion holds them for a moment; this first, as they leave it last.
         holding = holding_exchange(intake.route)
@@ -91,6 +93,8 @@ async def _unbind_more(connection: IntakeConnection, management: Management, rou
 async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
     if await exists(connection, route.target):
         return []
+    if route.is_fronted and not await exists(connection, route.source):
+        return []  # it was deleted
     return [
         f"exchange {route.target!r} does not exist: RabbitMQ drops messages without a "
         f"delay, and delayed ones cannot be delivered; declare it, with its bindings"
@@ -134,7 +138,7 @@ async def _unbound(management: Management, route: Route) -> list[str]:
     if not await _diverts(management, route):
         return []
     return [
-        f"queue {route.source!r} is not bound to {route.source!r}: delayed messages reach "
+        f"queue {route.queue!r} is not bound to {route.source!r}: delayed messages reach "
         f"{route.target!r} at once; start ingest, which binds it again"
     ]
 
@@ -145,17 +149,18 @@ async def seen_by(management: Management, route: Route) -> list[str]:
     found = [*_foreign(management.vhost, route, bound)]
     if _more(route, bound) and await _diverts(management, route):
         found.append(
-            f"queue {route.source!r} is bound to {route.source!r} by more than its own binding: "
+            f"queue {route.queue!r} is bound to {route.source!r} by more than its own binding: "
             f"messages without a delay wait in it while no ingest process runs. Ingest removes "
             f"such a binding while it reads; or do so on the management page of {route.source!r}"
         )
-    if held := await management.bindings_into(holding_exchange(route)):
+    held = [] if route.is_fronted else await management.bindings_into(holding_exchange(route))
+    if held:
         found.append(
             f"a conversion runs, or was interrupted: exchange {held[0].source!r} is still bound to "
             f"{holding_exchange(route)!r}"
             f"{RUN}{remedies.convert(route)}"
         )
-    for queue in (route.source, expired(route)):
+    for queue in (route.queue, expired(route)):
         if fault := _policy(management.vhost, route, queue, await management.policies(queue)):
             return [*found, fault]  # the remedy is the same for both queues
     return found
@@ -169,7 +174,7 @@ async def _diverts(management: Management, route: Route) -> bool:
 
 def _own(route: Route, bound: Iterable[Bound]) -> list[Bound]:
     """The bindings of the delay exchange to the intake queue."""
-    return [each for each in bound if each[:2] == ("queue", route.source)]
+    return [each for each in bound if each[:2] == ("queue", route.queue)]
 
 
 def _more(route: Route, bound: Iterable[Bound]) -> list[Bound]:
@@ -180,7 +185,7 @@ def _more(route: Route, bound: Iterable[Bound]) -> list[Bound]:
 
 def _foreign(vhost: str, route: Route, bound: Iterable[Bound]) -> Iterator[str]:
     """Other bindings of the delay exchange: the alternate exchange gets only what matches none."""
-    others = sorted({each[:2] for each in bound} - {("queue", route.source)})
+    others = sorted({each[:2] for each in bound} - {("queue", route.queue)})
     for kind, name in others[:_NAMED]:
         yield (
             f"{kind} {name!r} is bound to {route.source!r}: it takes messages without a delay away "

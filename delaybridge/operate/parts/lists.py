@@ -36,7 +36,8 @@ def worker_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
 
 def ingest_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
     """Those of an ingest process."""
-    return [RightsCheck("producer"), Counting(), Broadcast(settings.namespace, identity)]
+    role = "front" if settings.ingest.front else "producer"
+    return [RightsCheck(role), Counting(), Broadcast(settings.namespace, identity)]
 
 
 def front_parts(settings: Settings, identity: Identity) -> Sequence[Part]:
