@@ -11,10 +11,11 @@ from delaybridge.amqp.decoding import decode_table
 from delaybridge.amqp.walker import Method
 from delaybridge.errors import DecodeError
 from delaybridge.front import methods
+from delaybridge.settings.entrances import FrontSettings
 
 PROTOCOL = b"AMQP\x00\x00\x09\x01"
 _EXTERNAL = b"EXTERNAL"
-_GUEST = "guest"
+GUEST = "guest"
 _PROXY = b"\r\n\r\n\x00\r\nQUIT\n\x21"  # the signature, then version 2 and the command PROXY
 _FAMILIES = {4: b"\x11", 6: b"\x21"}  # TCP over IPv4 and IPv6
 
@@ -29,18 +30,28 @@ def without_external(start: Method) -> bytes:
 
 
 def client_of(start_ok: Method) -> tuple[str, str, str]:
-    """User, product and name of the connection, as the client says; DecodeError if broken."""
+    """User, product and name of the connection, as the client says; DecodeError if broken.
+
+    The user is the one that RabbitMQ sees, whatever else the client says of itself.
+    """
     table, at = methods.longstr(start_ok.arguments, 0)
     mechanism, at = methods.shortstr(start_ok.arguments, at)
     response, _ = methods.longstr(start_ok.arguments, at)
-    about = dict(decode_table(table))
-    product, name = (str(about.get(key, "")) for key in ("product", "connection_name"))
-    return _user(mechanism, response), product, name
+    user = _user(mechanism, response)
+    try:
+        about = dict(decode_table(table))
+    except DecodeError:
+        about = {}
+    return user, str(about.get("product", "")), str(about.get("connection_name", ""))
 
 
 def _user(mechanism: bytes, response: bytes) -> str:
-    if mechanism == b"AMQPLAIN":
-        return str(dict(decode_table(response)).get("LOGIN", ""))
+    if mechanism == b"AMQPLAIN":  # RabbitMQ reads the first of several
+        try:
+            logins = [str(value) for name, value in decode_table(response) if name == "LOGIN"]
+        except DecodeError:
+            return GUEST  # who cannot be read is not trusted
+        return logins[0] if logins else ""
     parts = response.split(b"\0")
     return parts[1].decode(errors="replace") if len(parts) > 2 else ""
 
@@ -61,9 +72,12 @@ def with_fewer_channels(tune: Method, most: int) -> bytes:
     return methods.tune(most, frame_max, heartbeat)
 
 
-def is_foreign_guest(user: str, host: str) -> bool:
-    """Whether it is RabbitMQ's well-known user from another machine, which RabbitMQ refuses."""
-    return user == _GUEST and not _is_loopback(host)
+def is_trusted(settings: FrontSettings, host: str) -> bool:
+    """Whether a client there may log in as guest, RabbitMQ's well-known user.
+
+    RabbitMQ itself lets guest in from its own host only, and takes the front's for the client's.
+    """
+    return settings.allow_guest or settings.proxy_protocol or _is_loopback(host)
 
 
 def _is_loopback(host: str) -> bool:

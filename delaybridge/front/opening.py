@@ -133,7 +133,8 @@ class Opening(asyncio.Protocol):
         if self._silent is not None:
             self._silent.cancel()
         is_ours = self._head.startswith(PROTOCOL)
-        if is_ours or self._front.settings.other_protocols == "pass":
+        passes = self._front.settings.other_protocols == "pass" and self._relay.is_trusted
+        if is_ours or passes:
             self._transport.pause_reading()
             self._relay.is_blind = not is_ours
             self._task = self._front.begin(self._connect(self._relay))

@@ -32,7 +32,7 @@ _FROM_BROKER = frozenset(
     (methods.START, methods.TUNE, methods.CONNECTION_CLOSE_OK, *_ANSWERS, *_CHANNELS)
 )
 _WITH_CONTENTS = _FROM_BROKER | methods.CONTENTS
-_SHUTDOWN, _FORBIDDEN = 320, 403
+_SHUTDOWN, _FORBIDDEN, _FRAME_ERROR = 320, 403, 501
 _NOTHING = b""
 
 
@@ -97,6 +97,11 @@ class Relay:
             self.client.data_received(head[len(handshake.PROTOCOL) :])
         self.client.full(False)
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the client may be guest."""
+        return handshake.is_trusted(self._front.settings, self._host)
+
     # what its sides tell
 
     def watched(self, side: Side, data: bytes) -> Container[bytes]:
@@ -110,7 +115,10 @@ class Relay:
     def broke(self, side: Side, reason: str) -> None:
         """End the connection: what cannot be looked into is not passed on."""
         self.counts.client_refused("frame", f"{self.shown.client}: {reason}")
-        self.abort()
+        if side is self.client:
+            side.write(methods.connection_close(_FRAME_ERROR, f"FRAME_ERROR - {reason}"))
+        self.client.close()
+        self.broker.close()
 
     def lost(self, side: Side) -> None:
         """One socket is closed: close the other, once it has taken what was passed on."""
@@ -176,11 +184,9 @@ class Relay:
         return method.frame
 
     def _logs_in(self, method: Method) -> bytes:
-        settings, shown = self._front.settings, self.shown
+        shown = self.shown
         shown.user, shown.product, shown.name = handshake.client_of(method)
-        if settings.allow_guest or settings.proxy_protocol:
-            return method.frame
-        if not handshake.is_foreign_guest(shown.user, self._host):
+        if shown.user != handshake.GUEST or self.is_trusted:
             return method.frame
         text = (
             "ACCESS_REFUSED - guest may log in from the broker's own host only: use another user, "

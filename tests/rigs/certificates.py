@@ -1,4 +1,4 @@
-"""A throw-away authority and a server certificate for 127.0.0.1, made by openssl."""
+"""A throw-away authority and a server certificate for 127.0.0.1 and localhost, made by openssl."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ def make(folder: Path) -> Certificates:
     )
     _openssl(
         *("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=127.0.0.1"),
-        *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"),
+        *(
+            "-addext",
+            "subjectAltName=IP:127.0.0.1,DNS:localhost",
+            "-addext",
+            "basicConstraints=CA:FALSE",
+        ),
         *("-CA", str(made.authority), "-CAkey", str(ca_key)),
         *("-keyout", str(made.key), "-out", str(made.certificate)),
     )
