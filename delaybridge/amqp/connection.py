@@ -34,6 +34,7 @@ GIVE_UP_S = 5.0  # after pika should have said how a connection went
 GOODBYE_S = 1.0  # that the broker has to answer
 WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
 
+_PROXIED = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"  # PROXY protocol 2: the sender itself connects
 _ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
 _CONFIRM = struct.Struct(">QB")
 
@@ -76,6 +77,19 @@ class WireConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no ty
             on_close_callback=lambda _, error: _set(self.lost, error),
             custom_ioloop=loop,
         )
+        if getattr(parameters, "proxy_protocol", False):
+            self._begin_with(_PROXIED)
+
+    def _begin_with(self, data: bytes) -> None:
+        """Send this first, even before TLS begins. pika connects in the loop's next turn."""
+        begin = self._nbio.create_streaming_connection
+
+        def send_and_begin(*, sock: socket.socket, **more: Any) -> Any:
+            with contextlib.suppress(OSError):  # pika finds the same error
+                sock.send(data)
+            return begin(sock=sock, **more)
+
+        self._nbio.create_streaming_connection = send_and_begin
 
     def _on_connection_workflow_done(self, made: Any) -> None:
         # If it is closed meanwhile, pika passes the class of the error, not an instance.

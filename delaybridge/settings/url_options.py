@@ -31,7 +31,7 @@ HARMLESS = KAFKA.union(
     # RabbitMQ
     + """
     backpressure_detection blocked_connection_timeout channel_max connection_attempts frame_max
-    heartbeat locale retry_delay socket_timeout stack_timeout
+    heartbeat locale proxy_protocol retry_delay socket_timeout stack_timeout
     """.split()
     # databases
     + """

@@ -13,7 +13,7 @@ TEXT = PAGE.read_text()
 LIFE = TEXT.split("\n## One message's life\n")[1].split("\n## ")[0]
 NAMED = frozenset(re.findall(r"`((?:\w+/)*\w+\.(?:py|lua))`", LIFE))
 # Of files before a byte leaves the client; of files, lines and changes of file in the whole life.
-SCHEDULING, FILES, LINES, CHANGES = 10, 38, 1550, 122
+SCHEDULING, FILES, LINES, CHANGES = 10, 39, 1550, 122
 
 
 @pytest.fixture(scope="module")

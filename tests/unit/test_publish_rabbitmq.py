@@ -265,6 +265,15 @@ class TestUrl:
         assert (parameters.heartbeat, parameters.blocked_connection_timeout) == (30, 20.0)
         assert self.make("amqp://u:p@h/v").parameters.heartbeat == 15
 
+    def test_the_proxy_protocol_is_an_option(self) -> None:
+        found = [
+            self.make(f"amqp://h/v{option}").parameters.proxy_protocol
+            for option in ("", "?proxy_protocol=true", "?proxy_protocol=false")
+        ]
+        assert found == [False, True, False]
+        with pytest.raises(ConfigError, match="the value of proxy_protocol"):
+            self.make("amqp://h/v?proxy_protocol=1")
+
     def test_tls_verifies_certificate_and_host(self) -> None:
         context = self.make("amqps://u:p@h/v").parameters.ssl_options.context
         assert context.check_hostname

@@ -42,7 +42,18 @@ from delaybridge.settings.password_file import PasswordFile
 CONNECT_TIMEOUT_S, HANDSHAKE_TIMEOUT_S = 5.0, 10.0
 
 _SETTER = "_set_url_"  # pika's prefix of the method that sets an option
-_OPTIONS = {n.removeprefix(_SETTER) for n in dir(pika.URLParameters) if n.startswith(_SETTER)}
+
+
+class URLParameters(pika.URLParameters):  # type: ignore[misc]  # pika is untyped
+    """pika's, with one option more. proxy_protocol: the broker expects its header."""
+
+    proxy_protocol = False
+
+    def _set_url_proxy_protocol(self, value: str) -> None:
+        self.proxy_protocol = {"true": True, "false": False}[value]
+
+
+_OPTIONS = {n.removeprefix(_SETTER) for n in dir(URLParameters) if n.startswith(_SETTER)}
 
 
 class FileCredentials(PlainCredentials):  # type: ignore[misc]  # pika is untyped
@@ -66,7 +77,7 @@ def _fault(given: Mapping[str, Sequence[str]]) -> str:
     """The reason why pika refuses a URL. pika's own text is not used: it may hold the password."""
     for option, values in given.items():
         try:
-            pika.URLParameters(f"amqps://h/?{urlencode({option: values[0]})}")
+            URLParameters(f"amqps://h/?{urlencode({option: values[0]})}")
         except Exception:
             return f"pika does not take the value of {option}; correct it or leave it out"
         if len(values) > 1:
@@ -82,7 +93,7 @@ def parameters_of(name: str, url: str, options: PublishOptions) -> Parameters:
     given = parse_qs(urlsplit(text).query, keep_blank_values=True)
     check_options(name, given, _OPTIONS, "a RabbitMQ URL")
     try:
-        parameters = pika.URLParameters(text)
+        parameters = URLParameters(text)
     except Exception:
         raise ConfigError(f"brokers.{name}: {_fault(given)}") from None
     if file is not None:
@@ -113,7 +124,7 @@ _NORMAL_CLOSES = (200, 320)  # closed on purpose, not because of a message
 class RabbitMQPublisher(LinkedPublisher):
     """A `Publisher` for one RabbitMQ. Confirmed means: on every queue it was routed to.
 
-    Its URL is amqp:// or amqps://; after `?` the options of pika.URLParameters. amqps:// verifies
+    Its URL is amqp:// or amqps://; after `?` the options of URLParameters. amqps:// verifies
     certificate and host name. ConfigError if the URL cannot be used.
     """
 

@@ -1,0 +1,50 @@
+"""A RabbitMQ that expects the header of the PROXY protocol gets it, before TLS as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from delaybridge.amqp.connection import WireConnection, close_connection, open_connection
+from delaybridge.errors import PublishUnavailable
+from delaybridge.publish import PublishOptions
+from delaybridge.publish.rabbitmq.publisher import parameters_of
+from tests.rigs.broker_rabbitmq import TlsNode
+from tests.servers.process import accepts
+
+
+class ProxiedNode(TlsNode):
+    """A RabbitMQ that takes connections by a proxy only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with (self.folder / "rabbitmq.conf").open("a") as config:
+            config.write("proxy_protocol = true\n")
+
+    def is_ready(self) -> bool:
+        return accepts(self.port) and accepts(int(self.tls.url.rpartition(":")[2].split("/")[0]))
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[ProxiedNode]:
+    """The node, running."""
+    with ProxiedNode() as node:
+        yield node
+
+
+async def opened(url: str) -> None:
+    """Return once a connection was open."""
+    parameters = parameters_of("rabbitmq", url, PublishOptions())
+    await close_connection(await open_connection(parameters, WireConnection))
+
+
+async def test_the_option_sends_the_header_first(node: ProxiedNode) -> None:
+    tls = f"{node.tls.trusting}&proxy_protocol=true"
+    await asyncio.gather(opened(f"{node.url}?proxy_protocol=true"), opened(tls))
+
+
+async def test_without_the_option_the_broker_refuses(node: ProxiedNode) -> None:
+    with pytest.raises(PublishUnavailable):
+        await opened(node.url)
