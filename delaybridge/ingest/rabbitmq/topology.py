@@ -45,6 +45,9 @@ FORMER_HEADERS: tuple[tuple[str, ...], ...] = ()
 """Lists of earlier versions. Their bindings are removed once the one of today is there."""
 MADE_FOR = "x-delaybridge-exchange"
 """Argument of the intake of a front: the exchange that it is read for."""
+IMPORTED: dict[str, Any] = {}
+"""The arguments of the binding in converted definitions: it takes all messages, for a file can have
+no header without a value. It is removed as well; until then nothing is early."""
 _REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION_FAILED = 403, 404, 405, 406
 ALTERNATE = "alternate-exchange"
 _OF_ALTERNATE, _CURRENT = f"'{ALTERNATE}' for exchange ", " but current is "
@@ -232,7 +235,7 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     for steps in _steps(route):
         found.append(await _refusal(connection, route, *steps))
         if found[-1] is not None and len(steps) > 1:
-            found.append(await _refusal(connection, route, steps[-1]))
+            found.append(await _refusal(connection, route, *steps[1:]))
     return [text_of(refusal) for refusal in found if refusal is not None][:1]
 
 
@@ -292,6 +295,11 @@ def declarations(route: Route) -> Iterator[Step]:
         yield "queue_bind" if headers is BOUND_HEADERS else "queue_unbind", {
             "queue": route.queue, "exchange": route.source, "routing_key": "",
             "arguments": binding_arguments(headers),
+        }  # fmt: skip
+    if route.is_fronted:
+        yield "queue_unbind", {
+            "queue": route.queue, "exchange": route.source, "routing_key": "",
+            "arguments": IMPORTED,
         }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "scan": ("cli.processes.scan", "Run a worker: publish messages when they are due."),
     "ingest": ("cli.processes.scan", "Read delay exchanges or delay topics into the store."),
     "front": ("cli.processes.front", "Accept delayed exchanges from clients that cannot change."),
+    "plugin": ("cli.rules.plugin", "Leave RabbitMQ's delayed-message plugin."),
     "serve": ("cli.processes.serve", "Serve the HTTP API, for every language."),
     "stats": ("cli.watching.stats", "Count messages by state; rates and lateness."),
     "horizon": ("cli.watching.horizon", "Show how many messages fall due in the coming time."),

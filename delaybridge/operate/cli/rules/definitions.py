@@ -44,12 +44,7 @@ def export(call: Invocation, output: str | None) -> int:
         here = client.run(contents)
     indent = None if call.output.json else 2
     text = json.dumps(here.document(), indent=indent, ensure_ascii=call.output.is_watched) + "\n"
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        part = Path(f"{output}.part")  # an export that fails leaves the old file as it was
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, output)
+    write_document(output, text)
     for section, name in here.unreadable:
         call.output.error_line(f"error: {section}.{name}: cannot be read in full; see: doctor")
     return Exit.PARTLY if here.unreadable else Exit.DONE
@@ -68,7 +63,7 @@ def import_(call: Invocation, file: str, dry_run: bool, prune: bool) -> None:
     """
     from delaybridge.operate.views.transfer import checked, contents, differences, write
 
-    document = _read(call, file)
+    document = read_document(call, file)
     with call.client(remedy="import it again") as client:
         wanted, faults = client.run(lambda calls: checked(calls, document))
         if faults:
@@ -86,7 +81,18 @@ def import_(call: Invocation, file: str, dry_run: bool, prune: bool) -> None:
             _show_summary(call, words, dry_run=dry_run)
 
 
-def _read(call: Invocation, file: str) -> Any:
+def write_document(output: str | None, text: str) -> None:
+    """Write all of it to a file, or leave that as it was; without a name to stdout."""
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        part = Path(f"{output}.part")  # an export that fails leaves the old file as it was
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, output)
+
+
+def read_document(call: Invocation, file: str) -> Any:
+    """The JSON document in a file, or on stdin if it is '-'; Failure if it is not JSON."""
     import msgspec
 
     if file == "-":

@@ -1,0 +1,102 @@
+"""Converted definitions in a real RabbitMQ: imported, then what a front would have made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+from delaybridge.amqp.connection import close_connection, open_connection
+from delaybridge.ingest.rabbitmq.connection import IntakeConnection
+from delaybridge.ingest.rabbitmq.topology import declare
+from delaybridge.ingest.routes import fronted
+from delaybridge.publish import PublishOptions
+from delaybridge.publish.rabbitmq.publisher import parameters_of
+from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
+from tests.rigs.command_line import spawn
+from tests.rigs.waiting import DEADLINE_S
+
+
+@pytest.fixture(scope="module")
+def node() -> ManagedNode:
+    """A private node with the management plugin."""
+    return managed_node().start()
+
+
+def exported(name: str) -> dict[str, Any]:
+    """What RabbitMQ 4.0 with the plugin exports of one exchange, one queue and one user."""
+    last = {"vhost": "/", "durable": True, "auto_delete": False}
+    arguments = {"x-delayed-type": "topic", "x-other": 5}
+    rights = {"configure": f"^{name}$", "write": f"^{name}$", "read": f"^{name}$"}
+    to = {"destination": f"{name}.queue", "destination_type": "queue", "vhost": "/"}
+    return {
+        "rabbit_version": "4.0.5",
+        "rabbitmq_version": "4.0.5",
+        "exchanges": [{"name": name, "type": "x-delayed-message", "arguments": arguments, **last}],
+        "queues": [
+            {
+                "name": f"{name}.queue",
+                "arguments": {"x-queue-type": "classic"},
+                "type": "classic",
+                **last,
+            }
+        ],
+        "bindings": [{"source": name, "routing_key": "t.#", "arguments": {}, **to}],
+        "users": [{"name": name, "password_hash": "", "tags": [], "limits": {}}],
+        "permissions": [{"user": name, "vhost": "/", **rights}],
+    }
+
+
+async def declare_as_ingest(node: ManagedNode, name: str) -> None:
+    parameters = parameters_of("rabbitmq", node.url, PublishOptions())
+    connection = await open_connection(parameters, lambda *of: IntakeConnection(*of, 2**20))
+    await declare(connection, fronted("rabbitmq", name, ".due"))
+    await close_connection(connection)
+
+
+def test_a_converted_file_is_imported_and_is_what_a_front_makes(
+    node: ManagedNode, namespace: str, tmp_path: Path
+) -> None:
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(json.dumps(exported(namespace)))
+    command = ["plugin", "convert", str(before), "-o", str(after)]
+    done = spawn(*command)
+    assert done.code == 0, done.err
+    assert f"right {namespace} of vhost /: configure" in done.err
+    intake, behind = f"{namespace}.due.intake", f"{namespace}.queue"
+    with (
+        httpx.Client(base_url=f"{node.management}/api", auth=("guest", "guest")) as api,
+        pika.BlockingConnection(pika.URLParameters(node.url)) as connection,
+    ):
+        api.timeout = DEADLINE_S
+        assert api.post("definitions", json=json.loads(before.read_text())).status_code == 400
+        for _ in range(2):
+            api.post("definitions", json=json.loads(after.read_text())).raise_for_status()
+        channel = connection.channel()
+        channel.confirm_delivery()
+
+        def counts_after_both() -> tuple[int, int]:
+            for headers in ({}, {"x-delay": 60_000}):
+                about = pika.BasicProperties(headers=headers)
+                channel.basic_publish(namespace, "t.1", b"", about, mandatory=True)
+            found = (channel.queue_declare(name, passive=True) for name in (intake, behind))
+            first, second = (answer.method.message_count for answer in found)
+            return first, second
+
+        assert counts_after_both() == (2, 0), "nothing is early before ingest has bound it"
+        asyncio.run(declare_as_ingest(node, namespace))
+        assert counts_after_both() == (3, 1)
+        (binding,) = api.get(f"bindings/%2F/e/{namespace}/q/{intake}").json()
+        assert "x-delay" in binding["arguments"]
+        # An export of what is there now is again one that can be imported.
+        before.write_text(api.get("definitions").text)
+        assert spawn(*command).code == 6, "what is internal is left out"
+        api.post("definitions", json=json.loads(after.read_text())).raise_for_status()
+        api.delete(f"users/{namespace}").raise_for_status()
+        for name in (intake, behind):
+            channel.queue_delete(name)
