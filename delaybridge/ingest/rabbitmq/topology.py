@@ -235,7 +235,7 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     for steps in _steps(route):
         found.append(await _refusal(connection, route, *steps))
         if found[-1] is not None and len(steps) > 1:
-            found.append(await _refusal(connection, route, *steps[1:]))
+            found.append(await _refusal(connection, route, steps[-1]))
     return [text_of(refusal) for refusal in found if refusal is not None][:1]
 
 
