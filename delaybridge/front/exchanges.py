@@ -22,6 +22,7 @@ from delaybridge.front.vhost import Vhost
 
 _ANSWERS = {methods.DECLARE: methods.DECLARE_OK, methods.DELETE: methods.DELETE_OK}
 _FORBIDDEN, _DIFFERS = 403, 406
+_NAMED = re.compile("exchange '([^']+)'")
 ABOUT = frozenset((methods.DECLARE, methods.DELETE, *methods.BINDS))
 """The methods of a client that are about exchanges."""
 
@@ -42,15 +43,13 @@ class Holding(Protocol):
         """Do this work beside the connections."""
 
 
-Answer = asyncio.Future[Method]
-
-
 class _Awaited(NamedTuple):
-    """The answer to a method of the client's that goes out changed."""
+    """The answer to a method of the client's for which it is held: of this id, or a channel.close,
+    which may come before the method goes out."""
 
     channel: int
     id: bytes
-    answer: Answer
+    answer: asyncio.Future[Method]
 
 
 class Exchanges:
@@ -77,12 +76,10 @@ class Exchanges:
             asked = methods.read_declare(method)
             if asked.type == methods.DELAYED_TYPE and not asked.passive:
                 type, table = methods.without_type(asked.arguments)
-                answer = self._await(method)
-                self._at.hold("declare", self._declare(method, asked, type, table, answer))
+                self._hold("declare", method, self._declare(method, asked, type, table))
                 return None
         elif self._may_be_ours(methods.read_delete(method)[0]):
-            exchange, flags = methods.read_delete(method)
-            self._at.hold("delete", self._delete(method, exchange, flags, self._await(method)))
+            self._hold("delete", method, self._delete(method, *methods.read_delete(method)))
             return None
         self._owe(method)
         return method.frame
@@ -96,8 +93,13 @@ class Exchanges:
             return method.frame
         if source + self._suffix in self.vhost.names:  # type: ignore[union-attr]  # see above
             return self._rebound(method, source, at)
-        self._at.hold("bind", self._ask_and_bind(method, source, at))
+        self._hold("bind", method, self._ask_and_bind(method, source, at))
         return None
+
+    def _hold(self, what: str, method: Method, work: Coroutine[Any, Any, None]) -> None:
+        answer: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
+        self._awaited = _Awaited(method.channel, _ANSWERS.get(method.id, b""), answer)
+        self._at.hold(what, work)
 
     async def _ask_and_bind(self, method: Method, source: bytes, at: int) -> None:
         try:
@@ -105,7 +107,9 @@ class Exchanges:
         except Refused as exc:
             self._refuse(method, source, exc)
         else:
-            self._at.broker.write(self._rebound(method, source, at) if is_ours else method.frame)
+            self._send(
+                method, self._rebound(method, source, at) if is_ours else method.frame, source
+            )
 
     def _rebound(self, method: Method, source: bytes, at: int) -> bytes:
         is_bind = method.id in (methods.QUEUE_BIND, methods.EXCHANGE_BIND)
@@ -119,27 +123,22 @@ class Exchanges:
             return False
 
     async def _declare(
-        self,
-        method: Method,
-        asked: methods.Declare,
-        type: bytes | None,
-        table: bytes,
-        answer: Answer,
+        self, method: Method, asked: methods.Declare, type: bytes | None, table: bytes
     ) -> None:
         try:
             vhost, name = self._serving(asked.exchange)
             type = await vhost.prepare(name, type)
             due = asked.exchange + self._suffix
-            sent = methods.declare(method.channel, due, type, asked.flags, table)
-            if (await self._ask(sent, answer)).id == methods.CHANNEL_CLOSE:
+            answer = await self._ask(methods.declare(method.channel, due, type, asked.flags, table))
+            if answer.id == methods.CHANNEL_CLOSE:
                 await vhost.withdraw(name)
             else:
                 await vhost.stand(name, asked.durable, asked.internal)
         except Refused as exc:
-            self._refuse(method, asked.exchange, exc, answer)
+            self._refuse(method, asked.exchange, exc)
         else:
             self._at.counts.rewrote("declare")
-            self._answer(method, answer.result(), asked.exchange)
+            self._answer(method, answer, asked.exchange)
 
     def _serving(self, exchange: bytes) -> tuple[Vhost, str]:
         """The vhost in which a delayed exchange can be made, and its name; Refused if it cannot."""
@@ -157,35 +156,40 @@ class Exchanges:
             )
         return vhost, name
 
-    async def _delete(self, method: Method, exchange: bytes, flags: int, answer: Answer) -> None:
+    async def _delete(self, method: Method, exchange: bytes, flags: int) -> None:
         try:
             if not await self._is_ours(exchange):
-                self._awaited = None
-                self._owe(method)
-                self._at.broker.write(method.frame)
+                self._send(method, method.frame, exchange)
                 return
             sent = methods.delete(method.channel, exchange + self._suffix, flags)
-            is_done = (await self._ask(sent, answer)).id == methods.DELETE_OK
-            if is_done and self.vhost is not None:
+            answer = await self._ask(sent)
+            if answer.id == methods.DELETE_OK and self.vhost is not None:
                 await self.vhost.delete(exchange.decode())
         except Refused as exc:
-            self._refuse(method, exchange, exc, answer)
+            self._refuse(method, exchange, exc)
         else:
             self._at.counts.rewrote("delete")
-            self._answer(method, answer.result(), exchange)
+            self._answer(method, answer, exchange)
 
-    def _refuse(
-        self, method: Method, exchange: bytes, refusal: Refused, answer: Answer | None = None
-    ) -> None:
-        """Close the client's channel, unless the broker does so because of an earlier method."""
-        self._awaited = None
-        if answer is not None and answer.done() and answer.result().id == methods.CHANNEL_CLOSE:
-            self._answer(method, answer.result(), exchange)
+    def _refuse(self, method: Method, exchange: bytes, refusal: Refused) -> None:
+        if (closed := self._closed()) is not None:
+            self._answer(method, closed, exchange)
             return
+        self._awaited = None
         name = exchange.decode(errors="replace")
         self._at.counts.method_refused(name, refusal.code, refusal.text)
         self._at.broker.release()
         self._at.channels.refuse(method, refusal)
+
+    def _send(self, method: Method, frame: bytes, exchange: bytes) -> None:
+        """What is not to be changed once it is answered."""
+        if (closed := self._closed()) is not None:
+            self._answer(method, closed, exchange)
+        else:
+            self._awaited = None
+            if method.id in _ANSWERS:
+                self._owe(method)
+            self._at.broker.write(frame)
 
     # what the broker answers
 
@@ -206,14 +210,19 @@ class Exchanges:
             return None
         return method.frame
 
-    def closed(self, method: Method) -> bool:
-        """Whether it answers a method that goes out changed, or one before; a channel.close."""
+    def closed(self, method: Method) -> bytes | None:
+        """What the client gets of a channel.close; None: that is not known yet."""
         for id in _ANSWERS.values():
             self._owed.pop((method.channel, id), None)
-        if self._awaited is None or self._awaited.channel != method.channel:
-            return False
-        self._take(method)
-        return True
+        if self._awaited is not None and self._awaited.channel == method.channel:
+            self._take(method)
+            return None
+        _, text, about = methods.read_close(method)
+        named = _NAMED.search(text)
+        if about not in methods.BINDS or named is None or self.vhost is None:
+            return method.frame
+        exchange = self.vhost.names.get(named[1].encode())
+        return method.frame if exchange is None else self._explained(method, exchange)
 
     def content(self, method: Method) -> bytes | None:
         """What the client gets of a deliver, get-ok or return; None: that is not known yet."""
@@ -243,24 +252,30 @@ class Exchanges:
             due = method.channel, _ANSWERS[method.id]
             self._owed[due] = self._owed.get(due, 0) + 1
 
-    def _await(self, method: Method) -> Answer:
-        """What the broker answers, or an earlier method's close; its side is held with that."""
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self._awaited = _Awaited(method.channel, _ANSWERS[method.id], answer)
-        return answer
-
-    async def _ask(self, sent: bytes, answer: Answer) -> Method:
-        if not answer.done():
+    async def _ask(self, sent: bytes) -> Method:
+        """Send it, unless the channel was closed meanwhile; the broker's answer, which holds the
+        broker's side."""
+        awaited = self._awaited
+        if awaited is None:
+            raise asyncio.CancelledError  # not reached: it is there until the work is done
+        if not awaited.answer.done():
             self._at.broker.write(sent)
-        return await answer
+        return await awaited.answer
 
     def _take(self, answer: Method) -> None:
-        awaited, self._awaited = self._awaited, None
-        if awaited is not None and not awaited.answer.done():
-            awaited.answer.set_result(answer)
+        if self._awaited is not None and not self._awaited.answer.done():
+            self._awaited.answer.set_result(answer)
+
+    def _closed(self) -> Method | None:
+        """The channel.close with which the broker answered what was sent before."""
+        if self._awaited is None or not self._awaited.answer.done():
+            return None
+        answer = self._awaited.answer.result()
+        return answer if answer.id == methods.CHANNEL_CLOSE else None
 
     def _answer(self, method: Method, answer: Method, exchange: bytes) -> None:
         """Pass the broker's answer on, unless the client expects none; read the broker again."""
+        self._awaited = None
         if answer.id == methods.CHANNEL_CLOSE:
             self._at.client.write(self._explained(answer, exchange))
         elif methods.is_answered(method):
@@ -271,7 +286,7 @@ class Exchanges:
         """The broker's refusal; where rights on `D.due` are missing, with those to set."""
         code, text, about = methods.read_close(close)
         name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
-        if code != _FORBIDDEN or about != methods.DECLARE:
+        if code != _FORBIDDEN:
             text = text.replace(f"'{due}'", f"'{name}'")
             return methods.channel_close(close.channel, code, text, about)
         pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"

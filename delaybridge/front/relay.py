@@ -214,14 +214,14 @@ class Relay:
                 return handshake.without_external(method)
             if id == methods.TUNE:
                 return handshake.with_fewer_channels(method, self._front.settings.channels)
+            if id in _CHANNELS:
+                frame = self.channels.from_broker(method)
+                is_close = id == methods.CHANNEL_CLOSE and frame
+                return self.exchanges.closed(method) if is_close else frame
         except DecodeError:
             return method.frame
         if id in _ANSWERS:
             return self.exchanges.answered(method)
-        if id in _CHANNELS:
-            frame = self.channels.from_broker(method)
-            is_close = id == methods.CHANNEL_CLOSE and frame
-            return None if is_close and self.exchanges.closed(method) else frame
         if id == methods.CONNECTION_CLOSE_OK and self.shown.state == "draining":
             return _NOTHING  # the client hears 320
         return method.frame
