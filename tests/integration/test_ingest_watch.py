@@ -18,6 +18,7 @@ from delaybridge.operate import cli
 from delaybridge.operate.terminal.logs import TextFormatter
 from tests.rigs.broker_rabbitmq import ManagedNode, managed_node
 from tests.rigs.ingest import Entrance, MakeEntrance
+from tests.rigs.ingest_fronted import deleted, enlisted, listed, made
 from tests.rigs.ingest_rabbitmq import HOUR_MS, Exchanges, reading, source
 from tests.rigs.waiting import DEADLINE_S
 from tests.servers.process import LOOPBACK, free_port
@@ -371,3 +372,25 @@ async def test_a_changed_state_is_announced_at_once_and_not_with_the_next_beat(
     await fault(entrance, delay, "does not exist")
     await rabbit.target(namespace)
     await well(entrance, delay)
+
+
+async def test_an_exchange_of_a_front_is_found_without_the_list_and_shown_when_it_is_deleted(
+    make_managed: MakeEntrance, rabbit: Exchanges, namespace: str, check: Check
+) -> None:
+    entrance = make_managed(exchanges=[], front=True)
+    route = await made(rabbit, f"{namespace}.D")
+    task = entrance.ingest("rabbitmq")
+    await reading(entrance, route.source)
+
+    async def is_listed() -> bool:
+        return await listed(entrance) == [route, other]
+
+    other = await made(rabbit, f"{namespace}.other")
+    await enlisted(entrance, other)
+    await entrance.until(is_listed, "what is read is on the list")
+    await entrance.stop(task)
+    code, printed = await asyncio.to_thread(check, "health")
+    assert (code, f"no ingest process reads {route.queue}" in printed) == (1, True)
+    await deleted(rabbit, route)
+    _, printed = await asyncio.to_thread(check, "doctor")
+    assert f"rabbitmq:{route.source}: the exchange was deleted; in '{route.queue}'" in printed

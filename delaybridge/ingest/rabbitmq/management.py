@@ -124,6 +124,11 @@ class Management:
         except (AttributeError, TypeError, ValueError):
             raise self._is_another() from None
 
+    async def messages(self, queue: str) -> str:
+        """How many a queue had some seconds ago; `?` if that is not known."""
+        found = await self._ask(f"queues/{self._path(queue)}?columns=messages", {})
+        return str(found.get("messages", "?")) if isinstance(found, dict) else "?"
+
     async def queues_with(self, argument: str, ending: str) -> dict[str, str]:
         """Queues of such a name that have the argument -> its value."""
         found: dict[str, str] = {}

@@ -311,11 +311,11 @@ def _of_exchange(route: Route) -> list[Step]:
 
 
 def _of_a_front(route: Route) -> list[Step]:
-    """What ingest declares for an exchange that a front made, if it exists with all that is its.
+    """What ingest declares for an exchange that a front made, if both exchanges exist.
 
-    Both exchanges are the client's to declare, with its flags and rights.
+    These are the client's to declare, with its flags and rights.
     """
-    needed = (route.target, route.source, expired(route))
+    needed = (route.target, route.source)
     own = ("exchange_declare", route.source)
     return [
         *(("exchange_declare", {"exchange": each, "passive": True}) for each in needed),

@@ -103,12 +103,14 @@ async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
 
 class Survey(NamedTuple):
     """One look at a source. unseen: why the management API shows nothing; then, rights: the command
-    that gives ingest's user what it needs, so that no other user needs it."""
+    that gives ingest's user what it needs, so that no other user needs it. left: of an exchange
+    that was deleted."""
 
     route: Route
     faults: list[str]
     unseen: str = ""
     rights: str = ""
+    left: str = ""
 
 
 async def surveyed(options: Iterable[IngestOptions]) -> list[Survey]:
@@ -124,10 +126,21 @@ async def surveyed(options: Iterable[IngestOptions]) -> list[Survey]:
 
 async def _survey(management: Management, route: Route, rights: str) -> Survey:
     try:
+        if route.is_fronted and not await management.exchange(route.source):
+            return Survey(route, [], left=await _left(management, route))
         faults = await seen_by(management, route)
         return Survey(route, faults + await _unbound(management, route))
     except ManagementError as exc:
         return Survey(route, [], str(exc), rights)
+
+
+async def _left(management: Management, route: Route) -> str:
+    waiting = await management.messages(route.queue)
+    return (
+        f"the exchange was deleted; in {route.queue!r}, which ingest removes once "
+        f"it is empty, are {waiting} messages; what is pending for {route.target!r} goes to the "
+        f"dead set when it is due"
+    )
 
 
 async def _unbound(management: Management, route: Route) -> list[str]:

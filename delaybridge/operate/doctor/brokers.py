@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delaybridge import errors
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.operate.doctor.sources import sources_of
 
 if TYPE_CHECKING:
     from delaybridge.ingest.routes import Route
     from delaybridge.operate.notices.announcements import SourceInfo
+    from delaybridge.operate.views.stats import Stats
     from delaybridge.settings.settings import Settings
 
 CONNECT_TIMEOUT_S = 10.0
@@ -66,14 +68,15 @@ def _too_small(limits: Mapping[str, int], settings: Settings, about: str) -> Ite
         yield Finding(WARN, about, what, "Raise frame_max, or lower limits.headers_bytes")
 
 
-def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator[Finding]:
+def delay_exchanges(settings: Settings, found: Stats | None) -> Iterator[Finding]:
     """Find bindings and policies that harm delay exchanges, or say that they cannot be seen.
 
-    Checks the exchanges that the settings name, and those that ingest processes read. Faults
-    that these have announced are not repeated.
+    Checks the exchanges that the settings name, those that fronts have made and those that ingest
+    processes read. Faults that these have announced are not repeated.
     """
+    announced = [source for source, _ in sources_of(found)] if found else []
     try:
-        routes = _exchange_routes(settings, announced)
+        routes = _exchange_routes(settings, announced, found.fronted if found else ())
     except errors.ConfigError as exc:
         yield Finding(FAIL, "ingest", str(exc))
         return
@@ -83,7 +86,7 @@ def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator
     from delaybridge.ingest.rabbitmq.watch import surveyed
 
     told = {(source.source, fault) for source in announced for fault in source.faults}
-    for route, faults, unseen, rights in asyncio.run(
+    for route, faults, unseen, rights, left in asyncio.run(
         surveyed(options_of(settings, routes).values())
     ):
         for fault in faults:
@@ -98,18 +101,23 @@ def delay_exchanges(settings: Settings, announced: list[SourceInfo]) -> Iterator
             remedy += "give that to ingest alone, as a user of its own, with these "
             remedy += f"rights and no others: {rights}"
             yield Finding(WARN, "ingest", what, remedy)
+        elif left:
+            yield Finding(WARN, "ingest", f"{route}: {left}")
         elif not faults:
             what = f"{route}: nothing else is bound to {route.source}, no policy deletes its queues"
             yield Finding(OK, "ingest", what)
 
 
-def _exchange_routes(settings: Settings, announced: list[SourceInfo]) -> list[Route]:
-    """The delay exchanges that the settings name, and those that are read at their brokers."""
+def _exchange_routes(
+    settings: Settings, announced: list[SourceInfo], fronted: Sequence[Route]
+) -> list[Route]:
+    """The delay exchanges that the settings name, that fronts have made, and that are read."""
     from delaybridge.ingest.routes import Route, parse_routes
     from delaybridge.settings.urls import kinds_of
 
     kinds = kinds_of(settings.brokers)
     routes = {str(r): r for r in parse_routes(settings.ingest.exchanges, kinds, "rabbitmq")}
+    routes |= {str(r): r for r in fronted if kinds.get(r.broker) == "rabbitmq"}
     for source in announced:
         broker, _, exchange = source.source.partition(":")
         if kinds.get(broker) == "rabbitmq":

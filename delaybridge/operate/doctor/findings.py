@@ -17,7 +17,6 @@ from delaybridge.operate.doctor.durability import disk, durability
 from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding, check
 from delaybridge.operate.doctor.namespace import namespace
 from delaybridge.operate.doctor.servers import servers
-from delaybridge.operate.doctor.sources import sources_of
 from delaybridge.settings.durability import Keeping
 from delaybridge.store.namespace import gate, registry
 from delaybridge.store.protocol import keys
@@ -59,8 +58,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     else:
         remedy = "Add --broker amqp://HOST or [brokers]"
         yield Finding(WARN, "brokers", "none is configured: workers serve pull topics only", remedy)
-    announced = [source for source, _ in sources_of(found)] if found else []
-    yield from delay_exchanges(settings, announced)
+    yield from delay_exchanges(settings, found)
 
 
 def _without_home(store: Store, settings: Settings) -> Finding | None:

@@ -57,6 +57,12 @@ def unread(found: Stats, settings: Settings) -> list[str]:
 
 def ingest_faults(found: Stats, settings: Settings) -> Iterator[Finding]:
     """Sources that are not read, and what loses messages of those that are."""
+    read = {source.source for source, _ in sources_of(found)}
+    for route in found.fronted:
+        if str(route) not in read:
+            what = f"no ingest process reads {route.queue}, the intake of {route}"
+            remedy = "Start: delaybridge front, or delaybridge ingest rabbitmq --front"
+            yield Finding(FAIL, "ingest", what, remedy)
     for name in unread(found, settings):
         remedy = "Start: delaybridge ingest, or scan --with-ingest"
         yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)

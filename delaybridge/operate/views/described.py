@@ -59,7 +59,7 @@ def stats_data(
 
 
 def _counts_data(found: Stats) -> dict[str, object]:
-    hidden = ("damage", "buckets", "workers", "rules", "odd_rules", "fronts")
+    hidden = ("damage", "buckets", "workers", "rules", "odd_rules", "fronts", "fronted")
     return {
         **{name: plain(value) for name, value in found._asdict().items() if name not in hidden},
         "next_due": moment(found.next_due_ms),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from delaybridge.errors import StoreError
+from delaybridge.ingest.fronted import listed
+from delaybridge.ingest.routes import Route
 from delaybridge.operate.notices import announcements, damaged_lists, repairs
 from delaybridge.operate.notices.announcements import (
     FrontInfo,
@@ -41,7 +44,7 @@ class Stats(NamedTuple):
 
     now_ms: the time of the count, in epoch milliseconds of Redis' clock. next_due_ms, overdue_ms,
     dead_dropped: as in `BucketStats`, for all buckets. workers, ingests, fronts: the living
-    processes.
+    processes. fronted: the exchanges that fronts have made.
     retrying: messages whose last publish failed, about a thousand of each bucket;
     retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
     of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
@@ -74,6 +77,7 @@ class Stats(NamedTuple):
     setbacks: Sequence[Setback] = ()
     redis: str = ""
     fronts: Sequence[FrontInfo] = ()
+    fronted: Sequence[Route] = ()
 
     @property
     def unseen(self) -> list[Unseen]:
@@ -122,9 +126,11 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     parts += (registry.fleet(calls.namespace, kind) for kind in registry.KINDS)
     kept = rules.read(calls.namespace), history_alarm.read(calls.namespace)  # operators', workers'
     look = stored.first_look(calls.namespace)
-    parts += damaged_lists.commands(calls.namespace), [look, *kept, calls.clock()]
+    made = listed(calls.namespace)
+    parts += damaged_lists.commands(calls.namespace), [made, look, *kept, calls.clock()]
     found = yield from grouped(parts)
-    *of_buckets, workers, ingests, fronts, lists, (look_ms, rules_kept, went_back, now_us) = found
+    *of_buckets, workers, ingests, fronts, lists, (made_for, *others) = found
+    look_ms, rules_kept, went_back, now_us = others
     needed = [*workers, *ingests, *fronts, *lists, look_ms, rules_kept, now_us]
     if error := store_wide_error(needed):
         raise error
@@ -144,6 +150,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         workers=living,
         ingests=announcements.ingests(ingests, now_ms),
         fronts=announcements.fronts(fronts, now_ms),
+        fronted=() if isinstance(made_for, StoreError) else made_for,
         retrying=retrying,
         retrying_sampled=is_sampled,
         troubles=troubles,

@@ -70,7 +70,8 @@ def scan(
     check_brokers(settings.brokers, PublishOptions.from_settings(settings.publish, settings.http))
     routes = _routes(call, settings) if with_ingest else []
     with _started(call, settings, "worker", name, routes) as prepare:
-        specs = _beside(settings, name, prepare, bool(routes) or with_front, with_front)
+        reads = bool(routes) or with_front or (with_ingest and settings.ingest.front)
+        specs = _beside(settings, name, prepare, reads, with_front)
         return _run_workers(settings, name, burst, specs, prepare)
 
 
@@ -186,6 +187,9 @@ _ingest_options = options(
     "holds is read first; bindings into the exchange are kept. Repeat for several.",
     multiple=True,
 )
+@option(
+    "--front", "Also read for the exchanges that delaybridge front makes. [default: ingest.front]"
+)
 @_ingest_options
 @pass_call
 def rabbitmq(
@@ -202,9 +206,14 @@ def rabbitmq(
         _ingest(call, "rabbitmq", name, metrics_port, given)
 
 
-def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, tuple[str, ...]]) -> None:
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of ingest among the options of a command."""
+    return {name: [*v] if isinstance(v, tuple) else v for name, v in options.items() if v}
+
+
+def _convert(call: Invocation, names: tuple[str, ...], given: dict[str, Any]) -> None:
     """Replace delay exchanges of an earlier form."""
-    settings = call.load({"ingest": {field: [*texts] for field, texts in given.items() if texts}})
+    settings = call.load({"ingest": _given(given)})
     from delaybridge.ingest.rabbitmq.converter import convert
     from delaybridge.ingest.routes import parse_routes
     from delaybridge.operate.parts.rights import RightsCheck
@@ -256,9 +265,9 @@ def _ingest(
     kind: str,
     name: str | None,
     metrics_port: int | None,
-    given: dict[str, tuple[str, ...]],
+    given: dict[str, Any],
 ) -> None:
-    sources = {field: [*texts] for field, texts in given.items() if texts}
+    sources = _given(given)
     settings = call.load({"ingest": sources, "metrics": {"port": metrics_port}})
     from delaybridge.ingest.process import routes_of, run_ingest
     from delaybridge.operate.metrics.serving import served
