@@ -12,7 +12,6 @@ import ssl
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Self
 
 from delaybridge.front.front import FrontProcess as Service
@@ -46,6 +45,7 @@ class Fronting:
         self.loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.error: BaseException | None = None
+        self._is_stopped = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -68,12 +68,18 @@ class Fronting:
         return len(self.service.counts.connections)
 
     @property
+    def has_accepted(self) -> bool:
+        """Whether any client was accepted; with TLS, after its handshake."""
+        return ("front_accepted_connections_total",) in self.service.counts.totals()
+
+    @property
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop it as SIGTERM does; returns at once."""
-        with suppress(RuntimeError):  # it has ended
+        """Stop it as SIGTERM does; returns at once. Once: a second SIGTERM ends this process."""
+        if not self._is_stopped and self.error is None:
+            self._is_stopped = True
             self.loop.call_soon_threadsafe(self.service.stop)
 
     def _run(self) -> None:
@@ -127,9 +133,9 @@ class FrontProcess(ServerProcess):
 class FakeBroker:
     """What a front connects to: the test is the broker. tls: its side of TLS."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
         self._tls = tls
-        self._listener = socket.create_server((LOOPBACK, 0))
+        self._listener = socket.create_server((LOOPBACK, port))
         self._listener.settimeout(DEADLINE_S)
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
