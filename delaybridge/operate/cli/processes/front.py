@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,23 +53,29 @@ def front(
     given["adopt"] = adopt or None
     ingest = {"front": None if no_ingest else True}
     settings = call.load({"front": given, "ingest": ingest, "metrics": {"port": metrics_port}})
-    from delaybridge.front.front import brokers_of
     from delaybridge.operate.cli.processes.scan import ingest_spec, worker_exit_code
     from delaybridge.operate.metrics.serving import served
     from delaybridge.operate.supervisor.supervisor import Supervisor
 
-    first, of_vhosts = brokers_of(settings)
     call.note(f"delaybridge {__version__} front  (Ctrl-C drains, twice aborts)")
-    call.note(f" listen   {settings.front.listen}")
-    nodes = ", ".join(settings.front.nodes) or f"{first.host}:{first.port}"
-    served_vhosts = ", ".join(sorted(of_vhosts))
-    call.note(f" broker   {nodes}  vhosts with delayed exchanges: {served_vhosts}")
+    for line in banner(settings):
+        call.note(line)
     prepare = call.begin_log(settings)
     specs = front_specs(settings, name, worker_exit_code, prepare)
     if not no_ingest:
         specs.append(ingest_spec(len(specs), name, prepare))
     with served(settings, [each.process_name for each in specs]) as reports:
         return Supervisor(settings, specs, reports, lambda _: None).run()
+
+
+def banner(settings: Settings) -> Iterator[str]:
+    """The lines that a front prints when it starts; ConfigError if it cannot start."""
+    from delaybridge.front.front import brokers_of
+
+    first, of_vhosts = brokers_of(settings)
+    nodes = ", ".join(settings.front.nodes) or f"{first.host}:{first.port}"
+    vhosts = ", ".join(sorted(of_vhosts))
+    yield f" front    {settings.front.listen} -> {nodes}  delayed exchanges in vhost {vhosts}"
 
 
 def front_specs(

@@ -69,6 +69,11 @@ def scan(
 
     check_brokers(settings.brokers, PublishOptions.from_settings(settings.publish, settings.http))
     routes = _routes(call, settings) if with_ingest else []
+    if with_front:
+        from delaybridge.operate.cli.processes.front import banner
+
+        for line in banner(settings):
+            call.note(line)
     with _started(call, settings, "worker", name, routes) as prepare:
         reads = bool(routes) or with_front or (with_ingest and settings.ingest.front)
         specs = _beside(settings, name, prepare, reads, with_front)
@@ -85,10 +90,8 @@ def _beside(
     """The processes beside the workers."""
     specs = [ingest_spec(settings.scan.processes, name, prepare)] if with_ingest else []
     if with_front:
-        from delaybridge.front.front import brokers_of
         from delaybridge.operate.cli.processes.front import front_specs
 
-        brokers_of(settings)  # refused before anything is started
         specs += front_specs(settings, name, worker_exit_code, prepare)
     return specs
 
