@@ -60,8 +60,12 @@ async def mark(connection: WireConnection, route: Route, type: bytes | None, ado
             f"PRECONDITION_FAILED - exchange '{route.target}' exists and was not made by a front",
             "; set another front.suffix, or front.adopt (--adopt) to take it",
         )
-    if is_source and not (is_read and is_target) and (text := await _differs(connection, route)):
-        raise Refused(PRECONDITION_FAILED, _as_declared(text))
+    if is_source and not (is_read and is_target):
+        async with _locked(connection, route):  # no front deletes it meanwhile
+            if await exists(connection, route.source) and (
+                text := await _differs(connection, route)
+            ):
+                raise Refused(PRECONDITION_FAILED, _as_declared(text))
     if not (is_source and is_target) and (fault := _NO_TYPES.get(type)):
         raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
     method, about = next(_steps(route, True, False))
@@ -130,9 +134,12 @@ async def has_queue(connection: WireConnection, queue: str) -> bool:
 
 
 async def _differs(connection: WireConnection, route: Route) -> str:
-    """Why an exchange D that exists is not one that a front made, whatever its flags; else ''."""
+    """Why an exchange D that exists is not one that a front made, whatever its flags; else ''.
+
+    Under the lock: this would make one that does not exist.
+    """
     text = ""
-    for durable, internal in product((True, False), repeat=2):
+    for internal, durable in product((False, True), (True, False)):
         (about,) = (
             about
             for method, about in _steps(route, durable, internal)
