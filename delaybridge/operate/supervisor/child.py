@@ -37,7 +37,7 @@ class ChildSpec:
     process_name: for `ps` and logs. name: of the process in the fleet. work: `run_one`, or the like
     of another service, with what the child cannot know. kind: as in `registry`. exit_code: maps an
     error that ended it and that a restart cannot mend to the exit code. prepare: run first, for
-    logging.
+    logging. waits: it is started again if it finds no Redis, as the others can do without it.
     """
 
     process_name: str
@@ -46,6 +46,7 @@ class ChildSpec:
     kind: str
     exit_code: Callable[[BaseException], int]
     prepare: Callable[[], None]
+    waits: bool = False
 
 
 class Child:
@@ -139,7 +140,7 @@ def _work(
         code = spec.exit_code(exc)
         # The parent ends the whole fleet on an error. A replacement that only finds Redis
         # unavailable does not report one, so it is replaced in turn.
-        if not (is_replacement and isinstance(exc, StoreUnavailable)):
+        if not ((is_replacement or spec.waits) and isinstance(exc, StoreUnavailable)):
             report("error", code)
         sys.exit(code)
 

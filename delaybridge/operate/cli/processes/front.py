@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def front(
     prepare = call.begin_log(settings)
     specs = front_specs(settings, name, worker_exit_code, prepare)
     if not no_ingest:
-        specs.append(ingest_spec(len(specs), name, prepare))
+        specs.append(replace(ingest_spec(len(specs), name, prepare), waits=True))
     with served(settings, [each.process_name for each in specs]) as reports:
         return Supervisor(settings, specs, reports, lambda _: None).run()
 
