@@ -66,7 +66,8 @@ class FrameReader:
     """Reads one direction of a connection, however the network cut it.
 
     What is not watched is passed at once, the parts of a frame as well; a watched frame is kept
-    until it is whole, and taken. Not a byte is added or lost. From the first byte that is no frame
+    until it is whole, and taken. A method that a message follows is kept, too: it may be watched
+    for once the rest is there. Not a byte is added or lost. From the first byte that is no frame
     of AMQP 0-9-1 on, everything is passed unseen.
 
     passed, taken: are called in the order of the stream; `taken` with channel, id, data, and where
@@ -177,7 +178,7 @@ class FrameReader:
             _, _, length = FRAME.unpack_from(data, at)
             missing = at + length + FRAME_OVERHEAD - len(data) if length >= least else 0
             id = _IDS.get(kind) or data[at + 7 : at + 11]
-            if missing > 0 and id not in watched:
+            if missing > 0 and not (id in watched or (id in _WITH_CONTENT and length < _LITTLE)):
                 self._note(kind, id, length, data, at)
                 self._passing = missing
                 return len(data)

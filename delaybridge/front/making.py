@@ -36,7 +36,6 @@ _NO_TYPES = {  # of a new D, as the plugin says it
 }
 _FLAG_DIFFERS = re.compile(r"PRECONDITION_FAILED - inequivalent arg '(durable|internal)' for exch")
 _TYPE_DIFFERS = "inequivalent arg 'type' for exchange"
-_TYPE_IS = re.compile(r"'type' for exchange.* but current is '+([^']+)'")
 _TOO_OLD = re.compile("Invalid x-match|invalid arg 'x-")
 
 
@@ -75,7 +74,7 @@ async def mark(connection: WireConnection, route: Route, type: bytes | None, ado
 
 
 async def _type_of(connection: WireConnection, exchange: str) -> bytes:
-    """The type of an exchange that exists; b"" if it is gone.
+    """The type of an exchange that exists; b"" if it is gone, or the broker's text is cut off.
 
     The broker compares the type first. It cannot make an exchange with such an argument.
     """
@@ -86,9 +85,10 @@ async def _type_of(connection: WireConnection, exchange: str) -> bytes:
         if not _is(exc, PRECONDITION_FAILED):
             raise
         _, text = close_code(exc) or (0, "")
-        if (found := _TYPE_IS.search(text)) is not None:
-            return found[1].encode()
-        return b"direct" if "invalid type" not in text else b""
+        if _TYPE_DIFFERS in text:
+            current = text.rpartition(" but current is ")[2]
+            return current.strip("'").encode() if current.endswith("'") else b""
+        return b"direct" if "inequivalent" in text else b""
     return b""  # not reached
 
 

@@ -194,3 +194,12 @@ def test_of_a_muted_channel_only_what_is_watched_passes(cuts: list[int]) -> None
     pieces = walk(walker, b"".join(stream), cuts)
     assert joined(pieces) == b"".join([*content[:3], content[3], muted[3]])
     assert [each.channel for each in found(pieces)] == [1, 2]
+
+
+def test_a_delivery_that_is_watched_once_its_rest_is_there_is_taken() -> None:
+    deliver = method(DELIVER, b"\x03tag" + bytes(9) + b"\x05d.due\x03key")
+    for cut in range(1, len(deliver)):
+        walker = Walker(())
+        assert joined(walker.feed(deliver[:cut])) == b"" and walker.has_part
+        walker.watched = EVERY_METHOD
+        assert [each.frame for each in found(walker.feed(deliver[cut:]))] == [deliver]
