@@ -336,21 +336,11 @@ class RecurringFailed(Event, frozen=True, kw_only=True):
     name: str = ""
 
 
-class ClientRefused(Event, frozen=True, kw_only=True):
-    """A front sent clients away. reason: a word, who and why, and the remedy."""
+class FrontTrouble(Event, frozen=True, kw_only=True):
+    """A front sent clients away, closed their channels, or did not reach a node of the broker.
 
-    reason: str
-
-
-class MethodRefused(Event, frozen=True, kw_only=True):
-    """A front closed the channels of clients. source: the exchange that their method is about."""
-
-    source: str
-    reason: str
-
-
-class NodeUnreachable(Event, frozen=True, kw_only=True):
-    """A front could not connect to a node of the broker. source: the node, as HOST:PORT."""
+    source: `clients`, the exchange that a method is about, or the node. reason: also the remedy.
+    """
 
     source: str
     reason: str

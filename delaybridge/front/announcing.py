@@ -6,26 +6,22 @@ Nothing of it is in the way of what passes through; without Redis the front is o
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from delaybridge.errors import StoreError
 from delaybridge.front.counts import FrontCounts
+from delaybridge.front.opening import Node
 from delaybridge.settings.settings import Settings
 from delaybridge.store.namespace import registry
-from delaybridge.store.protocol.replies import Fleet
-from delaybridge.store.protocol.verbs import RedisCommand
 from delaybridge.store.redis.store import AsyncStore
-from delaybridge.worker.eventlog import say
 from delaybridge.worker.service import Identity
 
-_log = logging.getLogger("delaybridge")
-_ANSWER_S = 3.0  # that a node has to accept a connection
+_ANSWER_S, _STAY_S = 3.0, 0.2  # that a node has to accept a connection, and keeps a silent one
 _LEAVE_S = 1.0
-_MOST_EXCHANGES = 1000
+_MOST_EXCHANGES = 200
 
 
 class Announcer:
@@ -36,84 +32,60 @@ class Announcer:
         settings: Settings,
         identity: Identity,
         counts: FrontCounts,
-        nodes: Sequence[tuple[str, int]],
+        nodes: Sequence[Node],
         exchanges: Callable[[], Iterable[str]],
     ) -> None:
         """exchanges: gives the delayed exchanges that are known, as `VHOST NAME`."""
         self._settings, self._identity, self._counts = settings, identity, counts
         self._nodes, self._exchanges = nodes, exchanges
-        self.listen = settings.front.listen  # the port is known once it listens
+        self.listen = settings.front.listen
 
-    async def run(self, store: AsyncStore) -> None:
-        """Until cancelled, announce the front to its operators."""
-        while True:
-            try:
-                fleet = await store.run_one(self._announcement(self._settings.lease.ttl_ms))
-                if not fleet.announced:
-                    say(logging.WARNING, "name_taken", name=self._identity.name, hint="not shown")
-            except StoreError as exc:
-                _log.debug("the front is not shown: %s", exc)
-            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
-
-    async def probe(self) -> None:
-        """Until cancelled, connect to the nodes that no client is connected to."""
-        while True:
-            used = {each.node for each in self._counts.connections}
-            for host, port in self._nodes:
-                node = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                if node not in used:
-                    await self._try(host, port, node)
-            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
+    def tasks(self, store: AsyncStore) -> list[Coroutine[Any, Any, None]]:
+        """What it does as long as the front runs."""
+        return [self._announce(store), self._probe()]
 
     async def leave(self, store: AsyncStore) -> None:
         """Withdraw the announcement; if Redis does not answer at once, it expires."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
-                await store.run_one(self._announcement(0))
-        except (StoreError, TimeoutError):
-            pass
+                await self._say(store, 0)
 
-    async def _try(self, host: str, port: int, node: str) -> None:
+    async def _announce(self, store: AsyncStore) -> None:
+        while True:
+            await self._say(store, self._settings.lease.ttl_ms)
+            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
+
+    async def _say(self, store: AsyncStore, ttl_ms: int) -> None:
+        who, names = self._identity, sorted(self._exchanges())[:_MOST_EXCHANGES]
+        told = json.loads(who.info) | {"listen": self.listen, "exchanges": names}
+        info = json.dumps(told | self._counts.announcement()).encode()
+        about = self._settings.namespace, who.name, who.instance, ttl_ms, info
+        with suppress(StoreError):
+            await store.run_one(registry.announce(*about, kind=registry.FRONT))
+
+    async def _probe(self) -> None:
+        """Connect to the nodes that no client is connected to."""
+        while True:
+            used = {each.node for each in self._counts.connections}
+            for node in self._nodes:
+                if str(node) not in used:
+                    await self._try(node)
+            await asyncio.sleep(self._settings.lease.renew_ms / 1000)
+
+    async def _try(self, node: Node) -> None:
+        """A node that closes a connection at once is not there: only what stands before it is."""
+        writer = None
         try:
             async with asyncio.timeout(_ANSWER_S):
-                _, writer = await asyncio.open_connection(host, port)
+                reader, writer = await asyncio.open_connection(*node)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STAY_S):
+                    await reader.readexactly(1)
+            self._counts.reached(str(node))
+        except EOFError:
+            self._counts.unreachable(str(node), "it closes connections at once")
         except (OSError, TimeoutError) as exc:
-            self._counts.unreachable(node, str(exc) or "no answer")
-        else:
-            writer.close()
-            self._counts.reached(node)
-
-    def _announcement(self, ttl_ms: int) -> RedisCommand[Fleet]:
-        info: dict[str, Any] = json.loads(self._identity.info)
-        info |= {
-            "listen": self.listen,
-            "nodes": self._counts.nodes,
-            "exchanges": sorted(self._exchanges())[:_MOST_EXCHANGES],
-            "refused": self._counts.refused(),
-            "cautions": list(self._cautions()),
-            "open": len(self._counts.connections),
-            "clients": self._counts.announcements(),
-        }
-        who, namespace = self._identity, self._settings.namespace
-        told = json.dumps(info).encode()
-        return registry.announce(
-            namespace, who.name, who.instance, ttl_ms, told, kind=registry.FRONT
-        )
-
-    def _cautions(self) -> Iterator[str]:
-        """What an operator should know of how it listens."""
-        front = self._settings.front
-        if _is_local(front.listen):
-            return
-        if not front.tls_cert_file:
-            yield "other hosts connect without TLS: see front.tls_cert_file"
-        if front.allow_guest:
-            yield "guest may connect from any host: see front.allow_guest"
-
-
-def _is_local(listen: str) -> bool:
-    host = listen.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("", "localhost")
+            self._counts.unreachable(str(node), str(exc) or "no answer")
+        finally:
+            if writer is not None:
+                writer.close()

@@ -1,62 +1,63 @@
 """What a front counts and shows of itself: its connections, its nodes, what it changed and refused.
 
-The relay calls these; none does I/O, and none costs a passed message more than an addition.
+The relay calls these; none does I/O, and none costs a passed message anything.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from heapq import nlargest
-from typing import Any
+from typing import Any, Protocol
 
-from delaybridge.errors import printable
-from delaybridge.events import ClientRefused, Emit, MethodRefused, NodeUnreachable
-from delaybridge.histogram import Histogram, Histograms
+from delaybridge.events import Emit, FrontTrouble
+from delaybridge.histogram import Histograms
+from delaybridge.worker.service import ProcessReport
 
-_RECENT_S = 600.0  # for how long a refusal is shown
-_MOST_REFUSED = 20
 MOST_SHOWN = 200  # connections in an announcement
+_MOST_TROUBLES, _RECENT_S = 20, 600.0
 _CHARS = 100  # of a text that a client chose
-_TEXTS = ("client", "user", "vhost", "product", "name", "node", "state")
-_COUNTS = ("channels", "received", "sent")
+_TEXTS = ("client", "user", "vhost", "product", "name", "node", "state", "held_for")
 
 
-@dataclass(slots=True, eq=False)
+class Receiver(Protocol):
+    """One side of a connection. received: bytes that it has read."""
+
+    received: int
+
+
 class ShownConnection:
     """A client's connection, as operators see it. The relay keeps it up to date.
 
     client: its address, as HOST:PORT. user, vhost, product, name: as it said; name: its
-    connection_name. node: the broker's, as HOST:PORT. channels: open now. received, sent: bytes
-    from the client and to it. state: opening, running or draining. held_for: what its frames wait
-    for, as `declare orders`; empty: nothing. held_s: since when, on the monotonic clock.
+    connection_name. node: the broker's, as HOST:PORT. channels: open now. state: opening, running
+    or draining. held_for: what its frames wait for, as `declare orders`; empty: nothing. held_s,
+    opened_s: since when, on the monotonic clock. sides: the client's and the broker's.
     """
 
-    client: str
-    opened_s: float
-    user: str = ""
-    vhost: str = ""
-    product: str = ""
-    name: str = ""
-    node: str = ""
-    channels: int = 0
-    received: int = 0
-    sent: int = 0
-    state: str = "opening"
-    held_for: str = ""
-    held_s: float = 0.0
+    __slots__ = (*_TEXTS, "channels", "held_s", "opened_s", "sides")
+
+    def __init__(self, client: str, opened_s: float) -> None:
+        self.client, self.opened_s, self.state = client, opened_s, "opening"
+        self.user = self.vhost = self.product = self.name = self.node = self.held_for = ""
+        self.channels, self.held_s = 0, 0.0
+        self.sides: tuple[Receiver, ...] = ()
+
+    def bytes(self) -> list[int]:
+        """Those from the client and those from the broker, as soon as both are there."""
+        return [side.received for side in self.sides] or [0, 0]
 
     def announcement(self, now_s: float) -> dict[str, Any]:
         """What the front announces of it. now_s: on the monotonic clock."""
-        said: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
-        said |= {name: printable(getattr(self, name))[:_CHARS] for name in _TEXTS}
-        said["open_ms"] = int(1000 * (now_s - self.opened_s))
-        if self.held_for:
-            said["held_for"] = printable(self.held_for)[:_CHARS]
-            said["held_ms"] = int(1000 * (now_s - self.held_s))
-        return said
+        received, sent = self.bytes()
+        return {name: getattr(self, name)[:_CHARS] for name in _TEXTS} | {
+            "channels": self.channels,
+            "received": received,
+            "sent": sent,
+            "open_ms": int(1000 * (now_s - self.opened_s)),
+            "held_ms": int(1000 * (now_s - self.held_s)) if self.held_for else None,
+        }
 
 
 class FrontCounts:
@@ -69,7 +70,7 @@ class FrontCounts:
         self._emit, self._monotonic = emit, monotonic
         self.connections: set[ShownConnection] = set()
         self.nodes: dict[str, str | None] = {}
-        self._refused: dict[str, tuple[float, str]] = {}  # what -> when last, and why
+        self._troubles: dict[str, tuple[float, str]] = {}  # what -> when last, and why
         self._totals: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._histograms = Histograms()
 
@@ -85,41 +86,32 @@ class FrontCounts:
         if connection in self.connections:
             self.released(connection)
             self.connections.remove(connection)
-            self._totals["front_bytes_total", "to_broker"] += connection.received
-            self._totals["front_bytes_total", "to_client"] += connection.sent
+            self._pass(self._totals, connection)
 
     def client_refused(self, reason: str, text: str) -> None:
         """A client was sent away. reason: one word of few; text: who, why, and the remedy."""
         self._totals["front_connections_refused_total", reason] += 1
-        self._note(f"clients ({reason})", text)
-        self._emit(ClientRefused(reason=f"{reason}: {text}"))
+        self._refused("clients", f"{reason}: {text}")
 
     def rewrote(self, what: str) -> None:
-        """A method was rewritten. what: declare, delete, bind, unbind, or name (to a consumer)."""
+        """A method was rewritten. what: declare, delete or bind."""
         self._totals["front_methods_rewritten_total", what] += 1
 
     def method_refused(self, exchange: str, code: int, text: str) -> None:
         """A client's channel was closed by the front because of a method on this exchange."""
         self._totals["front_methods_refused_total", str(code)] += 1
-        self._note(exchange, text)
-        self._emit(MethodRefused(source=exchange, reason=f"{code}: {text}"))
+        self._refused(exchange, f"{code}: {text}")
 
-    def _note(self, what: str, why: str) -> None:
-        self._refused.pop(what, None)
-        self._refused[what] = self._monotonic(), why
-        if len(self._refused) > _MOST_REFUSED:
-            del self._refused[next(iter(self._refused))]
-
-    def refused(self) -> dict[str, str]:
-        """What was refused in the last ten minutes, by exchange or kind of reason: why."""
-        since_s = self._monotonic() - _RECENT_S
-        return {what: why for what, (at_s, why) in self._refused.items() if at_s > since_s}
+    def _refused(self, what: str, why: str) -> None:
+        self._emit(FrontTrouble(source=what, reason=why))
+        self._troubles.pop(what, None)
+        self._troubles[what] = self._monotonic(), why
+        if len(self._troubles) > _MOST_TROUBLES:
+            del self._troubles[next(iter(self._troubles))]
 
     def held(self, connection: ShownConnection, what: str) -> None:
         """The frames of this client wait from now on. what: for what, as `declare orders`."""
-        if not connection.held_for:
-            connection.held_s = self._monotonic()
-        connection.held_for = what
+        connection.held_for, connection.held_s = what, self._monotonic()
 
     def released(self, connection: ShownConnection) -> None:
         """They wait no more. Safe to call twice."""
@@ -135,35 +127,34 @@ class FrontCounts:
     def unreachable(self, node: str, reason: str) -> None:
         """A connect to this node failed."""
         self.nodes[node] = reason
-        self._totals["front_connect_failures_total", node] += 1
-        self._emit(NodeUnreachable(source=node, reason=reason))
+        self._emit(FrontTrouble(source=node, reason=reason))
 
-    def totals(self) -> dict[tuple[str, ...], int]:
-        """The totals for metrics; they never fall."""
-        found = self._totals.copy()
-        found["front_bytes_total", "to_broker"] += sum(c.received for c in self.connections)
-        found["front_bytes_total", "to_client"] += sum(c.sent for c in self.connections)
-        return found
-
-    def histograms(self) -> Mapping[tuple[str, ...], Histogram]:
-        """How long the frames of clients waited."""
-        return {key: histogram.copy() for key, histogram in self._histograms.items()}
-
-    def gauges(self) -> dict[str, float]:
-        """What is so now: connections, their channels, how many wait, and the longest of these."""
-        now_s = self._monotonic()
+    def report(self, said: ProcessReport) -> ProcessReport:
+        """The report of its process with what it counted; totals never fall."""
+        totals, now_s = self._totals.copy(), self._monotonic()
+        for each in self.connections:
+            self._pass(totals, each)
         waits_s = [now_s - each.held_s for each in self.connections if each.held_for]
+        gauges: dict[str, float] = {"front_connections": len(self.connections)}
+        gauges["front_longest_held_seconds"] = max(waits_s, default=0.0)
+        histograms = {key: each.copy() for key, each in self._histograms.items()}
+        return said._replace(
+            totals=totals, histograms=histograms, front=gauges, nodes={**self.nodes}
+        )
+
+    def announcement(self) -> dict[str, Any]:
+        """What the front announces: of its clients those that wait first, then the busiest."""
+        now_s, shown = self._monotonic(), self.connections
+        most = nlargest(MOST_SHOWN, shown, lambda c: (bool(c.held_for), sum(c.bytes())))
+        recent = [each for each in self._troubles.items() if now_s - each[1][0] < _RECENT_S]
         return {
-            "front_connections": len(self.connections),
-            "front_channels": sum(each.channels for each in self.connections),
-            "front_held_connections": len(waits_s),
-            "front_longest_held_seconds": max(waits_s, default=0.0),
+            "nodes": self.nodes,
+            "refused": {what: why for what, (_, why) in recent},
+            "open": len(shown),
+            "clients": [each.announcement(now_s) for each in most],
         }
 
-    def announcements(self) -> list[dict[str, Any]]:
-        """The connections for an announcement: those that wait first, then the busiest."""
-        now_s = self._monotonic()
-        most = nlargest(
-            MOST_SHOWN, self.connections, lambda c: (bool(c.held_for), c.received + c.sent)
-        )
-        return [each.announcement(now_s) for each in most]
+    @staticmethod
+    def _pass(totals: defaultdict[tuple[str, ...], int], connection: ShownConnection) -> None:
+        for direction, count in zip(("to_broker", "to_client"), connection.bytes(), strict=True):
+            totals["front_bytes_total", direction] += count

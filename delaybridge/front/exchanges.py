@@ -76,10 +76,12 @@ class Exchanges:
             asked = methods.read_declare(method)
             if asked.type == methods.DELAYED_TYPE and not asked.passive:
                 type, table = methods.without_type(asked.arguments)
-                self._hold("declare", method, self._declare(method, asked, type, table))
+                work = self._declare(method, asked, type, table)
+                self._hold("declare", asked.exchange, method, work)
                 return None
-        elif self._may_be_ours(methods.read_delete(method)[0]):
-            self._hold("delete", method, self._delete(method, *methods.read_delete(method)))
+        elif self._may_be_ours(exchange := methods.read_delete(method)[0]):
+            work = self._delete(method, *methods.read_delete(method))
+            self._hold("delete", exchange, method, work)
             return None
         self._owe(method)
         return method.frame
@@ -93,13 +95,15 @@ class Exchanges:
             return method.frame
         if source + self._suffix in self.vhost.names:  # type: ignore[union-attr]  # see above
             return self._rebound(method, source, at)
-        self._hold("bind", method, self._ask_and_bind(method, source, at))
+        self._hold("bind", source, method, self._ask_and_bind(method, source, at))
         return None
 
-    def _hold(self, what: str, method: Method, work: Coroutine[Any, Any, None]) -> None:
+    def _hold(
+        self, what: str, exchange: bytes, method: Method, work: Coroutine[Any, Any, None]
+    ) -> None:
         answer: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
         self._awaited = _Awaited(method.channel, _ANSWERS.get(method.id, b""), answer)
-        self._at.hold(what, work)
+        self._at.hold(f"{what} {exchange.decode(errors='replace')}", work)
 
     async def _ask_and_bind(self, method: Method, source: bytes, at: int) -> None:
         try:

@@ -10,15 +10,16 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 from pika.connection import Parameters
 
 from delaybridge.errors import ConfigError, StoreError
+from delaybridge.front.announcing import Announcer
 from delaybridge.front.counts import FrontCounts
 from delaybridge.front.link import Refused
-from delaybridge.front.opening import Nodes, Opening, nodes_of
+from delaybridge.front.opening import Node, Nodes, Opening, nodes_of
 from delaybridge.front.relay import Relay
 from delaybridge.front.vhost import Vhost
 from delaybridge.ingest import fronted
@@ -30,7 +31,7 @@ from delaybridge.settings.urls import kinds_of
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
 from delaybridge.worker.parts import MakeParts, Part, no_parts
-from delaybridge.worker.service import Identity, OnReport, Service, end, run
+from delaybridge.worker.service import Identity, OnReport, ProcessReport, Service, end, run
 
 _log = logging.getLogger("delaybridge")
 _LOOK_S = 5.0  # between two looks for delayed exchanges that RabbitMQ has half deleted
@@ -52,8 +53,9 @@ class FrontProcess(Service):
         self.counts = FrontCounts(self.emit)
         broker, of_vhosts = brokers_of(settings)
         tls = broker.ssl_options
+        nodes = nodes_of(self.settings.nodes, broker.host, broker.port)
         self.nodes = Nodes(
-            nodes_of(self.settings.nodes, broker.host, broker.port),
+            nodes,
             None if tls is None else tls.context,
             None if tls is None or self.settings.nodes else tls.server_hostname,
             self.counts,
@@ -62,6 +64,7 @@ class FrontProcess(Service):
             name: Vhost(of, parameters, self.settings, self._enlist)
             for name, (of, parameters) in of_vhosts.items()
         }
+        self._announcer = Announcer(settings, identity, self.counts, nodes, self._exchanges)
         self._relays: set[Relay] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unlisted: dict[Route, None] = {}  # not on the namespace's list yet
@@ -75,9 +78,11 @@ class FrontProcess(Service):
         server = await loop.create_server(
             lambda: Opening(self), sock=listener, ssl=tls_of(self._all), backlog=_BACKLOG
         )
-        host, port = listener.getsockname()[:2]
-        say(logging.INFO, "front_started", listen=f"{host}:{port}", pid=os.getpid())
-        work = [asyncio.create_task(self._keep_list()), asyncio.create_task(self._keep_looking())]
+        self._announcer.listen = str(Node(*listener.getsockname()[:2]))
+        say(logging.INFO, "front_started", listen=self._announcer.listen, pid=os.getpid())
+        store = AsyncStore(self._all.redis.url, timeout_s=self._all.redis.timeout_s)
+        beside = [self._keep_list(store), self._keep_looking(), *self._announcer.tasks(store)]
+        work = [asyncio.create_task(each) for each in beside]
         try:
             await self.stopping.wait()
             server.close()
@@ -86,9 +91,15 @@ class FrontProcess(Service):
             for relay in list(self._relays):
                 relay.abort()
             await end([*work, *self._tasks])
+            await self._announcer.leave(store)
+            await store.close()
             for vhost in self._vhosts.values():
                 await vhost.close()
             self.emit.flush()
+
+    def report(self) -> ProcessReport:
+        """Its totals, its connections, and the state of the broker's nodes."""
+        return self.counts.report(super().report())
 
     # what relays and openings ask
 
@@ -110,6 +121,7 @@ class FrontProcess(Service):
     def began(self, relay: Relay) -> None:
         """A relay passes on from now on."""
         self._relays.add(relay)
+        relay.shown.sides = relay.client, relay.broker
 
     def ended(self, relay: Relay) -> None:
         """Both sockets of a relay are closed, or closing. Safe to call twice."""
@@ -137,24 +149,25 @@ class FrontProcess(Service):
         self._unlisted[route] = None
         self._more.set()
 
-    async def _keep_list(self) -> None:
+    def _exchanges(self) -> Iterator[str]:
+        """The delayed exchanges that it knows, each with its vhost."""
+        for vhost, of in self._vhosts.items():
+            yield from (f"{vhost} {name.decode(errors='replace')}" for name in of.names.values())
+
+    async def _keep_list(self, store: AsyncStore) -> None:
         """Put exchanges on the namespace's list; as long as Redis does not answer, try again."""
-        store = AsyncStore(self._all.redis.url, timeout_s=self._all.redis.timeout_s)
-        try:
-            while True:
-                await self._more.wait()
-                self._more.clear()
-                for route in list(self._unlisted):
-                    try:
-                        await store.run(fronted.enlist(self._all.namespace, route))
-                    except StoreError as exc:
-                        _log.debug("%s is not on the list yet: %s", route, exc)
-                        await asyncio.sleep(_AGAIN_S)
-                        self._more.set()
-                        break
-                    self._unlisted.pop(route)
-        finally:
-            await store.close()
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            for route in list(self._unlisted):
+                try:
+                    await store.run(fronted.enlist(self._all.namespace, route))
+                except StoreError as exc:
+                    _log.debug("%s is not on the list yet: %s", route, exc)
+                    await asyncio.sleep(_AGAIN_S)
+                    self._more.set()
+                    break
+                self._unlisted.pop(route)
 
     async def _keep_looking(self) -> None:
         while True:

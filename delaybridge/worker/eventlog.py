@@ -26,7 +26,6 @@ from delaybridge.events import (
     ChangeRefused,
     CircuitOpened,
     Claimed,
-    ClientRefused,
     ClockDiffers,
     ClockStepped,
     CounterMended,
@@ -37,6 +36,7 @@ from delaybridge.events import (
     Event,
     FireAllowed,
     FleetDamaged,
+    FrontTrouble,
     IdMissing,
     Ingested,
     IngestFailed,
@@ -44,8 +44,6 @@ from delaybridge.events import (
     LeaseAcquired,
     LeaseLost,
     LeaseReleased,
-    MethodRefused,
-    NodeUnreachable,
     OrphansMended,
     Published,
     PublishFailed,
@@ -68,23 +66,21 @@ _log = logging.getLogger("delaybridge")
 _SUMMARY_S = 1.0
 _TEXT_CHARS = 200
 # The remedy for a source comes last, after names that may be long.
-_MOST_CHARS = dict.fromkeys(
-    (ClientRefused, IngestFailed, MethodRefused, SourceUnguarded, StoreWentBack), 1000
-)
+_MOST_CHARS = dict.fromkeys((FrontTrouble, IngestFailed, SourceUnguarded, StoreWentBack), 1000)
 _MOST_LINES = 100  # of one summary; further groups are counted together as `(others)`
 # Only logged with --verbose.
 _DEBUG = (Claimed, FireAllowed, PublishFailed, Revoked, Settled, IngestStored)
 _WARNINGS = (
-    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClientRefused, ClockDiffers, ClockStepped,
-    CounterMended, DeadDropped, DeadLettered, Dropped, FleetDamaged, IdMissing, IngestFailed,
-    LeaseLost, MethodRefused, NodeUnreachable, OrphansMended, Quarantined, RecurringFailed, Retried,
-    ScannerFailed, SourceUnguarded, StoreSilent, StoreWentBack, Stuck,
+    BucketDamaged, Buried, ChangeRefused, CircuitOpened, ClockDiffers, ClockStepped, CounterMended,
+    DeadDropped, DeadLettered, Dropped, FleetDamaged, FrontTrouble, IdMissing, IngestFailed,
+    LeaseLost, OrphansMended, Quarantined, RecurringFailed, Retried, ScannerFailed, SourceUnguarded,
+    StoreSilent, StoreWentBack, Stuck,
 )  # fmt: skip
-_OF_SOURCES = (ChangeRefused, Ingested, MethodRefused, NodeUnreachable, Quarantined)
+_OF_SOURCES = (ChangeRefused, FrontTrouble, Ingested, Quarantined)
 _OF_BUCKETS = (LeaseAcquired, LeaseLost, LeaseReleased)
 _SUMMED = _OF_SOURCES + _OF_BUCKETS + (
-    Buried, Claimed, ClientRefused, DeadDropped, DeadLettered, Dropped, FireAllowed, IngestStored,
-    Published, PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, Settled, StoreSilent,
+    Buried, Claimed, DeadDropped, DeadLettered, Dropped, FireAllowed, IngestStored, Published,
+    PublishFailed, RecurringFailed, Retried, Revoked, RunsMade, Settled, StoreSilent,
 )  # fmt: skip
 _OTHERS = "(others)"
 _PLAIN = re.compile(r"[^\s\"'=]+")

@@ -50,11 +50,10 @@ def crowded(caller: Client, store: Store, namespace: str, owner_of: OwnerOf) -> 
         "host": "web-1.eu-west-1.compute.internal", "pid": 1234567, "version": "0.1.0",
         "started_ms": 1, "brokers": {"rabbitmq": f"unreachable: {long}"}, "parked": {place: long},
         "sources": [{"source": f"{place}.delay", "target": place, "state": long, **counts}],
+        "listen": long, "nodes": {long: long}, "refused": {long: long}, "open": 10**6,
     }  # fmt: skip
     announcement = (namespace, f"worker-{long}", "0" * 16, 60_000, json.dumps(about).encode())
-    store.run(
-        [registry.announce(*announcement), registry.announce(*announcement, kind=registry.INGEST)]
-    )
+    store.run([registry.announce(*announcement, kind=kind) for kind in registry.KINDS])
     failing = {b"x\0": f"1\n{place}\nunroutable: {long}".encode(), b"x": b"1:0:"}
     store.redis.hset(keys.bucket_key(namespace, 0, "attempts"), mapping=failing)
     return f"later-{long}"

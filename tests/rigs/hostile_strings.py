@@ -238,8 +238,9 @@ async def filled(
                  "pace": pace}  # fmt: skip
         info = json.dumps(about).encode()
         client = dict.fromkeys(("client", "user", "vhost", "product", "name", "held_for"), text)
+        clients = [client, {**client, "held_ms": 20_000}]
         front = {**about, "listen": text, "nodes": said, "refused": said, "exchanges": [text],
-                 "cautions": [text], "clients": [client, {**client, "held_ms": 20_000}]}  # fmt: skip
+                 "clients": clients}  # fmt: skip
         for kind, told in ((registry.WORKER, info), (registry.FRONT, json.dumps(front).encode())):
             store.run([registry.announce(namespace, text, "0" * 16, 300_000, told, kind=kind)])
     return [text for text, answer in zip(texts, answers, strict=True) if answer == 201]

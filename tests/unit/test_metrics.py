@@ -111,9 +111,9 @@ def test_every_metric_of_the_catalog_is_exposed_and_no_other(format: str) -> Non
         sources={"a:x.delay": ("reading", 3, 2)},
         held={("a:q", "paused"): 2},
         ledger={"silent": "", "waiting": 0},
-        front=FrontCounts(lambda event: None).gauges(),
         nodes={"h:5672": None},
     )
+    said = said._replace(front=FrontCounts(lambda event: None).report(said).front)
     reports.put("w", said)
     samples = {name for name, *_ in scraped(reports, format=format)}
     suffixes = {"histogram": "_count", "counter": "", "gauge": "", "info": ""}

@@ -111,26 +111,16 @@ METRICS = {
         "Unexpected errors after which a scanner started again.", alert="any: report a bug"
     ),
     "process_crashes_total": _counter("Child processes that died and were replaced.", alert="any"),
-    "front_accepted_connections_total": _counter("Connections of clients that a front accepted."),
+    "front_accepted_connections_total": _counter("Connections of clients that fronts accepted."),
     "front_connections_refused_total": _counter(
-        "Clients that a front sent away. reason: broker (no node is reached), limit, guest,"
-        " protocol (not AMQP 0-9-1), frame (what it sent is no frame).",
+        "Those sent away. reason: broker (no node is reached), limit, guest, protocol or frame.",
         "reason",
         alert="rate() stays above 0",
     ),
-    "front_bytes_total": _counter(
-        "Bytes that a front passed on: to_broker, to_client.", "direction"
-    ),
-    "front_methods_rewritten_total": _counter(
-        "Methods of delayed exchanges that a front changed: declare, delete, bind.", "what"
-    ),
+    "front_bytes_total": _counter("Bytes passed on: to_broker, to_client.", "direction"),
+    "front_methods_rewritten_total": _counter("Methods of delayed exchanges changed.", "what"),
     "front_methods_refused_total": _counter(
-        "Methods after which a front closed the client's channel, by AMQP code.",
-        "code",
-        alert="any: `doctor` says which exchange, and why",
-    ),
-    "front_connect_failures_total": _counter(
-        "Connects of a front to a node of the broker that failed.", "node"
+        "Those after which a front closed the channel.", "code", alert="any: see `doctor`"
     ),
     # counters: of Redis, read when scraped
     **{
@@ -154,10 +144,7 @@ METRICS = {
     ),
     "scan_batch_messages": _histogram("Messages in a claim that returned any."),
     "claim_seconds": _histogram("How long a claim took, in Redis and on the way there."),
-    "front_held_seconds": _histogram(
-        "How long the frames of a client waited until a front had made or asked for an exchange.",
-        alert="the 99th percentile is above 1 s for 5 m",
-    ),
+    "front_held_seconds": _histogram("How long a declare, delete or bind took in a front."),
     # gauges, of these processes
     "worker_processes": _gauge("Processes that run and have reported."),
     "worker_buckets": _gauge("Buckets held by these processes.", alert="0 for minutes"),
@@ -200,14 +187,12 @@ METRICS = {
     "source_lag_messages": _gauge(
         "Messages that wait at the broker to be read by ingest.", "source", alert="it grows"
     ),
-    "front_connections": _gauge("Clients that are connected to a front."),
-    "front_channels": _gauge("Channels that they have open."),
-    "front_held_connections": _gauge("Clients whose frames wait in a front."),
+    "front_connections": _gauge("Clients that are connected to fronts."),
     "front_longest_held_seconds": _gauge(
-        "For how long those that have waited longest do; 0 if none does.", alert="above 10"
+        "How long a client's frames have waited in a front, at most.", alert="above 10"
     ),
     "front_node_up": _gauge(
-        "1: the broker's node took the last connection of each front.", "node", alert="0 for 1 m"
+        "1: this node of the broker took the last connection.", "node", alert="0 for 1 m"
     ),
     # gauges, of Redis, read when scraped
     "store_up": _gauge("1: Redis answered this scrape.", alert="0 for 30 s"),

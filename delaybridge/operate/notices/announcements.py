@@ -17,7 +17,9 @@ UNKNOWN = "?"
 _SOURCE_TEXTS = ("source", "target", "state")
 _SOURCE_COUNTS = ("total", "quarantined", "near_misses", "lag", "refused", "without_id")
 _MOST = 2**53
-_MOST_EXCHANGES = 1000
+_CLIENT_TEXTS = ("client", "user", "vhost", "product", "name", "node", "state", "held_for")
+_CLIENT_COUNTS = ("channels", "received", "sent", "open_ms", "held_ms")
+_CLIENTS = 200
 _HELD_MS = 10_000  # a front gives up asking before that
 _CHARS = 500
 _FAULTS, _FAULT_CHARS = 20, 2000  # a fault ends with a command, which must be whole
@@ -131,34 +133,13 @@ class IngestInfo(NamedTuple):
     expires_ms: int
 
 
-class ClientInfo(NamedTuple):
-    """A client's connection, as a front announced it; the texts as `front/counts.py` has them.
-
-    received, sent: bytes. held_ms: for how long its frames have waited; None: they do not.
-    """
-
-    client: str
-    user: str
-    vhost: str
-    product: str
-    name: str
-    node: str
-    state: str
-    held_for: str
-    channels: int | None
-    received: int | None
-    sent: int | None
-    open_ms: int | None
-    held_ms: int | None = None
-
-
 class FrontInfo(NamedTuple):
     """One living front, as it announced itself.
 
-    listen: its address. nodes: of the broker -> why the last connect failed, None if it did not.
-    exchanges: the delayed exchanges that it knows, as `VHOST NAME`. refused: what it refused in the
-    last ten minutes, by exchange or kind of reason. open: its connections; clients: 200 of them at
-    most.
+    listen: its address. open: how many clients are connected; clients: 200 of them at most, those
+    that wait first, as `front/counts.py` announces them. nodes: of the broker -> why the last
+    connect failed, None if it did not. exchanges: delayed exchanges that it knows, as `VHOST NAME`.
+    refused: in the last ten minutes, what -> why.
     """
 
     name: str
@@ -167,12 +148,11 @@ class FrontInfo(NamedTuple):
     version: str
     started_ms: int | None
     listen: str
+    open: int | None
+    clients: list[dict[str, Any]]
     nodes: Mapping[str, Any]
     exchanges: tuple[str, ...]
     refused: Mapping[str, Any]
-    cautions: tuple[str, ...]
-    open: int | None
-    clients: list[ClientInfo]
     expires_ms: int
 
     @property
@@ -186,14 +166,9 @@ class FrontInfo(NamedTuple):
         return "; ".join(f"{node}: {why}" for node, why in self.nodes.items() if why)
 
     @property
-    def late(self) -> list[ClientInfo]:
-        """The clients whose frames have waited too long, the longest first."""
-        found = [each for each in self.clients if (each.held_ms or 0) > _HELD_MS]
-        return sorted(found, key=lambda each: -(each.held_ms or 0))
-
-
-_CLIENT_TEXTS = ClientInfo._fields[:8]
-_CLIENT_COUNTS = ClientInfo._fields[8:]
+    def late(self) -> list[dict[str, Any]]:
+        """The clients whose frames have waited too long."""
+        return [each for each in self.clients if (each["held_ms"] or 0) > _HELD_MS]
 
 
 def workers(
@@ -233,26 +208,24 @@ def fronts(replies: Sequence[Any], now_ms: int) -> list[FrontInfo]:
         FrontInfo(
             **_process(of, name),
             listen=_text(of, "listen"),
-            nodes=texts_of(of, "nodes") or {},
-            exchanges=_strings(of.get("exchanges"), _MOST_EXCHANGES, _CHARS),
-            refused=texts_of(of, "refused") or {},
-            cautions=_strings(of.get("cautions"), _FAULTS, _FAULT_CHARS),
             open=_whole(of, "open"),
-            clients=list(_clients(of.get("clients"))),
+            clients=_clients(of.get("clients")),
+            nodes=texts_of(of, "nodes") or {},
+            exchanges=_texts(of.get("exchanges"), _CLIENTS),
+            refused=texts_of(of, "refused") or {},
             expires_ms=expires_ms,
         )
         for name, of, expires_ms in announced(replies, now_ms)
     ]
 
 
-def _clients(listed: object) -> Iterator[ClientInfo]:
-    for each in listed if isinstance(listed, list) else ():
-        if isinstance(each, dict):
-            texts: dict[str, Any] = {
-                name: printable(str(each.get(name) or "")[:_CHARS]) for name in _CLIENT_TEXTS
-            }
-            counts: dict[str, Any] = {name: _whole(each, name) for name in _CLIENT_COUNTS}
-            yield ClientInfo(**texts, **counts)
+def _clients(listed: object) -> list[dict[str, Any]]:
+    return [
+        {name: printable(str(each.get(name) or "")[:_CHARS]) for name in _CLIENT_TEXTS}
+        | {name: _whole(each, name) for name in _CLIENT_COUNTS}
+        for each in (listed[:_CLIENTS] if isinstance(listed, list) else ())
+        if isinstance(each, dict)
+    ]
 
 
 def _drift(value: object) -> LedgerDrift | None:
@@ -308,14 +281,13 @@ def _sources(of: Mapping[str, Any]) -> Iterator[SourceInfo]:
         if isinstance(each, dict):
             texts: dict[str, Any] = {field: _text(each, field) for field in _SOURCE_TEXTS}
             counts: dict[str, Any] = {field: _whole(each, field) for field in _SOURCE_COUNTS}
-            rate = _number(each, "rate")
-            faults = _strings(each.get("faults"), _FAULTS, _FAULT_CHARS)
+            rate, faults = _number(each, "rate"), _texts(each.get("faults"), _FAULTS)
             yield SourceInfo(**texts, **counts, rate=rate, faults=faults)
 
 
-def _strings(value: object, most: int, chars: int) -> tuple[str, ...]:
+def _texts(value: object, most: int) -> tuple[str, ...]:
     listed = value[:most] if isinstance(value, list) else ()
-    return tuple(each[:chars] for each in listed if isinstance(each, str))
+    return tuple(each[:_FAULT_CHARS] for each in listed if isinstance(each, str))
 
 
 def _text(of: Mapping[str, Any], field: str) -> str:

@@ -19,7 +19,7 @@ from delaybridge.times import roughly
 
 SEVERE, ERROR, WARNING = "severe", "error", "warning"  # the worst first
 ABOUT_ONE = "destination"
-_FLEET, _FRONTS = "workers", "connections"
+_FLEET = "workers"
 _LATE_MS = 5000
 _SKEW_MS = 50  # workers go by Redis' clock; their logs and their hosts' other programs do not
 _FULL, _NEARLY_FULL = 95, 80  # percent of Redis' memory
@@ -87,8 +87,9 @@ def _severe(stats: Stats) -> Iterator[Alert]:
         yield Alert(SEVERE, "{waiting} buckets wait to be compared with the ledger", wait)
     for front in stats.fronts:
         if front.is_cut_off:
-            why: dict[str, object] = {"front": front.name, "why": front.unreached}
-            yield Alert(SEVERE, "front {front} reaches no node of the broker: {why}", why, _FRONTS)
+            cut_off: dict[str, object] = {"front": front.name, "why": front.unreached}
+            said = Sentence("front {front} reaches no node of the broker: {why}", cut_off)
+            yield Alert(SEVERE, *said, "connections")
     if stats.overdue_ms > _LATE_MS:
         late = {"late": roughly(stats.overdue_ms)}
         yield Alert(SEVERE, "the oldest waiting message is {late} overdue", late, "late")
@@ -112,14 +113,6 @@ def _errors(stats: Stats) -> Iterator[Alert]:
 
 
 def _warnings(stats: Stats) -> Iterator[Alert]:
-    for front in stats.fronts:
-        if held := front.late:
-            told: dict[str, object] = {
-                "front": front.name,
-                "clients": len(held),
-                "what": held[0].held_for,
-            }
-            yield Alert(WARNING, "{clients} clients of front {front} wait: {what}", told, _FRONTS)
     for retrying in stats.retrying:
         yield Alert(WARNING, *_failing(retrying, stats), ABOUT_ONE)
     named = {retrying.destination for retrying in stats.retrying}

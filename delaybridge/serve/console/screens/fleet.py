@@ -58,11 +58,9 @@ async def workers(call: Call) -> dict[str, Any]:
 
 @pages("/connections", "Connections")
 async def connections(call: Call) -> dict[str, Any]:
-    """The fronts, and the clients that are connected to them: those that wait first."""
+    """The fronts, and the clients that are connected to them."""
     stats = await snapshots_of(call.site).stats()
-    shown = [(front, client) for front in stats.fronts for client in front.clients]
-    shown.sort(key=lambda each: -(each[1].held_ms or 0))
-    return {"api": "/v1/workers", "fronts": stats.fronts, "clients": shown}
+    return {"api": "/v1/workers", "fronts": stats.fronts}
 
 
 @pages("/buckets", "Buckets")
