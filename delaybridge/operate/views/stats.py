@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
@@ -34,7 +34,7 @@ from delaybridge.store.namespace.namespace import Namespace
 from delaybridge.store.namespace.rules import NO_RULES, Rules
 from delaybridge.store.protocol.bucket import Bucket
 from delaybridge.store.protocol.record import Trouble
-from delaybridge.store.protocol.verbs import Steps, grouped, store_wide_error
+from delaybridge.store.protocol.verbs import RedisCommand, Steps, grouped, store_wide_error
 
 _SUMMED = ("delayed", "in_flight", "parked", "dead", "dead_dropped")
 
@@ -123,12 +123,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     """
     buckets = yield from calls.open()
     parts = [each for one in buckets for each in (count_commands(one), damage.commands(one))]
-    parts += (registry.fleet(calls.namespace, kind) for kind in registry.KINDS)
-    kept = rules.read(calls.namespace), history_alarm.read(calls.namespace)  # operators', workers'
-    look = stored.first_look(calls.namespace)
-    made = listed(calls.namespace)
-    parts += damaged_lists.commands(calls.namespace), [made, look, *kept, calls.clock()]
-    found = yield from grouped(parts)
+    found = yield from grouped([*parts, *_of_namespace(calls)])
     *of_buckets, workers, ingests, fronts, lists, (made_for, *others) = found
     look_ms, rules_kept, went_back, now_us = others
     needed = [*workers, *ingests, *fronts, *lists, look_ms, rules_kept, now_us]
@@ -162,6 +157,15 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         odd_rules=rules.damage(calls.namespace, rules_kept),
         paused=(yield from paused_places(seen, known, calls.kinds)),
     )
+
+
+def _of_namespace(calls: Namespace) -> Iterator[list[RedisCommand[Any]]]:
+    """Asks for the processes of each kind, and for what the namespace has of its own."""
+    name = calls.namespace
+    yield from (registry.fleet(name, kind) for kind in registry.KINDS)
+    yield damaged_lists.commands(name)
+    kept = rules.read(name), history_alarm.read(name)  # operators', workers'
+    yield [listed(name), stored.first_look(name), *kept, calls.clock()]
 
 
 def _counts_of(

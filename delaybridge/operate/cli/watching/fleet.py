@@ -46,7 +46,9 @@ def worker_ls(call: Invocation) -> int:
         show_sources(call, found)
     if found.fronts:
         call.note("")
-        call.output.table(found.fronts, _front_row, spare=(">REFUSED", "VERSION", "HOST", ">WAIT", "LISTEN"))
+        call.output.table(
+            found.fronts, _front_row, spare=(">REFUSED", "VERSION", "HOST", ">WAIT", "LISTEN")
+        )
     return call.say_unseen(found.unseen)
 
 
