@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delaybridge.amqp.frames import BODY, FRAME, FRAME_OVERHEAD, HEADER, METHOD
 
@@ -27,18 +27,18 @@ _LITTLE = 4096
 _make = tuple.__new__  # half the time of Method(...)
 
 
-class _Everything:
-    def __contains__(self, _: object) -> bool:
-        return True
+class _Ids:
+    """All ids with as many bytes, or more."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __contains__(self, id: Any) -> bool:
+        return len(id) >= self._least
 
 
-class _EveryMethod:
-    def __contains__(self, id: object) -> bool:
-        return isinstance(id, bytes) and len(id) == _ID_BYTES
-
-
-EVERY_METHOD: Container[bytes] = _EveryMethod()
-_EVERYTHING: Container[bytes] = _Everything()
+EVERYTHING: Container[bytes] = _Ids(1)
+EVERY_METHOD: Container[bytes] = _Ids(_ID_BYTES)
 
 
 class FrameTooLarge(Exception):
@@ -73,11 +73,6 @@ class FrameReader:
     passed, taken: are called in the order of the stream; `taken` with channel, id, data, and where
     in it the frame starts and ends. is_blind: a byte was no frame.
     """
-
-    __slots__ = (
-        "_content_left", "_kept", "_missing", "_most_bytes", "_passing", "is_blind", "passed",
-        "taken",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -203,37 +198,24 @@ class FrameReader:
 class Walker(FrameReader):
     """A reader that cuts the stream into pieces; joined, they are the stream.
 
-    watched: ids; may be replaced between feeds. muted: channels of which only what is watched
-    comes out; may be changed at a boundary.
+    watched: as `read` takes it; may be replaced between feeds.
     """
-
-    __slots__ = ("_pieces", "muted", "watched")
 
     def __init__(self, watched: Container[bytes], most_bytes: int = MOST_BYTES) -> None:
         super().__init__(_nowhere, self._take, most_bytes)
         self.watched = watched
-        self.muted: set[int] = set()
         self._pieces: list[Piece] = []
 
     def feed(self, data: bytes) -> Sequence[Piece]:
         """The pieces that are complete with these bytes. Raises FrameTooLarge."""
         pieces = self._pieces = []
         self.passed = pieces.append
-        self.read(data, _EVERYTHING if self.muted else self.watched)
-        return self._without_muted(pieces) if self.muted else pieces
+        self.read(data, self.watched)
+        return pieces
 
     def _take(self, channel: int, id: bytes, data: bytes, start: int, end: int) -> None:
         arguments = data[start + (11 if len(id) == _ID_BYTES else 7) : end - 1]
         self._pieces.append(_make(Method, (channel, id, arguments, data[start:end])))
-
-    def _without_muted(self, pieces: Sequence[Piece]) -> list[Piece]:
-        kept: list[Piece] = []
-        for piece in pieces:
-            if not isinstance(piece, Method) or piece.id in self.watched:
-                kept.append(piece)
-            elif piece.channel not in self.muted:
-                kept.append(piece.frame)
-        return kept
 
 
 def _nowhere(_: Part) -> None:

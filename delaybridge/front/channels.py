@@ -17,25 +17,26 @@ _NOTHING = b""
 
 
 class Channels:
-    """The channels of one connection."""
+    """The channels of one connection. muted: what the client sends on these is dropped."""
 
-    __slots__ = ("_broker", "_client", "_closing", "_shown")
+    __slots__ = ("_broker", "_client", "_closing", "_shown", "muted")
 
     def __init__(self, client: Side, broker: Side, shown: ShownConnection) -> None:
         self._client, self._broker, self._shown = client, broker, shown
         self._closing: dict[int, bytes] = {}  # channel -> what the client gets in the end
+        self.muted: set[int] = set()
 
     def refuse(self, method: Method, refusal: Refused) -> None:
         """Close the channel of this method."""
         channel = method.channel
         close = methods.channel_close(channel, refusal.code, refusal.text, method.id)
         self._closing[channel] = close
-        self._client.walker.muted.add(channel)
+        self.muted.add(channel)
         self._broker.write(methods.channel_close(channel, 200, "refused by the front"))
 
     def from_client(self, method: Method) -> bytes | None:
         """What the broker gets of a method on such a channel; None: the channel is another."""
-        channel, muted = method.channel, self._client.walker.muted
+        channel, muted = method.channel, self.muted
         if channel not in muted:
             self._count(method)
             return None

@@ -112,11 +112,14 @@ def source_of(method: Method) -> tuple[bytes, int]:
 def exchange_of(method: Method) -> tuple[bytes, int]:
     """The exchange of a deliver, get-ok or return, and where it stands in the arguments."""
     data, at = method.arguments, 9
-    if method.id == DELIVER:
-        at = shortstr(data, 0)[1] + 9
-    elif method.id == RETURN:
-        at = shortstr(data, 2)[1]
-    return shortstr(data, at)[0], at
+    try:
+        if method.id == DELIVER:
+            at = data[0] + 10
+        elif method.id == RETURN:
+            at = data[2] + 3
+        return data[at + 1 : at + 1 + data[at]], at
+    except IndexError:
+        raise DecodeError("undecodable", "name", "the method is cut short") from None
 
 
 def renamed(method: Method, at: int, name: bytes) -> bytes:

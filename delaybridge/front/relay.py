@@ -11,7 +11,7 @@ import logging
 from collections.abc import Container, Coroutine
 from typing import Any, Protocol
 
-from delaybridge.amqp.walker import Method
+from delaybridge.amqp.walker import EVERYTHING, Method
 from delaybridge.errors import DecodeError
 from delaybridge.front import handshake, methods
 from delaybridge.front.channels import Channels
@@ -107,7 +107,7 @@ class Relay:
     def watched(self, side: Side, data: bytes) -> Container[bytes]:
         """The methods to look into: names of deliveries only where one may have to be changed."""
         if side is self.client:
-            return _FROM_CLIENT
+            return EVERYTHING if self.channels.muted else _FROM_CLIENT
         if self.exchanges.vhost is not None and (self._suffix in data or side.walker.has_part):
             return _WITH_CONTENTS
         return _FROM_BROKER

@@ -79,15 +79,11 @@ class Side(asyncio.Protocol):
 
     # what the relay calls
 
-    def write(self, *pieces: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send these bytes; they are dropped if the socket is closed."""
         transport = self.transport
-        if transport is None or transport.is_closing():
-            return
-        if len(pieces) == 1:
-            transport.write(pieces[0])
-        elif pieces:
-            transport.writelines(pieces)
+        if data and transport is not None and not transport.is_closing():
+            transport.write(data)
 
     def inject(self, data: bytes) -> None:
         """Send the peer something of the front's own, between two frames."""
@@ -162,8 +158,9 @@ class Side(asyncio.Protocol):
             if not isinstance(piece, Method):
                 out.append(piece)
                 continue
-            out.append(self._injected)
-            self._injected = b""
+            if self._injected:
+                out.append(self._injected)
+                self._injected = b""
             instead = self.on_method(piece)
             if instead is None:
                 rest = pieces[number + 1 :]
@@ -172,7 +169,7 @@ class Side(asyncio.Protocol):
                 self.hold()
                 break
             out.append(instead)
-        self.peer.write(*(piece for piece in out if piece))
+        self.peer.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _keep_alive(self) -> None:
         """A held side passes no heartbeat on: the peer would take the connection for dead."""

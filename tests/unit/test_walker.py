@@ -184,18 +184,6 @@ def test_a_method_may_be_inserted_between_messages_only(watched: Container[bytes
     assert not walker.is_between_messages
 
 
-@given(CUTS)
-def test_of_a_muted_channel_only_what_is_watched_passes(cuts: list[int]) -> None:
-    walker = Walker({DECLARE})
-    walker.muted = {2}
-    content = [method(DELIVER), header(3), frame(3, b"abc"), method(DECLARE)]
-    muted = [method(DELIVER, channel=2), header(3, 2), frame(3, b"abc", 2), method(DECLARE, b"", 2)]
-    stream = [each for pair in zip(content, muted, strict=True) for each in pair]
-    pieces = walk(walker, b"".join(stream), cuts)
-    assert joined(pieces) == b"".join([*content[:3], content[3], muted[3]])
-    assert [each.channel for each in found(pieces)] == [1, 2]
-
-
 def test_a_delivery_that_is_watched_once_its_rest_is_there_is_taken() -> None:
     deliver = method(DELIVER, b"\x03tag" + bytes(9) + b"\x05d.due\x03key")
     for cut in range(1, len(deliver)):

@@ -1,0 +1,121 @@
+"""What a front changes in a stream is the same wherever the network cuts it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delaybridge.amqp.walker import Method
+from delaybridge.front import methods
+from delaybridge.front.counts import FrontCounts
+from delaybridge.front.link import Refused
+from delaybridge.front.relay import Relay
+from delaybridge.settings.entrances import FrontSettings
+
+CUTS = st.lists(st.integers(0, 60) | st.integers(0, 9000))
+HEADER = struct.pack(">HHQH", 60, 0, 5000, 0)
+
+
+class Socket:
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """Nothing reads."""
+
+    resume_reading = pause_reading
+
+
+class Known:
+    """The front's side of a vhost that knows one exchange."""
+
+    names = {b"orders.due": b"orders"}
+
+    def is_known(self, _: bytes) -> bool:
+        return True
+
+
+class Service:
+    """What a relay is given by the service."""
+
+    def __init__(self) -> None:
+        self.settings, self.counts = FrontSettings(), FrontCounts(lambda _: None)
+
+
+def relay() -> tuple[Relay, Socket, Socket]:
+    """A relay with its sockets to the client and to the broker, past its handshake."""
+    made = Relay(cast(Any, Service()), ("127.0.0.1", 1))
+    made.exchanges.vhost = cast(Any, Known())
+    client, broker = Socket(), Socket()
+    made.client.transport, made.broker.transport = client, broker
+    return made, client, broker
+
+
+def delivery(exchange: bytes) -> bytes:
+    """A message of two bodies, as a broker sends it."""
+    start = b"\x08consumer" + struct.pack(">QB", 1, 0)
+    name = bytes([len(exchange)]) + exchange
+    return methods.frame(1, methods.DELIVER, start + name + b"\x0aorders.due") + content(1)
+
+
+def content(channel: int) -> bytes:
+    """A message's header and two bodies."""
+    parts = (2, HEADER), (3, b"orders.due" * 50), (3, b"x" * 4500)
+    return b"".join(
+        struct.pack(">BHI", kind, channel, len(each)) + each + b"\xce" for kind, each in parts
+    )
+
+
+def cut(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """The data in parts of these sizes, the rest at once."""
+    parts = []
+    for size in [*cuts, len(data)]:
+        parts.append(data[:size])
+        data = data[size:]
+    return [part for part in parts if part]
+
+
+@given(st.lists(st.sampled_from([b"orders.due", b"other.due", b"plain"]), max_size=5), CUTS)
+def test_each_delivery_has_the_name_that_the_client_knows(
+    exchanges: list[bytes], cuts: list[int]
+) -> None:
+    made, client, _ = relay()
+    for part in cut(b"".join(map(delivery, exchanges)), cuts):
+        made.broker.data_received(part)
+    known = [Known.names.get(each, each) for each in exchanges]
+    assert client.written == b"".join(map(delivery, known))
+
+
+def test_a_delivery_that_is_cut_before_its_exchange_is_renamed() -> None:
+    whole = delivery(b"orders.due")
+    for at in range(1, 100):
+        made, client, _ = relay()
+        made.broker.data_received(whole[:at])
+        made.broker.data_received(whole[at:])
+        assert client.written == delivery(b"orders"), at
+
+
+@given(CUTS)
+def test_what_follows_on_a_refused_channel_is_dropped_until_it_is_closed(cuts: list[int]) -> None:
+    made, _, broker = relay()
+    made.channels.refuse(Method(1, methods.DECLARE, b"", b""), Refused(406, "no"))
+    asked = broker.written
+    publish = methods.frame(1, b"\x00\x3c\x00\x28", bytes(5)) + content(1)
+    other = methods.frame(2, b"\x00\x3c\x00\x28", bytes(5)) + content(2)
+    closed = methods.frame(1, methods.CHANNEL_CLOSE_OK, b"")
+    opened = methods.frame(1, methods.CHANNEL_OPEN, b"\0")
+    for part in cut(publish + other + closed + opened + publish, cuts):
+        made.client.data_received(part)
+    assert broker.written == asked + other + opened + publish
