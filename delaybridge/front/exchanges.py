@@ -132,6 +132,9 @@ class Exchanges:
         try:
             vhost, name = self._serving(asked.exchange)
             type = await vhost.prepare(name, type)
+            if type is None:
+                self._send(method, method.frame, asked.exchange)
+                return
             due = asked.exchange + self._suffix
             answer = await self._ask(methods.declare(method.channel, due, type, asked.flags, table))
             if answer.id == methods.CHANNEL_CLOSE:

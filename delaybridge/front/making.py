@@ -36,13 +36,16 @@ _NO_TYPES = {  # of a new D, as the plugin says it
 }
 _FLAG_DIFFERS = re.compile(r"PRECONDITION_FAILED - inequivalent arg '(durable|internal)' for exch")
 _TYPE_DIFFERS = "inequivalent arg 'type' for exchange"
+_OF_PLUGIN = "current is ''x-delayed-message''"
 _TOO_OLD = re.compile("Invalid x-match|invalid arg 'x-")
 
 
-async def mark(connection: WireConnection, route: Route, type: bytes | None, adopt: bool) -> bytes:
+async def mark(
+    connection: WireConnection, route: Route, type: bytes | None, adopt: bool
+) -> bytes | None:
     """Put the marker, and return the type for D.due; Refused if D or D.due is foreign.
 
-    adopt: take a D.due that no front made.
+    None: D is of the plugin itself, and stays so. adopt: take a D.due that no front made.
     """
     for _ in range(_LOOKS):
         is_source, is_marked, (is_read, is_target) = await asyncio.gather(
@@ -50,27 +53,33 @@ async def mark(connection: WireConnection, route: Route, type: bytes | None, ado
             exists(connection, expired(route)),
             _are_there(connection, route),
         )
-        if is_marked or is_read or not is_target or adopt:
+        is_foreign = is_target and not (is_marked or is_read or adopt)
+        if is_source or not is_foreign:
             break
         await asyncio.sleep(_AGAIN_S)
-    else:
+    if is_source and not (is_read and is_target) and (text := await _is_foreign(connection, route)):
+        if text.endswith(_OF_PLUGIN):
+            return None
+        raise Refused(PRECONDITION_FAILED, _as_declared(text))
+    if is_foreign:
         raise Refused(
             PRECONDITION_FAILED,
             f"PRECONDITION_FAILED - exchange '{route.target}' exists and was not made by a front",
             "; set another front.suffix, or front.adopt (--adopt) to take it",
         )
-    if is_source and not (is_read and is_target):
-        async with _locked(connection, route):  # no front deletes it meanwhile
-            if await exists(connection, route.source) and (
-                text := await _differs(connection, route)
-            ):
-                raise Refused(PRECONDITION_FAILED, _as_declared(text))
     if not (is_source and is_target) and (fault := _NO_TYPES.get(type)):
         raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
     method, about = next(_steps(route, True, False))
     await connection.call_alone(method, **about)
     has = await _type_of(connection, route.target) if is_target else b""
     return has or type or b"direct"
+
+
+async def _is_foreign(connection: WireConnection, route: Route) -> str:
+    """`_differs` under the lock, if D is still there."""
+    async with _locked(connection, route):
+        is_there = await exists(connection, route.source)
+        return await _differs(connection, route) if is_there else ""
 
 
 async def _type_of(connection: WireConnection, exchange: str) -> bytes:

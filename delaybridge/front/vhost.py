@@ -102,8 +102,10 @@ class Vhost:
 
     # what a client's declare and delete need
 
-    async def prepare(self, exchange: str, type: bytes | None) -> bytes:
+    async def prepare(self, exchange: str, type: bytes | None) -> bytes | None:
         """Before the client's declare goes out as one of D.due: the type that it is to have.
+
+        None: D is an exchange of the plugin itself, and the declare is for that.
 
         Refused with 406 if D or D.due exists and no front made it, or a new D has no type. Of one
         that exists it is the type that it has: the plugin compares no types either.

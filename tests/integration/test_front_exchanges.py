@@ -135,6 +135,21 @@ async def test_an_exchange_that_no_front_made_is_refused_until_it_is_adopted(
     assert isinstance(await adopting.ask(declare(behind, "fanout")), Exchange.DeclareOk)
 
 
+async def test_an_exchange_of_the_plugin_itself_stays_the_plugins(
+    plugin_rabbitmq_url: str, namespace: str
+) -> None:
+    async with fronts_of(plugin_rabbitmq_url) as fronts:
+        direct = await fronts.client(plugin_rabbitmq_url)
+        await direct.ask(declare(namespace))
+        client = await fronts.client(await fronts.start())
+        assert isinstance(await client.ask(declare(namespace)), Exchange.DeclareOk)
+        assert (await client.refused(declare(namespace, durable=False)))[0] == 406
+        assert await client.queue(namespace)
+        assert isinstance(await client.ask(declare(f"{namespace}-2")), Exchange.DeclareOk)
+        for each in (namespace, f"{namespace}-2"):
+            assert isinstance(await client.ask(Exchange.Delete(exchange=each)), Exchange.DeleteOk)
+
+
 async def test_an_internal_exchange_takes_what_is_bound_to_it_only(
     client: RawClient, namespace: str
 ) -> None:

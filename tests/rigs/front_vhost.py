@@ -100,6 +100,7 @@ class VhostSite:
         """Declare a delayed exchange as a client does through a front."""
         vhost = at or self.vhost
         type = await vhost.prepare(exchange, about.pop("exchange_type", "direct").encode())
+        assert type is not None
         durable, internal = about.pop("durable", True), about.pop("internal", False)
         await self.client.declare(
             f"{exchange}.due", exchange_type=type.decode(), durable=durable, **about
