@@ -20,7 +20,8 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     """Accept this message. stamp: the same whenever the same message is read again.
 
     payload: kept if the message has to be quarantined. source, offset: where it was read (Kafka).
-    reach: as `Bucket.schedule` takes it. maybe: a copy may have been delivered already.
+    reach: as `Bucket.schedule` takes it. maybe: a copy may have been delivered already. is_loose:
+    its program knows nothing of delaybridge, so that another message may have the same id.
     """
 
     accepted: Accepted
@@ -31,6 +32,7 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
     offset: int = -1
     reach: str = ""
     maybe: bool = False
+    is_loose: bool = False
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

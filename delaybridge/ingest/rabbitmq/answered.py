@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from hashlib import sha256
 
 from msgspec.structs import replace
 
@@ -11,6 +12,9 @@ from delaybridge.ingest.rabbitmq.channel import HeldMessage
 from delaybridge.ingest.storing import PATIENCE_S, Found, shard_key_of
 from delaybridge.message import Answer
 from delaybridge.store.protocol.verbs import new_stamp
+
+_TAKEN = frozenset((Answer.DUPLICATE, Answer.CONFLICT, Answer.FOREIGN, Answer.IN_FLIGHT))
+_KEPT_OF_ID = 64  # of an id that another message has
 
 
 def ready(held: Sequence[HeldMessage]) -> tuple[list[HeldMessage], list[HeldMessage]]:
@@ -54,12 +58,32 @@ def sorted_out(
                 # A new call: this one may have taken effect on a message before that which waits.
                 each.stamp = new_stamp()
                 each.entry = replace(each.entry, stamp=each.stamp)
-        elif (kept := instead(each.entry, answer)) is not None:
-            each.entry = kept
+        elif (kept := _renamed(each, answer) or instead(each.entry, answer)) is not None:
+            each.entry, each.stamp = kept, kept.stamp
+            each.id = kept.accepted.id if isinstance(kept, Schedule) else each.id
             refused.append(each)
         else:
             done.append((each, answer))
     return done, late, refused
+
+
+def _renamed(held: HeldMessage, answer: Answer | None) -> Schedule | None:
+    """The same message under another id, if another one has its own by chance.
+
+    One that is delivered again may be the message that has it, or gets the same other id as before.
+    """
+    entry = held.entry
+    if not isinstance(entry, Schedule) or not entry.is_loose or answer not in _TAKEN:
+        return None
+    is_double = answer is Answer.DUPLICATE
+    if is_double and held.message.redelivered:
+        return None
+    mine = entry.accepted
+    mark = sha256((entry.stamp if is_double else b"") + entry.payload).hexdigest()[:12]
+    id = f"{mine.id[:_KEPT_OF_ID]}~{mark}"
+    has_key = mine.shard_key != mine.id.encode()
+    accepted = replace(mine, id=id, shard_key=mine.shard_key if has_key else id.encode())
+    return replace(entry, accepted=accepted, stamp=new_stamp())
 
 
 def _must_wait(

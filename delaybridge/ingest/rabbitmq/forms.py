@@ -57,9 +57,12 @@ class Forms:
         limits: Limits,
         reach: str,
         names: Names,
+        is_loose: bool,
     ) -> None:
-        """routes: routing key -> destination and its text, of the keys seen so far."""
+        """routes: routing key -> destination and its text, of the keys seen so far. is_loose: as
+        `Schedule` has it, of those that name no policy."""
         self._routes, self._limits, self._reach, self._names = routes, limits, reach, names
+        self._is_loose = is_loose
         self._id_bytes = limits.id_bytes - len(names.prefix)
         self._forms: dict[bytes, Form] = {}  # by flags, properties before the headers, and headers
 
@@ -113,6 +116,6 @@ class Forms:
         payload = encode_record(planned(record, asked.retry, names.tenant))
         shard_key = id.encode() if key is None else key
         accepted = Accepted(id, shard_key, form.when, asked.rank, payload)
-        return Schedule(
-            accepted, stamp, asked.policy or OnConflict.FAIL, payload, "", -1, self._reach
-        )
+        policy, reach = asked.policy or OnConflict.FAIL, self._reach
+        is_loose = self._is_loose and asked.policy is None
+        return Schedule(accepted, stamp, policy, payload, reach=reach, is_loose=is_loose)

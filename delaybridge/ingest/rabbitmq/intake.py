@@ -35,7 +35,7 @@ from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import AGAIN_S, TURN_MESSAGES, EntryStore, Found, are_scheduled
-from delaybridge.message import MAX_PRIORITY, OnConflict, encode_record
+from delaybridge.message import MAX_PRIORITY, Answer, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.protocol.verbs import new_stamp
 
@@ -316,7 +316,8 @@ class Intake:
             sent, left = ready(left)
             entries = [each.entry for each in sent]
             answers = await self._store.store(entries)
-            if are_scheduled(entries, answers):
+            loose = self.route.is_fronted and Answer.DUPLICATE in answers
+            if not loose and are_scheduled(entries, answers):
                 self.counts.scheduled(entries, self._emit)
                 self._settle(channel, sent)
                 continue
@@ -350,8 +351,9 @@ class Intake:
             maybe = outcome.verdict is Verdict.UNKNOWN or held.message.redelivered
             reach = self._reader.reach
             held.entry = Schedule(
-                accepted, held.stamp, OnConflict.FAIL, payload, reach=reach, maybe=maybe
-            )
+                accepted, held.stamp, OnConflict.FAIL, payload, reach=reach, maybe=maybe,
+                is_loose=self.route.is_fronted,
+            )  # fmt: skip
             self._refused.append(held)
             channel.arrived.set()
         for channel, held_there in settled.items():

@@ -130,7 +130,7 @@ class MessageReader:
         self.queues = frozenset((route.queue, expired(route)))
         self._destinations: dict[bytes, tuple[Destination, str]] = {}
         self._tables: dict[bytes, tuple[Instructions, bytes]] = {}  # seen before
-        self._forms = Forms(self._destinations, limits, reach, names)
+        self._forms = Forms(self._destinations, limits, reach, names, route.is_fronted)
         self.near_misses = self.without_id = 0
 
     def read(
@@ -183,12 +183,17 @@ class MessageReader:
     ) -> Schedule | Change | Quarantine | Immediate:
         known = self._tables.get(content.table)
         asked, table = known or self._instructions(content.table)
+        is_loose = self.route.is_fronted and asked.id is None and asked.policy is None
         given = asked.id if asked.id is not None else message_id(content.flags, content.after)
+        if is_loose:
+            given = self._own_id(content)
         if given is None:
             self.without_id += 1
-        id = known_id or self._names.prefix + new_id() if given is None else self._id(given)
+        own = None if given is None else self._id(given)
+        id = known_id if is_loose or own is None else own
+        id = id or own or self._names.prefix + new_id()
         if asked.cancel or asked.reschedule:
-            return self._change(None if given is None else id, asked, stamp)
+            return self._change(own, asked, stamp)
         destination, text = self._destination(message.routing_key, asked)
         check_body_size(message.body, destination.broker, self._limits)
         encoded = content.flags, content.before, content.after
@@ -203,9 +208,8 @@ class MessageReader:
         if known and not message.redelivered and not has_died(message.header):
             self._forms.learn(message.header, content._replace(table=table), asked, when)
         accepted = Accepted(id, shard_key, when, asked.rank, payload)
-        return Schedule(
-            accepted, stamp, asked.policy or OnConflict.FAIL, payload, "", -1, self.reach
-        )
+        policy, reach = asked.policy or OnConflict.FAIL, self.reach
+        return Schedule(accepted, stamp, policy, payload, reach=reach, is_loose=is_loose)
 
     def _change(self, id: str | None, asked: Instructions, stamp: bytes) -> Change:
         if id is None:
