@@ -6,6 +6,7 @@ from tests.chaos import (
     cells_brokers,
     cells_clock,
     cells_database,
+    cells_front,
     cells_keys,
     cells_ledger,
     cells_ledger_sites,
@@ -23,11 +24,13 @@ _FILES = (
     cells_brokers,
     cells_clock,
     cells_database,
+    cells_front,
     cells_keys,
     cells_ledger,
     cells_ledger_sites,
     cells_sites,
     cells_random,
+    cells_front,
     cells_not_run,
 )
 CELLS: dict[str, Cell] = {

@@ -7,7 +7,6 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import pika
 import pytest

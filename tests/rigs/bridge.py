@@ -177,6 +177,14 @@ class Bridge:
             self._queues.append((self.brokers[broker], name))
         return f"{broker}:{name}/key"
 
+    def delayed_exchange(self, urls: Sequence[str], name: str, broker: str = "rabbitmq") -> None:
+        """A delayed exchange and a queue of that name, with a consumer that declares both itself.
+
+        urls: where it connects, in turn: fronts of the broker.
+        """
+        self._consume("consume_delayed.py", ",".join(urls), name)
+        self._queues.append((self.brokers[broker], name))
+
     def kafka_topic(
         self, name: str, broker: str = "kafka", partitions: int = 4, *, consume: bool = True
     ) -> str:

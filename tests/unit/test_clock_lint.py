@@ -22,9 +22,11 @@ MEASURED = re.compile(r"late(?!r)|lag_|took|waited|elapsed|lasted|behind", re.IG
 ALLOWED = {
     "rigs/waiting.py": "it is how tests wait",
     "chaos/load.py": "it paces a load",
+    "chaos/front_load.py": "it paces a load",
     "chaos/stale_owner.py": "it paces a load",
     "rigs/programs/produce_delayed.py": "it paces a load",
     "rigs/programs/consume_rabbitmq.py::reconnecting": "it polls, and imports no test code",
+    "rigs/programs/consume_delayed.py::reconnecting": "it polls, and imports no test code",
     "rigs/programs/webhook.py": "a receiver that is slow, as a test asked for",
     "rigs/fault_proxy.py::_pump": "it paces what passes",
     "rigs/scanner.py": "its time is the test's; it only lets tasks run",
