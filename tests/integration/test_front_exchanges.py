@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from pika import spec
 
+from delaybridge.front import front, vhost
 from tests.rigs.front_raw import Basic, Exchange, Fronts, Queue, RawClient, declare, fronts_of
+from tests.rigs.waiting import until_async
 
 
 @pytest.fixture
@@ -249,6 +252,51 @@ async def test_a_front_that_knows_nothing_binds_and_names_as_the_first(
     found = await reading.ask(Basic.Get(queue=namespace, no_ack=True))
     assert isinstance(found, Basic.GetOk) and found.exchange == namespace
     await direct.ask(Queue.Delete(queue=namespace))
+
+
+async def test_an_exchange_that_the_broker_half_deletes_goes_wholly(
+    fronts: Fronts, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_LOOK_S", 0.05)
+    client = await fronts.client(await fronts.start())
+    await client.ask(declare(namespace, auto_delete=True))
+    queue = await client.queue(namespace)
+    assert isinstance(await client.ask(declare(namespace, passive=True)), Exchange.DeclareOk)
+    await client.ask(Queue.Unbind(queue=queue, exchange=namespace, routing_key="k"))
+
+    async def is_gone() -> bool:
+        answer = await client.ask(declare(namespace, passive=True))
+        return isinstance(answer, spec.Channel.Close)
+
+    await until_async(is_gone)
+
+
+async def test_a_bind_is_never_passed_on_unanswered(
+    client: RawClient, fronts: Fronts, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vhost, "ASK_S", 0.2)
+    await client.ask(declare(namespace))
+    shut_out = fronts.url.replace("guest:guest", "guest:wrong")
+    other = await fronts.client(await fronts.start({"rabbitmq": shut_out}))
+    await other.ask(Queue.Declare(queue=namespace, exclusive=True))
+    bind = Queue.Bind(queue=namespace, exchange=namespace, routing_key="k")
+    code, text = await other.refused(bind)
+    assert code == 506 and "try again" in text
+    await client.ask(Exchange.Delete(exchange=namespace))
+
+
+async def test_a_client_that_goes_in_the_middle_of_a_declare_leaves_it_to_the_next(
+    client: RawClient, fronts: Fronts, namespace: str
+) -> None:
+    for number in range(5):
+        gone = await fronts.client(client.parts.geturl())
+        gone.send(declare(f"{namespace}-{number}"))
+        await asyncio.sleep(number / 200)  # before it is marked, made, or stands
+        await gone.close()
+    for number in range(5):
+        answer = await client.ask(declare(f"{namespace}-{number}"))
+        assert isinstance(answer, Exchange.DeclareOk)
+        assert await client.queue(f"{namespace}-{number}")
 
 
 async def test_several_fronts_make_one_exchange_at_once(

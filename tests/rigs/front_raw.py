@@ -133,7 +133,7 @@ class Fronts:
         """Start one; the URL for its clients."""
         port = free_port()
         overrides = {
-            "redis": {"url": NO_REDIS},
+            "redis": {"url": NO_REDIS, "timeout_s": 0.1},
             "brokers": brokers or {"rabbitmq": self.url},
             "front": {"listen": f"{LOOPBACK}:{port}", "drain_timeout_s": 0, **front},
         }
@@ -163,9 +163,9 @@ class Fronts:
     async def close(self) -> None:
         for client in self._clients:
             await client.close()
-        for process, task in self._tasks:
+        for process, _ in self._tasks:
             process.stopping.set()
-            await task
+        await asyncio.gather(*(task for _, task in self._tasks))
 
 
 @asynccontextmanager
