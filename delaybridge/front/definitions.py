@@ -107,14 +107,13 @@ def _routes(document: Row, suffix: str) -> Routes:
 
 
 def _check_names(document: Row, routes: Routes) -> None:
-    for section in ("exchanges", "queues"):
-        taken = {(row.get("vhost"), row["name"]) for row in document.get(section, ())}
-        for (vhost, _), route in routes.items():
-            first = route.target if section == "exchanges" else route.queue
-            for name in (first, expired(route)):
-                if (vhost, name) in taken:
-                    what = f"{name!r} of vhost {vhost!r} exists already"
-                    raise ConfigError(f"{section}: {what}; choose another --suffix")
+    rows = (*document["exchanges"], *document.get("queues", ()))
+    taken = {(row.get("vhost"), row["name"]) for row in rows}
+    for (vhost, _), route in routes.items():
+        for name in (route.target, route.queue, expired(route)):
+            if (vhost, name) in taken:
+                what = f"{name!r} of vhost {vhost!r} exists already"
+                raise ConfigError(f"exchanges, queues: {what}; choose another --suffix")
 
 
 def _route(at: str, row: Row, suffix: str) -> Route:
@@ -176,21 +175,26 @@ def _bindings(document: Row, routes: Routes) -> Iterator[Edit]:
     there = {(row.get("vhost"), row["name"]) for row in document["exchanges"]}
     for row in old:
         vhost, route = row.get("vhost"), routes.get((row.get("vhost"), row["source"]))
-        key = f" by {row['routing_key']!r}" if row.get("routing_key") else ""
-        name = f"{row['source']} -> {row['destination_type']} {row['destination']}{key}"
-        missing = [each for each in _ends(row) if (vhost, each) not in there]
-        if missing:
-            text = f"left out: {missing[0]!r} is not in the file, as internal exchanges never are"
-            yield Edit(vhost, "binding", name, f"{text}; declare and bind it", is_done=False)
+        edit = Edit(vhost, "binding", _name(row), "")
+        if missing := next((each for each in _ends(row) if (vhost, each) not in there), ""):
+            is_ours = row["source"] == row["destination"]  # of what expired in an intake
+            text = f"left out: {missing!r} is not in the file, as internal exchanges never are"
+            text += "; ingest declares it again" if is_ours else "; declare and bind it"
+            yield edit._replace(text=text, is_done=is_ours)
             continue
         document["bindings"].append(row)
         if _NO_VALUE in (row.get("arguments") or {}).values():
             row["arguments"] = IMPORTED
             text = "takes all until ingest binds it: no file can have headers without a value"
-            yield Edit(vhost, "binding", name, text)
+            yield edit._replace(text=text)
         if route is not None and row["destination"] != route.queue:
             row["source"] = route.target
-            yield Edit(vhost, "binding", name, f"the source is {route.target!r} now")
+            yield edit._replace(text=f"the source is {route.target!r} now")
+
+
+def _name(binding: Row) -> str:
+    key = f" by {binding['routing_key']!r}" if binding.get("routing_key") else ""
+    return f"{binding['source']} -> {binding['destination_type']} {binding['destination']}{key}"
 
 
 def _ends(binding: Row) -> list[str]:
@@ -221,7 +225,7 @@ def _in_the_way(policy: Row, there: Row | None, route: Route) -> str:
     settings = policy.get("definition") or {}
     if _FEDERATION & settings.keys():
         return f"federates {route.source!r}: let it federate {route.target!r} instead"
-    if there and ALTERNATE in settings and there.get("priority", 0) >= policy.get("priority", 0):
+    if there and ALTERNATE in settings:
         return f"{there['name']!r} counts for {route.target!r}: add {ALTERNATE} to that"
     return ""
 
@@ -234,7 +238,7 @@ def _in_force(policies: Rows, name: str) -> Row | None:
 def _harm(near: Mapping[str, Rows], here: Sequence[Route]) -> Iterator[Edit]:
     """Policies, those of operators too, with which an intake queue would drop messages."""
     operators = [
-        {**value, "name": row["name"]}
+        {"pattern": "", **value, "name": row["name"]}
         for row in near["parameters"]
         if row["component"] == "operator_policy" and isinstance(value := row.get("value"), dict)
     ]

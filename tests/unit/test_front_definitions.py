@@ -155,11 +155,12 @@ def test_bindings_that_would_end_an_import_are_not_in_the_result() -> None:
     """Of an internal exchange, which no export has; of ingest, whose headers have no value."""
     to = {"vhost": "shop", "destination": "timeouts", "destination_type": "queue"}
     inside = {**to, "source": "inside", "routing_key": "", "arguments": {}}
+    expired = {**inside, "source": "x.expired", "destination": "x.expired"}
     ours = {**to, "source": "lost", "routing_key": "", "arguments": {"x-delay": "undefined"}}
-    made, changes = convert(exported(bindings=[inside, ours]), ".due")
-    assert [row for row in made["bindings"] if row["source"] in ("inside", "lost")] == [
-        {**ours, "arguments": {}}
-    ]
+    made, changes = convert(exported(bindings=[inside, expired, ours]), ".due")
+    assert [
+        row for row in made["bindings"] if row["source"] in ("inside", "x.expired", "lost")
+    ] == [{**ours, "arguments": {}}]
     assert left(changes) == [("binding", "inside -> queue timeouts")]
 
 
