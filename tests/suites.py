@@ -7,6 +7,9 @@ this machine, so all runs in a network namespace of its own; this takes root.
 
 `--python FILE`: an interpreter that has what the suites of Python clients require. Node's and
 Ruby's find their libraries where the environment says. `--only direct` or `--only front`.
+`--delayed`: through the front each exchange that a suite declares becomes a delayed one.
+`--plugin FOLDER`: so they do direct, too, on the RabbitMQ with the delayed-message plugin in this
+folder, which is as `tests.servers.rabbitmq` makes its own.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ import tempfile
 import threading
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, accepts
@@ -39,8 +43,9 @@ CONFIG = (  # the plugin of the management port, and room for the big messages o
     f"management.tcp.ip = {LOOPBACK}\nmanagement.tcp.port = 15672\nmax_message_size = 134217728\n"
 )
 DOCKER_PORT = 2375
+DELAYED = ROOT / "tests" / "clients" / "delayed"  # what changes the clients' declares
 INSIDE = "DELAYBRIDGE_TEST_SUITES_INSIDE"
-TIMEOUT_S = 900
+TIMEOUT_S = 2400
 PYTEST = ("{python}", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml={report}")
 
 
@@ -90,14 +95,26 @@ def main(arguments: list[str]) -> int:
         again = [sys.executable, "-m", "tests.suites", *arguments]
         os.execvp("unshare", ["unshare", "--net", "sh", "-ec", lives, "sh", *again])
     results: dict[str, dict[str, dict[str, str]]] = {}
-    for way in ("direct", "front"):
+    for way, plugin in (("direct", wanted.plugin), ("front", None)):
         if wanted.only in (None, way):
+            delays = plugin is not None or (way == "front" and wanted.delayed)
             for name, folder in wanted.suites:
-                with ExitStack() as site:
-                    site.enter_context(broker(SUITES[name], through_front=way == "front"))
-                    results.setdefault(name, {})[way] = outcomes(name, folder, wanted.python)
-                say(f"{name} {way}: {_counts(results[name][way])}")
+                with broker(SUITES[name], through_front=way == "front", plugin=plugin):
+                    variables = environment(SUITES[name], folder, delays=delays)
+                    found = outcomes(name, folder, wanted.python, variables)
+                results.setdefault(name, {})[way] = found
+                say(f"{name} {way}: {_counts(found)}")
     return report(results)
+
+
+def environment(suite: Suite, folder: Path, *, delays: bool) -> dict[str, str]:
+    """Of the suite's process. delays: each exchange that it declares becomes a delayed one."""
+    path = f"{DELAYED}{os.pathsep}{folder}" if delays else str(folder)
+    preloaded = {
+        "NODE_OPTIONS": f"--require {DELAYED / 'delayed.js'}",
+        "RUBYOPT": f"-r {DELAYED / 'delayed.rb'}",
+    }
+    return {**os.environ, "PYTHONPATH": path, **suite.environment, **(preloaded if delays else {})}
 
 
 def report(results: Mapping[str, Mapping[str, Mapping[str, str]]]) -> int:
@@ -117,33 +134,41 @@ def report(results: Mapping[str, Mapping[str, Mapping[str, str]]]) -> int:
 
 
 @contextmanager
-def broker(suite: Suite, *, through_front: bool) -> Iterator[None]:
+def broker(suite: Suite, *, through_front: bool, plugin: Path | None) -> Iterator[None]:
     """RabbitMQ at the port that suites expect, or the front there, and RabbitMQ elsewhere."""
     direct = "" if through_front else f"listeners.tcp.suites = {LOOPBACK}:{PORT}\n"
     with ExitStack() as site:
-        node = RabbitMQNode(direct + CONFIG)
-        (node.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        node = RabbitMQNode(direct + CONFIG, root=plugin)
+        plugins = [
+            "rabbitmq_management",
+            *(["rabbitmq_delayed_message_exchange"] if plugin else []),
+        ]
+        (node.folder / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         site.enter_context(node)
         if suite.needs_users:
             add_users(node)
         if "DOCKER_HOST" in suite.environment:
             site.enter_context(docker_engine())
         if through_front:
-            site.enter_context(front(node.port, site.enter_context(RedisServer()).url))
+            vhosts = ["/", *(["bunny_testbed"] if suite.needs_users else [])]
+            site.enter_context(front(node.port, site.enter_context(RedisServer()).url, vhosts))
         until(lambda: speaks_amqp(PORT) and accepts(15672), "a broker at the suites' port")
         yield
 
 
 @contextmanager
-def front(port: int, redis: str) -> Iterator[None]:
+def front(port: int, redis: str, vhosts: Sequence[str]) -> Iterator[None]:
     """`delaybridge front` as the documentation starts it, before the broker at the port."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "delaybridge.toml"
-        settings.write_text(
-            f'[redis]\nurl = "{redis}"\n[brokers]\nrabbitmq = "{rabbitmq_url_of(port)}"\n'
+        address = rabbitmq_url_of(port).rpartition("/")[0]
+        brokers = "".join(
+            f'vhost{number} = "{address}/{quote(vhost, safe="")}"\n'
+            for number, vhost in enumerate(vhosts)
         )
+        settings.write_text(f'[redis]\nurl = "{redis}"\n[brokers]\n{brokers}')
         settings.chmod(0o600)
-        listen = ("--listen", f"{LOOPBACK}:{PORT}", "--broker", "rabbitmq")
+        listen = ("--listen", f"{LOOPBACK}:{PORT}", "--broker", "vhost0")
         command = [sys.executable, "-m", "delaybridge", "--config", str(settings), "front", *listen]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
@@ -153,17 +178,15 @@ def front(port: int, redis: str) -> Iterator[None]:
             process.wait()
 
 
-def outcomes(name: str, folder: Path, python: str) -> dict[str, str]:
+def outcomes(name: str, folder: Path, python: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Test -> `passed`, `failed` or `skipped`, as the suite's own runner reports them."""
-    suite = SUITES[name]
     with tempfile.TemporaryDirectory() as place:
         filled = {"report": f"{place}/report.xml", "python": python}
-        environment = {**os.environ, "PYTHONPATH": str(folder), **suite.environment}
         with Path(f"{place}/log").open("w+") as log, contextlib.suppress(subprocess.TimeoutExpired):
             process = subprocess.Popen(
-                [part.format(**filled) for part in suite.command],
+                [part.format(**filled) for part in SUITES[name].command],
                 cwd=folder,
-                env=environment,
+                env=dict(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -245,6 +268,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.suites")
     parser.add_argument("suites", nargs="+", metavar="NAME=FOLDER", type=_checkout)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--delayed", action="store_true")
+    parser.add_argument("--plugin", type=Path)
     parser.add_argument("--only", choices=("direct", "front"))
     return parser.parse_args(arguments)
 
