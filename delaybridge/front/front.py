@@ -61,7 +61,7 @@ class FrontProcess(Service):
             self.counts,
         )
         self._vhosts = {
-            name: Vhost(of, parameters, self.settings, self._enlist)
+            name: Vhost(of, parameters, self.settings, self._enlist, nodes)
             for name, (of, parameters) in of_vhosts.items()
         }
         self._announcer = Announcer(settings, identity, self.counts, nodes, self._exchanges)

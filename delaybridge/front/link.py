@@ -6,10 +6,11 @@ What is asked on it is asked again on the next connection if this one is lost, u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
 from typing import TypeVar
 
-from pika.connection import Parameters
+from pika.connection import Parameters, SSLOptions
 from pika.exceptions import AMQPError
 
 from delaybridge.amqp.connection import (
@@ -42,10 +43,16 @@ class Refused(Exception):
 
 
 class Link:
-    """Opened when it is first needed, and again when it was lost."""
+    """Opened when it is first needed, and again when it was lost.
 
-    def __init__(self, broker: str, parameters: Parameters) -> None:
+    nodes: host and port of others of the cluster; if one cannot be reached, the next is tried.
+    """
+
+    def __init__(
+        self, broker: str, parameters: Parameters, nodes: Iterable[tuple[str, int]] = ()
+    ) -> None:
         self._broker, self._parameters = broker, parameters
+        self._nodes = list(dict.fromkeys([(parameters.host, parameters.port), *nodes]))
         self._connection: WireConnection | None = None
         self._opening: asyncio.Task[WireConnection] | None = None
         self._backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
@@ -93,8 +100,9 @@ class Link:
 
     async def _open(self) -> WireConnection:
         try:
-            opened = await open_connection(self._parameters, WireConnection)
+            opened = await open_connection(self._at(*self._nodes[0]), WireConnection)
         except PublishUnavailable as exc:
+            self._nodes.append(self._nodes.pop(0))
             self._why = str(exc)
             await asyncio.sleep(self._backoff.next_s())
             raise
@@ -104,3 +112,10 @@ class Link:
             return opened
         finally:
             self._opening = None
+
+    def _at(self, host: str, port: int) -> Parameters:
+        found = copy(self._parameters)
+        if found.ssl_options is not None and host != found.host:
+            found.ssl_options = SSLOptions(found.ssl_options.context, host)
+        found.host, found.port = host, port
+        return found

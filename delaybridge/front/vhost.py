@@ -14,7 +14,7 @@ know of each other. Redis is not needed here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -33,6 +33,7 @@ T = TypeVar("T")
 ASK_S, MAKE_S = 5.0, 10.0
 NAME_S, STRANGE_S = 1.0, 5.0  # how long a delivery waits for its exchange's name; a no is kept
 _STRANGE_LIMIT = 10_000
+_AT_ONCE = 32  # exchanges that are changed: each has all of its time
 
 
 class Naming(Protocol):
@@ -60,11 +61,13 @@ class Vhost:
         parameters: Parameters,
         settings: Naming,
         enlist: Callable[[Route], None],
+        nodes: Iterable[tuple[str, int]] = (),
     ) -> None:
         self.names: dict[bytes, bytes] = {}
         self._broker, self._settings, self._enlist = broker, settings, enlist
-        self._link = Link(broker, parameters)
+        self._link = Link(broker, parameters, nodes)
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         self._strange: dict[bytes, float] = {}
         self._left: set[bytes] = set()  # D.due was deleted, D not yet
@@ -197,7 +200,7 @@ class Vhost:
         """One change of D at a time."""
 
         async def change() -> T:
-            async with self._locks.setdefault(route.source, asyncio.Lock()):
+            async with self._locks.setdefault(route.source, asyncio.Lock()), self._slots:
                 return await self._asked(route, operation, MAKE_S)
 
         return await self._shared((kind, route.source), change)

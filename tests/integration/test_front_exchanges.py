@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +9,7 @@ from pika import spec
 
 from delaybridge.front import front, vhost
 from tests.rigs.front_raw import Basic, Exchange, Fronts, Queue, RawClient, declare, fronts_of
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import quiet_async, until_async
 
 
 @pytest.fixture
@@ -291,7 +290,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_declare_leaves_it_to_the_ne
     for number in range(5):
         gone = await fronts.client(client.parts.geturl())
         gone.send(declare(f"{namespace}-{number}"))
-        await asyncio.sleep(number / 200)  # before it is marked, made, or stands
+        await quiet_async(number / 200)  # before it is marked, made, or stands
         await gone.close()
     for number in range(5):
         answer = await client.ask(declare(f"{namespace}-{number}"))

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
+import pika
 import pytest
 
 from delaybridge.amqp.connection import WireConnection
@@ -14,7 +15,8 @@ from delaybridge.front.link import Refused
 from delaybridge.ingest.rabbitmq import topology
 from delaybridge.ingest.routes import fronted
 from tests.rigs.front_vhost import VhostSite, vhost_site
-from tests.rigs.waiting import until_async
+from tests.rigs.waiting import quiet_async, until_async
+from tests.servers.process import LOOPBACK, free_port
 
 
 @pytest.fixture
@@ -183,3 +185,26 @@ async def test_many_clients_that_declare_at_once_share_the_work(
     assert len(made) == 3 and max(made.values()) < 50
     assert all([await vhost.is_ours(name) for name in all_names for vhost in vhosts])
     assert gone.cancelled()
+
+
+async def test_another_node_is_asked_if_one_cannot_be_reached(
+    site: VhostSite, namespace: str
+) -> None:
+    await site.declared(namespace)
+    there = pika.URLParameters(site.url)
+    nodes = [(LOOPBACK, free_port()), (there.host, there.port)]
+    away = site.another(site.url.replace(f":{there.port}/", f":{free_port()}/"), nodes)
+    assert await away.is_ours(namespace)
+
+
+async def test_what_is_lost_in_the_middle_is_asked_again_on_the_next_connection(
+    site: VhostSite, namespace: str
+) -> None:
+    await site.declared(f"{namespace}-0")
+    for number in range(1, 6):
+        making = asyncio.create_task(site.declared(f"{namespace}-{number}"))
+        await quiet_async(number / 200)
+        assert (connection := site.vhost._link._connection) is not None
+        connection.abort("in the middle")
+        await making
+        assert await site.another().is_ours(f"{namespace}-{number}")

@@ -85,10 +85,10 @@ class VhostSite:
         self._made: list[Vhost] = []
         self.vhost = self.another()
 
-    def another(self, url: str = "", **named: Any) -> Vhost:
+    def another(self, url: str = "", nodes: Any = (), **named: Any) -> Vhost:
         """What another front has of this vhost, or of that of another URL."""
         parameters = pika.URLParameters(url or self.url)
-        made = Vhost("rabbitmq", parameters, Named(**named), self.enlisted.append)
+        made = Vhost("rabbitmq", parameters, Named(**named), self.enlisted.append, nodes)
         self._made.append(made)
         return made
 
