@@ -125,9 +125,10 @@ class FrontCounts:
         self.nodes[node] = None
 
     def unreachable(self, node: str, reason: str) -> None:
-        """A connect to this node failed."""
+        """A connect to this node failed. Said once, until another reason comes."""
+        if self.nodes.get(node) != reason:
+            self._emit(FrontTrouble(source=node, reason=reason))
         self.nodes[node] = reason
-        self._emit(FrontTrouble(source=node, reason=reason))
 
     def report(self, said: ProcessReport) -> ProcessReport:
         """The report of its process with what it counted; totals never fall."""

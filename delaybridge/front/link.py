@@ -96,6 +96,8 @@ class Link:
             return self._connection
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
+            # Nothing may wait for it any more when it fails.
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)  # others wait for it, too
 
     async def _open(self) -> WireConnection:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.async_api import Page, expect
 
+from delaybridge.front.counts import FrontCounts
+from delaybridge.store.namespace import registry
+from delaybridge.store.redis.store import Store
 from tests.rigs.browser import confirm
 from tests.rigs.fleet import Fleet
 from tests.rigs.waiting import until_async
@@ -120,6 +126,36 @@ async def test_a_recurring_message_from_its_preview_to_its_end(
     await page.locator("#ask .go").click()
     await page.wait_for_url("**/recurring")
     assert (await http.get("/v1/recurring/report")).status_code == 404
+
+
+async def test_who_is_connected_to_a_front_and_who_waits(
+    page: Page, redis_url: str, namespace: str
+) -> None:
+    counts = FrontCounts(lambda event: None)
+    busy, late = counts.opened("10.0.0.1:5000"), counts.opened("10.0.0.2:6000")
+    busy.state, busy.product, busy.vhost = "running", "<b>shop</b>", "/"
+    counts.held(late, "declare orders")
+    counts.method_refused("audit", 406, "it is another's")
+    announce = partial(registry.announce, namespace, "f", "0" * 16, 60_000, kind=registry.FRONT)
+    with closing(Store(redis_url)) as store:
+        store.run([announce(json.dumps(counts.announcement()).encode())])
+        await page.goto("/connections")
+        rows = page.locator("#t-clients tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text("waits declare orders")
+        await expect(rows.last).to_contain_text("<b>shop</b>")
+        await page.get_by_role("button", name="Client", exact=True).click()
+        await expect(rows.first).to_contain_text("10.0.0.1:5000")
+        await expect(page.locator("#t-fronts")).to_contain_text(
+            "refused audit 406: it is another's"
+        )
+        counts.released(late)
+        counts.unreachable("broker:5672", "refused")
+        store.run([announce(json.dumps(counts.announcement()).encode())])
+        await page.goto("/connections")
+        await expect(page.locator("#t-clients .trouble")).to_have_count(0)
+        alert = page.get_by_role("link", name="front f reaches no node of the broker")
+        await expect(alert).to_have_attribute("href", "/connections")
 
 
 async def test_the_tail_shows_events_pauses_and_filters(page: Page, fleet: Fleet) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from delaybridge import Stats
 from delaybridge.events import Event, FrontTrouble
 from delaybridge.front.counts import MOST_SHOWN, FrontCounts
+from delaybridge.operate.doctor.fronts import front_faults, fronts
 from delaybridge.operate.metrics import health
 from delaybridge.operate.metrics.catalog import METRICS
 from delaybridge.operate.metrics.gauges import gauges_of
@@ -17,8 +19,10 @@ from delaybridge.operate.metrics.reader import Reading
 from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.notices import announcements
 from delaybridge.operate.notices.announcements import FrontInfo
+from delaybridge.operate.views.alerts import alerts
 from delaybridge.worker.service import ProcessReport
 
+NOTHING = Stats(0, 0, 0, 0, 0, None, 0, [], [])
 AWAY = Reading(error="redis: no answer")
 HOSTILE = "\x1b[31m" + 10_000 * "n"
 
@@ -92,6 +96,8 @@ def test_who_waits_is_shown_first_and_for_how_long(counts: FrontCounts, clock: C
     shown = found.late[0]
     assert (shown["held_for"], shown["held_ms"]) == ("declare orders", 12_000)
     assert "\x1b" not in shown["product"] and len(shown["product"]) < 200
+    (fault,) = front_faults(NOTHING._replace(fronts=[found]))
+    assert "1 clients wait" in fault.what and "for 12s: declare orders" in fault.what
     assert found.clients[1]["received"] == 2 * MOST_SHOWN - 1
     counts.released(late)
     counts.released(late)
@@ -110,6 +116,8 @@ def test_what_was_refused_is_told_for_ten_minutes(
     assert len(told) == 20 and told["d99"] == "406: PRECONDITION_FAILED - no"
     assert told["clients"] == "guest: 10.0.0.1:9: set front.allow_guest"
     assert heard[-1] == FrontTrouble(source="clients", reason=told["clients"])
+    (well, *doubts) = fronts(NOTHING._replace(fronts=[announced(counts)]))
+    assert (well.level, {each.level for each in doubts}) == ("ok", {"WARN"})
     clock.now_s += 601
     assert announced(counts).refused == {}
 
@@ -130,6 +138,10 @@ def test_a_front_without_its_broker_is_not_ready_and_one_without_redis_is(
     counts.unreachable("b:5672", "no answer")
     assert obstacles(counts) == ["broker node a:5672: refused", "broker node b:5672: no answer"]
     assert announced(counts).is_cut_off
+    told = NOTHING._replace(fronts=[announced(counts)])
+    (alert,) = [each for each in alerts(told) if each.about == "connections"]
+    (fault,) = front_faults(told)
+    assert alert.text in fault.what and "a:5672: refused; b:5672: no answer" in alert.text
     other = FrontCounts(heard.append)
     other.reached("b:5672")
     assert obstacles(counts, other) == []
@@ -156,3 +168,12 @@ def test_an_announcement_of_any_shape_is_read(odd: Mapping[str, Any]) -> None:
     info = b"0 60000" + json.dumps(odd).encode()
     (found,) = announcements.fronts([{b"f": info}, [b"f", b"1000"]], 0)
     assert found.name == "f" and not found.is_cut_off and not found.late
+
+
+def test_a_node_that_is_away_is_logged_once(counts: FrontCounts, heard: list[Event]) -> None:
+    for reason in ("refused", "refused", "no answer"):
+        counts.unreachable("a:1", reason)
+    counts.reached("a:1")
+    counts.unreachable("a:1", "no answer")
+    reasons = [each.reason for each in heard if isinstance(each, FrontTrouble)]
+    assert reasons == ["refused", "no answer", "no answer"]

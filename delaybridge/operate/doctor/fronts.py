@@ -29,6 +29,9 @@ def front_faults(found: Stats) -> Iterator[Finding]:
 
 def fronts(found: Stats) -> Iterator[Finding]:
     """The fronts that run, and what their operator should look at."""
+    if found.fronted and not found.fronts:
+        what = f"none runs, and clients declared {len(found.fronted)} exchanges through one"
+        yield Finding(WARN, "front", what, "Start one: delaybridge front")
     for front in found.fronts:
         what = f"{front.name} at {front.listen}: {front.open} connections"
         if not front.is_cut_off:

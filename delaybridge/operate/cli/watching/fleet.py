@@ -171,7 +171,7 @@ def _front_row(front: FrontInfo) -> Row:
         "HOST": front.host,
         "VERSION": front.version,
         ">CONNECTIONS": number_text(front.open),
-        ">WAIT": len(front.late),
+        ">WAIT": sum(each["held_ms"] is not None for each in front.clients),
         ">REFUSED": len(front.refused),
         "BROKER": front.unreached or ", ".join(front.nodes),
     }
