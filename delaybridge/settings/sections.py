@@ -205,8 +205,8 @@ class MetricsSettings(Section):
     """Metrics for Prometheus, and health probes: see docs/metrics.md."""
 
     port: Annotated[int, whole(0, 65_535)] = 0
-    """`scan` and `ingest` serve /metrics, /health/live and /health/ready here, with one port for
-    all processes of a `scan`; 0: they serve nothing."""
+    """`scan`, `ingest` and `front` serve /metrics, /health/live and /health/ready here, with one
+    port for all processes of a command; 0: they serve nothing."""
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
     """The address to listen on; 0.0.0.0 is reachable from other hosts, without a password."""
 
