@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import product
+from typing import NamedTuple
 
 from pika.exceptions import AMQPError
 
@@ -40,6 +41,31 @@ _OF_PLUGIN = "current is ''x-delayed-message''"
 _TOO_OLD = re.compile("Invalid x-match|invalid arg 'x-")
 
 
+class _Seen(NamedTuple):
+    """Which of an exchange's objects exist: D, D.due, the marker and the intake queue."""
+
+    source: bool
+    target: bool
+    marker: bool
+    queue: bool
+
+    @property
+    def is_whole(self) -> bool:
+        return self.source and self.target and self.queue
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether D.due is there, and nothing of a front's."""
+        return self.target and not (self.marker or self.queue)
+
+
+async def _seen(connection: WireConnection, route: Route) -> _Seen:
+    names = route.source, route.target, expired(route)
+    return _Seen(*await asyncio.gather(
+        *(exists(connection, name) for name in names), has_queue(connection, route.queue)
+    ))  # fmt: skip
+
+
 async def mark(
     connection: WireConnection, route: Route, type: bytes | None, adopt: bool
 ) -> bytes | None:
@@ -47,35 +73,31 @@ async def mark(
 
     None: D is of the plugin itself, and stays so. adopt: take a D.due that no front made.
     """
-    for _ in range(_LOOKS):
-        is_source, is_marked, (is_read, is_target) = await asyncio.gather(
-            exists(connection, route.source),
-            exists(connection, expired(route)),
-            _are_there(connection, route),
-        )
-        is_foreign = is_target and not (is_marked or is_read or adopt)
-        if is_source or not is_foreign:
-            break
-        await asyncio.sleep(_AGAIN_S)
-    if is_source and not (is_read and is_target) and (text := await _is_foreign(connection, route)):
+    seen = await _seen(connection, route)
+    if seen.source and not seen.is_whole and (text := await _why_foreign(connection, route)):
         if text.endswith(_OF_PLUGIN):
             return None
         raise Refused(PRECONDITION_FAILED, _as_declared(text))
-    if is_foreign:
+    for _ in range(_LOOKS):
+        if adopt or not seen.is_unmarked:
+            break
+        await asyncio.sleep(_AGAIN_S)
+        seen = await _seen(connection, route)
+    else:
         raise Refused(
             PRECONDITION_FAILED,
             f"PRECONDITION_FAILED - exchange '{route.target}' exists and was not made by a front",
             "; set another front.suffix, or front.adopt (--adopt) to take it",
         )
-    if not (is_source and is_target) and (fault := _NO_TYPES.get(type)):
+    if not (seen.source and seen.target) and (fault := _NO_TYPES.get(type)):
         raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
     method, about = next(_steps(route, True, False))
     await connection.call_alone(method, **about)
-    has = await _type_of(connection, route.target) if is_target else b""
+    has = await _type_of(connection, route.target) if seen.target else b""
     return has or type or b"direct"
 
 
-async def _is_foreign(connection: WireConnection, route: Route) -> str:
+async def _why_foreign(connection: WireConnection, route: Route) -> str:
     """`_differs` under the lock, if D is still there."""
     async with _locked(connection, route):
         is_there = await exists(connection, route.source)
@@ -110,7 +132,8 @@ async def make(connection: WireConnection, route: Route, durable: bool, internal
 async def unmark(connection: WireConnection, route: Route) -> None:
     """Take the marker away if it marks nothing."""
     async with _locked(connection, route):
-        if not any(await _are_there(connection, route)):
+        seen = await _seen(connection, route)
+        if not (seen.target or seen.queue):
             about = {"exchange": expired(route), "if_unused": True}
             await connection.call_alone("exchange_delete", **about)
 
@@ -124,11 +147,6 @@ async def sweep(connection: WireConnection, route: Route) -> None:
             return
         if await exists(connection, route.source) and not await _differs(connection, route):
             await connection.call_alone("exchange_delete", exchange=route.source)
-
-
-async def _are_there(connection: WireConnection, route: Route) -> tuple[bool, bool]:
-    """Whether the intake queue and D.due exist."""
-    return await has_queue(connection, route.queue), await exists(connection, route.target)
 
 
 async def has_queue(connection: WireConnection, queue: str) -> bool:
