@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "ingest: delay topics that nobody named are read", "delaybridge/settings/sections.py",
+        "ingest: delay topics that nobody named are read", "delaybridge/settings/entrances.py",
         "    topics: Texts = ()", '    topics: Texts = ("*.delay",)',
         "on a shared cluster the topics of others are read",
         "tests/unit/test_cli_refusals.py",
@@ -101,7 +101,7 @@ MUTANTS = [
     ),
     Mutant(
         "ingest: a foreign binding is nobody's", "delaybridge/ingest/rabbitmq/watch.py",
-        "sorted({each[:2] for each in bound} - {(\"queue\", route.source)})", "sorted(set())",
+        "sorted({each[:2] for each in bound} - {(\"queue\", route.queue)})", "sorted(set())",
         "a queue that takes messages away from their target is not told",
         "tests/unit/test_ingest_watch.py",
     ),
@@ -121,11 +121,39 @@ MUTANTS = [
     ),
     Mutant(
         "ingest: a conversion believes a count of 0",
-        "delaybridge/ingest/rabbitmq/conversion.py",
-        "if await _is_empty(connection, route):", "if True:",
+        "delaybridge/ingest/rabbitmq/emptiness.py",
+        "if await is_empty(connection, queue):", "if True:",
         "a full queue whose leader does not answer is deleted",
         "tests/integration/test_ingest_convert.py::"
         "test_a_queue_that_falls_silent_during_a_conversion_is_read",
+    ),
+    Mutant(
+        "ingest: an intake is removed though a consumer has a message of it",
+        "delaybridge/ingest/rabbitmq/fronted_intake.py",
+        "if any(await held_by(connection, queue)):", "if False:",
+        "a message that a client had confirmed is deleted",
+        "tests/integration/test_ingest_fronted.py::"
+        "test_an_intake_stays_as_long_as_another_consumer_has_a_message_of_it",
+    ),
+    Mutant(
+        "ingest: fronts wake it in vain", "delaybridge/ingest/rabbitmq/following.py",
+        "            self._woken.set()", "            pass",
+        "the first messages of a new exchange are up to 5 s late",
+        "tests/integration/test_ingest_fronted.py::"
+        "test_an_exchange_that_is_enlisted_is_read_at_once_and_its_messages_go_to_its_target",
+    ),
+    Mutant(
+        "ingest: a consumer sees the delay as it was sent",
+        "delaybridge/ingest/rabbitmq/negated.py",
+        "yield _negative(table[at:end])", "yield table[at:end]",
+        "a consumer that copies headers into a republish is delayed for ever",
+        "tests/unit/test_ingest_negated.py",
+    ),
+    Mutant(
+        "ingest: a stamp from the future counts", "delaybridge/ingest/rabbitmq/messages.py",
+        "min(stamp_ms, time_ns() // 1_000_000)", "stamp_ms",
+        "a broker whose clock is ahead makes messages late",
+        "tests/unit/test_ingest_negated.py",
     ),
     Mutant(
         "ingest: conversions do not lock", "delaybridge/ingest/rabbitmq/topology.py",

@@ -50,6 +50,7 @@ class FrontedIntake(Intake):
         while True:
             self.made.clear()
             if not await self._is_over(connection):
+                ending = asyncio.create_task(self._end_when_over(connection))
                 try:
                     await super().run(connection, publisher)
                 except SourceTaken:
@@ -59,6 +60,8 @@ class FrontedIntake(Intake):
                     return
                 except _Over:
                     pass
+                finally:
+                    ending.cancel()
             if await removed(connection, self.route, self._unlist):
                 return
             self.counts.state, self.counts.lag = DELETED, 0
@@ -66,10 +69,13 @@ class FrontedIntake(Intake):
                 async with asyncio.timeout(LOOK_S):
                     await self.made.wait()
 
-    async def look_after(self, connection: IntakeConnection) -> None:
-        """Stop reading if there will be nothing more to read."""
-        if self.channel is not None and not self.held and await self._is_over(connection):
-            self.channel.end(_Over())
+    async def _end_when_over(self, connection: IntakeConnection) -> None:
+        """Stop reading once there will be nothing more to read."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(AMQPError, OSError):  # the connection is lost
+                if self.channel is not None and not self.held and await self._is_over(connection):
+                    self.channel.end(_Over())
 
     async def _is_over(self, connection: IntakeConnection) -> bool:
         queues = (self.route.queue, expired(self.route))

@@ -89,7 +89,7 @@ class RabbitMQIngest:
 
     @property
     def intakes(self) -> list[Intake]:
-        """Of the exchanges that the settings name, and of those that fronts have made."""
+        """Those of the exchanges that the settings name, and that fronts have made."""
         return [*self._named, *self._following.intakes.values()]
 
     @property

@@ -152,10 +152,6 @@ class Intake:
             await asyncio.sleep(_DECLARE_S)
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
                 self.noticed("declared", await repair(connection, self.route))
-                await self.look_after(connection)
-
-    async def look_after(self, connection: IntakeConnection) -> None:
-        """What else is done every few seconds while it is read."""
 
     async def consume(
         self, connection: IntakeConnection, publisher: Publisher, *queues: str

@@ -236,8 +236,8 @@ class MessageReader:
         """The instructions in the headers, and the headers without those of delaybridge."""
         found: list[tuple[str, Any]] = []
         kept: list[bytes] = []
-        count = since = stamp_ms = 0
-        is_plain = len(table) <= _PLAIN_BYTES
+        count = since = 0
+        is_plain = len(table) <= _PLAIN_BYTES and not self._trusts_stamp
         for name, start, at, end in entries(table):
             count += 1
             if name in _WATCHED or name.startswith(_RESERVED):
@@ -246,23 +246,28 @@ class MessageReader:
                 if is_instruction(text) or self._is_delayed_again(text):
                     kept.append(table[since:start])
                     since = end
-            elif name == _STAMP and self._trusts_stamp:
-                is_plain = False
-                stamp_ms = decode_value(table, at, "")
             elif name.lower() in _WATCHED:
                 is_plain = False
                 self.near_misses += 1
         check_header_sizes(count, len(table), self._limits)
         rest = b"".join((*kept, table[since:])) if since else table
-        asked = instructions(found) if found else _NOTHING
-        if asked.delay_ms is not None and self._negates:
-            rest = negated(rest)
-        answer = _counted_from(stamp_ms, asked), rest
+        answer = self._delayed(table, instructions(found), rest) if found else (_NOTHING, rest)
         if is_plain:
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             self._tables[table] = answer
         return answer
+
+    def _delayed(
+        self, table: bytes, asked: Instructions, rest: bytes
+    ) -> tuple[Instructions, bytes]:
+        """The same of a message that has a delay: since when it counts, and what is shown of it."""
+        if asked.delay_ms is None:
+            return asked, rest
+        if self._trusts_stamp and (stamp_ms := _stamp_of(table)) is not None:
+            due_ms = min(stamp_ms, time_ns() // 1_000_000) + asked.delay_ms  # none from the future
+            asked = asked._replace(delay_ms=None, due_ms=due_ms)
+        return asked, negated(rest) if self._negates else rest
 
     def _meant(self, name: str, value: Any) -> Any:
         """What the producer meant; to the plugin `true` is no delay."""
@@ -322,12 +327,12 @@ def _not_early(value: Any) -> Any:
     return value + _CUT_OFF if isinstance(value, datetime) else value
 
 
-def _counted_from(stamp_ms: Any, asked: Instructions) -> Instructions:
-    """The same with a due time, if there is a stamp that the delay counts from."""
-    if asked.delay_ms is None or type(stamp_ms) is not int or stamp_ms <= 0:
-        return asked
-    due_ms = min(stamp_ms, time_ns() // 1_000_000) + asked.delay_ms  # none from the future
-    return asked._replace(delay_ms=None, due_ms=due_ms)
+def _stamp_of(table: bytes) -> int | None:
+    """When RabbitMQ got the message, in epoch milliseconds, if it says so."""
+    for name, _, at, _ in entries(table):
+        if name == _STAMP and type(stamp_ms := decode_value(table, at, "")) is int and stamp_ms > 0:
+            return stamp_ms
+    return None
 
 
 _NOTHING = Instructions()

@@ -138,8 +138,8 @@ async def _left(management: Management, route: Route) -> str:
     waiting = await management.messages(route.queue)
     return (
         f"the exchange was deleted; in {route.queue!r}, which ingest removes once "
-        f"it is empty, are {waiting} messages; what is pending for {route.target!r} goes to the "
-        f"dead set when it is due"
+        f"it is empty, are {waiting} messages; what is pending for {route.target!r} fails when it "
+        f"is due, unless it is declared again"
     )
 
 

@@ -11,6 +11,7 @@ from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
 from delaybridge.operate.doctor.sources import sources_of
 
 if TYPE_CHECKING:
+    from delaybridge.ingest.rabbitmq.watch import Survey
     from delaybridge.ingest.routes import Route
     from delaybridge.operate.notices.announcements import SourceInfo
     from delaybridge.operate.views.stats import Stats
@@ -76,7 +77,7 @@ def delay_exchanges(settings: Settings, found: Stats | None) -> Iterator[Finding
     """
     announced = [source for source, _ in sources_of(found)] if found else []
     try:
-        routes = _exchange_routes(settings, announced, found.fronted if found else ())
+        routes = _exchange_routes(settings, announced, getattr(found, "fronted", ()))
     except errors.ConfigError as exc:
         yield Finding(FAIL, "ingest", str(exc))
         return
@@ -85,27 +86,28 @@ def delay_exchanges(settings: Settings, found: Stats | None) -> Iterator[Finding
     from delaybridge.ingest.process import options_of
     from delaybridge.ingest.rabbitmq.watch import surveyed
 
-    told = {(source.source, fault) for source in announced for fault in source.faults}
-    for route, faults, unseen, rights, left in asyncio.run(
-        surveyed(options_of(settings, routes).values())
-    ):
-        for fault in faults:
-            if (str(route), fault) not in told:
-                yield Finding(FAIL, "ingest", f"{route}: {fault}")
-        if unseen:
-            what = f"{route}: whether others are bound to {route.source}, and whether a policy "
-            what += f"deletes its queues, cannot be seen: {unseen}"
-            remedy = (
-                "Set ingest.management. Or forbid bindings, which need `read` on the exchange: "
-            )
-            remedy += "give that to ingest alone, as a user of its own, with these "
-            remedy += f"rights and no others: {rights}"
-            yield Finding(WARN, "ingest", what, remedy)
-        elif left:
-            yield Finding(WARN, "ingest", f"{route}: {left}")
-        elif not faults:
-            what = f"{route}: nothing else is bound to {route.source}, no policy deletes its queues"
-            yield Finding(OK, "ingest", what)
+    told = {f"{source.source}: {fault}" for source in announced for fault in source.faults}
+    for look in asyncio.run(surveyed(options_of(settings, routes).values())):
+        faults = [f"{look.route}: {fault}" for fault in look.faults]
+        yield from (Finding(FAIL, "ingest", fault) for fault in faults if fault not in told)
+        if not faults:
+            yield _without_faults(look)
+
+
+def _without_faults(look: Survey) -> Finding:
+    """Why a source has no faults: perhaps they cannot be seen, or it was deleted."""
+    route = look.route
+    if look.unseen:
+        what = f"{route}: whether others are bound to {route.source}, and whether a policy "
+        what += f"deletes its queues, cannot be seen: {look.unseen}"
+        remedy = "Set ingest.management. Or forbid bindings, which need `read` on the exchange: "
+        remedy += "give that to ingest alone, as a user of its own, with these "
+        remedy += f"rights and no others: {look.rights}"
+        return Finding(WARN, "ingest", what, remedy)
+    if look.left:
+        return Finding(WARN, "ingest", f"{route}: {look.left}")
+    what = f"{route}: nothing else is bound to {route.source}, no policy deletes its queues"
+    return Finding(OK, "ingest", what)
 
 
 def _exchange_routes(
