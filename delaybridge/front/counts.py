@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import nlargest
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 from delaybridge.events import Emit, FrontTrouble
 from delaybridge.histogram import Histograms
@@ -18,13 +19,8 @@ from delaybridge.worker.service import ProcessReport
 MOST_SHOWN = 200  # connections in an announcement
 _MOST_TROUBLES, _RECENT_S = 20, 600.0
 _CHARS = 100  # of a text that a client chose
+_NOTHING = SimpleNamespace(received=0)
 _TEXTS = ("client", "user", "vhost", "product", "name", "node", "state", "held_for")
-
-
-class Receiver(Protocol):
-    """One side of a connection. received: bytes that it has read."""
-
-    received: int
 
 
 class ShownConnection:
@@ -33,7 +29,8 @@ class ShownConnection:
     client: its address, as HOST:PORT. user, vhost, product, name: as it said; name: its
     connection_name. node: the broker's, as HOST:PORT. channels: open now. state: opening, running
     or draining. held_for: what its frames wait for, as `declare orders`; empty: nothing. held_s,
-    opened_s: since when, on the monotonic clock. sides: the client's and the broker's.
+    opened_s: since when, on the monotonic clock. sides: the client's and the broker's, each with
+    the number of bytes that it `received`.
     """
 
     __slots__ = (*_TEXTS, "channels", "held_s", "opened_s", "sides")
@@ -42,19 +39,14 @@ class ShownConnection:
         self.client, self.opened_s, self.state = client, opened_s, "opening"
         self.user = self.vhost = self.product = self.name = self.node = self.held_for = ""
         self.channels, self.held_s = 0, 0.0
-        self.sides: tuple[Receiver, ...] = ()
-
-    def bytes(self) -> list[int]:
-        """Those from the client and those from the broker, as soon as both are there."""
-        return [side.received for side in self.sides] or [0, 0]
+        self.sides: tuple[Any, Any] = (_NOTHING, _NOTHING)
 
     def announcement(self, now_s: float) -> dict[str, Any]:
         """What the front announces of it. now_s: on the monotonic clock."""
-        received, sent = self.bytes()
         return {name: getattr(self, name)[:_CHARS] for name in _TEXTS} | {
             "channels": self.channels,
-            "received": received,
-            "sent": sent,
+            "received": self.sides[0].received,
+            "sent": self.sides[1].received,
             "open_ms": int(1000 * (now_s - self.opened_s)),
             "held_ms": int(1000 * (now_s - self.held_s)) if self.held_for else None,
         }
@@ -70,6 +62,7 @@ class FrontCounts:
         self._emit, self._monotonic = emit, monotonic
         self.connections: set[ShownConnection] = set()
         self.nodes: dict[str, str | None] = {}
+        self._held: set[ShownConnection] = set()
         self._troubles: dict[str, tuple[float, str]] = {}  # what -> when last, and why
         self._totals: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._histograms = Histograms()
@@ -86,7 +79,7 @@ class FrontCounts:
         if connection in self.connections:
             self.released(connection)
             self.connections.remove(connection)
-            self._pass(self._totals, connection)
+            _pass(self._totals, [connection.sides])
 
     def client_refused(self, reason: str, text: str) -> None:
         """A client was sent away. reason: one word of few; text: who, why, and the remedy."""
@@ -112,6 +105,7 @@ class FrontCounts:
     def held(self, connection: ShownConnection, what: str) -> None:
         """The frames of this client wait from now on. what: for what, as `declare orders`."""
         connection.held_for, connection.held_s = what, self._monotonic()
+        self._held.add(connection)
 
     def released(self, connection: ShownConnection) -> None:
         """They wait no more. Safe to call twice."""
@@ -119,6 +113,7 @@ class FrontCounts:
             waited_s = self._monotonic() - connection.held_s
             self._histograms["front_held_seconds",].observe(1000 * waited_s)
             connection.held_for = ""
+            self._held.remove(connection)
 
     def reached(self, node: str) -> None:
         """A connect to this node of the broker succeeded."""
@@ -133,9 +128,8 @@ class FrontCounts:
     def report(self, said: ProcessReport) -> ProcessReport:
         """The report of its process with what it counted; totals never fall."""
         totals, now_s = self._totals.copy(), self._monotonic()
-        for each in self.connections:
-            self._pass(totals, each)
-        waits_s = [now_s - each.held_s for each in self.connections if each.held_for]
+        _pass(totals, [each.sides for each in self.connections])
+        waits_s = (now_s - each.held_s for each in self._held)
         gauges: dict[str, float] = {"front_connections": len(self.connections)}
         gauges["front_longest_held_seconds"] = max(waits_s, default=0.0)
         histograms = {key: each.copy() for key, each in self._histograms.items()}
@@ -146,7 +140,10 @@ class FrontCounts:
     def announcement(self) -> dict[str, Any]:
         """What the front announces: of its clients those that wait first, then the busiest."""
         now_s, shown = self._monotonic(), self.connections
-        most = nlargest(MOST_SHOWN, shown, lambda c: (bool(c.held_for), sum(c.bytes())))
+        busiest = nlargest(
+            MOST_SHOWN, shown - self._held, lambda c: c.sides[0].received + c.sides[1].received
+        )
+        most = [*self._held, *busiest][:MOST_SHOWN]
         recent = [each for each in self._troubles.items() if now_s - each[1][0] < _RECENT_S]
         return {
             "nodes": self.nodes,
@@ -155,7 +152,8 @@ class FrontCounts:
             "clients": [each.announcement(now_s) for each in most],
         }
 
-    @staticmethod
-    def _pass(totals: defaultdict[tuple[str, ...], int], connection: ShownConnection) -> None:
-        for direction, count in zip(("to_broker", "to_client"), connection.bytes(), strict=True):
-            totals["front_bytes_total", direction] += count
+
+def _pass(totals: defaultdict[tuple[str, ...], int], sides: Sequence[tuple[Any, Any]]) -> None:
+    """Add the bytes that these connections have passed on."""
+    totals["front_bytes_total", "to_broker"] += sum(client.received for client, _ in sides)
+    totals["front_bytes_total", "to_client"] += sum(broker.received for _, broker in sides)
