@@ -8,7 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from types import GenericAlias
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import defstruct
 
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.deaths import expired
@@ -26,6 +30,16 @@ _NEEDED = {
     "parameters": ("component", "name"),
 }
 """The sections that are read: what each row must have, as text."""
+_MAY_HAVE: list[Any] = [("vhost", str, ""), ("priority", int, 0)]
+_MAY_HAVE += [(name, dict | None, None) for name in ("arguments", "definition")]
+_ROWS = {
+    section: GenericAlias(list, defstruct(section, [*((n, str) for n in needed), *_MAY_HAVE]))
+    for section, needed in _NEEDED.items()
+}
+_DEFINITIONS = defstruct(
+    "definitions",
+    [("exchanges", _ROWS.pop("exchanges"))] + [(s, rows, []) for s, rows in _ROWS.items()],
+)
 _RIGHTS = {"configure": "declare and delete", "read": "bind to"}
 _FEDERATION = {"federation-upstream", "federation-upstream-set"}
 _DROPPING = {"expires", "overflow", "dead-letter-strategy", "message-ttl", "delivery-limit"}
@@ -76,24 +90,11 @@ def _around(document: Row, routes: Routes) -> Iterator[Edit]:
 
 
 def _check(document: Any) -> None:
-    if not isinstance(document, dict) or not isinstance(document.get("exchanges"), list):
+    try:
+        msgspec.convert(document, _DEFINITIONS)
+    except msgspec.ValidationError as exc:
         remedy = "give a file of `rabbitmqctl export_definitions` or of GET /api/definitions"
-        raise ConfigError(f"exchanges: a list is needed; {remedy}")
-    for section, needed in _NEEDED.items():
-        rows = document.get(section, [])
-        for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
-            if wrong := _wrong(row if isinstance(row, dict) else {}, needed):
-                what = "missing, or not of the type that RabbitMQ exports"
-                raise ConfigError(f"{section}[{number}].{wrong[0]}: {what}; export it again")
-
-
-def _wrong(row: Row, needed: Sequence[str]) -> list[str]:
-    wrong = [name for name in needed if not isinstance(row.get(name), str)]
-    for name, kind, default in (
-        ("vhost", str, ""), ("priority", int, 0), ("arguments", dict, {}), ("definition", dict, {}),
-    ):  # fmt: skip
-        wrong += [name] * (not isinstance(row.get(name) or default, kind))
-    return wrong
+        raise ConfigError(f"not definitions as RabbitMQ exports them: {exc}; {remedy}") from None
 
 
 def _routes(document: Row, suffix: str) -> Routes:

@@ -167,12 +167,11 @@ def test_bindings_that_would_end_an_import_are_not_in_the_result() -> None:
 @pytest.mark.parametrize(
     ("sections", "text"),
     [
-        ({"exchanges": {}}, "exchanges: a list is needed"),
-        ({"queues": [{"vhost": "shop"}]}, r"queues\[0\].name: missing"),
-        ({"queues": [{"name": "q", "vhost": ["shop"]}]}, r"queues\[0\].vhost: "),
-        ({"bindings": ["x"]}, r"bindings\[0\].source: missing"),
-        ({"policies": None}, r"policies\[0\].name: missing"),
-        ({"policies": [policy("p", ".*") | {"priority": "1"}]}, r"policies\[0\].priority: "),
+        ({"exchanges": {}}, r"got `object` - at `\$.exchanges`; give a file of"),
+        ({"queues": [{"vhost": "shop"}]}, r"field `name` - at `\$.queues\[0\]`"),
+        ({"bindings": ["x"]}, r"got `str` - at `\$.bindings\[0\]`"),
+        ({"policies": None}, r"got `null` - at `\$.policies`"),
+        ({"policies": [policy("p", ".*") | {"priority": "1"}]}, r"`\$.policies\[0\].priority`"),
         ({"queues": [{"name": "orders.due.intake", "vhost": "shop"}]}, "exists already.* --suffix"),
         ({"policies": [policy("p", "(", alternate_exchange="x")]}, "'\\(' is not understood"),
     ],
