@@ -94,7 +94,7 @@ async def mark(
     method, about = next(_steps(route, True, False))
     await connection.call_alone(method, **about)
     has = await _type_of(connection, route.target) if seen.target else b""
-    return has or type or b"direct"
+    return has or (b"direct" if type is None else type)
 
 
 async def _why_foreign(connection: WireConnection, route: Route) -> str:

@@ -268,7 +268,8 @@ def rabbitmq_channel_of(channel: BlockingChannel) -> BlockingChannel:
 def test_a_delayed_exchange_of_no_type_and_one_of_itself_are_refused(
     place: Place, namespace: str
 ) -> None:
-    for arguments in ({"x-delayed-type": "x-no-such"}, {"x-delayed-type": DELAYED}, {}):
+    for kind in ("x-no-such", DELAYED, "", None):
+        arguments = {} if kind is None else {"x-delayed-type": kind}
         connection = pika.BlockingConnection(pika.URLParameters(place.url))
         with pytest.raises((ChannelClosedByBroker, ConnectionClosedByBroker)) as refused:
             connection.channel().exchange_declare(namespace, DELAYED, arguments=arguments)

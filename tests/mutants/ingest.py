@@ -27,6 +27,19 @@ MUTANTS = [
         "tests/unit/test_ingest_storing.py",
     ),
     Mutant(
+        "ingest: a message_id is an id, whoever wrote it",
+        "delaybridge/ingest/rabbitmq/answered.py",
+        "or not entry.is_loose", "or True",
+        "a message of a program that knows nothing of ids is quarantined: another one has its id",
+        "tests/unit/test_ingest_loose_ids.py",
+    ),
+    Mutant(
+        "ingest: two messages of the same bytes are one", "delaybridge/ingest/rabbitmq/intake.py",
+        "not loose and are_scheduled", "are_scheduled",
+        "a program at the front that says the same twice is heard once",
+        "tests/acceptance/test_front_topologies.py",
+    ),
+    Mutant(
         "ingest: a message goes before the change that it follows is answered",
         "delaybridge/ingest/rabbitmq/answered.py",
         "not is_change and before.get(each.id, key) != key", "False",
