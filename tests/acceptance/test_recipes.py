@@ -25,6 +25,8 @@ from delaybridge import Client
 from tests.rigs.bridge import ROOT
 from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.waiting import DEADLINE_S, until
+from tests.servers.process import LOOPBACK, free_port
+from tests.servers.rabbitmq import speaks_amqp
 
 DELAY_MS = 3000
 PAGE = ROOT / "docs" / "recipes.md"
@@ -227,22 +229,33 @@ def test_the_first_example_of_the_readme_delivers_its_message(reader: Reader) ->
 
 
 @pytest.mark.slow
-def test_a_producer_changed_as_the_migration_page_says_delays_its_message(reader: Reader) -> None:
-    _, after = blocks_of("docs/leaving-the-plugin.md")
+@pytest.mark.parametrize("way", ["front", "changed"])
+def test_a_producer_delays_its_message_unchanged_through_the_front_or_changed_as_the_page_says(
+    way: str, reader: Reader
+) -> None:
+    before, after = blocks_of("docs/leaving-the-plugin.md")
+    port = free_port()
+    if way == "front":
+        command = f"delaybridge front --listen {LOOPBACK}:{port} --broker rabbitmq"
+        reader.start("front", command, "sh")
+        until(lambda: speaks_amqp(port), "the front answers")
     connect = (
         "import os, pika\n"
         "url = pika.URLParameters(os.environ['DELAYBRIDGE_BROKERS__RABBITMQ'])\n"
+        f"url.port = {port} if {way == 'front'} else url.port\n"
         "channel = pika.BlockingConnection(url).channel()\n"
         "channel.queue_declare('timeouts', durable=True)\n"
     )
     receive = (
         "for method, _, body in channel.consume('timeouts', auto_ack=True):\n"
-        "    print(body.decode(), flush=True)\n"
+        "    print(body.decode(), 'of', method.exchange, flush=True)\n"
     )
-    code = (connect + after + receive).replace("timeouts", f"{reader.name}.timeouts")
+    code = connect + (before if way == "front" else after) + receive
+    code = code.replace("timeouts", f"{reader.name}.{way}")
+    name = f"{reader.name}-{way}" if way == "front" else reader.name
     began_s = time.time()
-    reader.start("migrated", code.replace("orders", reader.name))
-    reader.wait_printed("migrated", "order 42")
+    reader.start(way, code.replace("orders", name))
+    reader.wait_printed(way, f"order 42 of {name}")
     assert time.time() >= began_s + 5
 
 
