@@ -38,7 +38,7 @@ _LOOK_S = 5.0  # between two looks for delayed exchanges that RabbitMQ has half 
 _AGAIN_S = 1.0  # before an exchange is put on the namespace's list again, while Redis is away
 _GOODBYE_S = 3.0  # that clients have to answer a connection.close
 _BACKLOG = 1024
-_FILES_EACH = 2  # sockets of a client
+_FILES_EACH, _OTHER_FILES = 2, 100  # sockets of a client, and all else
 
 
 class FrontProcess(Service):
@@ -65,6 +65,7 @@ class FrontProcess(Service):
             for name, (of, parameters) in of_vhosts.items()
         }
         self._announcer = Announcer(settings, identity, self.counts, nodes, self._exchanges)
+        self._most = _clients_for(self.settings.connections)
         self._relays: set[Relay] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unlisted: dict[Route, None] = {}  # not on the namespace's list yet
@@ -116,7 +117,7 @@ class FrontProcess(Service):
 
     def is_full(self) -> bool:
         """Whether as many clients are connected as may be."""
-        return len(self.counts.connections) >= self.settings.connections
+        return len(self.counts.connections) >= self._most
 
     def began(self, relay: Relay) -> None:
         """A relay passes on from now on."""
@@ -243,14 +244,16 @@ def run_front(
     """Relay in this process until SIGTERM or Ctrl-C, then drain; a second one ends it at once."""
     identity = Identity.of_this_process(name)
     on_start(identity)
-    _allow_files(settings.front.connections)
     service = FrontProcess(settings, identity, parts(settings, identity))
     run(service, ignore=ignore, on_report=on_report)
 
 
-def _allow_files(connections: int) -> None:
-    """Let this process open as many sockets as it may need, as far as the system allows."""
+def _clients_for(connections: int) -> int:
+    """Let this process open the sockets of so many clients; how many the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, _FILES_EACH * connections + 100)
-    if soft < wanted:
+    wanted = _FILES_EACH * connections + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max((wanted - _OTHER_FILES) // _FILES_EACH, 1)

@@ -111,8 +111,8 @@ class Opening(asyncio.Protocol):
         self._transport = transport
         front = self._front
         if front.is_full():
-            most = front.settings.connections
-            front.counts.client_refused("limit", f"{most} are connected: see front.connections")
+            text = f"{len(front.counts.connections)} are connected: front.connections, or ulimit -n"
+            front.counts.client_refused("limit", text)
             self._transport.abort()
             return
         self._relay = Relay(front, transport.get_extra_info("peername") or ("", 0))

@@ -3,7 +3,9 @@
 Half of its messages have a delay. It writes what it was told as `load.py` does: `ok` is a confirm;
 what got none before the connection was lost is of unknown outcome, and is not sent again.
 
-python -m tests.chaos.front_load URL,URL EXCHANGE SECONDS FILE
+It ends when there is a file FILE.end.
+
+python -m tests.chaos.front_load URL,URL EXCHANGE FILE
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import random
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import IO, Any
 
 import pika
@@ -30,23 +33,23 @@ DESTINATION = "rabbitmq:{0}/key"
 class Producer:
     """Publishes one message after the other, each with its confirm."""
 
-    def __init__(self, exchange: str, seconds: float, file: IO[str]) -> None:
+    def __init__(self, exchange: str, file: IO[str]) -> None:
         self._exchange, self._file, self._random = exchange, file, random.Random(exchange)
-        self._until_s = time.monotonic() + seconds
+        self._end = Path(f"{file.name}.end")
 
     @property
-    def has_time(self) -> bool:
-        return time.monotonic() < self._until_s
+    def is_over(self) -> bool:
+        return self._end.exists()
 
     def run(self, url: str) -> None:
-        """Publish until the time is over; raises what pika raises."""
+        """Publish until it is over; raises what pika raises."""
         parameters = pika.URLParameters(url)
         parameters.heartbeat = 5
         with pika.BlockingConnection(parameters) as connection:
             channel = connection.channel()
             declare(channel, self._exchange)
             channel.confirm_delivery()
-            while self.has_time:
+            while not self.is_over:
                 self._publish(channel)
                 connection.sleep(1 / RATE)
 
@@ -74,16 +77,16 @@ class Producer:
         )
 
 
-def main(urls: str, exchange: str, seconds: str, path: str) -> None:
+def main(urls: str, exchange: str, path: str) -> None:
     with open(path, "a", buffering=1) as file:
-        producer = Producer(exchange, float(seconds), file)
+        producer = Producer(exchange, file)
         for url in itertools.cycle(urls.split(",")):
             try:
                 producer.run(url)
             except (pika.exceptions.AMQPError, OSError) as error:
                 print(repr(error), file=sys.stderr, flush=True)
                 time.sleep(AGAIN_S)
-            if not producer.has_time:
+            if producer.is_over:
                 return
 
 

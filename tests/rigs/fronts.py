@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import ssl
 import sys
@@ -70,7 +71,7 @@ class Fronting:
     @property
     def has_accepted(self) -> bool:
         """Whether any client was accepted; with TLS, after its handshake."""
-        return ("front_accepted_connections_total",) in self.service.counts.totals()
+        return ("front_accepted_connections_total",) in self.service.report().totals
 
     @property
     def is_running(self) -> bool:
@@ -129,6 +130,13 @@ class FrontProcess(ServerProcess):
     def is_ready(self) -> bool:
         return accepts(self.port)
 
+    def stop(self) -> None:
+        """Stop it, as an init system does: the first process gets the signal."""
+        if self.running:
+            os.kill(self.pid, signal.SIGTERM)
+            until(lambda: not self.running, "the front ends")
+        self.kill()
+
 
 class FakeBroker:
     """What a front connects to: the test is the broker. tls: its side of TLS."""
@@ -152,9 +160,13 @@ class FakeBroker:
         return f"amqp://guest:guest@{LOOPBACK}:{self.port}/%2F"
 
     def accept(self) -> socket.socket:
-        """The next connection of the front."""
-        sock, _ = self._listener.accept()
-        sock.settimeout(DEADLINE_S)
+        """The next connection of the front, but for those with which it only looks for a broker."""
+        while True:
+            sock, _ = self._listener.accept()
+            sock.settimeout(DEADLINE_S)
+            if sock.recv(1, socket.MSG_PEEK):
+                break
+            sock.close()
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True)
         self._open.append(sock)
