@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import time
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.rigs.front import Place, Row, Run, left_in, place_of, running
+from tests.rigs.bridge import rabbitmq_channel
+from tests.rigs.front import Front, Place, Row, Run, left_in, place_of, running
+from tests.rigs.waiting import DEADLINE_S
+from tests.servers.clients import PROGRAMS
 
 DELAYS = ["300", "-", "100", "0"]  # milliseconds; -: without the header
 # Of aio-pika and amqplib 100 is a signed byte, which the plugin's last versions do not read.
@@ -45,7 +53,43 @@ def test_each_language_receives_its_messages_when_they_are_due(
 
 @pytest.mark.slow
 def test_so_does_each_other_library(place: Place, node_modules: str) -> None:
-    check(place, OTHERS, node_modules)
+    try:
+        check(place, OTHERS, node_modules)
+    finally:
+        if isinstance(place, Front):
+            place.remove("x-delayed-jms-message")  # of the JMS client, the same everywhere
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["front"], indirect=True)
+def test_what_is_published_past_the_front_is_delayed_too(
+    place: Front, node_modules: str, namespace: str
+) -> None:
+    """Over AMQP 1.0, at RabbitMQ itself: the exchange is RabbitMQ's own."""
+    parts = urlsplit(place.broker_url)
+    with rabbitmq_channel(place.url) as channel:
+        arguments = {"x-delayed-type": "topic"}
+        channel.exchange_declare(namespace, "x-delayed-message", arguments=arguments)
+        channel.queue_declare(namespace)
+        channel.queue_bind(namespace, namespace, "a.*")
+        rows = [{"message_id": "now", "body": ""}, {"message_id": "later", "body": ""}]
+        rows[1]["application_properties"] = {"x-delay": 300}  # type: ignore[assignment]
+        sent_ms = time.time() * 1000
+        address = [str(parts.hostname), str(parts.port), f"/exchanges/{namespace}/a.b"]
+        subprocess.run(
+            ["node", str(PROGRAMS / "rhea_publish.js"), *address],
+            input="".join(json.dumps(row) + "\n" for row in rows),
+            env={**os.environ, "NODE_PATH": node_modules},
+            timeout=DEADLINE_S, text=True, check=True,
+        )  # fmt: skip
+        came = []
+        for method, properties, _ in channel.consume(namespace, inactivity_timeout=DEADLINE_S):
+            assert method is not None, came
+            came.append((properties.message_id, method.exchange))
+            if len(came) == 2:
+                break
+    assert came == [("now", namespace), ("later", namespace)]
+    assert time.time() * 1000 >= sent_ms + 300
 
 
 def check(place: Place, programs: Sequence[str], node_modules: str) -> None:
@@ -54,6 +98,8 @@ def check(place: Place, programs: Sequence[str], node_modules: str) -> None:
         for run in runs:
             check_run(place, run, run.rows())
             assert left_in(place.url, run.name) == 0, f"{run.program}: more came"
+    if isinstance(place, Front):
+        place.settle()
 
 
 def check_run(place: Place, run: Run, rows: list[Row]) -> None:

@@ -328,3 +328,19 @@ def test_every_type_of_number_delays_and_is_shown_negated(place: Front, namespac
     assert later.id == f"{namespace} months" and later.due_ms >= sent_ms + 2**33
     (dead,) = until(lambda: client.dead().items, "the one that is no number is quarantined")
     assert "x-delay" in str(dead)
+
+
+@pytest.mark.parametrize("place", ["front"], indirect=True)
+def test_a_message_is_found_and_cancelled_by_its_message_id(place: Front, namespace: str) -> None:
+    client = place.bridge.client
+
+    def is_pending() -> bool:
+        return namespace in {message.id for message in client.pending().items}
+
+    with rabbitmq_channel(place.url) as channel:
+        declare(channel, namespace, "fanout")
+        for header in ({"x-delay": 3_600_000}, {"delaybridge-cancel": True}):
+            properties = pika.BasicProperties(headers=header, message_id=namespace)
+            channel.basic_publish(namespace, "", b"", properties)
+            wanted = "x-delay" in header
+            until(lambda wanted=wanted: is_pending() is wanted, f"{header} is done")

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 import pika
 import pytest
 
+from delaybridge.ingest.routes import fronted
 from tests.rigs.bridge import CALM_LEASE_MS, Bridge, rabbitmq_channel
+from tests.rigs.fleet import is_settled
 from tests.rigs.waiting import DEADLINE_S, until
 from tests.servers import languages
 from tests.servers.clients import PROGRAMS
@@ -23,6 +25,7 @@ from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import speaks_amqp
 
 Row = dict[str, Any]
+OF_INTAKE = ("", ".expired", ".owner")  # the ends of names at the broker
 
 
 class Place:
@@ -90,6 +93,18 @@ class Front(Place):
     def _said(self) -> str:
         logs = [log.read_text()[-2000:] for log in self.bridge.folder.glob("front-*.log")]
         return f"the front answers; its log: {logs}"
+
+    def settle(self) -> None:
+        """Wait until no message is left; none may be dead."""
+        until(lambda: is_settled(self.bridge.client), "no message is left")
+
+    def remove(self, exchange: str) -> None:
+        """Remove what fronts have made for an exchange whose name no test can choose."""
+        route = fronted("rabbitmq", exchange, ".due")
+        with rabbitmq_channel(self.broker_url) as channel:
+            for name in (exchange, route.target, *(f"{route.queue}{of}" for of in OF_INTAKE)):
+                channel.exchange_delete(name)
+                channel.queue_delete(name)
 
     def close(self) -> None:
         self.bridge.close()
