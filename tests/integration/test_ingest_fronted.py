@@ -67,15 +67,18 @@ async def test_an_intake_is_removed_with_its_exchange_once_it_is_empty_and_read_
     for each in (route, other):
         await enlisted(entrance, each)
     await deleted(rabbit, route)
+    await rabbit.do(lambda channel: channel.exchange_declare(route.source, "direct"))
     tasks = [entrance.ingest("rabbitmq") for _ in range(2)]
     await entrance.until_delayed(1)
 
     async def is_gone() -> bool:
-        return await left_nothing(rabbit, route) and await listed(entrance) == [other]
+        only_plain = await left(rabbit, route) == [route.source]
+        return only_plain and await listed(entrance) == [other]
 
     await entrance.until(is_gone, "its intake is removed")
     ingests = [entrance.ingest_of(task) for task in tasks]
     await entrance.until(lambda: all(len(each.counts) == 1 for each in ingests), "not shown")
+    await rabbit.do(lambda channel: channel.exchange_delete(route.source))
     await enlisted(entrance, await made(rabbit, route.source))
     await reading(entrance, route.source, other.source)
     assert len(await left(rabbit, route)) == 6

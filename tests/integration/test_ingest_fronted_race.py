@@ -35,6 +35,7 @@ def published(channel: BlockingChannel, exchange: str, body: str, delay_ms: int)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_an_exchange_deleted_and_declared_again_200_times_loses_nothing_and_none_is_early(
     make_entrance: MakeEntrance,
     rabbit: Exchanges,
@@ -46,7 +47,10 @@ async def test_an_exchange_deleted_and_declared_again_200_times_loses_nothing_an
     for name in ("LOOK_S", "ROUTED_S"):
         monkeypatch.setattr(fronted_intake, name, 0.02)
     entrance = make_entrance(
-        exchanges=[], front=True, management=["off"], retry={"base_ms": 50, "max_ms": 500}
+        exchanges=[],
+        front=True,
+        management=["off"],
+        retry={"base_ms": 50, "max_ms": 500, "max_attempts": 1000},
     )
     for _ in range(2):
         entrance.ingest("rabbitmq")
@@ -88,15 +92,17 @@ async def test_an_exchange_deleted_and_declared_again_200_times_loses_nothing_an
         Fronting(redis_url, rabbitmq_url, namespace) as second,
     ):
         consuming = asyncio.create_task(rabbit.do(consume))
-        await asyncio.to_thread(client, [first.url, second.url])
-        route = route_of(namespace)
-        # What is due goes to no exchange now, and is tried again.
-        await entrance.until(partial(left_nothing, rabbit, route), "the last intake is removed")
-        assert await listed(entrance) == []
-        await Exchanges(first.url).do(partial(declared, exchange=namespace))
-        await entrance.until(lambda: arrived.keys() >= sent.keys(), "all arrived")
-        may_end.set()
-        await consuming
+        try:
+            await asyncio.to_thread(client, [first.url, second.url])
+            route = route_of(namespace)
+            # What is due goes to no exchange now, and is tried again.
+            await entrance.until(partial(left_nothing, rabbit, route), "the last intake is removed")
+            assert await listed(entrance) == []
+            await Exchanges(first.url).do(partial(declared, exchange=namespace))
+            await entrance.until(lambda: arrived.keys() >= sent.keys(), "all arrived")
+        finally:
+            may_end.set()
+            await consuming
     assert [id for id, due_s in sent.items() if arrived[id] < due_s] == [], "early"
 
 

@@ -188,6 +188,16 @@ async def exists(connection: WireConnection, exchange: str) -> bool:
     return True
 
 
+async def diverts(connection: IntakeConnection, exchange: str) -> bool:
+    """Whether there is such an exchange of type headers, as a front makes them.
+
+    It is made in no case: RabbitMQ refuses the argument, after it has compared the type.
+    """
+    about = {"exchange": exchange, "exchange_type": "headers", "arguments": {ALTERNATE: 0}}
+    text = await _declare(connection, "exchange_declare", **about)
+    return _DIFFERS in text and _CURRENT_TYPE.search(text) is None
+
+
 async def lock(connection: IntakeConnection, route: Route) -> None:
     """Let no other conversion of the delay exchange run until the connection ends; ConfigError if
     one runs."""
@@ -229,8 +239,9 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     """
     if route.is_fronted:
         refusal = await _refusal(connection, route, *_of_a_front(route))
-        is_gone = refusal is None or _text_of(refusal, _NOT_FOUND) is not None
-        return [] if is_gone or refusal is None else [text_of(refusal)]
+        if refusal is None or _text_of(refusal, _NOT_FOUND) is not None:
+            return []
+        return [text_of(refusal)]
     found = []
     for steps in _steps(route):
         found.append(await _refusal(connection, route, *steps))
@@ -311,10 +322,8 @@ def _of_exchange(route: Route) -> list[Step]:
 
 
 def _of_a_front(route: Route) -> list[Step]:
-    """What ingest declares for an exchange that a front made, if both exchanges exist.
-
-    These are the client's to declare, with its flags and rights.
-    """
+    """What ingest declares for an exchange that a front made, if both exchanges, which are the
+    client's to declare, exist."""
     needed = (route.target, route.source)
     own = ("exchange_declare", route.source)
     return [
