@@ -17,13 +17,18 @@ _NOTHING = b""
 
 
 class Channels:
-    """The channels of one connection. muted: what the client sends on these is dropped."""
+    """The channels of one connection. muted: what the client sends on these is dropped.
 
-    __slots__ = ("_broker", "_client", "_closing", "_shown", "muted")
+    What it sends on one that the broker has closed, before it has heard of that, passes as it is:
+    the broker answers nothing there.
+    """
+
+    __slots__ = ("_broker", "_client", "_closing", "_ended", "_shown", "muted")
 
     def __init__(self, client: Side, broker: Side, shown: ShownConnection) -> None:
         self._client, self._broker, self._shown = client, broker, shown
         self._closing: dict[int, bytes] = {}  # channel -> what the client gets in the end
+        self._ended: set[int] = set()  # by the broker, and the client has not said that it knows
         self.muted: set[int] = set()
 
     def refuse(self, method: Method, refusal: Refused) -> None:
@@ -37,6 +42,11 @@ class Channels:
     def from_client(self, method: Method) -> bytes | None:
         """What the broker gets of a method on such a channel; None: the channel is another."""
         channel, muted = method.channel, self.muted
+        if channel in self._ended and channel not in muted:
+            if method.id in (methods.CHANNEL_OPEN, methods.CHANNEL_CLOSE_OK):
+                self._ended.discard(channel)
+            self._count(method, is_ended=True)
+            return method.frame
         if channel not in muted:
             self._count(method)
             return None
@@ -66,10 +76,11 @@ class Channels:
             self._client.inject(methods.frame(channel, methods.CHANNEL_CLOSE_OK, b""))
             return _NOTHING
         self._shown.channels -= 1
+        self._ended.add(channel)
         return method.frame
 
-    def _count(self, method: Method) -> None:
+    def _count(self, method: Method, is_ended: bool = False) -> None:
         if method.id == methods.CHANNEL_OPEN:
             self._shown.channels += 1
-        elif method.id == methods.CHANNEL_CLOSE:
+        elif method.id == methods.CHANNEL_CLOSE and not is_ended:
             self._shown.channels -= 1

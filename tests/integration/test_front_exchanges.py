@@ -53,6 +53,10 @@ async def test_an_error_before_a_declare_ends_the_channel_and_not_more(
         assert isinstance(closed, spec.Channel.Close) and closed.reply_code == 404
         client.send(spec.Channel.CloseOk())
         assert isinstance(await client.ask(spec.Channel.Open()), spec.Channel.OpenOk)
+    assert isinstance(await client.ask(declare(namespace, passive=True)), spec.Channel.Close)
+    client.send(declare(namespace), Exchange.Delete(exchange=namespace))  # it has not heard yet
+    client.send(spec.Channel.CloseOk())
+    assert isinstance(await client.ask(spec.Channel.Open()), spec.Channel.OpenOk)
     for _ in range(3):  # refused by both at once: by either
         client.send(client.message(f"{namespace}-missing", "k"), declare(""))
         closed = await client.taken()
