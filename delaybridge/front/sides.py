@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
-from delaybridge.amqp.walker import EVERY_METHOD, FrameTooLarge, Method, Piece, Walker
+from delaybridge.amqp.walker import EVERY_METHOD, EVERYTHING, FrameTooLarge, Method, Piece, Walker
 from delaybridge.front.methods import HEARTBEAT
 
 _BEAT_S = 1.0  # while a side is held, its peer hears from the front this often
@@ -134,7 +134,7 @@ class Side(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         walker = self.walker
-        walker.watched = EVERY_METHOD if self._injected else self._owner.watched(self, data)
+        walker.watched = EVERYTHING if self._injected else self._owner.watched(self, data)
         try:
             pieces = walker.feed(data)
         except FrameTooLarge as exc:
@@ -158,7 +158,7 @@ class Side(asyncio.Protocol):
             if not isinstance(piece, Method):
                 out.append(piece)
                 continue
-            if self._injected:
+            if self._injected and piece.id in EVERY_METHOD:
                 out.append(self._injected)
                 self._injected = b""
             instead = self.on_method(piece)

@@ -119,3 +119,18 @@ def test_what_follows_on_a_refused_channel_is_dropped_until_it_is_closed(cuts: l
     for part in cut(publish + other + closed + opened + publish, cuts):
         made.client.data_received(part)
     assert broker.written == asked + other + opened + publish
+
+
+@given(CUTS)
+def test_what_the_front_inserts_comes_between_two_messages(cuts: list[int]) -> None:
+    made, _, broker = relay()
+    made.channels.refuse(Method(1, methods.DECLARE, b"", b""), Refused(406, "no"))
+    asked = broker.written
+    dropped = methods.frame(1, b"\x00\x3c\x00\x28", bytes(5)) + content(1)
+    other = methods.frame(2, b"\x00\x3c\x00\x28", bytes(5)) + content(2)
+    inserted = methods.frame(1, methods.CHANNEL_CLOSE_OK, b"")
+    made.client.data_received(other[:100])
+    made.client.inject(inserted)
+    for part in cut(other[100:] + dropped + other, cuts):
+        made.client.data_received(part)
+    assert broker.written == asked + other + inserted + other
