@@ -248,7 +248,11 @@ def overdue_and_broker_down(site: Site) -> None:
     site.client.schedule("rabbitmq:/" + site.queue, b"x", delay="1ms")
     with Client(site.redis.url, namespace=site.namespace, brokers={"away": away}) as client:
         client.schedule("away:/q", b"x", id="away", delay="1ms")
-    site.fires("DelaybridgeBrokerDown", "DelaybridgeOverdue")
+    node = json.dumps([away.removeprefix("amqp://")])
+    command = ("front", "--no-ingest", "--listen", f"{LOOPBACK}:{free_port()}")
+    site.start("front", *command, DELAYBRIDGE_FRONT__NODES=node)
+    site.fires("DelaybridgeBrokerDown", "DelaybridgeOverdue", "DelaybridgeFrontCutOff")
+    site.forget("front")
     site.cancel("away")
     site.forget("worker")
     site.start("worker", "scan")
