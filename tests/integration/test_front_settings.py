@@ -8,15 +8,17 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pika
+import psutil
 import pytest
 
 from delaybridge.front import handshake
 from tests.rigs import raw_amqp as amqp
 from tests.rigs.bridge import rabbitmq_channel
 from tests.rigs.certificates import Certificates, make
-from tests.rigs.fronts import FakeBroker, Fronting, Pair, read, read_all
+from tests.rigs.fronts import FakeBroker, Fronting, FrontProcess, Pair, read, read_all
 from tests.rigs.raw_amqp import Ended, RawClient
 from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
@@ -255,3 +257,38 @@ def test_a_delivery_under_way_is_whole_before_the_close(broker: FakeBroker) -> N
             pair.broker.sendall(whole[cut:])
             assert read(pair.client, len(whole)) == whole
             assert read(pair.client, 13)[7:] == struct.pack(">HHH", *amqp.CLOSE, 320)
+
+
+@pytest.mark.slow  # the supervisor's own tests have deaths of processes
+def test_processes_share_the_address_and_one_that_dies_ends_only_its_clients(
+    rabbitmq_url: str, redis_url: str, namespace: str
+) -> None:
+    brokers = {"rabbitmq": rabbitmq_url}
+    options = ("--no-ingest", "--processes", "2")
+    with FrontProcess(redis_url, brokers, namespace, *options) as front, ExitStack() as stack:
+        until(lambda: len(listening(front)) == 2, "both listen")
+        clients = [stack.enter_context(RawClient(front.port)).open() for _ in range(30)]
+        victim, _ = listening(front)
+        victim.kill()
+        until(lambda: len(listening(front)) == 2 and victim not in listening(front), "replaced")
+        alive = [is_alive(client) for client in clients]
+        assert 0 < sum(alive) < len(alive)
+        with amqp.opened(front.port) as client:
+            assert client.call(1, amqp.CONFIRM, b"\0").id == (85, 11)
+
+
+def listening(front: FrontProcess) -> list[psutil.Process]:
+    found = []
+    for each in psutil.Process(front.pid).children(recursive=True):
+        with suppress(psutil.Error):
+            at = {c.laddr.port for c in each.net_connections("tcp") if c.status == "LISTEN"}
+            found += [each] * (front.port in at)
+    return found
+
+
+def is_alive(client: RawClient) -> bool:
+    try:
+        client.open_channel()
+    except OSError:
+        return False
+    return True

@@ -11,7 +11,9 @@ from delaybridge.amqp.connection import WireConnection, close_connection, open_c
 from delaybridge.errors import PublishUnavailable
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.publisher import parameters_of
+from tests.rigs import raw_amqp as amqp
 from tests.rigs.broker_rabbitmq import TlsNode
+from tests.rigs.fronts import Fronting
 from tests.servers.process import accepts
 
 
@@ -48,3 +50,18 @@ async def test_the_option_sends_the_header_first(node: ProxiedNode) -> None:
 async def test_without_the_option_the_broker_refuses(node: ProxiedNode) -> None:
     with pytest.raises(PublishUnavailable):
         await opened(node.url)
+
+
+@pytest.mark.slow
+def test_behind_a_front_the_broker_sees_each_client_and_the_front_makes_exchanges(
+    node: ProxiedNode,
+) -> None:
+    url = f"{node.url}?proxy_protocol=true"
+    with (
+        Fronting("redis://127.0.0.1:1/0", url, "front", proxy_protocol=True) as front,
+        amqp.opened(front.port) as client,
+    ):
+        delayed = amqp.declare("D", "x-delayed-message", amqp.table(x_delayed_type="topic"))
+        assert client.call(1, amqp.DECLARE, delayed).id == amqp.DECLARE_OK
+        ports = node.ctl("list_connections", "peer_port").split()
+        assert str(client.sock.getsockname()[1]) in ports
