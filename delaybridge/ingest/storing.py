@@ -34,7 +34,8 @@ from delaybridge.store.redis.store import AsyncStore
 AGAIN_S = 0.05  # between two attempts for an id that is in flight
 PATIENCE_S = 30.0  # how long an id may be in flight before the entry is quarantined
 TURN_MESSAGES = 200  # read in one turn of the loop: Redis is to get the batch before meanwhile
-_SCHEDULED = frozenset((Answer.CREATED, Answer.DUPLICATE))
+_CREATED = frozenset((Answer.CREATED,))
+_SCHEDULED = _CREATED | {Answer.DUPLICATE}
 _CALL_MESSAGES = 1000
 _CALL_BYTES = 4 * 2**20
 _PAUSE_S = 0.2
@@ -143,9 +144,15 @@ class EntryStore:
                 await asyncio.sleep(_PAUSE_S)
 
 
-def are_scheduled(entries: Sequence[Entry], answers: Sequence[Found]) -> bool:
-    """Whether all entries are pending messages now: the usual case, with nothing left to do."""
-    return _SCHEDULED.issuperset(answers) and all(type(entry) is Schedule for entry in entries)
+def are_scheduled(
+    entries: Sequence[Entry], answers: Sequence[Found], *, are_loose: bool = False
+) -> bool:
+    """Whether all entries are pending messages now: the usual case, with nothing left to do.
+
+    are_loose: as `Schedule` has it; then a duplicate may be another message.
+    """
+    expected = _CREATED if are_loose else _SCHEDULED
+    return expected.issuperset(answers) and all(type(entry) is Schedule for entry in entries)
 
 
 def store_entries(calls: Calls, entries: Sequence[Entry]) -> Steps[list[Found]]:

@@ -34,8 +34,8 @@ MUTANTS = [
         "tests/unit/test_ingest_loose_ids.py",
     ),
     Mutant(
-        "ingest: two messages of the same bytes are one", "delaybridge/ingest/rabbitmq/intake.py",
-        "not loose and are_scheduled", "are_scheduled",
+        "ingest: two messages of the same bytes are one", "delaybridge/ingest/storing.py",
+        "_CREATED if are_loose", "_SCHEDULED if are_loose",
         "a program at the front that says the same twice is heard once",
         "tests/acceptance/test_front_topologies.py",
     ),

@@ -35,7 +35,7 @@ from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import AGAIN_S, TURN_MESSAGES, EntryStore, Found, are_scheduled
-from delaybridge.message import MAX_PRIORITY, Answer, OnConflict, encode_record
+from delaybridge.message import MAX_PRIORITY, OnConflict, encode_record
 from delaybridge.publish import Outcome, Publisher, Verdict
 from delaybridge.store.protocol.verbs import new_stamp
 
@@ -312,8 +312,7 @@ class Intake:
             sent, left = ready(left)
             entries = [each.entry for each in sent]
             answers = await self._store.store(entries)
-            loose = self.route.is_fronted and Answer.DUPLICATE in answers
-            if not loose and are_scheduled(entries, answers):
+            if are_scheduled(entries, answers, are_loose=self.route.is_fronted):
                 self.counts.scheduled(entries, self._emit)
                 self._settle(channel, sent)
                 continue

@@ -184,16 +184,13 @@ class MessageReader:
         known = self._tables.get(content.table)
         asked, table = known or self._instructions(content.table)
         is_loose = self.route.is_fronted and asked.id is None and asked.policy is None
-        given = asked.id if asked.id is not None else message_id(content.flags, content.after)
-        if is_loose:
-            given = self._own_id(content)
-        if given is None:
+        own = self._own_id(content) if is_loose else self._checked_id(content, asked)
+        if own is None:
             self.without_id += 1
-        own = None if given is None else self._id(given)
-        id = known_id if is_loose or own is None else own
-        id = id or own or self._names.prefix + new_id()
         if asked.cancel or asked.reschedule:
             return self._change(own, asked, stamp)
+        first, second = (known_id, own) if is_loose else (own, known_id)
+        id = first or second or self._names.prefix + new_id()
         destination, text = self._destination(message.routing_key, asked)
         check_body_size(message.body, destination.broker, self._limits)
         encoded = content.flags, content.before, content.after
@@ -210,6 +207,11 @@ class MessageReader:
         accepted = Accepted(id, shard_key, when, asked.rank, payload)
         policy, reach = asked.policy or OnConflict.FAIL, self.reach
         return Schedule(accepted, stamp, policy, payload, reach=reach, is_loose=is_loose)
+
+    def _checked_id(self, content: ContentHeader, asked: Instructions) -> str | None:
+        """The id that the producer gave it; MessageError if it cannot be one."""
+        given = asked.id if asked.id is not None else message_id(content.flags, content.after)
+        return None if given is None else self._id(given)
 
     def _change(self, id: str | None, asked: Instructions, stamp: bytes) -> Change:
         if id is None:
