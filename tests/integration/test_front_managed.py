@@ -134,7 +134,7 @@ def test_a_converted_file_is_imported_and_is_what_a_front_makes(
     command = ["plugin", "convert", str(before), "-o", str(after)]
     done = spawn(*command)
     assert done.code == 0, done.err
-    assert f"right {namespace} of vhost /: configure" in done.err
+    assert f"right of {namespace} of vhost /: configure" in done.err
     intake, behind = f"{namespace}.due.intake", f"{namespace}.queue"
     with (
         httpx.Client(base_url=f"{node.management}/api", auth=("guest", "guest")) as api,

@@ -40,7 +40,7 @@ def convert(call: Invocation, file: str, output: str | None, suffix: str | None)
     for edit in edits:
         word = "changed" if edit.is_done else "to do  "
         place = f" of vhost {edit.vhost}" if edit.vhost is not None else ""
-        text = f"{word}  {edit.kind} {edit.name}{place}: {edit.text}"
+        text = f"{word}  {edit.what}{place}: {edit.text}"
         call.output.error_line(json.dumps(edit._asdict()) if call.output.json else text)
     left = sum(not edit.is_done for edit in edits)
     call.note(f"{len(edits) - left:,} changed, {left:,} left to do by hand")
