@@ -18,12 +18,12 @@ from delaybridge.amqp.connection import WireConnection, close_code
 from delaybridge.front.link import Refused
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.topology import (
-    ALTERNATE,
     Step,
     declarations,
     exists,
     holding_exchange,
     take_steps,
+    type_of,
 )
 from delaybridge.ingest.routes import Route
 
@@ -93,8 +93,9 @@ async def mark(
         raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
     method, about = next(_steps(route, True, False))
     await connection.call_alone(method, **about)
-    has = await _type_of(connection, route.target) if seen.target else b""
-    return has or (b"direct" if type is None else type)
+    if seen.target and (has := await type_of(connection, route.target)):
+        return has.encode()
+    return b"direct" if type is None else type
 
 
 async def _why_foreign(connection: WireConnection, route: Route) -> str:
@@ -102,25 +103,6 @@ async def _why_foreign(connection: WireConnection, route: Route) -> str:
     async with _locked(connection, route):
         is_there = await exists(connection, route.source)
         return await _differs(connection, route) if is_there else ""
-
-
-async def _type_of(connection: WireConnection, exchange: str) -> bytes:
-    """The type of an exchange that exists; b"" if it is gone, or the broker's text is cut off.
-
-    The broker compares the type first. It cannot make an exchange with such an argument.
-    """
-    about = {"exchange": exchange, "arguments": {ALTERNATE: 0}}
-    try:
-        await connection.call_alone("exchange_declare", exchange_type="direct", **about)
-    except AMQPError as exc:
-        if not _is(exc, PRECONDITION_FAILED):
-            raise
-        _, text = close_code(exc) or (0, "")
-        if _TYPE_DIFFERS in text:
-            current = text.rpartition(" but current is ")[2]
-            return current.strip("'").encode() if current.endswith("'") else b""
-        return b"direct" if "inequivalent" in text else b""
-    return b""  # not reached
 
 
 async def make(connection: WireConnection, route: Route, durable: bool, internal: bool) -> None:

@@ -188,14 +188,22 @@ async def exists(connection: WireConnection, exchange: str) -> bool:
     return True
 
 
-async def diverts(connection: IntakeConnection, exchange: str) -> bool:
-    """Whether there is such an exchange of type headers, as a front makes them.
+async def diverts(connection: WireConnection, exchange: str) -> bool:
+    """Whether there is such an exchange of type headers, as a front makes them."""
+    return await type_of(connection, exchange) == "headers"
+
+
+async def type_of(connection: WireConnection, exchange: str) -> str:
+    """The type of an exchange; '' if there is none, or its name is so long that it is not told.
 
     It is made in no case: RabbitMQ refuses the argument, after it has compared the type.
     """
     about = {"exchange": exchange, "exchange_type": "headers", "arguments": {ALTERNATE: 0}}
     text = await _declare(connection, "exchange_declare", **about)
-    return _DIFFERS in text and _CURRENT_TYPE.search(text) is None
+    _, differs, current = text.rpartition(_CURRENT)
+    if _CURRENT_TYPE.search(text) is None:
+        return "headers" if _DIFFERS in text else ""
+    return current.strip("'") if differs and current.endswith("'") else ""
 
 
 async def lock(connection: IntakeConnection, route: Route) -> None:
@@ -383,7 +391,7 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
     return EarlierForm(f"{route} is of another form; run once: {remedies.convert(route)} ({text})")
 
 
-async def _declare(connection: IntakeConnection, method: str, **arguments: Any) -> str:
+async def _declare(connection: WireConnection, method: str, **arguments: Any) -> str:
     """Declare something. Returns '', or why the broker says that the existing one differs."""
     try:
         await connection.call_alone(method, **arguments)
