@@ -117,13 +117,9 @@ class FrameReader:
             data = b"".join(self._kept)
             self._kept, self._missing = [], 0
         at = self._passing
-        if at > len(data):
-            self._passing -= len(data)
-            self.passed(data)
-            return
-        self._passing = 0
-        if self.is_blind or (at and data[at - 1] != _END):
-            self.is_blind = True
+        self._passing = max(at - len(data), 0)
+        self.is_blind |= 0 < at <= len(data) and data[at - 1] != _END
+        if self._passing or self.is_blind:
             self.passed(data)
             return
         start, at = self._walk(data, at, watched)
@@ -174,7 +170,7 @@ class FrameReader:
             missing = at + length + FRAME_OVERHEAD - len(data) if length >= least else 0
             id = _IDS.get(kind) or data[at + 7 : at + 11]
             if missing > 0 and not (id in watched or (id in _WITH_CONTENT and length < _LITTLE)):
-                self._note(kind, id, length, data, at)
+                self._note(kind, length, data, at)
                 self._passing = missing
                 return len(data)
             if missing > 0 and length > self._most_bytes:
@@ -185,14 +181,12 @@ class FrameReader:
         self._kept, self._missing = [data[at:]], missing
         return at
 
-    def _note(self, kind: int, id: bytes, length: int, data: bytes, at: int) -> None:
-        """Note what a frame that passes in parts says of the message around it."""
+    def _note(self, kind: int, length: int, data: bytes, at: int) -> None:
+        """Note what a frame that passes in parts says of its message."""
         if kind == HEADER:
             (self._content_left,) = _body_size(data, at)
         elif kind == BODY:
             self._content_left -= length
-        elif id in _WITH_CONTENT:
-            self._content_left = 1
 
 
 class Walker(FrameReader):
@@ -202,9 +196,9 @@ class Walker(FrameReader):
     """
 
     def __init__(self, watched: Container[bytes], most_bytes: int = MOST_BYTES) -> None:
-        super().__init__(_nowhere, self._take, most_bytes)
-        self.watched = watched
         self._pieces: list[Piece] = []
+        super().__init__(self._pieces.append, self._take, most_bytes)
+        self.watched = watched
 
     def feed(self, data: bytes) -> Sequence[Piece]:
         """The pieces that are complete with these bytes. Raises FrameTooLarge."""
@@ -216,10 +210,6 @@ class Walker(FrameReader):
     def _take(self, channel: int, id: bytes, data: bytes, start: int, end: int) -> None:
         arguments = data[start + (11 if len(id) == _ID_BYTES else 7) : end - 1]
         self._pieces.append(_make(Method, (channel, id, arguments, data[start:end])))
-
-
-def _nowhere(_: Part) -> None:
-    """Until there are pieces."""
 
 
 def _part(data: bytes, start: int, end: int) -> Part:

@@ -163,9 +163,7 @@ class Side(asyncio.Protocol):
                 self._injected = b""
             instead = self.on_method(piece)
             if instead is None:
-                rest = pieces[number + 1 :]
-                self._unread = [p.frame if isinstance(p, Method) else bytes(p) for p in rest]
-                self._unread.append(self.walker.rewind())
+                self._unread = [*map(_bytes_of, pieces[number + 1 :]), self.walker.rewind()]
                 self.hold()
                 break
             out.append(instead)
@@ -175,3 +173,7 @@ class Side(asyncio.Protocol):
         """A held side passes no heartbeat on: the peer would take the connection for dead."""
         self.peer.write(HEARTBEAT)
         self._beat = asyncio.get_running_loop().call_later(_BEAT_S, self._keep_alive)
+
+
+def _bytes_of(piece: Piece) -> bytes:
+    return piece.frame if isinstance(piece, Method) else bytes(piece)
