@@ -14,7 +14,7 @@ from delaybridge.publish.rabbitmq.publisher import parameters_of
 from tests.rigs import raw_amqp as amqp
 from tests.rigs.broker_rabbitmq import TlsNode
 from tests.rigs.fronts import Fronting
-from tests.servers.process import accepts
+from tests.servers.process import LOOPBACK, accepts
 
 
 class ProxiedNode(TlsNode):
@@ -42,11 +42,28 @@ async def opened(url: str) -> None:
     await close_connection(await open_connection(parameters, WireConnection))
 
 
-async def test_the_option_sends_the_header_first(node: ProxiedNode) -> None:
+@pytest.mark.parametrize(("scheme", "next"), [("amqp", b"AMQP"), ("amqps", b"\x16")])
+async def test_the_header_comes_before_anything_else(scheme: str, next: bytes) -> None:
+    heard = asyncio.get_running_loop().create_future()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.set_result(await reader.readexactly(16 + len(next)))
+        writer.close()
+
+    async with await asyncio.start_server(listen, LOOPBACK) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(PublishUnavailable):
+            await opened(f"{scheme}://{LOOPBACK}:{port}/?proxy_protocol=true")
+    assert await heard == b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0" + next
+
+
+@pytest.mark.slow
+async def test_the_broker_takes_the_header_before_tls_as_well(node: ProxiedNode) -> None:
     tls = f"{node.tls.trusting}&proxy_protocol=true"
     await asyncio.gather(opened(f"{node.url}?proxy_protocol=true"), opened(tls))
 
 
+@pytest.mark.slow
 async def test_without_the_option_the_broker_refuses(node: ProxiedNode) -> None:
     with pytest.raises(PublishUnavailable):
         await opened(node.url)
