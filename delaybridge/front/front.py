@@ -249,7 +249,7 @@ def run_front(
 
 
 def _clients_for(connections: int) -> int:
-    """Let this process open the sockets of so many clients; how many the system allows."""
+    """Let this process open the sockets of these clients; how many the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_EACH * connections + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
