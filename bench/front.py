@@ -257,6 +257,14 @@ def lateness(way: Way, exchange: str, queue: str, rate: int, seconds: float) -> 
         return receiver.lateness(DELAY_MS / 1000 + 60)
 
 
+def lateness_table(ways: Sequence[Way], exchange: str, queue: str, seconds: float) -> None:
+    """How late delayed messages are, first without the front on the clients' way."""
+    out = Table("delayed messages, p50 / p99 / max; target: 3 / 6 ms through the front")
+    for way, name in zip(ways, ("clients at the broker", "through the front"), strict=True):
+        late = lateness(way, exchange, queue, RATE, seconds)
+        out.line(f"{RATE:,}/s, {name}", str(late), "early!" if late.least < 0 else "")
+
+
 def idle_bytes(way: Way, count: int) -> float:
     """Memory of the front for each of so many open connections."""
     before = resident_bytes(way.pids["front"])
@@ -286,10 +294,7 @@ def main(
             passed_table((direct, through), broker.url, count, rounds)
             with delayed_exchange(through, queue) as exchange:
                 undelayed_table(direct, exchange, queue, count, rounds)
-                late = lateness(through, exchange, queue, RATE, seconds)
-    out = Table("delayed messages through the front; target: due + 3 ms p50, 6 ms p99")
-    early = "early!" if late.least < 0 else ""
-    out.line(f"{RATE:,}/s, p50 / p99 / max", str(late), early)
+                lateness_table((direct, through), exchange, queue, seconds)
     out = Table("idle connections; target: 20 kB of the front each")
     out.line(f"{connections:,} open", f"{memory / 1000:.1f} kB")
 

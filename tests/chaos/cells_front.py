@@ -25,7 +25,6 @@ from tests.rigs.fronts import FrontProcess
 from tests.rigs.waiting import DeadlineExceeded, until
 
 LATE_S = 90.0  # what may still come after the load, on a busy machine
-PATIENT = {"PUBLISH__BLOCKED_CONNECTION_TIMEOUT_S": "60"}
 
 
 class FrontSite:
@@ -34,16 +33,11 @@ class FrontSite:
     def __init__(self, site: Site, count: int, *options: str) -> None:
         self.site, self.exchange = site, f"{site.namespace}-delayed"
         self._file = site.folder / "front-load.jsonl"
-        settings = {
-            name.removeprefix("DELAYBRIDGE_"): value
-            for name, value in site.bridge.environment.items()
-            if name.startswith("DELAYBRIDGE_")
-        }
         urls = {**site.bridge.brokers, **site.bridge.workers_brokers}
         self.fronts = [
             FrontProcess(
                 site.workers_redis, urls, site.namespace, "--broker", "rabbitmq", *options,
-                **settings, FRONT__DRAIN_TIMEOUT_S="1",
+                environment=site.bridge.environment, FRONT__DRAIN_TIMEOUT_S="1",
             )
             for _ in range(count)
         ]  # fmt: skip

@@ -279,6 +279,13 @@ def ingest_acks_first() -> None:
     IntakeChannel.ack = lambda self: None  # type: ignore[method-assign]
 
 
+def bind_as_asked() -> None:
+    """A client's queue gets what was to wait."""
+    from delaybridge.front.exchanges import Exchanges
+
+    Exchanges._bind = lambda self, method: method.frame  # type: ignore[method-assign]
+
+
 def wait_elsewhere() -> None:
     """WAIT is asked on a connection that has written nothing: every replica has all of that."""
     from delaybridge.store.redis.durability import Assurance
@@ -350,5 +357,8 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "ingest-acks-first": Mutation(
         "ingest acknowledges before the store has the message", ingest_acks_first, ("F59",)
+    ),
+    "front-binds-as-asked": Mutation(
+        "a front passes on the binds of a delayed exchange", bind_as_asked, ("F82",)
     ),
 }

@@ -97,7 +97,10 @@ class Fronting:
 
 
 class FrontProcess(ServerProcess):
-    """`delaybridge front`. settings: environment variables without DELAYBRIDGE_."""
+    """`delaybridge front`. settings: environment variables without DELAYBRIDGE_.
+
+    environment: all others, if they are not those of this process.
+    """
 
     name = "front"
 
@@ -107,11 +110,11 @@ class FrontProcess(ServerProcess):
         brokers: Mapping[str, str],
         namespace: str,
         *options: str,
-        port: int = 0,
+        environment: Mapping[str, str] | None = None,
         **settings: str,
     ) -> None:
         super().__init__()
-        self.port = port or self.port
+        self._environment = environment or {**os.environ, "PYTHONPATH": str(ROOT)}
         self._options = ["--redis", redis_url, "--namespace", namespace]
         self._options += [f"--broker={name}={url}" for name, url in brokers.items()]
         self._options += ["front", "--listen", f"{LOOPBACK}:{self.port}", *options]
@@ -125,7 +128,7 @@ class FrontProcess(ServerProcess):
         return [sys.executable, "-m", "delaybridge", *self._options]
 
     def environment(self) -> Mapping[str, str]:
-        return {**os.environ, "PYTHONPATH": str(ROOT), **self._settings}
+        return {**self._environment, **self._settings}
 
     def is_ready(self) -> bool:
         return accepts(self.port)
