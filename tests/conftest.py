@@ -59,11 +59,13 @@ def pytest_configure() -> None:
     import pika
 
     from delaybridge import AsyncClient, Client  # only now that the environment is clean
+    from delaybridge.front import vhost
     from delaybridge.store.redis.store import AsyncStore, Store
     from tests.rigs.waiting import PATIENCE_S
 
     for kind in (Client, AsyncClient, Store, AsyncStore):
         kind.__init__.__kwdefaults__["timeout_s"] = PATIENCE_S
+    vhost.ASK_S = vhost.MAKE_S = PATIENCE_S
     # Of plain connections: those of the product say their own.
     pika.connection.Parameters.DEFAULT_SOCKET_TIMEOUT = PATIENCE_S
     pika.connection.Parameters.DEFAULT_STACK_TIMEOUT = PATIENCE_S

@@ -19,7 +19,7 @@ from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.emptiness import ROUTED_S, held_by, messages_waiting
 from delaybridge.ingest.rabbitmq.intake import Intake
-from delaybridge.ingest.rabbitmq.topology import diverts, exists, owner_exchange, try_lock, unlock
+from delaybridge.ingest.rabbitmq.topology import exists, owner_exchange, try_lock, type_of, unlock
 from delaybridge.ingest.routes import Route
 from delaybridge.publish import Publisher
 
@@ -86,7 +86,7 @@ class FrontedIntake(Intake):
 async def _is_deleted(connection: IntakeConnection, route: Route) -> bool:
     """Whether the exchange with the bindings is gone, and the other, or that is not a front's."""
     is_there = await exists(connection, route.target)
-    return not is_there and not await diverts(connection, route.source)
+    return not is_there and await type_of(connection, route.source) != "headers"
 
 
 async def removed(connection: IntakeConnection, route: Route, unlist: Unlist) -> bool:

@@ -57,7 +57,6 @@ _TOO_OLD = re.compile("x-match|invalid arg")
 _CURRENT_TYPE = re.compile(r"'type' for exchange(?:.* but current is '+([^']*)')?")
 _TYPES = ("topic", "fanout", "headers", "direct")  # of exchanges that hold no message themselves
 
-
 Step = tuple[str, dict[str, Any]]
 """A method of a channel, and its arguments."""
 
@@ -188,22 +187,15 @@ async def exists(connection: WireConnection, exchange: str) -> bool:
     return True
 
 
-async def diverts(connection: WireConnection, exchange: str) -> bool:
-    """Whether there is such an exchange of type headers, as a front makes them."""
-    return await type_of(connection, exchange) == "headers"
-
-
 async def type_of(connection: WireConnection, exchange: str) -> str:
-    """The type of an exchange; '' if there is none, or its name is so long that it is not told.
-
-    It is made in no case: RabbitMQ refuses the argument, after it has compared the type.
-    """
+    """The type of an exchange; '' if there is none, or its name is too long for the answer."""
+    # It is made in no case: RabbitMQ compares the type, and then refuses the argument.
     about = {"exchange": exchange, "exchange_type": "headers", "arguments": {ALTERNATE: 0}}
     text = await _declare(connection, "exchange_declare", **about)
-    _, differs, current = text.rpartition(_CURRENT)
     if _CURRENT_TYPE.search(text) is None:
         return "headers" if _DIFFERS in text else ""
-    return current.strip("'") if differs and current.endswith("'") else ""
+    current = text.rpartition(_CURRENT)[2]
+    return current.strip("'") if len(current) < len(text) and current[-1:] == "'" else ""
 
 
 async def lock(connection: IntakeConnection, route: Route) -> None:

@@ -23,10 +23,10 @@ from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import (
     DELIVERY_LIMIT,
     binding_arguments,
-    diverts,
     exchange_arguments,
     exists,
     holding_exchange,
+    type_of,
     unbind,
 )
 from delaybridge.ingest.routes import Route
@@ -94,7 +94,7 @@ async def _unbind_more(connection: IntakeConnection, management: Management, rou
 async def _missing(connection: IntakeConnection, route: Route) -> list[str]:
     if await exists(connection, route.target):
         return []
-    if route.is_fronted and not await diverts(connection, route.source):
+    if route.is_fronted and await type_of(connection, route.source) != "headers":
         return []  # it was deleted
     return [
         f"exchange {route.target!r} does not exist: RabbitMQ drops messages without a "
