@@ -37,7 +37,7 @@ MUTANTS = [
         "ingest: two messages of the same bytes are one", "delaybridge/ingest/storing.py",
         "_CREATED if are_loose", "_SCHEDULED if are_loose",
         "a program at the front that says the same twice is heard once",
-        "tests/acceptance/test_front_topologies.py",
+        "tests/unit/test_ingest_loose_ids.py",
     ),
     Mutant(
         "ingest: a message goes before the change that it follows is answered",

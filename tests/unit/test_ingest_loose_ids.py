@@ -9,7 +9,7 @@ import pytest
 from delaybridge.ingest.entries import Quarantine, Schedule
 from delaybridge.ingest.rabbitmq.answered import sorted_out
 from delaybridge.ingest.rabbitmq.channel import HeldMessage
-from delaybridge.ingest.storing import PATIENCE_S
+from delaybridge.ingest.storing import PATIENCE_S, are_scheduled
 from delaybridge.message import Answer
 from tests.rigs.raw_messages import STAMP, delivered, read, reader
 
@@ -54,6 +54,9 @@ def test_a_message_in_flight_is_waited_for_and_then_no_reason_to_quarantine_anot
 
 
 def test_the_same_bytes_are_another_message_unless_they_are_delivered_again() -> None:
+    found = [Answer.CREATED, Answer.DUPLICATE]
+    assert not are_scheduled([held().entry] * 2, found, are_loose=True)
+    assert are_scheduled([held().entry] * 2, found)
     three = [held(stamp=stamp) for stamp in (b"a", b"b", b"c")]
     assert len({other_id(one, Answer.DUPLICATE) for one in three}) == 3
     again = held(redelivered=True)
