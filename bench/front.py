@@ -228,15 +228,17 @@ def passed_table(ways: Sequence[Way], url: str, count: int, rounds: int) -> None
 def undelayed_table(way: Way, exchange: str, queue: str, count: int, rounds: int) -> None:
     """Publishes to the delayed exchange without a delay, and to the one behind it."""
     out = Table("undelayed publish to D, at the broker; target: 0.9 of a publish to D.due")
-    names, rates = (exchange, f"{exchange}.due"), ([], [])  # type: ignore[var-annotated]
+    names, costs = (exchange, f"{exchange}.due"), ([], [])  # type: ignore[var-annotated]
     for number in range(rounds):
         for which in (0, 1) if number % 2 else (1, 0):
-            rates[which].append(publish(way, names[which], count).rate)
+            costs[which].append(publish(way, names[which], count))
             with rabbitmq_channel(rabbitmq_url_of(way.port)) as channel:
                 channel.queue_purge(queue)
-    ratio = statistics.median(a / b for a, b in zip(*rates, strict=True))
-    to, due = map(statistics.median, rates)
-    out.line("D, D.due", f"{to:,.0f}/s", f"{due:,.0f}/s", f"{ratio:.2f}")
+    ratio = statistics.median(a.rate / b.rate for a, b in zip(*costs, strict=True))
+    for name, cost in zip(("D", "D.due"), map(middle, costs), strict=True):
+        out.line(name, f"{cost.rate:,.0f}/s", f"{cost.us['broker']:.1f} us CPU")
+    to, due = (middle(each).us["broker"] for each in costs)
+    out.line("D, of D.due", f"{ratio:.2f}", f"by CPU {due / to:.2f}")
 
 
 def lateness(way: Way, exchange: str, queue: str, rate: int, seconds: float) -> Lateness:
