@@ -222,7 +222,7 @@ def listen(text: str) -> socket.socket:
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
     """TLS towards clients, if there is a certificate; ConfigError if it cannot be used."""
     front = settings.front
-    if not front.tls_cert_file:
+    if not (front.tls_cert_file or front.tls_key_file):
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from delaybridge.settings.sections import Section, Switch, Texts
-from delaybridge.settings.values import number, texts, whole
+from delaybridge.settings.values import number, text, texts, whole
 
 _KIB, _MIB = 2**10, 2**20
 Skips = Annotated[
@@ -36,6 +36,11 @@ ManagementUrls = Annotated[
         r"([A-Za-z0-9_-]+=)?(off|https?://[^\s@?#/]+(/[^\s@?#]*)?)",
         "a list of [BROKER=]http[s]://HOST[:PORT] or off, without user and password",
     ),
+]
+_HOST = r"(\[[0-9a-fA-F:.%\w]+\]|[^\s:\[\]]+)"
+_PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]?\d{1,4})"
+Nodes = Annotated[
+    tuple[str, ...], texts(f"{_HOST}:{_PORT}", 'a list of HOST:PORT, as ["rabbit-1:5672"]')
 ]
 
 
@@ -88,18 +93,18 @@ class IngestSettings(Section):
 class FrontSettings(Section):
     """The AMQP front: `delaybridge front`, `delaybridge scan --with-front`; see docs/front.md."""
 
-    listen: Annotated[
-        str, Field(max_length=255, pattern=r"^(\[[0-9a-fA-F:.%\w]+\]:|[^\s:\[\]]+:)?[0-9]{1,5}$")
-    ] = "127.0.0.1:5672"
+    listen: Annotated[str, text(f"({_HOST}:)?{_PORT}", "HOST:PORT, as 127.0.0.1:5672")] = (
+        "127.0.0.1:5672"
+    )
     """HOST:PORT where clients connect; 0.0.0.0:5672 is reachable from other hosts."""
     broker: Annotated[str, Field(max_length=64)] = ""
     """Which of [brokers] it stands before; it may be left out if only one is of RabbitMQ."""
-    nodes: Texts = ()
+    nodes: Nodes = ()
     """HOST:PORT of the nodes that clients are connected to; if one cannot be reached, the next one
     is tried. []: the host of the broker's URL."""
-    suffix: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9._~-]+$")] = (
-        ".due"
-    )
+    suffix: Annotated[
+        str, text("[A-Za-z0-9._~-]{1,32}", "1 to 32 of A-Z, a-z, 0-9, '.', '_', '~' and '-'")
+    ] = ".due"
     """The delayed exchange D has its type and its bindings in an exchange of this ending. Set it
     before the first declare, the same at every front."""
     adopt: Switch = False
@@ -112,7 +117,7 @@ class FrontSettings(Section):
     """Clients use TLS: the certificate, with those between it and the root. Empty: no TLS."""
     tls_key_file: Annotated[str, Field(max_length=4096)] = ""
     """Its key; empty: it is in tls_cert_file, too."""
-    other_protocols: Annotated[str, Field(pattern="^(refuse|pass)$")] = "refuse"
+    other_protocols: Annotated[str, text("refuse|pass", "refuse or pass")] = "refuse"
     """What a client gets that begins with another protocol than AMQP 0-9-1, as AMQP 1.0: refuse, or
     pass: its connection is passed on as it is."""
     connections: Annotated[int, whole(1, 1_000_000)] = 10_000

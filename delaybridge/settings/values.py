@@ -87,6 +87,17 @@ def printable(length: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def text(pattern: str, form: str) -> BeforeValidator:
+    """A text of at most 255 characters, all of which `pattern` describes."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or len(value) > 255 or not re.fullmatch(pattern, value):
+            raise ValueError(form)
+        return value
+
+    return BeforeValidator(check)
+
+
 def texts(pattern: str = ".+", form: str = _LIST_FORM) -> BeforeValidator:
     """A list of texts that all match `pattern`.
 
