@@ -157,7 +157,7 @@ MUTANTS = [
     ),
     Mutant(
         "ingest: a consumer sees the delay as it was sent",
-        "delaybridge/ingest/rabbitmq/negated.py",
+        "delaybridge/ingest/negated.py",
         "yield _negative(table[at:end])", "yield table[at:end]",
         "a consumer that copies headers into a republish is delayed for ever",
         "tests/unit/test_ingest_negated.py",

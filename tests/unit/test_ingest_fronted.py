@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delaybridge.ingest.fronted import enlist, listed, unlist
+from delaybridge.ingest.rabbitmq.intake import in_turn
 from delaybridge.ingest.routes import fronted
 
 ROUTE = fronted("shop", "orders:new", ".due")
@@ -15,3 +16,9 @@ def test_what_is_enlisted_is_read_again_and_what_cannot_be_read_is_left_out() ->
     assert listed("ns").parse([field, text, *odd, b"shop:c", b"{", b"\xff:x", text]) == [ROUTE]
     assert (name, name) == (b"{ns}:fronted", str(woken.args[0]).encode())
     assert unlist("ns", ROUTE).args == ("{ns}:fronted", "shop:orders:new")
+
+
+def test_of_many_exchanges_each_has_its_turn() -> None:
+    assert list(in_turn(range(49), 7)) == [*range(49)]
+    looked = [each for turn in range(21) for each in in_turn(range(1000), turn)]
+    assert sorted(looked) == [*range(1000)]

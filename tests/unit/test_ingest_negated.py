@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from delaybridge.amqp.encoding import encode_table
 from delaybridge.ingest.entries import Quarantine, Schedule
+from delaybridge.ingest.negated import negated
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader
-from delaybridge.ingest.rabbitmq.negated import negated
 from delaybridge.ingest.routes import fronted
 from tests.rigs.header_tables import TABLES
 from tests.rigs.raw_messages import delivered, raw, reader, record_of

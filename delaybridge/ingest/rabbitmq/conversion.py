@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from delaybridge.errors import ConfigError
+from delaybridge.ingest.rabbitmq.claiming import claim
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.emptiness import AGAIN_S, ROUTED_S, held_by, is_empty
@@ -24,7 +25,6 @@ from delaybridge.ingest.rabbitmq.topology import (
     EarlierForm,
     Step,
     check_target,
-    claim,
     declare,
     declare_exchange,
     declare_queues,

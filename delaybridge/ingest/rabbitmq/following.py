@@ -71,6 +71,8 @@ class Following:
             if route not in self.intakes:
                 intake = self.intakes[route] = self._make(route)
                 self._start(intake)
+        for intake in self.intakes.values():
+            intake.beside = len(self.intakes)
 
     async def _listen(self) -> None:
         async for text in self._redis.listen(keys.fronted(self._namespace)):

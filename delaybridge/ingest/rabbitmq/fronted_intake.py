@@ -18,7 +18,7 @@ from delaybridge.ingest.owner import SourceTaken
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.emptiness import ROUTED_S, held_by, messages_waiting
-from delaybridge.ingest.rabbitmq.intake import Intake
+from delaybridge.ingest.rabbitmq.intake import AT_ONCE, Intake
 from delaybridge.ingest.rabbitmq.topology import exists, owner_exchange, try_lock, type_of, unlock
 from delaybridge.ingest.routes import Route
 from delaybridge.publish import Publisher
@@ -72,7 +72,7 @@ class FrontedIntake(Intake):
     async def _end_when_over(self, connection: IntakeConnection) -> None:
         """Stop reading once there will be nothing more to read."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S * (1 + self.beside / AT_ONCE))
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
                 if self.channel is not None and not self.held and await self._is_over(connection):
                     self.channel.end(_Over())

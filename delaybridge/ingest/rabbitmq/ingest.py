@@ -32,7 +32,7 @@ from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.emptiness import messages_waiting
 from delaybridge.ingest.rabbitmq.following import Following
 from delaybridge.ingest.rabbitmq.fronted_intake import FrontedIntake
-from delaybridge.ingest.rabbitmq.intake import Intake
+from delaybridge.ingest.rabbitmq.intake import Intake, in_turn
 from delaybridge.ingest.rabbitmq.management import Management
 from delaybridge.ingest.rabbitmq.messages import MessageReader
 from delaybridge.ingest.rabbitmq.topology import text_of
@@ -60,6 +60,7 @@ class RabbitMQIngest:
         self._parameters, self._options = parameters, options
         self._store, self._emit = store, emit
         self.connection: IntakeConnection | None = None
+        self._turn = 0
         settings, routes = options.settings, options.routes
         self._management = Management.for_broker(options.broker, parameters, settings.management)
         self._named = [Intake(*self._given(route)) for route in routes]
@@ -143,7 +144,8 @@ class RabbitMQIngest:
     async def measure(self) -> None:
         """Count the messages in the queues, and check that this namespace owns its exchange."""
         connection = self.connection
-        for intake in self.intakes:
+        self._turn += 1
+        for intake in in_turn(self.intakes, self._turn):
             if connection is not None and connection.is_open and intake.is_read:
                 try:
                     async with asyncio.timeout(_GOODBYE_S):

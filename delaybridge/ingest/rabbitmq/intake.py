@@ -8,6 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import time_ns
+from typing import TypeVar
 
 from pika.exceptions import AMQPError
 
@@ -27,12 +28,13 @@ from delaybridge.ingest.entries import Schedule
 from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq.answered import ready, sorted_out
 from delaybridge.ingest.rabbitmq.channel import HeldMessage, ImmediateDelivery, IntakeChannel
+from delaybridge.ingest.rabbitmq.claiming import claim
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection, size_of
 from delaybridge.ingest.rabbitmq.deaths import expired
 from delaybridge.ingest.rabbitmq.identities import Identities
 from delaybridge.ingest.rabbitmq.messages import Immediate, MessageReader, RawMessage
 from delaybridge.ingest.rabbitmq.remedies import RUN
-from delaybridge.ingest.rabbitmq.topology import claim, declare, repair
+from delaybridge.ingest.rabbitmq.topology import declare, repair
 from delaybridge.ingest.spans import spans
 from delaybridge.ingest.storing import AGAIN_S, TURN_MESSAGES, EntryStore, Found, are_scheduled
 from delaybridge.message import MAX_PRIORITY, OnConflict, encode_record
@@ -43,14 +45,27 @@ _log = logging.getLogger("delaybridge")
 _BATCH = 2000
 _MORE_S = 1.0  # before a prefetch that was lowered is doubled, if nothing is set aside
 _DECLARE_S = 5.0  # between two declarations: what was deleted or replaced meanwhile is there again
+AT_ONCE = 50  # exchanges that are looked after at once: a front may make thousands
 
 
 class _Full(Exception):
     """More is set aside than the window has room for."""
 
 
+_T = TypeVar("_T")
+
+
+def in_turn(intakes: Sequence[_T], turn: int) -> Sequence[_T]:
+    """Those that are looked after now: all, or if they are many a part, another one each turn."""
+    parts = len(intakes) // AT_ONCE + 1
+    return intakes[turn % parts :: parts]
+
+
 class Intake:
-    """The messages of one delay exchange, over one channel after another."""
+    """The messages of one delay exchange, over one channel after another. beside: how many more
+    there are."""
+
+    beside = 0
 
     def __init__(
         self,
@@ -149,7 +164,7 @@ class Intake:
     async def _keep_declared(self, connection: IntakeConnection) -> None:
         """Declare and bind again, for ever; what cannot be repaired is shown until it is."""
         while True:
-            await asyncio.sleep(_DECLARE_S)
+            await asyncio.sleep(_DECLARE_S * (1 + self.beside / AT_ONCE))
             with contextlib.suppress(AMQPError, OSError):  # the connection is lost
                 self.noticed("declared", await repair(connection, self.route))
 

@@ -30,9 +30,9 @@ from delaybridge.ingest.instructions import (
     is_instruction,
 )
 from delaybridge.ingest.names import NOBODYS, Names
+from delaybridge.ingest.negated import negated
 from delaybridge.ingest.rabbitmq.deaths import expired, has_died, undone
 from delaybridge.ingest.rabbitmq.forms import Forms
-from delaybridge.ingest.rabbitmq.negated import negated
 from delaybridge.ingest.reach import AllowList
 from delaybridge.ingest.routes import Route
 from delaybridge.message import (

@@ -16,7 +16,6 @@ from typing import Any
 
 from delaybridge.amqp.connection import WireConnection, close_channel, close_code, reason_of
 from delaybridge.errors import ConfigError
-from delaybridge.ingest.owner import Owner, SourceTaken
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
@@ -50,7 +49,7 @@ IMPORTED: dict[str, Any] = {}
 no header without a value. It is removed as well; until then nothing is early."""
 _REFUSED, _NOT_FOUND, _LOCKED, _PRECONDITION_FAILED = 403, 404, 405, 406
 ALTERNATE = "alternate-exchange"
-_OF_ALTERNATE, _CURRENT = f"'{ALTERNATE}' for exchange ", " but current is "
+_CURRENT = " but current is "
 _DIFFERS = "inequivalent"
 _TOO_OLD = re.compile("x-match|invalid arg")
 # Cut off if the exchange's name is long; the type of a plugin is in two pairs of quotes.
@@ -104,52 +103,6 @@ def binding_arguments(headers: Iterable[str] = BOUND_HEADERS) -> dict[str, Any]:
     return {"x-match": "any-with-x", **dict.fromkeys(headers)}
 
 
-async def claim(connection: IntakeConnection, route: Route, owner: Owner) -> str:
-    """Claim the delay exchange for this namespace; SourceTaken if it is another's.
-
-    Returns '', or why it is read without a claim (the user may not declare). The owner's name is
-    kept as alternate exchange: the broker compares that, and shows the other's value if it differs.
-    """
-    try:
-        other = await _other_owner(connection, route, owner)
-        if other in owner.take_over:
-            await connection.call_alone("exchange_delete", exchange=owner_exchange(route))
-            other = await _other_owner(connection, route, owner)
-        if other:
-            raise SourceTaken(owner.refusal(route, other))
-    except Exception as exc:
-        if (refused := _text_of(exc, _REFUSED)) is None:
-            raise
-        return (
-            f"nothing keeps another namespace from reading it, too: {refused}; let the user "
-            f"configure, write and read all that begins with {route.queue!r}"
-        )
-    return ""
-
-
-async def _other_owner(connection: IntakeConnection, route: Route, owner: Owner) -> str:
-    """Declare the exchange that keeps the owner. Returns the other owner, '' if it is this one."""
-    prefix = f"{route.source}:"
-    refused = await _declare_owner(connection, route, prefix + owner.name)
-    if refused and not refused.endswith("'"):  # cut off; a short name leaves more room
-        refused = await _declare_owner(connection, route, "-") or refused
-    if not refused:
-        return ""
-    _, is_known, current = refused.partition(_OF_ALTERNATE)[2].rpartition(_CURRENT)
-    current = current.removeprefix("the value ")
-    if not (is_known and current.startswith("'")):
-        what = f"exchange {owner_exchange(route)!r} was not declared by delaybridge; delete it"
-        raise ConfigError(f"{route}: {what}")
-    return current[1:].partition("'")[0].removeprefix(prefix)
-
-
-async def _declare_owner(connection: IntakeConnection, route: Route, name: str) -> str:
-    return await _declare(
-        connection, "exchange_declare", exchange=owner_exchange(route), exchange_type="fanout",
-        durable=True, internal=True, arguments={ALTERNATE: name},
-    )  # fmt: skip
-
-
 async def declare(connection: IntakeConnection, route: Route) -> None:
     """Declare and bind what is missing. Changes nothing that is there.
 
@@ -181,7 +134,7 @@ async def exists(connection: WireConnection, exchange: str) -> bool:
     try:
         await connection.call_alone("exchange_declare", exchange=exchange, passive=True)
     except Exception as exc:
-        if _text_of(exc, _NOT_FOUND) is None:
+        if text_with(exc, _NOT_FOUND) is None:
             raise
         return False
     return True
@@ -191,7 +144,7 @@ async def type_of(connection: WireConnection, exchange: str) -> str:
     """The type of an exchange; '' if there is none, or its name is too long for the answer."""
     # It is made in no case: RabbitMQ compares the type, and then refuses the argument.
     about = {"exchange": exchange, "exchange_type": "headers", "arguments": {ALTERNATE: 0}}
-    text = await _declare(connection, "exchange_declare", **about)
+    text = await difference(connection, "exchange_declare", **about)
     if _CURRENT_TYPE.search(text) is None:
         return "headers" if _DIFFERS in text else ""
     current = text.rpartition(_CURRENT)[2]
@@ -209,7 +162,7 @@ async def try_lock(connection: IntakeConnection, route: Route) -> bool:
     """Whether the exchange is this connection's alone now, until it ends or `unlock`."""
     about = {"queue": holding_exchange(route), "exclusive": True}
     refusal = await _refusal(connection, route, ("queue_declare", about))
-    if refusal is not None and _text_of(refusal, _LOCKED) is None:
+    if refusal is not None and text_with(refusal, _LOCKED) is None:
         raise refusal
     return refusal is None
 
@@ -239,7 +192,7 @@ async def repair(connection: IntakeConnection, route: Route) -> list[str]:
     """
     if route.is_fronted:
         refusal = await _refusal(connection, route, *_of_a_front(route))
-        if refusal is None or _text_of(refusal, _NOT_FOUND) is not None:
+        if refusal is None or text_with(refusal, _NOT_FOUND) is not None:
             return []
         return [text_of(refusal)]
     found = []
@@ -358,12 +311,12 @@ async def take_steps(connection: WireConnection, *steps: Step) -> None:
 
 def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Exception:
     """A refusal of the broker, with what to do about it if we know that."""
-    if _text_of(exc, _REFUSED) is not None:
+    if text_with(exc, _REFUSED) is not None:
         return ConfigError(
             f"{reason_of(exc)}; let the user configure, write and read all that begins with "
             f"{route.source!r}, and write to {route.target!r}"
         )
-    text = _text_of(exc, _PRECONDITION_FAILED)
+    text = text_with(exc, _PRECONDITION_FAILED)
     if text is None:
         return exc
     if _TOO_OLD.search(text):
@@ -383,18 +336,18 @@ def _explained(route: Route, arguments: dict[str, Any], exc: Exception) -> Excep
     return EarlierForm(f"{route} is of another form; run once: {remedies.convert(route)} ({text})")
 
 
-async def _declare(connection: WireConnection, method: str, **arguments: Any) -> str:
+async def difference(connection: WireConnection, method: str, **arguments: Any) -> str:
     """Declare something. Returns '', or why the broker says that the existing one differs."""
     try:
         await connection.call_alone(method, **arguments)
     except Exception as exc:
-        if (differs := _text_of(exc, _PRECONDITION_FAILED)) is None:
+        if (differs := text_with(exc, _PRECONDITION_FAILED)) is None:
             raise
         return differs
     return ""
 
 
-def _text_of(exc: Exception, code: int) -> str | None:
+def text_with(exc: Exception, code: int) -> str | None:
     """The broker's text if it closed the channel with this code, else None."""
     closed = close_code(exc)
     return closed[1] if closed is not None and closed[0] == code else None

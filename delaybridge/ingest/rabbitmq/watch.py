@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from pika.exceptions import AMQPError
@@ -17,7 +18,7 @@ from delaybridge.ingest.options import IngestOptions
 from delaybridge.ingest.rabbitmq import remedies
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 from delaybridge.ingest.rabbitmq.deaths import expired
-from delaybridge.ingest.rabbitmq.intake import Intake
+from delaybridge.ingest.rabbitmq.intake import Intake, in_turn
 from delaybridge.ingest.rabbitmq.management import Bound, Management, ManagementError, Policies
 from delaybridge.ingest.rabbitmq.remedies import RUN
 from delaybridge.ingest.rabbitmq.topology import (
@@ -46,9 +47,10 @@ async def watch(
     What was found stays until a look shows that it is over: no answer says nothing.
     """
     bound: dict[Intake, set[str]] = {}
-    while True:
+    for turn in count():
         # At the same time: an API that answers late delays no look by more than its time-out.
-        await asyncio.gather(*(_look(connection, management, each, bound) for each in intakes()))
+        looked = in_turn(intakes(), turn)
+        await asyncio.gather(*(_look(connection, management, each, bound) for each in looked))
         await asyncio.sleep(EVERY_S)
 
 
