@@ -91,7 +91,8 @@ class FrontCounts:
         self._totals["front_methods_rewritten_total", what] += 1
 
     def method_refused(self, exchange: str, code: int, text: str) -> None:
-        """A client's channel was closed by the front because of a method on this exchange."""
+        """A client's channel was closed because of a method on this exchange: by the front, or by
+        the broker because rights are missing on what is behind it."""
         self._totals["front_methods_refused_total", str(code)] += 1
         self._refused(exchange, f"{code}: {text}")
 

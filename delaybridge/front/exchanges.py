@@ -298,4 +298,5 @@ class Exchanges:
             return methods.channel_close(close.channel, code, text, about)
         pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"
         explained = Refused(code, text, f"; whoever declares '{name}' needs '{pattern}'")
+        self._at.counts.method_refused(name, code, explained.text)
         return methods.channel_close(close.channel, code, explained.text, about)

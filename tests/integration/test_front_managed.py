@@ -64,6 +64,7 @@ async def test_a_client_with_rights_on_its_exchange_alone_is_told_which_it_needs
     assert code == 403 and text.startswith("ACCESS_REFUSED - configure access to exchange")
     assert re.fullmatch(pattern, name) and re.fullmatch(pattern, f"{name}.due")
     assert not re.fullmatch(pattern, f"{namespace}-orders")
+    assert fronts.refused == {name: f"403: {text}"}
     assert (await client.refused(declare(name, passive=True)))[0] == 404
     whole = await fronts.client(url)
     assert isinstance(await whole.ask(declare(name)), Exchange.DeclareOk)

@@ -148,6 +148,12 @@ class Fronts:
             netloc=f"{parts.username}:{parts.password}@{LOOPBACK}:{port}"
         ).geturl()
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """What operators are told of refusals of the front that was started last."""
+        announced = self._tasks[-1][0].counts.announcement()
+        return dict(announced["refused"])
+
     async def client(self, url: str, channels: int = 1) -> RawClient:
         """A client of a front, or of the broker."""
         client = RawClient(url)

@@ -61,7 +61,7 @@ def ingest_faults(found: Stats, settings: Settings) -> Iterator[Finding]:
     for route in found.fronted:
         if str(route) not in read:
             what = f"no ingest process reads {route.queue}, the intake of {route}"
-            remedy = "Start: delaybridge front, or delaybridge ingest rabbitmq --front"
+            remedy = "Start: delaybridge front without --no-ingest, or ingest rabbitmq --front"
             yield Finding(FAIL, "ingest", what, remedy)
     for name in unread(found, settings):
         remedy = "Start: delaybridge ingest, or scan --with-ingest"

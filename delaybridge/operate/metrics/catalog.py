@@ -120,7 +120,9 @@ METRICS = {
     "front_bytes_total": _counter("Bytes passed on: to_broker, to_client.", "direction"),
     "front_methods_rewritten_total": _counter("Methods of delayed exchanges changed.", "what"),
     "front_methods_refused_total": _counter(
-        "Those after which a front closed the channel.", "code", alert="any: see `doctor`"
+        "Those for which a channel was closed: by a front, or for want of rights on what it made.",
+        "code",
+        alert="any: see `doctor`",
     ),
     # counters: of Redis, read when scraped
     **{
