@@ -68,6 +68,10 @@ class Fronting:
         """Clients that are connected now."""
         return len(self.service.counts.connections)
 
+    def received(self) -> list[int]:
+        """The bytes that came from the broker, of each connection."""
+        return [each.sides[1].received for each in self.service.counts.connections]
+
     @property
     def has_accepted(self) -> bool:
         """Whether any client was accepted; with TLS, after its handshake."""
