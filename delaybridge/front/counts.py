@@ -86,10 +86,6 @@ class FrontCounts:
         self._totals["front_connections_refused_total", reason] += 1
         self._refused("clients", f"{reason}: {text}")
 
-    def rewrote(self, what: str) -> None:
-        """A method was rewritten. what: declare, delete or bind."""
-        self._totals["front_methods_rewritten_total", what] += 1
-
     def method_refused(self, exchange: str, code: int, text: str) -> None:
         """A client's channel was closed because of a method on this exchange: by the front, or by
         the broker because rights are missing on what is behind it."""

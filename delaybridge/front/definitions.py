@@ -133,13 +133,13 @@ def _rows(route: Route, row: Row) -> Iterator[tuple[str, Row]]:
     arguments = dict(row["arguments"])
     behind = {"name": route.target, "type": arguments.pop(TYPE_BEHIND), "internal": False}
     yield "exchanges", {**row, **behind, "arguments": arguments}
-    for method, about in declarations(route):
-        name, queue = about.get("exchange"), about.get("queue")
-        last = {"durable": True, "auto_delete": False, "arguments": about.get("arguments", {})}
+    flags = row.get("durable", True), row.get("internal", False)
+    for method, about in declarations(route, *flags):
+        name, queue, kept = about.get("exchange"), about.get("queue"), about.get("durable")
+        last = {"durable": kept, "auto_delete": False, "arguments": about.get("arguments", {})}
         if method == "exchange_declare":
-            own = row if name == route.source else about
-            flags: Row = {flag: own[flag] for flag in ("durable", "internal") if flag in own}
-            yield "exchanges", {"name": name, "type": about["exchange_type"], **last, **flags}
+            last |= {"type": about["exchange_type"], "internal": about["internal"]}
+            yield "exchanges", {"name": name, **last}
         elif method == "queue_declare":
             yield "queues", {"name": queue, **last}
         elif method == "queue_bind":

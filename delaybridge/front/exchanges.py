@@ -9,38 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, NamedTuple
 
 from delaybridge.amqp.walker import Method
 from delaybridge.front import methods
-from delaybridge.front.channels import Channels
-from delaybridge.front.counts import FrontCounts, ShownConnection
 from delaybridge.front.link import Refused
-from delaybridge.front.sides import Side
 from delaybridge.front.vhost import Vhost
+
+if TYPE_CHECKING:
+    from delaybridge.front.relay import Relay
 
 _ANSWERS = {methods.DECLARE: methods.DECLARE_OK, methods.DELETE: methods.DELETE_OK}
 _FORBIDDEN, _DIFFERS = 403, 406
 _NAMED = re.compile("exchange '([^']+)'")
 ABOUT = frozenset((methods.DECLARE, methods.DELETE, *methods.BINDS))
 """The methods of a client that are about exchanges."""
-
-
-class Holding(Protocol):
-    """The connection that they are of."""
-
-    client: Side
-    broker: Side
-    channels: Channels
-    counts: FrontCounts
-    shown: ShownConnection
-
-    def hold(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Pass on nothing of the client's until this work is done."""
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> object:
-        """Do this work beside the connections."""
 
 
 class _Awaited(NamedTuple):
@@ -57,7 +41,7 @@ class Exchanges:
 
     __slots__ = ("_at", "_awaited", "_owed", "_suffix", "vhost")
 
-    def __init__(self, connection: Holding, suffix: bytes) -> None:
+    def __init__(self, connection: Relay, suffix: bytes) -> None:
         self._at, self._suffix = connection, suffix
         self.vhost: Vhost | None = None
         self._awaited: _Awaited | None = None
@@ -93,32 +77,46 @@ class Exchanges:
         source, at = methods.source_of(method)
         if not self._may_be_ours(source):
             return method.frame
+        renamed = methods.renamed(method, at, source + self._suffix)
         if source + self._suffix in self.vhost.names:  # type: ignore[union-attr]  # see above
-            return self._rebound(method, source, at)
-        self._hold("bind", source, method, self._ask_and_bind(method, source, at))
+            return renamed
+        self._hold("bind", source, method, self._asked(method, source, renamed))
         return None
 
+    async def _asked(self, method: Method, source: bytes, renamed: bytes) -> bytes:
+        return renamed if await self._is_ours(source) else method.frame
+
     def _hold(
-        self, what: str, exchange: bytes, method: Method, work: Coroutine[Any, Any, None]
+        self, what: str, exchange: bytes, method: Method, work: Awaitable[Method | bytes]
     ) -> None:
+        """work: gives the broker's answer, or what the broker gets and then answers as it does."""
         answer: asyncio.Future[Method] = asyncio.get_running_loop().create_future()
         self._awaited = _Awaited(method.channel, _ANSWERS.get(method.id, b""), answer)
-        self._at.hold(f"{what} {exchange.decode(errors='replace')}", work)
+        what = f"{what} {exchange.decode(errors='replace')}"
+        self._at.hold(what, self._end(method, exchange, work))
 
-    async def _ask_and_bind(self, method: Method, source: bytes, at: int) -> None:
+    async def _end(self, method: Method, exchange: bytes, work: Awaitable[Method | bytes]) -> None:
+        found: Method | bytes | Refused
         try:
-            is_ours = await self._is_ours(source)
+            found = await work
         except Refused as exc:
-            self._refuse(method, source, exc)
+            found = exc
+        found, self._awaited = self._closed() or found, None
+        if isinstance(found, Refused):
+            name = exchange.decode(errors="replace")
+            self._at.counts.method_refused(name, found.code, found.text)
+            self._at.broker.release()
+            self._at.channels.refuse(method, found)
+        elif isinstance(found, Method):
+            if found.id == methods.CHANNEL_CLOSE:
+                self._at.client.write(self._explained(found, exchange))
+            elif methods.is_answered(method):
+                self._at.client.write(found.frame)
+            self._at.broker.release()
         else:
-            self._send(
-                method, self._rebound(method, source, at) if is_ours else method.frame, source
-            )
-
-    def _rebound(self, method: Method, source: bytes, at: int) -> bytes:
-        is_bind = method.id in (methods.QUEUE_BIND, methods.EXCHANGE_BIND)
-        self._at.counts.rewrote("bind" if is_bind else "unbind")
-        return methods.renamed(method, at, source + self._suffix)
+            if method.id in _ANSWERS:
+                self._owe(method)
+            self._at.broker.write(found)
 
     async def _is_ours(self, exchange: bytes) -> bool:
         try:
@@ -128,24 +126,18 @@ class Exchanges:
 
     async def _declare(
         self, method: Method, asked: methods.Declare, type: bytes | None, table: bytes
-    ) -> None:
-        try:
-            vhost, name = self._serving(asked.exchange)
-            type = await vhost.prepare(name, type)
-            if type is None:
-                self._send(method, method.frame, asked.exchange)
-                return
-            due = asked.exchange + self._suffix
-            answer = await self._ask(methods.declare(method.channel, due, type, asked.flags, table))
-            if answer.id == methods.CHANNEL_CLOSE:
-                await vhost.withdraw(name)
-            else:
-                await vhost.stand(name, asked.durable, asked.internal)
-        except Refused as exc:
-            self._refuse(method, asked.exchange, exc)
+    ) -> Method | bytes:
+        vhost, name = self._serving(asked.exchange)
+        type = await vhost.prepare(name, type)
+        if type is None:
+            return method.frame
+        due = asked.exchange + self._suffix
+        answer = await self._ask(methods.declare(method.channel, due, type, asked.flags, table))
+        if answer.id == methods.CHANNEL_CLOSE:
+            await vhost.withdraw(name)
         else:
-            self._at.counts.rewrote("declare")
-            self._answer(method, answer, asked.exchange)
+            await vhost.stand(name, asked.durable, asked.internal)
+        return answer
 
     def _serving(self, exchange: bytes) -> tuple[Vhost, str]:
         """The vhost in which a delayed exchange can be made, and its name; Refused if it cannot."""
@@ -163,40 +155,13 @@ class Exchanges:
             )
         return vhost, name
 
-    async def _delete(self, method: Method, exchange: bytes, flags: int) -> None:
-        try:
-            if not await self._is_ours(exchange):
-                self._send(method, method.frame, exchange)
-                return
-            sent = methods.delete(method.channel, exchange + self._suffix, flags)
-            answer = await self._ask(sent)
-            if answer.id == methods.DELETE_OK and self.vhost is not None:
-                await self.vhost.delete(exchange.decode())
-        except Refused as exc:
-            self._refuse(method, exchange, exc)
-        else:
-            self._at.counts.rewrote("delete")
-            self._answer(method, answer, exchange)
-
-    def _refuse(self, method: Method, exchange: bytes, refusal: Refused) -> None:
-        if (closed := self._closed()) is not None:
-            self._answer(method, closed, exchange)
-            return
-        self._awaited = None
-        name = exchange.decode(errors="replace")
-        self._at.counts.method_refused(name, refusal.code, refusal.text)
-        self._at.broker.release()
-        self._at.channels.refuse(method, refusal)
-
-    def _send(self, method: Method, frame: bytes, exchange: bytes) -> None:
-        """What is not to be changed once it is answered."""
-        if (closed := self._closed()) is not None:
-            self._answer(method, closed, exchange)
-        else:
-            self._awaited = None
-            if method.id in _ANSWERS:
-                self._owe(method)
-            self._at.broker.write(frame)
+    async def _delete(self, method: Method, exchange: bytes, flags: int) -> Method | bytes:
+        if not await self._is_ours(exchange):
+            return method.frame
+        answer = await self._ask(methods.delete(method.channel, exchange + self._suffix, flags))
+        if answer.id == methods.DELETE_OK and self.vhost is not None:
+            await self.vhost.delete(exchange.decode())
+        return answer
 
     # what the broker answers
 
@@ -241,7 +206,7 @@ class Exchanges:
             return methods.renamed(method, at, name)
         if vhost.is_known(exchange):
             return method.frame
-        self._at.begin(self._name(method, exchange, at, vhost))
+        self._at.front.begin(self._name(method, exchange, at, vhost))
         return None
 
     async def _name(self, method: Method, exchange: bytes, at: int, vhost: Vhost) -> None:
@@ -279,15 +244,6 @@ class Exchanges:
             return None
         answer = self._awaited.answer.result()
         return answer if answer.id == methods.CHANNEL_CLOSE else None
-
-    def _answer(self, method: Method, answer: Method, exchange: bytes) -> None:
-        """Pass the broker's answer on, unless the client expects none; read the broker again."""
-        self._awaited = None
-        if answer.id == methods.CHANNEL_CLOSE:
-            self._at.client.write(self._explained(answer, exchange))
-        elif methods.is_answered(method):
-            self._at.client.write(answer.frame)
-        self._at.broker.release()
 
     def _explained(self, close: Method, exchange: bytes) -> bytes:
         """The broker's refusal; where rights on `D.due` are missing, with those to set."""

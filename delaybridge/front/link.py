@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
+from itertools import cycle
 from typing import TypeVar
 
 from pika.connection import Parameters, SSLOptions
@@ -20,13 +21,12 @@ from delaybridge.amqp.connection import (
     open_connection,
     reason_of,
 )
-from delaybridge.backoff import Backoff
 from delaybridge.errors import PublishUnavailable
 
 T = TypeVar("T")
 RESOURCE_ERROR = 506
 _TEXT_BYTES = 255
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+_AGAIN_S = 0.1  # between two attempts
 
 
 class Refused(Exception):
@@ -45,18 +45,17 @@ class Refused(Exception):
 class Link:
     """Opened when it is first needed, and again when it was lost.
 
-    nodes: host and port of others of the cluster; if one cannot be reached, the next is tried.
+    nodes: host and port of others of the cluster; each time it is opened, the next is tried.
     """
 
     def __init__(
         self, broker: str, parameters: Parameters, nodes: Iterable[tuple[str, int]] = ()
     ) -> None:
-        self._broker, self._parameters = broker, parameters
-        self._nodes = list(dict.fromkeys([(parameters.host, parameters.port), *nodes]))
+        self._broker = broker
+        all_nodes = dict.fromkeys([(parameters.host, parameters.port), *nodes])
+        self._nodes = cycle([_at(parameters, *node) for node in all_nodes])
         self._connection: WireConnection | None = None
-        self._opening: asyncio.Task[WireConnection] | None = None
-        self._backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
-        self._why = "no answer"
+        self._opening = asyncio.Lock()
 
     async def ask(
         self, operation: Callable[[WireConnection], Awaitable[T]], limit_s: float, what: str
@@ -65,6 +64,7 @@ class Link:
 
         Raises the broker's refusal (`close_code`) at once. what: is shown if it cannot be done.
         """
+        why = "no answer"
         try:
             async with asyncio.timeout(limit_s):
                 while True:
@@ -73,51 +73,30 @@ class Link:
                     except (AMQPError, PublishUnavailable) as exc:
                         if close_code(exc) is not None:
                             raise
-                        self._why = reason_of(exc)
-                    await asyncio.sleep(_FIRST_WAIT_S)
+                        why = reason_of(exc)
+                    await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
             raise Refused(
                 RESOURCE_ERROR,
-                f"RESOURCE_ERROR - {what} not within {limit_s:g} s at broker {self._broker}: "
-                f"{self._why}",
+                f"RESOURCE_ERROR - {what} not within {limit_s:g} s at broker {self._broker}: {why}",
                 "; try again",
             ) from None
 
     async def close(self) -> None:
         """Close the connection; what is asked later opens another."""
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
         if self._connection is not None:
             await close_connection(self._connection)
 
     async def _connected(self) -> WireConnection:
-        if self._connection is not None and self._connection.is_open:
+        async with self._opening:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await open_connection(next(self._nodes), WireConnection)
             return self._connection
-        if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
-            # Nothing may wait for it any more when it fails.
-            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._opening)  # others wait for it, too
 
-    async def _open(self) -> WireConnection:
-        try:
-            opened = await open_connection(self._at(*self._nodes[0]), WireConnection)
-        except PublishUnavailable as exc:
-            self._nodes.append(self._nodes.pop(0))
-            self._why = str(exc)
-            await asyncio.sleep(self._backoff.next_s())
-            raise
-        else:
-            self._backoff = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S)
-            self._why, self._connection = "no answer", opened
-            return opened
-        finally:
-            self._opening = None
 
-    def _at(self, host: str, port: int) -> Parameters:
-        found = copy(self._parameters)
-        if found.ssl_options is not None and host != found.host:
-            found.ssl_options = SSLOptions(found.ssl_options.context, host)
-        found.host, found.port = host, port
-        return found
+def _at(parameters: Parameters, host: str, port: int) -> Parameters:
+    found = copy(parameters)
+    if found.ssl_options is not None and host != found.host:
+        found.ssl_options = SSLOptions(found.ssl_options.context, host)
+    found.host, found.port = host, port
+    return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
 from typing import NamedTuple
@@ -17,18 +17,20 @@ from pika.exceptions import AMQPError
 from delaybridge.amqp.connection import WireConnection, close_code
 from delaybridge.front.link import Refused
 from delaybridge.ingest.rabbitmq.deaths import expired
+from delaybridge.ingest.rabbitmq.emptiness import is_missing
 from delaybridge.ingest.rabbitmq.topology import (
-    Step,
     declarations,
+    difference,
     exists,
-    holding_exchange,
     take_steps,
+    try_lock,
     type_of,
+    unlock,
 )
 from delaybridge.ingest.routes import Route
 
 PRECONDITION_FAILED = 406
-_REFUSED, _NOT_FOUND, _LOCKED = 403, 404, 405
+_REFUSED = 403
 _LOOKS, _AGAIN_S = 5, 0.2  # before an exchange is called foreign: a marker may be on its way
 _LOCK_AGAIN_S, _UNLOCK_S = 0.05, 1.0
 _NO_TYPES = {  # of a new D, as the plugin says it
@@ -91,7 +93,7 @@ async def mark(
         )
     if not (seen.source and seen.target) and (fault := _NO_TYPES.get(type)):
         raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
-    method, about = next(_steps(route, True, False))
+    method, about = next(declarations(route))
     await connection.call_alone(method, **about)
     if seen.target and (has := await type_of(connection, route.target)):
         return has.encode()
@@ -108,7 +110,7 @@ async def _why_foreign(connection: WireConnection, route: Route) -> str:
 async def make(connection: WireConnection, route: Route, durable: bool, internal: bool) -> None:
     """Declare the queues, then D with its binding. Equal ones are left as they are."""
     async with _locked(connection, route):
-        await take_steps(connection, *_steps(route, durable, internal))
+        await take_steps(connection, *declarations(route, durable, internal))
 
 
 async def unmark(connection: WireConnection, route: Route) -> None:
@@ -136,7 +138,7 @@ async def has_queue(connection: WireConnection, queue: str) -> bool:
     try:
         await connection.call_alone("queue_declare", queue=queue, passive=True)
     except AMQPError as exc:
-        if not _is(exc, _NOT_FOUND, "no queue "):
+        if not is_missing(exc):
             raise
         return False
     return True
@@ -149,49 +151,25 @@ async def _differs(connection: WireConnection, route: Route) -> str:
     """
     text = ""
     for internal, durable in product((False, True), (True, False)):
-        (about,) = (
-            about
-            for method, about in _steps(route, durable, internal)
-            if method == "exchange_declare" and about["exchange"] == route.source
-        )
-        try:
-            await connection.call_alone("exchange_declare", **about)
-            return ""
-        except AMQPError as exc:
-            if not _is(exc, PRECONDITION_FAILED):
-                raise
-            _, text = close_code(exc) or (0, "")
+        made = (of for _, of in declarations(route, durable, internal) if "exchange_type" in of)
+        (about,) = (of for of in made if of["exchange"] == route.source)
+        text = await difference(connection, "exchange_declare", **about)
         if not _FLAG_DIFFERS.match(text):
             break
     return text
 
 
-def _steps(route: Route, durable: bool, internal: bool) -> Iterator[Step]:
-    """`declarations`, with these flags of D."""
-    for method, about in declarations(route):
-        if method == "exchange_declare" and about["exchange"] == route.source:
-            about = {**about, "durable": durable, "internal": internal}
-        yield method, about
-
-
 @asynccontextmanager
 async def _locked(connection: WireConnection, route: Route) -> AsyncIterator[None]:
-    """Alone with D among all fronts and ingest processes: while the connection has this queue."""
-    about = {"queue": holding_exchange(route)}
-    while True:
-        try:
-            await connection.call_alone("queue_declare", exclusive=True, **about)
-            break
-        except AMQPError as exc:
-            if not _is(exc, _LOCKED):
-                raise
+    """Alone with D among all fronts and ingest processes."""
+    while not await try_lock(connection, route):
         await asyncio.sleep(_LOCK_AGAIN_S)
     try:
         yield
     finally:
         try:
             async with asyncio.timeout(_UNLOCK_S):
-                await connection.call_alone("queue_delete", **about)
+                await unlock(connection, route)
         except (AMQPError, TimeoutError):
             connection.abort("a lock could not be given back")
 
@@ -213,9 +191,3 @@ def _as_declared(text: str) -> str:
     if _TYPE_DIFFERS not in text:
         return text
     return text.replace("received 'headers' but", "received ''x-delayed-message'' but")
-
-
-def _is(exc: AMQPError, code: int, text: str = "") -> bool:
-    """Whether the broker closed the channel with this code, and with this in its text."""
-    closed = close_code(exc)
-    return closed is not None and closed[0] == code and text in closed[1]

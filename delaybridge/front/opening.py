@@ -7,12 +7,15 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge.errors import DecodeError
 from delaybridge.front.counts import FrontCounts
 from delaybridge.front.handshake import PROTOCOL, proxy_header
-from delaybridge.front.relay import Front, Relay
+from delaybridge.front.relay import Relay
+
+if TYPE_CHECKING:
+    from delaybridge.front.front import FrontProcess
 
 _SPEAK_S = 10.0  # that a client has to say which protocol it speaks, as with RabbitMQ
 _CONNECT_S = 5.0  # that a node has to accept a connection
@@ -84,23 +87,10 @@ class Nodes:
             undo.pop_all()
 
 
-class Doorkeeper(Protocol):
-    """What an opening is given by the service, besides what its relay gets."""
-
-    nodes: Nodes
-
-    def is_full(self) -> bool:
-        """Whether as many clients are connected as may be."""
-
-
-class Door(Front, Doorkeeper, Protocol):
-    """The service, as an opening sees it."""
-
-
 class Opening(asyncio.Protocol):
     """The client's socket until the broker's is there, too; then it is a side of a relay."""
 
-    def __init__(self, front: Door) -> None:
+    def __init__(self, front: FrontProcess) -> None:
         self._front, self._head = front, b""
         self._transport: Any = None
         self._relay: Relay | None = None

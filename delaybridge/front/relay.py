@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Container, Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from delaybridge.amqp.walker import EVERYTHING, Method
 from delaybridge.errors import DecodeError
 from delaybridge.front import handshake, methods
 from delaybridge.front.channels import Channels
-from delaybridge.front.counts import FrontCounts
 from delaybridge.front.exchanges import ABOUT, Exchanges
 from delaybridge.front.sides import Side
-from delaybridge.front.vhost import Vhost
-from delaybridge.settings.entrances import FrontSettings
+
+if TYPE_CHECKING:
+    from delaybridge.front.front import FrontProcess
 
 _log = logging.getLogger("delaybridge")
 _GOODBYES = frozenset((methods.CONNECTION_CLOSE, methods.CONNECTION_CLOSE_OK))
@@ -36,36 +36,17 @@ _SHUTDOWN, _FORBIDDEN, _FRAME_ERROR = 320, 403, 501
 _NOTHING = b""
 
 
-class Front(Protocol):
-    """What a relay is given by the service."""
-
-    settings: FrontSettings
-    counts: FrontCounts
-
-    def vhost(self, name: str) -> Vhost | None:
-        """The front's own side of a vhost; None if no configured broker has it."""
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it beside the connections."""
-
-    def began(self, relay: Relay) -> None:
-        """A relay passes on from now on."""
-
-    def ended(self, relay: Relay) -> None:
-        """Both sockets of a relay are closed, or closing. Safe to call twice."""
-
-
 class Relay:
     """What passes between a client and its broker. shown: what operators see of it."""
 
     __slots__ = (
-        "_front", "_host", "_suffix", "broker", "channels", "client", "counts", "exchanges",
+        "_host", "_suffix", "broker", "channels", "client", "counts", "exchanges", "front",
         "shown",
     )  # fmt: skip
 
-    def __init__(self, front: Front, peer: tuple[Any, ...]) -> None:
+    def __init__(self, front: FrontProcess, peer: tuple[Any, ...]) -> None:
         """peer: the client's address and port."""
-        self._front, self._suffix = front, front.settings.suffix.encode()
+        self.front, self._suffix = front, front.settings.suffix.encode()
         self.client = Side(self, self._from_client)
         self.broker = Side(self, self._from_broker)
         self.client.peer, self.broker.peer = self.broker, self.client
@@ -89,7 +70,7 @@ class Relay:
             self.abort()
             return
         self.shown.node = node
-        self._front.began(self)
+        self.front.began(self)
         client.set_protocol(self.client)
         self.client.connection_made(client)
         self.broker.write(head[: len(handshake.PROTOCOL)])
@@ -100,7 +81,7 @@ class Relay:
     @property
     def is_trusted(self) -> bool:
         """Whether the client may be guest."""
-        return handshake.is_trusted(self._front.settings, self._host)
+        return handshake.is_trusted(self.front.settings, self._host)
 
     # what its sides tell
 
@@ -124,14 +105,14 @@ class Relay:
         """One socket is closed: close the other, once it has taken what was passed on."""
         self.exchanges.lost()
         side.peer.close()
-        self._front.ended(self)
+        self.front.ended(self)
 
     def abort(self) -> None:
         """Close both sockets at once."""
         for side in (self.client, self.broker):
             if side.transport is not None:
                 side.transport.abort()
-        self._front.ended(self)
+        self.front.ended(self)
 
     def shut_down(self) -> None:
         """Ask client and broker to close the connection, as a broker that is being stopped does."""
@@ -142,14 +123,10 @@ class Relay:
 
     # what its exchanges ask
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> object:
-        """Do this work beside the connections."""
-        return self._front.begin(work)
-
     def hold(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Pass on nothing of the client's until this work is done."""
         self.counts.held(self.shown, what)
-        self._front.begin(self._finish(work))
+        self.front.begin(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -176,7 +153,7 @@ class Relay:
                 return self._logs_in(method)
             if method.id == methods.OPEN:
                 self.shown.state, self.shown.vhost = "running", handshake.vhost_of(method)
-                self.exchanges.vhost = self._front.vhost(self.shown.vhost)
+                self.exchanges.vhost = self.front.vhost(self.shown.vhost)
         except DecodeError:  # the broker says what is wrong with it
             return method.frame
         if method.id in _GOODBYES and self.shown.state == "draining":
@@ -210,10 +187,10 @@ class Relay:
         try:
             if id in methods.CONTENTS:
                 return self.exchanges.content(method)
-            if id == methods.START and self._front.settings.tls_cert_file:
+            if id == methods.START and self.front.settings.tls_cert_file:
                 return handshake.without_external(method)
             if id == methods.TUNE:
-                return handshake.with_fewer_channels(method, self._front.settings.channels)
+                return handshake.with_fewer_channels(method, self.front.settings.channels)
             if id in _CHANNELS:
                 frame = self.channels.from_broker(method)
                 is_close = id == methods.CHANNEL_CLOSE and frame

@@ -8,27 +8,17 @@ about.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from delaybridge.amqp.walker import EVERY_METHOD, EVERYTHING, FrameTooLarge, Method, Piece, Walker
 from delaybridge.front.methods import HEARTBEAT
 
+if TYPE_CHECKING:
+    from delaybridge.front.relay import Relay
+
 _BEAT_S = 1.0  # while a side is held, its peer hears from the front this often
 _FLUSH_S = 10.0  # that a socket has to take the rest after its peer has gone
-
-
-class Both(Protocol):
-    """Both sides together, as each tells them what happens."""
-
-    def watched(self, side: Side, data: bytes) -> Container[bytes]:
-        """The methods to look into in this data."""
-
-    def broke(self, side: Side, reason: str) -> None:
-        """A method is too large to be looked into."""
-
-    def lost(self, side: Side) -> None:
-        """Its socket is closed, and everything that it received is passed on."""
 
 
 class Side(asyncio.Protocol):
@@ -43,7 +33,7 @@ class Side(asyncio.Protocol):
         "peer", "received", "transport", "walker",
     )  # fmt: skip
 
-    def __init__(self, owner: Both, on_method: Callable[[Method], bytes | None]) -> None:
+    def __init__(self, owner: Relay, on_method: Callable[[Method], bytes | None]) -> None:
         self._owner, self.on_method = owner, on_method
         self.peer: Side
         self.transport: Any = None

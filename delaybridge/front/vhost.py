@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from pika.connection import Parameters
@@ -28,24 +28,13 @@ from delaybridge.front import making
 from delaybridge.front.link import Link, Refused
 from delaybridge.ingest.rabbitmq.topology import exists
 from delaybridge.ingest.routes import Route, fronted
+from delaybridge.settings.entrances import FrontSettings
 
 T = TypeVar("T")
 ASK_S, MAKE_S = 5.0, 10.0
 NAME_S, STRANGE_S = 1.0, 5.0  # how long a delivery waits for its exchange's name; a no is kept
 _STRANGE_LIMIT = 10_000
 _AT_ONCE = 32  # exchanges that are changed: each has all of its time
-
-
-class Naming(Protocol):
-    """The settings that this needs."""
-
-    @property
-    def suffix(self) -> str:
-        """What D.due has after D."""
-
-    @property
-    def adopt(self) -> bool:
-        """Whether a D.due that no front made may be taken."""
 
 
 class Vhost:
@@ -59,7 +48,7 @@ class Vhost:
         self,
         broker: str,
         parameters: Parameters,
-        settings: Naming,
+        settings: FrontSettings,
         enlist: Callable[[Route], None],
         nodes: Iterable[tuple[str, int]] = (),
     ) -> None:
@@ -142,14 +131,11 @@ class Vhost:
     async def delete(self, exchange: str) -> None:
         """After D.due was deleted: delete D. The intake stays, and so do its messages."""
         route = self._route(exchange)
-        self.forget(exchange)
-        self._left.add(route.target.encode())
+        due = route.target.encode()
+        self.names.pop(due, None)
+        self._left.add(due)
         await self._change("sweep", route, lambda at: making.sweep(at, route))
-        self._left.discard(route.target.encode())
-
-    def forget(self, exchange: str) -> None:
-        """Ask the broker the next time."""
-        self.names.pop(f"{exchange}{self._settings.suffix}".encode(), None)
+        self._left.discard(due)
 
     async def remove_orphans(self) -> None:
         """Remove each known D whose D.due is gone: the broker deletes one that is auto-delete."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pika
 
@@ -16,13 +16,7 @@ from delaybridge.amqp.connection import (
 )
 from delaybridge.front.vhost import Vhost
 from delaybridge.ingest.routes import Route
-
-
-class Named(NamedTuple):
-    """The settings that a vhost needs."""
-
-    suffix: str = ".due"
-    adopt: bool = False
+from delaybridge.settings.entrances import FrontSettings
 
 
 class Client:
@@ -88,7 +82,7 @@ class VhostSite:
     def another(self, url: str = "", nodes: Any = (), **named: Any) -> Vhost:
         """What another front has of this vhost, or of that of another URL."""
         parameters = pika.URLParameters(url or self.url)
-        made = Vhost("rabbitmq", parameters, Named(**named), self.enlisted.append, nodes)
+        made = Vhost("rabbitmq", parameters, FrontSettings(**named), self.enlisted.append, nodes)
         self._made.append(made)
         return made
 

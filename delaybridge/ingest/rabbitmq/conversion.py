@@ -13,6 +13,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from pika.exceptions import AMQPError
+
+from delaybridge.amqp.connection import reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.claiming import claim
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
@@ -30,8 +33,8 @@ from delaybridge.ingest.rabbitmq.topology import (
     declare_queues,
     exists,
     holding_exchange,
-    lock,
     take_steps,
+    try_lock,
 )
 from delaybridge.ingest.routes import Route
 from delaybridge.publish import Publisher
@@ -66,7 +69,7 @@ async def convert(
     """
     route, read, unbound = intake.route, 0, set[str]()
     await claim(connection, route, intake.owner)
-    await lock(connection, route)
+    await _lock(connection, route)
     queue_is_earlier = await _is_earlier(declare_queues(connection, route))
     await _listed(management, partial(_shown, management), expired(route))  # it exists by now
     # Whatever the queue is: ConfigError if the exchange is of a type that may hold messages.
@@ -112,6 +115,16 @@ async def _replaced(
         if await _is_earlier(declare_queues(connection, route)):  # as it was
             await connection.call_alone("queue_delete", queue=route.source)
     return read
+
+
+async def _lock(connection: IntakeConnection, route: Route) -> None:
+    """Let no other conversion of the delay exchange run until the connection ends."""
+    try:
+        is_free = await try_lock(connection, route)
+    except AMQPError as exc:
+        raise ConfigError(f"{route}: {reason_of(exc)}") from exc
+    if not is_free:
+        raise ConfigError(f"{route}: another conversion of it is running")
 
 
 async def _is_earlier(declaring: Any) -> bool:

@@ -44,7 +44,7 @@ async def count(connection: IntakeConnection, queue: str) -> tuple[int, int]:
     try:
         answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
     except AMQPError as exc:
-        if not _is_missing(exc):
+        if not is_missing(exc):
             raise
         return 0, 0
     return int(answer.message_count), int(answer.consumer_count)
@@ -79,13 +79,13 @@ async def _get(connection: IntakeConnection, queue: str) -> Any:
     finally:
         close_channel(channel)
     if isinstance(answer, Exception):
-        if _is_missing(answer):
+        if is_missing(answer):
             return None
         raise answer
     return type(answer.method)
 
 
-def _is_missing(exc: Exception) -> bool:
+def is_missing(exc: Exception) -> bool:
     """Whether there is no such queue. For one whose node is down the code is the same."""
     closed = close_code(exc)
     return closed is not None and closed[0] == _NOT_FOUND and "no queue " in closed[1]

@@ -151,23 +151,19 @@ async def type_of(connection: WireConnection, exchange: str) -> str:
     return current.strip("'") if len(current) < len(text) and current[-1:] == "'" else ""
 
 
-async def lock(connection: IntakeConnection, route: Route) -> None:
-    """Let no other conversion of the delay exchange run until the connection ends; ConfigError if
-    one runs."""
-    if not await try_lock(connection, route):
-        raise ConfigError(f"{route}: another conversion of it is running")
-
-
-async def try_lock(connection: IntakeConnection, route: Route) -> bool:
+async def try_lock(connection: WireConnection, route: Route) -> bool:
     """Whether the exchange is this connection's alone now, until it ends or `unlock`."""
     about = {"queue": holding_exchange(route), "exclusive": True}
-    refusal = await _refusal(connection, route, ("queue_declare", about))
-    if refusal is not None and text_with(refusal, _LOCKED) is None:
-        raise refusal
-    return refusal is None
+    try:
+        await connection.call_alone("queue_declare", **about)
+    except Exception as exc:
+        if text_with(exc, _LOCKED) is None:
+            raise
+        return False
+    return True
 
 
-async def unlock(connection: IntakeConnection, route: Route) -> None:
+async def unlock(connection: WireConnection, route: Route) -> None:
     """Let others have the exchange again."""
     await connection.call_alone("queue_delete", queue=holding_exchange(route))
 
@@ -237,8 +233,10 @@ def _steps(route: Route) -> Iterator[Sequence[Step]]:
             together = []
 
 
-def declarations(route: Route) -> Iterator[Step]:
+def declarations(route: Route, durable: bool = True, internal: bool = False) -> Iterator[Step]:
     """What to declare and to bind, in this order: a message always finds the next queue.
+
+    durable, internal: of the delay exchange.
 
     Both exchanges are of type headers; without arguments such a binding takes all. Of any other
     type RabbitMQ 4.3 may keep a binding that was made while it deleted the exchange: the next
@@ -252,8 +250,8 @@ def declarations(route: Route) -> Iterator[Step]:
     yield "queue_bind", {"queue": late, "exchange": late, "routing_key": ""}
     yield "queue_declare", {"queue": route.queue, "durable": True, "arguments": queue}
     yield "exchange_declare", {
-        "exchange": route.source, "exchange_type": "headers", "durable": True,
-        "arguments": exchange_arguments(route),
+        "exchange": route.source, "exchange_type": "headers", "durable": durable,
+        "internal": internal, "arguments": exchange_arguments(route),
     }  # fmt: skip
     for headers in (BOUND_HEADERS, *FORMER_HEADERS):
         yield "queue_bind" if headers is BOUND_HEADERS else "queue_unbind", {

@@ -118,7 +118,6 @@ METRICS = {
         alert="rate() stays above 0",
     ),
     "front_bytes_total": _counter("Bytes passed on: to_broker, to_client.", "direction"),
-    "front_methods_rewritten_total": _counter("Methods of delayed exchanges changed.", "what"),
     "front_methods_refused_total": _counter(
         "Those for which a channel was closed: by a front, or for want of rights on what it made.",
         "code",
