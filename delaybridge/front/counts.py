@@ -84,7 +84,7 @@ class FrontCounts:
     def client_refused(self, reason: str, text: str) -> None:
         """A client was sent away. reason: one word of few; text: who, why, and the remedy."""
         self._totals["front_connections_refused_total", reason] += 1
-        self._refused("clients", f"{reason}: {text}")
+        self._refused(f"clients: {reason}", text)
 
     def method_refused(self, exchange: str, code: int, text: str) -> None:
         """A client's channel was closed because of a method on this exchange: by the front, or by

@@ -40,7 +40,8 @@ class Owner(NamedTuple):
         whose = f"namespace {namespace!r} ({other})"
         if namespace == own:
             whose += ", which this Redis does not hold: it was wiped since, or it is another Redis"
+        kind = f"{route.kind}{' --front' if route.is_fronted else ''}"
         return (
             f"{route} belongs to {whose}. Let {self.name} read another source; or, if {other} "
-            f"is given up, run once: delaybridge ingest {route.kind} --take-over {other}"
+            f"is given up, run once: delaybridge ingest {kind} --take-over {other}"
         )

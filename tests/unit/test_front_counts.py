@@ -112,10 +112,11 @@ def test_what_was_refused_is_told_for_ten_minutes(
     for number in range(100):
         counts.method_refused(f"d{number}", 406, "PRECONDITION_FAILED - no")
     counts.client_refused("guest", "10.0.0.1:9: set front.allow_guest")
+    counts.client_refused("limit", "1 are connected")
     told = announced(counts).refused
     assert len(told) == 20 and told["d99"] == "406: PRECONDITION_FAILED - no"
-    assert told["clients"] == "guest: 10.0.0.1:9: set front.allow_guest"
-    assert heard[-1] == FrontTrouble(source="clients", reason=told["clients"])
+    assert told["clients: guest"] == "10.0.0.1:9: set front.allow_guest"
+    assert heard[-1] == FrontTrouble(source="clients: limit", reason="1 are connected")
     (well, *doubts) = fronts(NOTHING._replace(fronts=[announced(counts)]))
     assert (well.level, {each.level for each in doubts}) == ("ok", {"WARN"})
     clock.now_s += 601

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delaybridge.ingest.fronted import enlist, listed, unlist
+from delaybridge.ingest.owner import Owner
 from delaybridge.ingest.rabbitmq.intake import in_turn
 from delaybridge.ingest.routes import fronted
 
@@ -16,6 +17,11 @@ def test_what_is_enlisted_is_read_again_and_what_cannot_be_read_is_left_out() ->
     assert listed("ns").parse([field, text, *odd, b"shop:c", b"{", b"\xff:x", text]) == [ROUTE]
     assert (name, name) == (b"{ns}:fronted", str(woken.args[0]).encode())
     assert unlist("ns", ROUTE).args == ("{ns}:fronted", "shop:orders:new")
+
+
+def test_what_a_refusal_says_is_to_be_run_reads_exchanges_of_fronts() -> None:
+    said = Owner("ns@1").refusal(ROUTE, "ns@0")
+    assert said.endswith("run once: delaybridge ingest rabbitmq --front --take-over ns@0")
 
 
 def test_of_many_exchanges_each_has_its_turn() -> None:
