@@ -160,6 +160,8 @@ async def test_what_stands_without_its_second_exchange_is_removed(
     assert await site.client.there(namespace) == [False]
     assert not site.vhost.names
     await site.declared(namespace)
+    await site.another().delete(namespace)  # but another client has declared it again
+    assert await site.client.there(namespace) == [True]
     await site.client.delete(f"{namespace}.due")
     assert not await site.another().is_ours(namespace)  # a question removes it, too
     assert await site.client.there(namespace) == [False]

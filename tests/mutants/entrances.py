@@ -326,16 +326,4 @@ MUTANTS = [
         "a run that is a little late counts as missed, and is skipped",
         "tests/unit/test_recurring.py::test_a_run_is_missed_two_seconds_after_it_was_due",
     ),
-    Mutant(
-        "front: it is ready only with Redis", "delaybridge/operate/metrics/health.py",
-        "if any(report.front for report in reports.values()):", "if False:",
-        "without Redis no client reaches the broker, though its messages need none",
-        "tests/unit/test_front_counts.py",
-    ),
-    Mutant(
-        "front: a node that closes at once is there", "delaybridge/front/announcing.py",
-        "await reader.readexactly(1)", "await reader.read(1)",
-        "nothing is red while no client can connect",
-        "tests/integration/test_front_watching.py -k away",
-    ),
 ]  # fmt: skip

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from delaybridge import Stats
 from delaybridge.events import Event, FrontTrouble
+from delaybridge.front.announcing import Announcer
 from delaybridge.front.counts import MOST_SHOWN, FrontCounts
+from delaybridge.front.opening import Node
 from delaybridge.operate.doctor.fronts import front_faults, fronts
 from delaybridge.operate.metrics import health
 from delaybridge.operate.metrics.catalog import METRICS
@@ -20,7 +23,9 @@ from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.notices import announcements
 from delaybridge.operate.notices.announcements import FrontInfo
 from delaybridge.operate.views.alerts import alerts
-from delaybridge.worker.service import ProcessReport
+from delaybridge.settings.settings import Settings
+from delaybridge.worker.service import Identity, ProcessReport
+from tests.rigs.waiting import until_async
 
 NOTHING = Stats(0, 0, 0, 0, 0, None, 0, [], [])
 AWAY = Reading(error="redis: no answer")
@@ -178,3 +183,18 @@ def test_a_node_that_is_away_is_logged_once(counts: FrontCounts, heard: list[Eve
     counts.unreachable("a:1", "no answer")
     reasons = [each.reason for each in heard if isinstance(each, FrontTrouble)]
     assert reasons == ["refused", "no answer", "no answer"]
+
+
+async def test_a_node_that_closes_connections_at_once_is_away(counts: FrontCounts) -> None:
+    """As a balancer does that stands before a node which is down."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    node = Node(*server.sockets[0].getsockname()[:2])
+    identity = Identity.of_this_process("f")
+    announcer = Announcer(Settings.load(environ={}), identity, counts, [node], list)
+    announce, probe = announcer.tasks(cast(Any, None))
+    announce.close()
+    async with server, asyncio.TaskGroup() as group:
+        task = group.create_task(probe)
+        await until_async(lambda: counts.nodes, "it is looked at")
+        task.cancel()
+    assert counts.nodes == {str(node): "it closes connections at once"}
