@@ -58,7 +58,7 @@ class Exchanges:
             return self._bind(method)
         if method.id == methods.DECLARE:
             asked = methods.read_declare(method)
-            if asked.type == methods.DELAYED_TYPE and not asked.passive:
+            if asked.type == methods.DELAYED_TYPE and not asked.has(methods.PASSIVE):
                 type, table = methods.without_type(asked.arguments)
                 work = self._declare(method, asked, type, table)
                 self._hold("declare", asked.exchange, method, work)
@@ -136,7 +136,8 @@ class Exchanges:
         if answer.id == methods.CHANNEL_CLOSE:
             await vhost.withdraw(name)
         else:
-            await vhost.stand(name, asked.durable, asked.internal)
+            durable, internal = asked.has(methods.DURABLE), asked.has(methods.INTERNAL)
+            await vhost.stand(name, durable, internal)
         return answer
 
     def _serving(self, exchange: bytes) -> tuple[Vhost, str]:

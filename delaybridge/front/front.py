@@ -8,15 +8,14 @@ import logging
 import os
 import resource
 import signal
-import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from pika.connection import Parameters
 
 from delaybridge.errors import ConfigError, StoreError
-from delaybridge.front.announcing import Announcer
+from delaybridge.front.announcing import announce, leave, probe
 from delaybridge.front.counts import FrontCounts
 from delaybridge.front.link import Refused
 from delaybridge.front.opening import Node, Nodes, Opening, nodes_of
@@ -42,14 +41,18 @@ _FILES_EACH, _OTHER_FILES = 2, 100  # sockets of a client, and all else
 
 
 class FrontProcess(Service):
-    """The work of one front process, from start to drained."""
+    """The work of one front process, from start to drained. listen: its address.
+
+    vhosts: its own side of each vhost by name.
+    """
 
     left_behind = "clients lose their connections"
 
     def __init__(self, settings: Settings, identity: Identity, parts: Sequence[Part] = ()) -> None:
         """ConfigError if the settings name no broker to stand before."""
         super().__init__(parts)
-        self.settings, self._all, self.identity = settings.front, settings, identity
+        self.settings, self.all_settings, self.identity = settings.front, settings, identity
+        self.listen = self.settings.listen
         self.counts = FrontCounts(self.emit)
         broker, of_vhosts = brokers_of(settings)
         tls = broker.ssl_options
@@ -60,11 +63,10 @@ class FrontProcess(Service):
             None if tls is None or self.settings.nodes else tls.server_hostname,
             self.counts,
         )
-        self._vhosts = {
+        self.vhosts = {
             name: Vhost(of, parameters, self.settings, self._enlist, nodes)
             for name, (of, parameters) in of_vhosts.items()
         }
-        self._announcer = Announcer(settings, identity, self.counts, nodes, self._exchanges)
         self._most = _clients_for(self.settings.connections)
         self._relays: set[Relay] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,15 +76,13 @@ class FrontProcess(Service):
 
     async def work(self) -> None:
         """Relay until stopped, then drain."""
-        loop = asyncio.get_running_loop()
-        listener = listen(self.settings.listen)
-        server = await loop.create_server(
-            lambda: Opening(self), sock=listener, ssl=tls_of(self._all), backlog=_BACKLOG
-        )
-        self._announcer.listen = str(Node(*listener.getsockname()[:2]))
-        say(logging.INFO, "front_started", listen=self._announcer.listen, pid=os.getpid())
-        store = AsyncStore(self._all.redis.url, timeout_s=self._all.redis.timeout_s)
-        beside = [self._keep_list(store), self._keep_looking(), *self._announcer.tasks(store)]
+        server = await self._listen()
+        self.listen = str(Node(*server.sockets[0].getsockname()[:2]))
+        say(logging.INFO, "front_started", listen=self.listen, pid=os.getpid())
+        store = AsyncStore(self.all_settings.redis.url, timeout_s=self.all_settings.redis.timeout_s)
+        beside = (
+            self._keep_list(store), self._keep_looking(), announce(self, store), probe(self),
+        )  # fmt: skip
         work = [asyncio.create_task(each) for each in beside]
         try:
             await self.stopping.wait()
@@ -92,9 +92,9 @@ class FrontProcess(Service):
             for relay in list(self._relays):
                 relay.abort()
             await end([*work, *self._tasks])
-            await self._announcer.leave(store)
+            await leave(self, store)
             await store.close()
-            for vhost in self._vhosts.values():
+            for vhost in self.vhosts.values():
                 await vhost.close()
             self.emit.flush()
 
@@ -106,7 +106,7 @@ class FrontProcess(Service):
 
     def vhost(self, name: str) -> Vhost | None:
         """The front's own side of a vhost; None if no configured broker has it."""
-        return self._vhosts.get(name)
+        return self.vhosts.get(name)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it beside the connections; it ends with the process."""
@@ -133,6 +133,20 @@ class FrontProcess(Service):
 
     # beside them
 
+    async def _listen(self) -> asyncio.Server:
+        """Listen together with other fronts; ConfigError."""
+        host, _, port = self.settings.listen.rpartition(":")
+        tls, loop = tls_of(self.all_settings), asyncio.get_running_loop()
+        about: dict[str, Any] = {"reuse_port": True, "backlog": _BACKLOG, "ssl": tls}
+        try:
+            return await loop.create_server(
+                lambda: Opening(self), host.strip("[]") or "127.0.0.1", int(port), **about
+            )
+        except (OSError, OverflowError) as exc:
+            raise ConfigError(
+                f"front.listen: {self.settings.listen}: {exc}; choose another address"
+            ) from None
+
     async def _drain(self) -> None:
         """Let clients leave; then close what is left as a broker does that is being stopped."""
         for timeout_s, then in ((self.settings.drain_timeout_s, True), (_GOODBYE_S, False)):
@@ -150,11 +164,6 @@ class FrontProcess(Service):
         self._unlisted[route] = None
         self._more.set()
 
-    def _exchanges(self) -> Iterator[str]:
-        """The delayed exchanges that it knows, each with its vhost."""
-        for vhost, of in self._vhosts.items():
-            yield from (f"{vhost} {name.decode(errors='replace')}" for name in of.names.values())
-
     async def _keep_list(self, store: AsyncStore) -> None:
         """Put exchanges on the namespace's list; as long as Redis does not answer, try again."""
         while True:
@@ -162,7 +171,7 @@ class FrontProcess(Service):
             self._more.clear()
             for route in list(self._unlisted):
                 try:
-                    await store.run(fronted.enlist(self._all.namespace, route))
+                    await store.run(fronted.enlist(self.all_settings.namespace, route))
                 except StoreError as exc:
                     _log.debug("%s is not on the list yet: %s", route, exc)
                     await asyncio.sleep(_AGAIN_S)
@@ -173,7 +182,7 @@ class FrontProcess(Service):
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            for vhost in self._vhosts.values():
+            for vhost in self.vhosts.values():
                 try:
                     await vhost.remove_orphans()
                 except Refused as exc:
@@ -201,22 +210,6 @@ def brokers_of(settings: Settings) -> tuple[Parameters, dict[str, tuple[str, Par
     same = {each: of for each, of in found.items() if (of.host, of.port) in nodes}
     by_vhost = {of.virtual_host: (each, of) for each, of in reversed(same.items())}
     return first, by_vhost | {first.virtual_host: (name, first)}
-
-
-def listen(text: str) -> socket.socket:
-    """A socket that listens at HOST:PORT, together with other fronts; ConfigError."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
-    except (OSError, OverflowError) as exc:
-        raise ConfigError(f"front.listen: {text}: {exc}; choose another address") from None
-    return sock
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext | None:

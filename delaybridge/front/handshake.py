@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Any
 
-from delaybridge.amqp.decoding import decode_table
+from delaybridge.amqp.decoding import cut, decode_table
 from delaybridge.amqp.walker import Method
 from delaybridge.errors import DecodeError
 from delaybridge.front import methods
@@ -66,10 +66,10 @@ def with_fewer_channels(tune: Method, most: int) -> bytes:
 
     DecodeError if it is broken.
     """
-    channel_max, frame_max, heartbeat = methods.read_tune(tune)
+    channel_max = int.from_bytes(cut(tune.arguments, 0, 2, "channel-max"), "big")
     if not most or 0 < channel_max <= most:
         return tune.frame
-    return methods.tune(most, frame_max, heartbeat)
+    return methods.frame(0, methods.TUNE, most.to_bytes(2, "big") + tune.arguments[2:])
 
 
 def is_trusted(settings: FrontSettings, host: str) -> bool:

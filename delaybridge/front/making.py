@@ -51,15 +51,6 @@ class _Seen(NamedTuple):
     marker: bool
     queue: bool
 
-    @property
-    def is_whole(self) -> bool:
-        return self.source and self.target and self.queue
-
-    @property
-    def is_unmarked(self) -> bool:
-        """Whether D.due is there, and nothing of a front's."""
-        return self.target and not (self.marker or self.queue)
-
 
 async def _seen(connection: WireConnection, route: Route) -> _Seen:
     names = route.source, route.target, expired(route)
@@ -76,12 +67,13 @@ async def mark(
     None: D is of the plugin itself, and stays so. adopt: take a D.due that no front made.
     """
     seen = await _seen(connection, route)
-    if seen.source and not seen.is_whole and (text := await _why_foreign(connection, route)):
+    is_whole = seen.source and seen.target and seen.queue
+    if seen.source and not is_whole and (text := await _why_foreign(connection, route)):
         if text.endswith(_OF_PLUGIN):
             return None
         raise Refused(PRECONDITION_FAILED, _as_declared(text))
     for _ in range(_LOOKS):
-        if adopt or not seen.is_unmarked:
+        if adopt or not seen.target or seen.marker or seen.queue:
             break
         await asyncio.sleep(_AGAIN_S)
         seen = await _seen(connection, route)

@@ -18,11 +18,10 @@ TYPE_ARGUMENT = "x-delayed-type"
 
 _ID = struct.Struct(">HH")
 _CODE = struct.Struct(">H")
-_TUNE = struct.Struct(">HIH")
 
 START, START_OK = _ID.pack(10, 10), _ID.pack(10, 11)
-TUNE, TUNE_OK = _ID.pack(10, 30), _ID.pack(10, 31)
-OPEN, OPEN_OK = _ID.pack(10, 40), _ID.pack(10, 41)
+TUNE = _ID.pack(10, 30)
+OPEN = _ID.pack(10, 40)
 CONNECTION_CLOSE, CONNECTION_CLOSE_OK = _ID.pack(10, 50), _ID.pack(10, 51)
 CHANNEL_OPEN = _ID.pack(20, 10)
 CHANNEL_CLOSE, CHANNEL_CLOSE_OK = _ID.pack(20, 40), _ID.pack(20, 41)
@@ -35,7 +34,7 @@ RETURN, DELIVER, GET_OK = _ID.pack(60, 50), _ID.pack(60, 60), _ID.pack(60, 71)
 BINDS = frozenset((EXCHANGE_BIND, EXCHANGE_UNBIND, QUEUE_BIND, QUEUE_UNBIND))
 CONTENTS = frozenset((RETURN, DELIVER, GET_OK))
 
-_PASSIVE, _DURABLE, _AUTO_DELETE, _INTERNAL, _NO_WAIT = 1, 2, 4, 8, 16
+PASSIVE, DURABLE, INTERNAL, _NO_WAIT = 1, 2, 8, 16  # flags of an exchange.declare
 _DELETE_NO_WAIT = 2
 TEXT_BYTES = 255
 
@@ -48,25 +47,9 @@ class Declare(NamedTuple):
     flags: int
     arguments: bytes
 
-    @property
-    def passive(self) -> bool:
-        """Whether it only asks if the exchange is there."""
-        return bool(self.flags & _PASSIVE)
-
-    @property
-    def durable(self) -> bool:
-        """Whether the exchange survives a restart of the broker."""
-        return bool(self.flags & _DURABLE)
-
-    @property
-    def internal(self) -> bool:
-        """Whether clients may not publish to it."""
-        return bool(self.flags & _INTERNAL)
-
-    @property
-    def no_wait(self) -> bool:
-        """Whether the client expects no declare-ok."""
-        return bool(self.flags & _NO_WAIT)
+    def has(self, flag: int) -> bool:
+        """Whether a flag is set, such as `PASSIVE`."""
+        return bool(self.flags & flag)
 
 
 def read_declare(method: Method) -> Declare:
@@ -80,7 +63,7 @@ def read_declare(method: Method) -> Declare:
 
 def declare(channel: int, exchange: bytes, type: bytes, flags: int, table: bytes) -> bytes:
     """The frame of an exchange.declare that is answered, of an exchange that is not internal."""
-    flags &= ~(_NO_WAIT | _INTERNAL)
+    flags &= ~(_NO_WAIT | INTERNAL)
     parts = b"\0\0", _packed(exchange), _packed(type), bytes([flags]), table
     return frame(channel, DECLARE, b"".join(parts))
 
@@ -99,7 +82,7 @@ def delete(channel: int, exchange: bytes, flags: int) -> bytes:
 def is_answered(method: Method) -> bool:
     """Whether the client of an exchange.declare or exchange.delete expects an answer."""
     if method.id == DECLARE:
-        return not read_declare(method).no_wait
+        return not read_declare(method).has(_NO_WAIT)
     return not read_delete(method)[1] & _DELETE_NO_WAIT
 
 
@@ -149,16 +132,6 @@ def read_close(method: Method) -> tuple[int, str, bytes]:
 def _close(code: int, text: str, about: bytes) -> bytes:
     encoded = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
     return _CODE.pack(code) + _packed(encoded) + about
-
-
-def read_tune(method: Method) -> tuple[int, int, int]:
-    """Channel-max, frame-max and heartbeat of a tune or tune-ok; DecodeError if it is broken."""
-    return _TUNE.unpack(cut(method.arguments, 0, _TUNE.size, "tune"))
-
-
-def tune(channel_max: int, frame_max: int, heartbeat: int) -> bytes:
-    """The frame of a connection.tune."""
-    return frame(0, TUNE, _TUNE.pack(channel_max, frame_max, heartbeat))
 
 
 def frame(channel: int, id: bytes, arguments: bytes) -> bytes:

@@ -36,7 +36,7 @@ class Node(NamedTuple):
 
 
 class Nodes:
-    """The nodes of the broker. The one that was reached last is tried first."""
+    """The nodes of the broker. listed: all, the one that was reached last is tried first."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Nodes:
         counts: FrontCounts,
     ) -> None:
         """name: which a certificate must have; None: the node's."""
-        self._nodes, self._tls, self._name, self._counts = list(nodes), tls, name, counts
+        self.listed, self._tls, self._name, self._counts = list(nodes), tls, name, counts
 
     async def connect(self, protocol: asyncio.Protocol, header: bytes) -> Node:
         """Connect the protocol to a node; Unreachable if none can be reached.
@@ -54,7 +54,7 @@ class Nodes:
         header: sent before all else, even before TLS.
         """
         why = ""
-        for node in list(self._nodes):
+        for node in list(self.listed):
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     await self._connect(protocol, node, header)
@@ -63,8 +63,8 @@ class Nodes:
                 self._counts.unreachable(str(node), str(exc) or "no answer")
                 continue
             self._counts.reached(str(node))
-            if node != self._nodes[0]:
-                self._nodes = [node, *(each for each in self._nodes if each != node)]
+            if node != self.listed[0]:
+                self.listed = [node, *(each for each in self.listed if each != node)]
             return node
         raise Unreachable(why)
 
@@ -126,7 +126,8 @@ class Opening(asyncio.Protocol):
         passes = self._front.settings.other_protocols == "pass" and self._relay.is_trusted
         if is_ours or passes:
             self._transport.pause_reading()
-            self._relay.is_blind = not is_ours
+            for side in (self._relay.client, self._relay.broker):
+                side.walker.is_blind = not is_ours
             self._task = self._front.begin(self._connect(self._relay))
             return
         began = self._head[: len(PROTOCOL)]

@@ -55,15 +55,6 @@ class Relay:
         self.channels = Channels(self.client, self.broker, self.shown)
         self.exchanges = Exchanges(self, self._suffix)
 
-    @property
-    def is_blind(self) -> bool:
-        """Whether everything passes unread: the client speaks another protocol."""
-        return self.client.walker.is_blind
-
-    @is_blind.setter
-    def is_blind(self, is_blind: bool) -> None:
-        self.client.walker.is_blind = self.broker.walker.is_blind = is_blind
-
     def open(self, client: Any, node: str, head: bytes) -> None:
         """The broker's socket is there. client: the other one; head: what it has sent already."""
         if client.is_closing():

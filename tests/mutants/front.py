@@ -15,7 +15,7 @@ MUTANTS = [
     ),
     Mutant(
         "front: any second exchange is taken", "delaybridge/front/making.py",
-        "if adopt or not seen.is_unmarked:", "if True:",
+        "if adopt or not seen.target or seen.marker or seen.queue:", "if True:",
         "an exchange of others gets messages that were never meant for it",
         f"{_VHOST} -k never_changed",
     ),
@@ -28,7 +28,8 @@ MUTANTS = [
     ),
     Mutant(
         "front: flags are always the same", "delaybridge/front/making.py",
-        'about = {**about, "durable": durable, "internal": internal}', "about = {**about}",
+        "await take_steps(connection, *declarations(route, durable, internal))",
+        "await take_steps(connection, *declarations(route))",
         "what shall be internal takes publishes; an unequal declare is accepted",
         f"{_VHOST} -k other_flags",
     ),
@@ -46,10 +47,8 @@ MUTANTS = [
     ),
     Mutant(
         "front: what cannot be asked is not ours", "delaybridge/front/exchanges.py",
-        "            is_ours = await self._is_ours(source)\n        except Refused as exc:\n"
-        "            self._refuse(method, source, exc)\n",
-        "            is_ours = await self._is_ours(source)\n        except Refused:\n"
-        "            self._send(method, method.frame, source)\n",
+        "            found = exc\n",
+        "            found = method.frame if method.id in methods.BINDS else exc\n",
         "the queue takes all undelayed messages away from the bindings",
         f"{_EXCHANGES} -k unanswered",
     ),
