@@ -60,14 +60,14 @@ MUTANTS = [
     ),
     Mutant(
         "front: a bind goes out as it came", "delaybridge/front/exchanges.py",
-        "return methods.renamed(method, at, source + self._suffix)", "return method.frame",
+        "renamed = methods.renamed(method, at, source + self._suffix)", "renamed = method.frame",
         "a queue that is bound to a delayed exchange gets nothing that is due",
         f"{_EXCHANGES} -k bindings_of_queues",
     ),
     Mutant(
         "front: declare-ok comes before D stands", "delaybridge/front/exchanges.py",
-        "await vhost.stand(name, asked.durable, asked.internal)",
-        "self._at.begin(vhost.stand(name, asked.durable, asked.internal))",
+        "await vhost.stand(name, durable, internal)",
+        "self._at.front.begin(vhost.stand(name, durable, internal))",
         "what a client publishes at once meets no exchange, and its channel is closed",
         f"{_EXCHANGES} -k what_follows",
     ),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from delaybridge import Stats
 from delaybridge.events import Event, FrontTrouble
-from delaybridge.front.announcing import Announcer
+from delaybridge.front.announcing import probe
 from delaybridge.front.counts import MOST_SHOWN, FrontCounts
 from delaybridge.front.opening import Node
 from delaybridge.operate.doctor.fronts import front_faults, fronts
@@ -24,7 +25,7 @@ from delaybridge.operate.notices import announcements
 from delaybridge.operate.notices.announcements import FrontInfo
 from delaybridge.operate.views.alerts import alerts
 from delaybridge.settings.settings import Settings
-from delaybridge.worker.service import Identity, ProcessReport
+from delaybridge.worker.service import ProcessReport
 from tests.rigs.waiting import until_async
 
 NOTHING = Stats(0, 0, 0, 0, 0, None, 0, [], [])
@@ -189,12 +190,10 @@ async def test_a_node_that_closes_connections_at_once_is_away(counts: FrontCount
     """As a balancer does that stands before a node which is down."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     node = Node(*server.sockets[0].getsockname()[:2])
-    identity = Identity.of_this_process("f")
-    announcer = Announcer(Settings.load(environ={}), identity, counts, [node], list)
-    announce, probe = announcer.tasks(cast(Any, None))
-    announce.close()
+    settings, nodes = Settings.load(environ={}), SimpleNamespace(listed=[node])
+    front = SimpleNamespace(all_settings=settings, nodes=nodes, counts=counts)
     async with server, asyncio.TaskGroup() as group:
-        task = group.create_task(probe)
+        task = group.create_task(probe(cast(Any, front)))
         await until_async(lambda: counts.nodes, "it is looked at")
         task.cancel()
     assert counts.nodes == {str(node): "it closes connections at once"}
