@@ -86,6 +86,8 @@ CALLS: list[tuple[str, str]] = [
 ]
 ELSEWHERE = {  # what runs until it is stopped, or asks no Redis
     "scan": "here, by the fleet",
+    "front": "test_front_*.py",
+    "plugin convert": "asks no Redis",
     "serve": "test_http_*.py",
     "serve token new": "unit/test_web_tokens.py",
     "tail": "runs first",

@@ -34,7 +34,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make(tmp_path_factory.mktemp("tls"))
+    return make(tmp_path_factory.mktemp("tls"), "IP:127.0.0.1,DNS:localhost")
 
 
 def start(mechanisms: bytes) -> bytes:

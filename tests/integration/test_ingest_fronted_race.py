@@ -72,9 +72,9 @@ async def test_an_exchange_deleted_and_declared_again_200_times_loses_nothing_an
                 before_s = time.time()
                 published(channel, namespace, id, delay_ms)
                 sent[id] = before_s + delay_ms / 1000
-            channel.connection.sleep(rng.choice((0, 0.05, 0.3)))
+            channel.connection.process_data_events(rng.choice((0, 0.05, 0.3)))
             rng.choice(channels).exchange_delete(namespace)
-            channel.connection.sleep(rng.choice((0, 0.05, 0.3)))
+            channel.connection.process_data_events(rng.choice((0, 0.05, 0.3)))
         for each in connections:
             each.close()
 

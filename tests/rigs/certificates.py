@@ -1,4 +1,4 @@
-"""A throw-away authority and a server certificate for 127.0.0.1 and localhost, made by openssl."""
+"""A throw-away authority and a server certificate for 127.0.0.1, made by openssl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Certificates(NamedTuple):
     key: Path
 
 
-def make(folder: Path) -> Certificates:
+def make(folder: Path, names: str = "IP:127.0.0.1") -> Certificates:
+    """names: of the server, as openssl writes them."""
     made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     ca_key = folder / "ca.key"
@@ -25,12 +26,7 @@ def make(folder: Path) -> Certificates:
     )
     _openssl(
         *("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=127.0.0.1"),
-        *(
-            "-addext",
-            "subjectAltName=IP:127.0.0.1,DNS:localhost",
-            "-addext",
-            "basicConstraints=CA:FALSE",
-        ),
+        *("-addext", f"subjectAltName={names}", "-addext", "basicConstraints=CA:FALSE"),
         *("-CA", str(made.authority), "-CAkey", str(ca_key)),
         *("-keyout", str(made.key), "-out", str(made.certificate)),
     )
