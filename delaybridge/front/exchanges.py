@@ -101,11 +101,13 @@ class Exchanges:
             found = await work
         except Refused as exc:
             found = exc
+        holds_broker = self._awaited is not None and self._awaited.answer.done()
         found, self._awaited = self._closed() or found, None
         if isinstance(found, Refused):
             name = exchange.decode(errors="replace")
             self._at.counts.method_refused(name, found.code, found.text)
-            self._at.broker.release()
+            if holds_broker:  # else it is not held, or until a name is known
+                self._at.broker.release()
             self._at.channels.refuse(method, found)
         elif isinstance(found, Method):
             if found.id == methods.CHANNEL_CLOSE:

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("delaybridge")
 _GOODBYES = frozenset((methods.CONNECTION_CLOSE, methods.CONNECTION_CLOSE_OK))
 _CHANNELS = frozenset((methods.CHANNEL_CLOSE, methods.CHANNEL_CLOSE_OK))
+_OPENING = frozenset((methods.START, methods.TUNE, methods.OPEN_OK))
 _ANSWERS = frozenset((methods.DECLARE_OK, methods.DELETE_OK))
 _FROM_CLIENT = frozenset(
     (methods.START_OK, methods.OPEN, *_GOODBYES, methods.CHANNEL_OPEN, *_CHANNELS, *ABOUT)
 )
-_FROM_BROKER = frozenset(
-    (methods.START, methods.TUNE, methods.CONNECTION_CLOSE_OK, *_ANSWERS, *_CHANNELS)
-)
+_FROM_BROKER = frozenset((*_OPENING, methods.CONNECTION_CLOSE_OK, *_ANSWERS, *_CHANNELS))
 _WITH_CONTENTS = _FROM_BROKER | methods.CONTENTS
 _SHUTDOWN, _FORBIDDEN, _FRAME_ERROR = 320, 403, 501
 _NOTHING = b""
@@ -139,12 +138,14 @@ class Relay:
             return dropped
         try:
             if method.id in ABOUT:
+                if self.shown.state == "opening":  # the front acts for those only who may log in
+                    self.broke(self.client, "exchanges come after connection.open-ok")
+                    return _NOTHING
                 return self.exchanges.from_client(method)
             if method.id == methods.START_OK:
                 return self._logs_in(method)
-            if method.id == methods.OPEN:
-                self.shown.state, self.shown.vhost = "running", handshake.vhost_of(method)
-                self.exchanges.vhost = self.front.vhost(self.shown.vhost)
+            if method.id == methods.OPEN and not self.shown.vhost:
+                self.shown.vhost = handshake.vhost_of(method)
         except DecodeError:  # the broker says what is wrong with it
             return method.frame
         if method.id in _GOODBYES and self.shown.state == "draining":
@@ -180,6 +181,9 @@ class Relay:
                 return self.exchanges.content(method)
             if id == methods.START and self.front.settings.tls_cert_file:
                 return handshake.without_external(method)
+            if id == methods.OPEN_OK:
+                self.shown.state = "running"
+                self.exchanges.vhost = self.front.vhost(self.shown.vhost)
             if id == methods.TUNE:
                 return handshake.with_fewer_channels(method, self.front.settings.channels)
             if id in _CHANNELS:

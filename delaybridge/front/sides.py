@@ -95,7 +95,8 @@ class Side(asyncio.Protocol):
         if self._beat is not None:
             self._beat.cancel()
         data, self._unread = b"".join(self._unread), []
-        self._feed(data)
+        if not self.peer.transport.is_closing():  # else what it would ask is never answered
+            self._feed(data)
         if not self.is_held:
             self._read()
             if self._is_lost:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from hypothesis import given
@@ -24,13 +25,18 @@ class Socket:
     """A transport that keeps what is written to it."""
 
     def __init__(self) -> None:
-        self.written = b""
+        self.written, self.is_closed = b"", False
 
     def write(self, data: bytes) -> None:
         self.written += data
 
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
     def is_closing(self) -> bool:
-        return False
+        return self.is_closed
 
     def pause_reading(self) -> None:
         """Nothing reads."""
@@ -43,8 +49,14 @@ class Known:
 
     names = {b"orders.due": b"orders"}
 
-    def is_known(self, _: bytes) -> bool:
-        return True
+    def is_known(self, due: bytes) -> bool:
+        return not due.startswith(b"asked")
+
+    async def prepare(self, *_: Any) -> None:
+        """The broker does not answer."""
+        await asyncio.Event().wait()
+
+    name_of = prepare
 
 
 class Service:
@@ -53,11 +65,20 @@ class Service:
     def __init__(self) -> None:
         self.settings, self.counts = FrontSettings(), FrontCounts(lambda _: None)
 
+    def vhost(self, _: str) -> Any:
+        return Known()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work)
+
+    def ended(self, _: Relay) -> None:
+        """Nothing is kept of it."""
+
 
 def relay() -> tuple[Relay, Socket, Socket]:
     """A relay with its sockets to the client and to the broker, past its handshake."""
     made = Relay(cast(Any, Service()), ("127.0.0.1", 1))
-    made.exchanges.vhost = cast(Any, Known())
+    made.exchanges.vhost, made.shown.state = cast(Any, Known()), "running"
     client, broker = Socket(), Socket()
     made.client.transport, made.broker.transport = client, broker
     return made, client, broker
@@ -134,3 +155,48 @@ def test_what_the_front_inserts_comes_between_two_messages(cuts: list[int]) -> N
     for part in cut(other[100:] + dropped + other, cuts):
         made.client.data_received(part)
     assert broker.written == asked + other + inserted + other
+
+
+def opened(vhost: bytes) -> bytes:
+    return methods.frame(0, methods.OPEN, bytes([len(vhost)]) + vhost + b"\0\0")
+
+
+async def test_the_front_does_nothing_for_a_client_that_the_broker_has_not_let_in() -> None:
+    """Whatever it sends before: its login may be wrong, and the front has rights of its own."""
+    declared = methods.declare(1, b"orders", methods.DELAYED_TYPE, 2, bytes(4))
+    made, client, broker = relay()
+    made.exchanges.vhost, made.shown.state = None, "opening"
+    made.client.data_received(opened(b"/") + declared)
+    assert broker.is_closed and client.is_closed and b"orders" not in broker.written
+    assert not made.client.is_held
+
+    made, _, _ = relay()
+    made.exchanges.vhost, made.shown.state = None, "opening"
+    made.client.data_received(opened(b"own") + opened(b"other"))
+    made.broker.data_received(methods.frame(0, methods.OPEN_OK, b"\0"))
+    assert made.shown.vhost == "own"
+    made.client.data_received(declared)
+    assert made.client.is_held
+
+
+async def test_what_waits_is_dropped_when_the_broker_is_gone() -> None:
+    declared = methods.declare(1, b"orders", methods.DELAYED_TYPE, 2, bytes(4))
+    made, _, broker = relay()
+    made.client.data_received(declared * 2)
+    assert made.client.is_held
+    broker.close()
+    made.client.release()
+    assert not made.client.is_held
+
+
+async def test_a_refusal_lets_no_delivery_pass_whose_name_is_asked() -> None:
+    made, client, _ = relay()
+    made.client.data_received(methods.declare(1, b"new", methods.DELAYED_TYPE, 2, bytes(4)))
+    made.broker.data_received(delivery(b"asked.due"))
+    assert made.broker.is_held
+
+    async def refused() -> Method:
+        raise Refused(406, "no")
+
+    await made.exchanges._end(Method(1, methods.DECLARE, b"", b""), b"new", refused())
+    assert made.broker.is_held and not client.written
