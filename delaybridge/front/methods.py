@@ -21,7 +21,7 @@ _CODE = struct.Struct(">H")
 
 START, START_OK = _ID.pack(10, 10), _ID.pack(10, 11)
 TUNE = _ID.pack(10, 30)
-OPEN = _ID.pack(10, 40)
+OPEN, OPEN_OK = _ID.pack(10, 40), _ID.pack(10, 41)
 CONNECTION_CLOSE, CONNECTION_CLOSE_OK = _ID.pack(10, 50), _ID.pack(10, 51)
 CHANNEL_OPEN = _ID.pack(20, 10)
 CHANNEL_CLOSE, CHANNEL_CLOSE_OK = _ID.pack(20, 40), _ID.pack(20, 41)
