@@ -34,6 +34,8 @@ T = TypeVar("T")
 ASK_S, MAKE_S = 5.0, 10.0
 NAME_S, STRANGE_S = 1.0, 5.0  # how long a delivery waits for its exchange's name; a no is kept
 _STRANGE_LIMIT = 10_000
+# RabbitMQ cuts the texts of refusals at 255 bytes: within a character, it ends the connection.
+_WIDE_BYTES = 100
 _AT_ONCE = 32  # exchanges that are changed: each has all of its time
 
 
@@ -156,6 +158,13 @@ class Vhost:
     # inside
 
     def _route(self, exchange: str) -> Route:
+        if not exchange.isascii() and len(exchange.encode()) > _WIDE_BYTES:
+            raise Refused(
+                making.PRECONDITION_FAILED,
+                f"PRECONDITION_FAILED - a delayed exchange's name that is not ASCII has at most "
+                f"{_WIDE_BYTES} bytes here",
+            )
+        exchange = exchange.translate({10: None, 13: None})  # as RabbitMQ reads names
         try:
             return fronted(self._broker, exchange, self._settings.suffix)
         except ConfigError as exc:

@@ -66,6 +66,17 @@ async def test_an_error_before_a_declare_ends_the_channel_and_not_more(
     assert isinstance(await client.ask(declare(namespace)), Exchange.DeclareOk)
 
 
+async def test_line_ends_in_a_name_are_no_part_of_it(client: RawClient, namespace: str) -> None:
+    odd = f"{namespace[:3]}\r\n{namespace[3:]}"
+    assert isinstance(await client.ask(declare(odd)), Exchange.DeclareOk)
+    await client.queue(odd)
+    client.send(Basic.Consume(queue="", no_ack=True, nowait=True), client.message(namespace, "k"))
+    delivered = await client.taken()
+    assert isinstance(delivered, Basic.Deliver) and delivered.exchange == namespace
+    assert isinstance(await client.ask(Exchange.Delete(exchange=odd)), Exchange.DeleteOk)
+    assert isinstance(await client.ask(declare(namespace, passive=True)), spec.Channel.Close)
+
+
 async def test_a_declare_again_is_answered_as_the_plugin_answers_it(
     client: RawClient, namespace: str
 ) -> None:
@@ -113,6 +124,7 @@ async def test_what_cannot_be_a_delayed_exchange_is_refused_and_leaves_nothing(
         (declare("amq.later"), 403, "ACCESS_REFUSED"),
         (declare(""), 403, "ACCESS_REFUSED"),
         (declare("d" * 250), 406, "236 bytes"),
+        (declare("\u00e9" * 100), 406, "100 bytes"),
     ):
         found = await client.refused(wrong)
         assert found[0] == code and text in found[1], found
