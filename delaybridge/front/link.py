@@ -24,6 +24,7 @@ from delaybridge.amqp.connection import (
 from delaybridge.errors import PublishUnavailable
 
 T = TypeVar("T")
+Operation = Callable[[WireConnection], Awaitable[T]]
 RESOURCE_ERROR = 506
 _TEXT_BYTES = 255
 _AGAIN_S = 0.1  # between two attempts
@@ -57,9 +58,7 @@ class Link:
         self._connection: WireConnection | None = None
         self._opening = asyncio.Lock()
 
-    async def ask(
-        self, operation: Callable[[WireConnection], Awaitable[T]], limit_s: float, what: str
-    ) -> T:
+    async def ask(self, operation: Operation[T], limit_s: float, what: str) -> T:
         """The result of an operation that may be repeated; Refused with 506 after the limit.
 
         Raises the broker's refusal (`close_code`) at once. what: is shown if it cannot be done.

@@ -16,17 +16,8 @@ from pika.exceptions import AMQPError
 
 from delaybridge.amqp.connection import WireConnection, close_code
 from delaybridge.front.link import Refused
+from delaybridge.ingest.rabbitmq import emptiness, topology
 from delaybridge.ingest.rabbitmq.deaths import expired
-from delaybridge.ingest.rabbitmq.emptiness import is_missing
-from delaybridge.ingest.rabbitmq.topology import (
-    declarations,
-    difference,
-    exists,
-    take_steps,
-    try_lock,
-    type_of,
-    unlock,
-)
 from delaybridge.ingest.routes import Route
 
 PRECONDITION_FAILED = 406
@@ -54,9 +45,9 @@ class _Seen(NamedTuple):
 
 async def _seen(connection: WireConnection, route: Route) -> _Seen:
     names = route.source, route.target, expired(route)
-    return _Seen(*await asyncio.gather(
-        *(exists(connection, name) for name in names), has_queue(connection, route.queue)
-    ))  # fmt: skip
+    asked = (topology.exists(connection, name) for name in names)
+    queue = emptiness.has_queue(connection, route.queue)
+    return _Seen(*await asyncio.gather(*asked, queue))
 
 
 async def mark(
@@ -85,9 +76,9 @@ async def mark(
         )
     if not (seen.source and seen.target) and (fault := _NO_TYPES.get(type)):
         raise Refused(PRECONDITION_FAILED, f"PRECONDITION_FAILED - Invalid argument, {fault}")
-    method, about = next(declarations(route))
+    method, about = next(topology.declarations(route))
     await connection.call_alone(method, **about)
-    if seen.target and (has := await type_of(connection, route.target)):
+    if seen.target and (has := await topology.type_of(connection, route.target)):
         return has.encode()
     return b"direct" if type is None else type
 
@@ -95,14 +86,14 @@ async def mark(
 async def _why_foreign(connection: WireConnection, route: Route) -> str:
     """`_differs` under the lock, if D is still there."""
     async with _locked(connection, route):
-        is_there = await exists(connection, route.source)
+        is_there = await topology.exists(connection, route.source)
         return await _differs(connection, route) if is_there else ""
 
 
 async def make(connection: WireConnection, route: Route, durable: bool, internal: bool) -> None:
     """Declare the queues, then D with its binding. Equal ones are left as they are."""
     async with _locked(connection, route):
-        await take_steps(connection, *declarations(route, durable, internal))
+        await topology.take_steps(connection, *topology.declarations(route, durable, internal))
 
 
 async def unmark(connection: WireConnection, route: Route) -> None:
@@ -116,24 +107,15 @@ async def unmark(connection: WireConnection, route: Route) -> None:
 
 async def sweep(connection: WireConnection, route: Route) -> None:
     """Delete a D whose D.due is gone, unless it is another exchange of that name."""
-    if not await exists(connection, route.source):
+    if not await topology.exists(connection, route.source):
         return
     async with _locked(connection, route):
-        if await exists(connection, route.target):
+        if await topology.exists(connection, route.target):
             return
-        if await exists(connection, route.source) and not await _differs(connection, route):
+        if await topology.exists(connection, route.source) and not await _differs(
+            connection, route
+        ):
             await connection.call_alone("exchange_delete", exchange=route.source)
-
-
-async def has_queue(connection: WireConnection, queue: str) -> bool:
-    """Whether there is such a queue; raises if the broker cannot say, as when its node is down."""
-    try:
-        await connection.call_alone("queue_declare", queue=queue, passive=True)
-    except AMQPError as exc:
-        if not is_missing(exc):
-            raise
-        return False
-    return True
 
 
 async def _differs(connection: WireConnection, route: Route) -> str:
@@ -143,9 +125,10 @@ async def _differs(connection: WireConnection, route: Route) -> str:
     """
     text = ""
     for internal, durable in product((False, True), (True, False)):
-        made = (of for _, of in declarations(route, durable, internal) if "exchange_type" in of)
-        (about,) = (of for of in made if of["exchange"] == route.source)
-        text = await difference(connection, "exchange_declare", **about)
+        steps = topology.declarations(route, durable, internal)
+        made = (about for method, about in steps if method == "exchange_declare")
+        (about,) = (about for about in made if about["exchange"] == route.source)
+        text = await topology.difference(connection, "exchange_declare", **about)
         if not _FLAG_DIFFERS.match(text):
             break
     return text
@@ -154,14 +137,14 @@ async def _differs(connection: WireConnection, route: Route) -> str:
 @asynccontextmanager
 async def _locked(connection: WireConnection, route: Route) -> AsyncIterator[None]:
     """Alone with D among all fronts and ingest processes."""
-    while not await try_lock(connection, route):
+    while not await topology.try_lock(connection, route):
         await asyncio.sleep(_LOCK_AGAIN_S)
     try:
         yield
     finally:
         try:
             async with asyncio.timeout(_UNLOCK_S):
-                await unlock(connection, route)
+                await topology.unlock(connection, route)
         except (AMQPError, TimeoutError):
             connection.abort("a lock could not be given back")
 

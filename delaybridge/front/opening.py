@@ -109,10 +109,9 @@ class Opening(asyncio.Protocol):
         self._silent = asyncio.get_running_loop().call_later(_SPEAK_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._silent is not None:
-            self._silent.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        for each in (self._silent, self._task):
+            if each is not None:
+                each.cancel()
         if self._relay is not None:
             self._relay.abort()
 

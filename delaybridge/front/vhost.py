@@ -25,7 +25,8 @@ from pika.exceptions import AMQPError
 from delaybridge.amqp.connection import WireConnection
 from delaybridge.errors import ConfigError
 from delaybridge.front import making
-from delaybridge.front.link import Link, Refused
+from delaybridge.front.link import Link, Operation, Refused
+from delaybridge.ingest.rabbitmq.emptiness import has_queue
 from delaybridge.ingest.rabbitmq.topology import exists
 from delaybridge.ingest.routes import Route, fronted
 from delaybridge.settings.entrances import FrontSettings
@@ -175,7 +176,7 @@ class Vhost:
         self._enlist(route)
 
     async def _find(self, route: Route) -> bool:
-        if not await self._asked(route, lambda at: making.has_queue(at, route.queue), ASK_S):
+        if not await self._asked(route, lambda at: has_queue(at, route.queue), ASK_S):
             return False
         if await self._is_there(route):
             self._learn(route)
@@ -186,12 +187,7 @@ class Vhost:
     async def _is_there(self, route: Route) -> bool:
         return await self._asked(route, lambda at: exists(at, route.target), ASK_S)
 
-    async def _change(
-        self,
-        kind: Hashable,
-        route: Route,
-        operation: Callable[[WireConnection], Awaitable[T]],
-    ) -> T:
+    async def _change(self, kind: Hashable, route: Route, operation: Operation[T]) -> T:
         """One change of D at a time."""
 
         async def change() -> T:
@@ -200,9 +196,7 @@ class Vhost:
 
         return await self._shared((kind, route.source), change)
 
-    async def _asked(
-        self, route: Route, operation: Callable[[WireConnection], Awaitable[T]], limit_s: float
-    ) -> T:
+    async def _asked(self, route: Route, operation: Operation[T], limit_s: float) -> T:
         try:
             return await self._link.ask(operation, limit_s, f"exchange '{route.source}':")
         except AMQPError as exc:

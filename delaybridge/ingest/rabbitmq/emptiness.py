@@ -12,7 +12,7 @@ from typing import Any
 from pika.exceptions import AMQPError
 from pika.spec import Basic
 
-from delaybridge.amqp.connection import close_channel, close_code, reason_of
+from delaybridge.amqp.connection import WireConnection, close_channel, close_code, reason_of
 from delaybridge.errors import ConfigError
 from delaybridge.ingest.rabbitmq.connection import IntakeConnection
 
@@ -41,13 +41,22 @@ async def messages_waiting(connection: IntakeConnection, *queues: str) -> int:
 
 async def count(connection: IntakeConnection, queue: str) -> tuple[int, int]:
     """The same as RabbitMQ says it at once, perhaps without the leader."""
+    answer = await _asked(connection, queue)
+    return (0, 0) if answer is None else (int(answer.message_count), int(answer.consumer_count))
+
+
+async def has_queue(connection: WireConnection, queue: str) -> bool:
+    """Whether there is such a queue; raises if the broker cannot say, as when its node is down."""
+    return await _asked(connection, queue) is not None
+
+
+async def _asked(connection: WireConnection, queue: str) -> Any:
     try:
-        answer = await connection.call_alone("queue_declare", queue=queue, passive=True)
+        return await connection.call_alone("queue_declare", queue=queue, passive=True)
     except AMQPError as exc:
-        if not is_missing(exc):
+        if not _is_missing(exc):
             raise
-        return 0, 0
-    return int(answer.message_count), int(answer.consumer_count)
+        return None
 
 
 async def is_empty(connection: IntakeConnection, queue: str) -> bool:
@@ -79,13 +88,13 @@ async def _get(connection: IntakeConnection, queue: str) -> Any:
     finally:
         close_channel(channel)
     if isinstance(answer, Exception):
-        if is_missing(answer):
+        if _is_missing(answer):
             return None
         raise answer
     return type(answer.method)
 
 
-def is_missing(exc: Exception) -> bool:
+def _is_missing(exc: Exception) -> bool:
     """Whether there is no such queue. For one whose node is down the code is the same."""
     closed = close_code(exc)
     return closed is not None and closed[0] == _NOT_FOUND and "no queue " in closed[1]

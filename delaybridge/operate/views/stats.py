@@ -9,12 +9,7 @@ from delaybridge.errors import StoreError
 from delaybridge.ingest.fronted import listed
 from delaybridge.ingest.routes import Route
 from delaybridge.operate.notices import announcements, damaged_lists, repairs
-from delaybridge.operate.notices.announcements import (
-    FrontInfo,
-    IngestInfo,
-    LedgerDrift,
-    WorkerInfo,
-)
+from delaybridge.operate.notices.announcements import IngestInfo, LedgerDrift, WorkerInfo
 from delaybridge.operate.notices.repairs import Orphans
 from delaybridge.operate.notices.silent_buckets import Unseen, by_node, why_unseen
 from delaybridge.operate.views.bucket_counts import (
@@ -76,7 +71,7 @@ class Stats(NamedTuple):
     recurring_late_ms: int = 0
     setbacks: Sequence[Setback] = ()
     redis: str = ""
-    fronts: Sequence[FrontInfo] = ()
+    fronts: Sequence[announcements.FrontInfo] = ()
     fronted: Sequence[Route] = ()
 
     @property

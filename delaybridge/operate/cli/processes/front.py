@@ -36,22 +36,14 @@ if TYPE_CHECKING:
 )
 @pass_call
 def front(
-    call: Invocation,
-    listen: str | None,
-    broker: str | None,
-    processes: int | None,
-    adopt: bool,
-    no_ingest: bool,
-    name: str | None,
-    metrics_port: int | None,
+    call: Invocation, no_ingest: bool, name: str | None, metrics_port: int | None, **given: Any
 ) -> int:
     """Accept delayed exchanges from clients that cannot change.
 
     A proxy of AMQP before RabbitMQ: an exchange of type x-delayed-message can be declared, and is
     made of stock exchanges. SIGTERM and Ctrl-C drain.
     """
-    given: dict[str, Any] = {"listen": listen, "broker": broker, "processes": processes}
-    given["adopt"] = adopt or None
+    given["adopt"] = given["adopt"] or None
     ingest = {"front": None if no_ingest else True}
     settings = call.load({"front": given, "ingest": ingest, "metrics": {"port": metrics_port}})
     from delaybridge.operate.cli.processes.scan import ingest_spec, worker_exit_code

@@ -18,12 +18,8 @@ from delaybridge.times import format_duration, in_time, roughly
 if TYPE_CHECKING:
     import delaybridge
     from delaybridge import Stats
-    from delaybridge.operate.notices.announcements import (
-        FrontInfo,
-        IngestInfo,
-        SourceInfo,
-        WorkerInfo,
-    )
+    from delaybridge.operate.notices import announcements
+    from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo, WorkerInfo
 
 _LOOK_AGAIN_S = 0.2
 
@@ -164,7 +160,7 @@ def show_sources(call: Invocation, found: Stats) -> None:
     )
 
 
-def _front_row(front: FrontInfo) -> Row:
+def _front_row(front: announcements.FrontInfo) -> Row:
     return {
         "FRONT": front.name,
         "LISTEN": front.listen,
