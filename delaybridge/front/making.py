@@ -112,9 +112,8 @@ async def sweep(connection: WireConnection, route: Route) -> None:
     async with _locked(connection, route):
         if await topology.exists(connection, route.target):
             return
-        if await topology.exists(connection, route.source) and not await _differs(
-            connection, route
-        ):
+        is_there = await topology.exists(connection, route.source)
+        if is_there and not await _differs(connection, route):
             await connection.call_alone("exchange_delete", exchange=route.source)
 
 

@@ -12,8 +12,7 @@ import pytest
 from delaybridge.amqp.connection import WireConnection
 from delaybridge.front import making
 from delaybridge.front.link import Refused
-from delaybridge.ingest.rabbitmq import topology
-from delaybridge.ingest.routes import fronted
+from delaybridge.ingest.routes import Route, fronted
 from tests.rigs.front_vhost import VhostSite, vhost_site
 from tests.rigs.waiting import quiet_async, until_async
 from tests.servers.process import LOOPBACK, free_port
@@ -172,11 +171,13 @@ async def test_many_clients_that_declare_at_once_share_the_work(
 ) -> None:
     vhosts, made, names = [site.vhost, site.another()], Counter[str](), ["a", "b", "c"]
 
-    async def take_steps(connection: WireConnection, *steps: topology.Step) -> None:
-        made[steps[0][1]["exchange"]] += 1
-        await topology.take_steps(connection, *steps)
+    make = making.make
 
-    monkeypatch.setattr(making, "take_steps", take_steps)
+    async def counted(connection: WireConnection, route: Route, *flags: bool) -> None:
+        made[route.source] += 1
+        await make(connection, route, *flags)
+
+    monkeypatch.setattr(making, "make", counted)
     gone = asyncio.create_task(site.vhost.prepare(f"{namespace}-a", b"direct"))
     await asyncio.sleep(0)
     gone.cancel()

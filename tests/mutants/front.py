@@ -21,8 +21,7 @@ MUTANTS = [
     ),
     Mutant(
         "front: a foreign exchange goes", "delaybridge/front/making.py",
-        "route.source) and not await _differs(connection, route):",
-        "route.source):",
+        "if is_there and not await _differs(connection, route):", "if is_there:",
         "the exchange of others is deleted, with its bindings",
         f"{_VHOST} -k never_changed",
     ),
@@ -80,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "front: D goes though D.due was declared again", "delaybridge/front/making.py",
-        "        if await exists(connection, route.target):\n            return\n", "",
+        "        if await topology.exists(connection, route.target):\n            return\n", "",
         "two clients delete and declare: the one that has declare-ok has no exchange",
         f"{_VHOST} -k without_its_second",
     ),
