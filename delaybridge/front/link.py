@@ -72,7 +72,7 @@ class Link:
                     except (AMQPError, PublishUnavailable) as exc:
                         if close_code(exc) is not None:
                             raise
-                        why = reason_of(exc)
+                        why = str(exc) if isinstance(exc, PublishUnavailable) else reason_of(exc)
                     await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
             raise Refused(
