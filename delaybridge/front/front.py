@@ -221,7 +221,8 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(front.tls_cert_file, front.tls_key_file or None)
     except (OSError, ssl.SSLError) as exc:
-        raise ConfigError(f"front.tls_cert_file, front.tls_key_file: {exc}") from None
+        named = f"front.tls_cert_file ({front.tls_cert_file}), tls_key_file ({front.tls_key_file})"
+        raise ConfigError(f"{named}: {exc}; both must be PEM files") from None
     return context
 
 

@@ -14,7 +14,10 @@ import pika
 import psutil
 import pytest
 
+from delaybridge.errors import ConfigError
 from delaybridge.front import handshake
+from delaybridge.front.front import tls_of
+from delaybridge.settings.settings import Settings
 from tests.rigs import raw_amqp as amqp
 from tests.rigs.bridge import rabbitmq_channel
 from tests.rigs.certificates import Certificates, make
@@ -186,6 +189,12 @@ def test_a_client_uses_tls_and_external_is_not_offered(
             large = amqp.frame(3, 1, bytes(range(256)) * 4000)  # in many records
             client.sock.sendall(large)
             assert read(other, len(large)) == large
+
+
+def test_a_key_without_its_certificate_does_not_mean_that_there_is_no_tls() -> None:
+    settings = Settings.load(overrides={"front": {"tls_key_file": "key.pem"}}, environ={})
+    with pytest.raises(ConfigError, match="key.pem"):
+        tls_of(settings)
 
 
 def test_tls_towards_the_broker_names_it_and_its_certificate_is_checked(

@@ -43,7 +43,7 @@ def worker_ls(call: Invocation) -> int:
     if found.fronts:
         call.note("")
         call.output.table(
-            found.fronts, _front_row, spare=(">REFUSED", "VERSION", "HOST", ">WAIT", "LISTEN")
+            found.fronts, _front_row, spare=(">TROUBLES", "VERSION", "HOST", ">WAIT", "LISTEN")
         )
     return call.say_unseen(found.unseen)
 
@@ -168,7 +168,7 @@ def _front_row(front: announcements.FrontInfo) -> Row:
         "VERSION": front.version,
         ">CONNECTIONS": number_text(front.open),
         ">WAIT": sum(each["held_ms"] is not None for each in front.clients),
-        ">REFUSED": len(front.refused),
+        ">TROUBLES": len(front.refused),
         "BROKER": front.unreached or ", ".join(front.nodes),
     }
 
