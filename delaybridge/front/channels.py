@@ -34,10 +34,10 @@ class Channels:
     def refuse(self, method: Method, refusal: Refused) -> None:
         """Close the channel of this method."""
         channel = method.channel
-        close = methods.channel_close(channel, refusal.code, refusal.text, method.id)
+        close = methods.close(channel, refusal.code, refusal.text, method.id)
         self._closing[channel] = close
         self.muted.add(channel)
-        self._broker.write(methods.channel_close(channel, 200, "refused by the front"))
+        self._broker.write(methods.close(channel, 200, "refused by the front"))
 
     def from_client(self, method: Method) -> bytes | None:
         """What the broker gets of a method on such a channel; None: the channel is another."""

@@ -100,13 +100,10 @@ def _routes(document: Row, suffix: str) -> Routes:
             route = routes[vhost, row["name"]] = fronted("", row["name"], suffix)
         except ConfigError as exc:
             raise ConfigError(f"{at}.name: {exc}") from None
-        for name in {(vhost, each) for each in _names(route)} & taken:
+        made = (route.target, route.queue, expired(route))
+        for name in {(vhost, each) for each in made} & taken:
             raise ConfigError(f"{at}: {name[1]!r} exists already; choose another --suffix")
     return routes
-
-
-def _names(route: Route) -> tuple[str, ...]:
-    return route.target, route.queue, expired(route)
 
 
 def _exchanges(document: Row, routes: Routes) -> Iterator[Edit]:

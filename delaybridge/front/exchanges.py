@@ -254,8 +254,8 @@ class Exchanges:
         name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
         if code != _FORBIDDEN:
             text = text.replace(f"'{due}'", f"'{name}'")
-            return methods.channel_close(close.channel, code, text, about)
+            return methods.close(close.channel, code, text, about)
         pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"
         explained = Refused(code, text, f"; whoever declares '{name}' needs '{pattern}'")
         self._at.counts.method_refused(name, code, explained.text)
-        return methods.channel_close(close.channel, code, explained.text, about)
+        return methods.close(close.channel, code, explained.text, about)

@@ -55,16 +55,9 @@ class FrontProcess(Service):
         self.listen = self.settings.listen
         self.counts = FrontCounts(self.emit)
         broker, of_vhosts = brokers_of(settings)
-        tls = broker.ssl_options
-        nodes = nodes_of(self.settings.nodes, broker.host, broker.port)
-        self.nodes = Nodes(
-            nodes,
-            None if tls is None else tls.context,
-            None if tls is None or self.settings.nodes else tls.server_hostname,
-            self.counts,
-        )
+        self.nodes = Nodes(broker, self.settings.nodes, self.counts)
         self.vhosts = {
-            name: Vhost(of, parameters, self.settings, self._enlist, nodes)
+            name: Vhost(of, parameters, self.settings, self._enlist, self.nodes.listed)
             for name, (of, parameters) in of_vhosts.items()
         }
         self._most = _clients_for(self.settings.connections)

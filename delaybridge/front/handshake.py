@@ -92,8 +92,6 @@ def _is_loopback(host: str) -> bool:
 def proxy_header(client: Any, server: Any) -> bytes:
     """PROXY protocol 2: the client's address and port, and where it connected, for the broker."""
     ends = [ipaddress.ip_address(each[0].partition("%")[0]) for each in (client, server)]
-    if ends[0].version != ends[1].version:
-        raise DecodeError("undecodable", "address", "IPv4 and IPv6 in one connection")
     family = socket.AF_INET if ends[0].version == 4 else socket.AF_INET6
     packed = b"".join(socket.inet_pton(family, str(each)) for each in ends)
     packed += struct.pack(">HH", client[1], server[1])

@@ -112,14 +112,12 @@ def renamed(method: Method, at: int, name: bytes) -> bytes:
     return frame(method.channel, method.id, data[:at] + _packed(name) + rest)
 
 
-def channel_close(channel: int, code: int, text: str, about: bytes = b"\0\0\0\0") -> bytes:
-    """The frame of a channel.close. about: the id of the method that failed."""
-    return frame(channel, CHANNEL_CLOSE, _close(code, text, about))
-
-
-def connection_close(code: int, text: str, about: bytes = b"\0\0\0\0") -> bytes:
-    """The frame of a connection.close."""
-    return frame(0, CONNECTION_CLOSE, _close(code, text, about))
+def close(channel: int, code: int, text: str, about: bytes = b"\0\0\0\0") -> bytes:
+    """The frame of a channel.close, of channel 0 of a connection.close. about: the id of the method
+    that failed."""
+    encoded = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
+    id = CHANNEL_CLOSE if channel else CONNECTION_CLOSE
+    return frame(channel, id, _CODE.pack(code) + _packed(encoded) + about)
 
 
 def read_close(method: Method) -> tuple[int, str, bytes]:
@@ -127,11 +125,6 @@ def read_close(method: Method) -> tuple[int, str, bytes]:
     (code,) = _CODE.unpack(cut(method.arguments, 0, 2, "code"))
     text, at = shortstr(method.arguments, 2)
     return code, text.decode(errors="replace"), method.arguments[at : at + 4]
-
-
-def _close(code: int, text: str, about: bytes) -> bytes:
-    encoded = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
-    return _CODE.pack(code) + _packed(encoded) + about
 
 
 def frame(channel: int, id: bytes, arguments: bytes) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delaybridge.errors import DecodeError
+from pika.connection import Parameters
+
 from delaybridge.front.counts import FrontCounts
 from delaybridge.front.handshake import PROTOCOL, proxy_header
 from delaybridge.front.relay import Relay
@@ -38,15 +38,12 @@ class Node(NamedTuple):
 class Nodes:
     """The nodes of the broker. listed: all, the one that was reached last is tried first."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        tls: ssl.SSLContext | None,
-        name: str | None,
-        counts: FrontCounts,
-    ) -> None:
-        """name: which a certificate must have; None: the node's."""
-        self.listed, self._tls, self._name, self._counts = list(nodes), tls, name, counts
+    def __init__(self, broker: Parameters, named: Sequence[str], counts: FrontCounts) -> None:
+        """named: as `nodes_of` takes them."""
+        self.listed, self._counts = nodes_of(named, broker.host, broker.port), counts
+        tls = broker.ssl_options
+        self._tls = tls and tls.context
+        self._name = tls and not named and tls.server_hostname  # else that of the node
 
     async def connect(self, protocol: asyncio.Protocol, header: bytes) -> Node:
         """Connect the protocol to a node; Unreachable if none can be reached.
@@ -105,7 +102,11 @@ class Opening(asyncio.Protocol):
             front.counts.client_refused("limit", text)
             self._transport.abort()
             return
-        self._relay = Relay(front, transport.get_extra_info("peername") or ("", 0))
+        peer = transport.get_extra_info("peername")
+        if peer is None:  # it has left already
+            self._transport.abort()
+            return
+        self._relay = Relay(front, peer)
         self._silent = asyncio.get_running_loop().call_later(_SPEAK_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,9 +139,10 @@ class Opening(asyncio.Protocol):
         self._transport.close()
 
     async def _connect(self, relay: Relay) -> None:
-        front, transport = self._front, self._transport
+        front, transport, header = self._front, self._transport, b""
+        if front.settings.proxy_protocol:
+            header = proxy_header(*map(transport.get_extra_info, ("peername", "sockname")))
         try:
-            header = self._who() if front.settings.proxy_protocol else b""
             node = await front.nodes.connect(relay.broker, header)
         except Unreachable as exc:
             front.counts.client_refused("broker", f"no node is reached: {exc}")
@@ -149,13 +151,6 @@ class Opening(asyncio.Protocol):
         for each in (transport, relay.broker.transport):
             each.set_write_buffer_limits(front.settings.buffer_bytes)
         relay.open(transport, str(node), self._head)
-
-    def _who(self) -> bytes:
-        ends = [self._transport.get_extra_info(name) for name in ("peername", "sockname")]
-        try:
-            return proxy_header(*ends)
-        except (DecodeError, ValueError, TypeError):  # a socket that has no address
-            return proxy_header(("127.0.0.1", 0), ("127.0.0.1", 0))
 
 
 def nodes_of(texts: Iterable[str], host: str, port: int) -> list[Node]:

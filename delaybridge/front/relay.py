@@ -87,7 +87,7 @@ class Relay:
         """End the connection: what cannot be looked into is not passed on."""
         self.counts.client_refused("frame", f"{self.shown.client}: {reason}")
         if side is self.client:
-            side.write(methods.connection_close(_FRAME_ERROR, f"FRAME_ERROR - {reason}"))
+            side.write(methods.close(0, _FRAME_ERROR, f"FRAME_ERROR - {reason}"))
         self.client.close()
         self.broker.close()
 
@@ -108,8 +108,8 @@ class Relay:
         """Ask client and broker to close the connection, as a broker that is being stopped does."""
         self.shown.state = "draining"
         text = "CONNECTION_FORCED - the front is being stopped; connect again"
-        self.client.inject(methods.connection_close(200, "Goodbye"))
-        self.broker.inject(methods.connection_close(_SHUTDOWN, text))
+        self.client.inject(methods.close(0, 200, "Goodbye"))
+        self.broker.inject(methods.close(0, _SHUTDOWN, text))
 
     # what its exchanges ask
 
@@ -162,7 +162,7 @@ class Relay:
             "or set front.allow_guest, or front.proxy_protocol"
         )
         self.counts.client_refused("guest", f"{shown.client}: {text}")
-        self.client.write(methods.connection_close(_FORBIDDEN, text, methods.START_OK))
+        self.client.write(methods.close(0, _FORBIDDEN, text, methods.START_OK))
         self.client.close()
         self.broker.close()
         return _NOTHING

@@ -46,7 +46,7 @@ def front(
     given["adopt"] = given["adopt"] or None
     ingest = {"front": None if no_ingest else True}
     settings = call.load({"front": given, "ingest": ingest, "metrics": {"port": metrics_port}})
-    from delaybridge.operate.cli.processes.scan import ingest_spec, worker_exit_code
+    from delaybridge.operate.cli.processes.scan import ingest_spec
     from delaybridge.operate.metrics.serving import served
     from delaybridge.operate.supervisor.supervisor import Supervisor
 
@@ -54,7 +54,7 @@ def front(
     for line in banner(settings):
         call.note(line)
     prepare = call.begin_log(settings)
-    specs = front_specs(settings, name, worker_exit_code, prepare)
+    specs = front_specs(settings, name, prepare)
     if not no_ingest:
         specs.append(replace(ingest_spec(len(specs), name, prepare), waits=True))
     with served(settings, [each.process_name for each in specs]) as reports:
@@ -72,21 +72,18 @@ def banner(settings: Settings) -> Iterator[str]:
 
 
 def front_specs(
-    settings: Settings,
-    name: str | None,
-    exit_code: Callable[[BaseException], int],
-    prepare: Callable[[], None],
+    settings: Settings, name: str | None, prepare: Callable[[], None]
 ) -> list[ChildSpec]:
     """The front's processes, as children of a supervisor."""
     from delaybridge.front.front import run_front
+    from delaybridge.operate.cli.processes.scan import worker_exit_code
     from delaybridge.operate.parts.lists import front_parts
     from delaybridge.operate.supervisor.child import ChildSpec
     from delaybridge.store.namespace.registry import FRONT
 
     work = partial(run_front, parts=front_parts)
+    names = [f"front-{number}" for number in range(settings.front.processes)]
     return [
-        ChildSpec(
-            f"front-{number}", name and f"{name}-front-{number}", work, FRONT, exit_code, prepare
-        )
-        for number in range(settings.front.processes)
+        ChildSpec(each, name and f"{name}-{each}", work, FRONT, worker_exit_code, prepare)
+        for each in names
     ]

@@ -92,7 +92,7 @@ def _beside(
     if with_front:
         from delaybridge.operate.cli.processes.front import front_specs
 
-        specs += front_specs(settings, name, worker_exit_code, prepare)
+        specs += front_specs(settings, name, prepare)
     return specs
 
 
