@@ -97,10 +97,6 @@ class FrontProcess(Service):
 
     # what relays and openings ask
 
-    def vhost(self, name: str) -> Vhost | None:
-        """The front's own side of a vhost; None if no configured broker has it."""
-        return self.vhosts.get(name)
-
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it beside the connections; it ends with the process."""
         task = asyncio.get_running_loop().create_task(work)

@@ -183,7 +183,7 @@ class Relay:
                 return handshake.without_external(method)
             if id == methods.OPEN_OK:
                 self.shown.state = "running"
-                self.exchanges.vhost = self.front.vhost(self.shown.vhost)
+                self.exchanges.vhost = self.front.vhosts.get(self.shown.vhost)
             if id == methods.TUNE:
                 return handshake.with_fewer_channels(method, self.front.settings.channels)
             if id in _CHANNELS:

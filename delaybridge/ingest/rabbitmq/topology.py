@@ -131,10 +131,16 @@ async def declare_exchange(connection: IntakeConnection, route: Route) -> None:
 
 async def exists(connection: WireConnection, exchange: str) -> bool:
     """Whether there is such an exchange."""
+    about = {"exchange": exchange, "passive": True}
+    return await _is_done(connection, _NOT_FOUND, "exchange_declare", **about)
+
+
+async def _is_done(connection: WireConnection, code: int, method: str, **about: Any) -> bool:
+    """Whether the broker does it; False if it refuses with this code."""
     try:
-        await connection.call_alone("exchange_declare", exchange=exchange, passive=True)
+        await connection.call_alone(method, **about)
     except Exception as exc:
-        if text_with(exc, _NOT_FOUND) is None:
+        if text_with(exc, code) is None:
             raise
         return False
     return True
@@ -154,13 +160,7 @@ async def type_of(connection: WireConnection, exchange: str) -> str:
 async def try_lock(connection: WireConnection, route: Route) -> bool:
     """Whether the exchange is this connection's alone now, until it ends or `unlock`."""
     about = {"queue": holding_exchange(route), "exclusive": True}
-    try:
-        await connection.call_alone("queue_declare", **about)
-    except Exception as exc:
-        if text_with(exc, _LOCKED) is None:
-            raise
-        return False
-    return True
+    return await _is_done(connection, _LOCKED, "queue_declare", **about)
 
 
 async def unlock(connection: WireConnection, route: Route) -> None:
