@@ -64,9 +64,7 @@ class Service:
 
     def __init__(self) -> None:
         self.settings, self.counts = FrontSettings(), FrontCounts(lambda _: None)
-
-    def vhost(self, _: str) -> Any:
-        return Known()
+        self.vhosts = {"own": Known()}
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.create_task(work)
