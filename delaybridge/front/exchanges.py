@@ -159,6 +159,8 @@ class Exchanges:
         return vhost, name
 
     async def _delete(self, method: Method, exchange: bytes, flags: int) -> Method | bytes:
+        if self.vhost is not None:  # another front may have deleted it, and D be a plain one now
+            self.vhost.names.pop(exchange + self._suffix, None)
         if not await self._is_ours(exchange):
             return method.frame
         answer = await self._ask(methods.delete(method.channel, exchange + self._suffix, flags))

@@ -328,6 +328,17 @@ async def test_several_fronts_make_one_exchange_at_once(
         assert isinstance(await each.taken(), Exchange.DeclareOk)
 
 
+async def test_a_plain_exchange_is_deleted_where_a_delayed_one_was(
+    client: RawClient, fronts: Fronts, namespace: str
+) -> None:
+    other = await fronts.client(await fronts.start())
+    await client.ask(declare(namespace))
+    await other.ask(Exchange.Delete(exchange=namespace))
+    await other.ask(Exchange.Declare(exchange=namespace, type="direct"))
+    assert isinstance(await client.ask(Exchange.Delete(exchange=namespace)), Exchange.DeleteOk)
+    assert (await other.refused(declare(namespace, passive=True)))[0] == 404
+
+
 # transactions, rights, vhosts
 
 
