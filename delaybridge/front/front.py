@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -29,6 +28,7 @@ from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
 from delaybridge.store.redis.store import AsyncStore
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.open_files import open_files, raise_open_files
 from delaybridge.worker.parts import MakeParts, Part, no_parts
 from delaybridge.worker.service import Identity, OnReport, ProcessReport, Service, end, run
 
@@ -60,7 +60,9 @@ class FrontProcess(Service):
             name: Vhost(of, parameters, self.settings, self._enlist, self.nodes.listed)
             for name, (of, parameters) in of_vhosts.items()
         }
-        self._most = _clients_for(self.settings.connections)
+        raise_open_files(_FILES_EACH * self.settings.connections + _OTHER_FILES)
+        files = max((open_files() - _OTHER_FILES) // _FILES_EACH, 1)
+        self._most = min(self.settings.connections, files)
         self._relays: set[Relay] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unlisted: dict[Route, None] = {}  # not on the namespace's list yet
@@ -229,14 +231,3 @@ def run_front(
     on_start(identity)
     service = FrontProcess(settings, identity, parts(settings, identity))
     run(service, ignore=ignore, on_report=on_report)
-
-
-def _clients_for(connections: int) -> int:
-    """Let this process open the sockets of these clients; how many the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES_EACH * connections + _OTHER_FILES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(hard, wanted)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max((wanted - _OTHER_FILES) // _FILES_EACH, 1)

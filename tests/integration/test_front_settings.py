@@ -61,15 +61,15 @@ def test_above_the_limit_of_connections_a_client_is_closed_at_once(rabbitmq_url:
 def test_no_more_clients_are_let_in_than_the_system_has_sockets_for(
     rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 104))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
+    had = [(64, 104)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: had[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: had.append(limits))
     with Fronting(NO_REDIS, rabbitmq_url, "front", connections=1000) as front:
         until(lambda: front.has_accepted and front.connections == 0, "the rig's own is closed")
         with amqp.opened(front.port), amqp.opened(front.port):
             with pytest.raises(OSError), RawClient(front.port) as third:
                 third.open()
-    assert asked == [(104, 104)]
+    assert had[1:] == [(104, 104)]
 
 
 def test_channels_are_limited_by_what_client_and_broker_agree_on(rabbitmq_url: str) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import resource
-from contextlib import suppress
 from typing import NamedTuple
 
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.open_files import open_files, raise_open_files
 
 _BACKLOG = 2048
 _OWN_FILES = 128  # for Redis, the ledger, the log and the files of pages
 _TURNS = 4  # asyncio: accept, make the connection, close one, close its file
-_UNLIMITED = 2**30
 
 
 class Capacity(NamedTuple):
@@ -35,26 +33,10 @@ def capacity(connections: int, files: int) -> Capacity:
     return Capacity(most, min(_BACKLOG, (spare - min(_OWN_FILES, spare // 4)) // _TURNS))
 
 
-def open_files() -> int:
-    """How many this process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
-
-
-def raise_open_files(connections: int) -> None:
-    """Raise the limit to what this many connections need, as far as it may be raised."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + _TURNS * _BACKLOG + _OWN_FILES
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    if wanted > open_files():
-        with suppress(ValueError, OSError):  # macOS has a lower limit beside this one
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def within_open_files(settings: Settings) -> Settings:
     """The settings with as many connections as can be open. If those are fewer, the log says so."""
     asked = settings.serve.connections
-    raise_open_files(asked)
+    raise_open_files(asked + _TURNS * _BACKLOG + _OWN_FILES)
     files = open_files()
     most = capacity(asked, files).connections
     if most == asked:

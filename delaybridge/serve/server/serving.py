@@ -23,7 +23,7 @@ from delaybridge.serve.console.snapshot import Snapshots
 from delaybridge.serve.dialects.dialect import Dialect
 from delaybridge.serve.http.endpoint import Endpoint
 from delaybridge.serve.http.transport import bounded, sweep
-from delaybridge.serve.server.capacity import capacity, open_files, within_open_files
+from delaybridge.serve.server.capacity import capacity, within_open_files
 from delaybridge.serve.server.processes import serve_together
 from delaybridge.serve.server.table import ENDPOINTS
 from delaybridge.serve.shared.application import App
@@ -34,6 +34,7 @@ from delaybridge.serve.shared.site import Site
 from delaybridge.settings.durability import Keeping
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.eventlog import say
+from delaybridge.worker.open_files import open_files
 from delaybridge.worker.open_namespace import check_ledger
 from delaybridge.worker.service import loop_factory
 
