@@ -254,7 +254,7 @@ class Exchanges:
         """The broker's refusal; where rights on `D.due` are missing, with those to set."""
         code, text, about = methods.read_close(close)
         name, due = (each.decode(errors="replace") for each in (exchange, exchange + self._suffix))
-        if code != _FORBIDDEN:
+        if code != _FORBIDDEN or about not in ABOUT:
             text = text.replace(f"'{due}'", f"'{name}'")
             return methods.close(close.channel, code, text, about)
         pattern = f"^{re.escape(name)}({re.escape(due.removeprefix(name))})?$"
