@@ -120,9 +120,9 @@ class Exchanges:
                 self._owe(method)
             self._at.broker.write(found)
 
-    async def _is_ours(self, exchange: bytes) -> bool:
+    async def _is_ours(self, exchange: bytes, or_begun: bool = False) -> bool:
         try:
-            return self.vhost is not None and await self.vhost.is_ours(exchange.decode())
+            return self.vhost is not None and await self.vhost.is_ours(exchange.decode(), or_begun)
         except UnicodeDecodeError:
             return False
 
@@ -161,7 +161,7 @@ class Exchanges:
     async def _delete(self, method: Method, exchange: bytes, flags: int) -> Method | bytes:
         if self.vhost is not None:  # another front may have deleted it, and D be a plain one now
             self.vhost.names.pop(exchange + self._suffix, None)
-        if not await self._is_ours(exchange):
+        if not await self._is_ours(exchange, or_begun=True):
             return method.frame
         answer = await self._ask(methods.delete(method.channel, exchange + self._suffix, flags))
         if answer.id == methods.DELETE_OK and self.vhost is not None:

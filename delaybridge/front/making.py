@@ -83,6 +83,12 @@ async def mark(
     return b"direct" if type is None else type
 
 
+async def begun(connection: WireConnection, route: Route) -> bool:
+    """Whether a marker is there, and D is no exchange of others. Waits while one is made."""
+    is_marked = await topology.exists(connection, expired(route))
+    return is_marked and not await _why_foreign(connection, route)
+
+
 async def _why_foreign(connection: WireConnection, route: Route) -> str:
     """`_differs` under the lock, if D is still there."""
     async with _locked(connection, route):

@@ -66,15 +66,20 @@ class Vhost:
 
     # questions
 
-    async def is_ours(self, exchange: str) -> bool:
-        """Whether a front made this exchange, and it was not deleted."""
+    async def is_ours(self, exchange: str, or_begun: bool = False) -> bool:
+        """Whether a front made this exchange, and it was not deleted.
+
+        or_begun: also if one makes it now, or its intake is left, and D is no other exchange.
+        """
         try:
             route = self._route(exchange)
         except Refused:
             return False  # nor can there be a D.due of that name
         if route.target.encode() in self.names:
             return True
-        return await self._shared(("ask", exchange), lambda: self._find(route))
+        if await self._shared(("ask", exchange), lambda: self._find(route)):
+            return True
+        return or_begun and await self._change("begun", route, lambda at: making.begun(at, route))
 
     def is_known(self, due: bytes) -> bool:
         """Whether `name_of` has nothing to ask."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import pytest
 from pika import spec
 
+from delaybridge.amqp.connection import WireConnection
 from delaybridge.front import front, vhost
+from delaybridge.ingest.rabbitmq import topology
 from tests.rigs.front_raw import Basic, Exchange, Fronts, Queue, RawClient, declare, fronts_of
 from tests.rigs.waiting import quiet_async, until_async
 
@@ -337,6 +341,32 @@ async def test_a_plain_exchange_is_deleted_where_a_delayed_one_was(
     await other.ask(Exchange.Declare(exchange=namespace, type="direct"))
     assert isinstance(await client.ask(Exchange.Delete(exchange=namespace)), Exchange.DeleteOk)
     assert (await other.refused(declare(namespace, passive=True)))[0] == 404
+
+
+async def test_an_exchange_that_is_deleted_while_it_is_made_is_deleted_after_that(
+    client: RawClient, fronts: Fronts, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    halfway, go_on, take_steps = asyncio.Event(), asyncio.Event(), topology.take_steps
+
+    async def slowly(connection: WireConnection, *steps: topology.Step) -> None:
+        at = 1 + [about.get("exchange") for _, about in steps].index(namespace)
+        await take_steps(connection, *steps[:at])
+        halfway.set()
+        await go_on.wait()
+        await take_steps(connection, *steps[at:])
+
+    monkeypatch.setattr(topology, "take_steps", slowly)
+    monkeypatch.setattr(vhost.Vhost, "_is_there", AsyncMock(return_value=False))  # a moment ago
+    other = await fronts.client(await fronts.start())
+    client.send(declare(namespace))
+    await halfway.wait()
+    other.send(Exchange.Delete(exchange=namespace))
+    await quiet_async(0.2)
+    go_on.set()
+    assert isinstance(await client.taken(), Exchange.DeclareOk)
+    assert isinstance(await other.taken(), Exchange.DeleteOk)
+    for name in (namespace, f"{namespace}.due"):
+        assert (await client.refused(Exchange.Declare(exchange=name, passive=True)))[0] == 404
 
 
 # transactions, rights, vhosts
