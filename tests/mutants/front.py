@@ -78,6 +78,12 @@ MUTANTS = [
         f"{_EXCHANGES} -k judged_by_the_bindings",
     ),
     Mutant(
+        "front: a delete that meets a declare takes D alone", "delaybridge/front/exchanges.py",
+        "self._is_ours(exchange, or_begun=True)", "self._is_ours(exchange)",
+        "who declares gets 404, or D.due keeps its bindings for the next who declares",
+        f"{_EXCHANGES} -k deleted_while",
+    ),
+    Mutant(
         "front: D goes though D.due was declared again", "delaybridge/front/making.py",
         "        if await topology.exists(connection, route.target):\n            return\n", "",
         "two clients delete and declare: the one that has declare-ok has no exchange",
