@@ -72,13 +72,10 @@ class Nodes:
         if not header:
             await loop.create_connection(lambda: protocol, *node, **tls)
             return
-        found = await loop.getaddrinfo(*node, type=socket.SOCK_STREAM)
-        family, kind, number, _, address = found[0]
+        sock = await asyncio.to_thread(socket.create_connection, node, _CONNECT_S)
         with contextlib.ExitStack() as undo:
-            sock = socket.socket(family, kind, number)
             undo.callback(sock.close)
             sock.setblocking(False)
-            await loop.sock_connect(sock, address)
             await loop.sock_sendall(sock, header)
             await loop.create_connection(lambda: protocol, sock=sock, **tls)
             undo.pop_all()
