@@ -29,7 +29,7 @@ _ANSWERS = frozenset((methods.DECLARE_OK, methods.DELETE_OK))
 _FROM_CLIENT = frozenset(
     (methods.START_OK, methods.OPEN, *_GOODBYES, methods.CHANNEL_OPEN, *_CHANNELS, *ABOUT)
 )
-_FROM_BROKER = frozenset((*_OPENING, methods.CONNECTION_CLOSE_OK, *_ANSWERS, *_CHANNELS))
+_FROM_BROKER = frozenset((*_OPENING, *_GOODBYES, *_ANSWERS, *_CHANNELS))
 _WITH_CONTENTS = _FROM_BROKER | methods.CONTENTS
 _SHUTDOWN, _FORBIDDEN, _FRAME_ERROR = 320, 403, 501
 _NOTHING = b""
@@ -122,7 +122,8 @@ class Relay:
         try:
             await work
         except asyncio.CancelledError:  # the connection is lost, or the process ends
-            self.abort()
+            self.client.close()
+            self.broker.close()
         except Exception as exc:
             _log.error("connection %s ended: %r", self.shown.client, exc, exc_info=exc)
             self.abort()
@@ -194,6 +195,8 @@ class Relay:
             return method.frame
         if id in _ANSWERS:
             return self.exchanges.answered(method)
+        if id == methods.CONNECTION_CLOSE:
+            self.exchanges.lost()
         if id == methods.CONNECTION_CLOSE_OK and self.shown.state == "draining":
             return _NOTHING  # the client hears 320
         return method.frame

@@ -16,6 +16,7 @@ from delaybridge.front.counts import FrontCounts
 from delaybridge.front.link import Refused
 from delaybridge.front.relay import Relay
 from delaybridge.settings.entrances import FrontSettings
+from tests.rigs.waiting import until_async
 
 CUTS = st.lists(st.integers(0, 60) | st.integers(0, 9000))
 HEADER = struct.pack(">HHQH", 60, 0, 5000, 0)
@@ -198,3 +199,17 @@ async def test_a_refusal_lets_no_delivery_pass_whose_name_is_asked() -> None:
 
     await made.exchanges._end(Method(1, methods.DECLARE, b"", b""), b"new", refused())
     assert made.broker.is_held and not client.written
+
+
+async def test_a_client_that_waits_is_disconnected_when_the_broker_closes_the_connection() -> None:
+    made, client, broker = relay()
+    made.exchanges._hold("declare", b"d", Method(1, methods.DECLARE, b"", b""), _ask(made))
+    made.client.hold()
+    close = methods.close(0, 320, "CONNECTION_FORCED")
+    made.broker.data_received(close)
+    await until_async(lambda: client.is_closed and broker.is_closed, "both are closed")
+    assert client.written == close and not made.client.is_held
+
+
+async def _ask(made: Relay) -> Method:
+    return await made.exchanges._ask(b"declare")
