@@ -172,6 +172,7 @@ class Exchanges:
 
     def lost(self) -> None:
         """The broker will answer nothing more."""
+        self.vhost = None  # so nothing waits for it again
         if self._awaited is not None and not self._awaited.answer.done():
             self._awaited.answer.cancel()
 
