@@ -39,12 +39,13 @@ class _Awaited(NamedTuple):
 class Exchanges:
     """The exchanges of one connection. vhost: the front's own side of its vhost, if it has one."""
 
-    __slots__ = ("_at", "_awaited", "_owed", "_suffix", "vhost")
+    __slots__ = ("_at", "_awaited", "_begun", "_owed", "_suffix", "vhost")
 
     def __init__(self, connection: Relay, suffix: bytes) -> None:
         self._at, self._suffix = connection, suffix
         self.vhost: Vhost | None = None
         self._awaited: _Awaited | None = None
+        self._begun: dict[bytes, bytes] = {}  # D.due -> D, of those it asked to bind
         self._owed: dict[tuple[int, bytes], int] = {}  # answers that the broker owes the client
 
     # what the client asks
@@ -84,7 +85,10 @@ class Exchanges:
         return None
 
     async def _asked(self, method: Method, source: bytes, renamed: bytes) -> bytes:
-        return renamed if await self._is_ours(source) else method.frame
+        if not await self._is_ours(source):
+            return method.frame
+        self._begun[source + self._suffix] = source
+        return renamed
 
     def _hold(
         self, what: str, exchange: bytes, method: Method, work: Awaitable[Method | bytes]
@@ -120,9 +124,10 @@ class Exchanges:
                 self._owe(method)
             self._at.broker.write(found)
 
-    async def _is_ours(self, exchange: bytes, or_begun: bool = False) -> bool:
+    async def _is_ours(self, exchange: bytes) -> bool:
+        """Also of one that is just being made: neither a bind nor a delete may go out for D."""
         try:
-            return self.vhost is not None and await self.vhost.is_ours(exchange.decode(), or_begun)
+            return self.vhost is not None and await self.vhost.is_ours(exchange.decode(), True)
         except UnicodeDecodeError:
             return False
 
@@ -161,7 +166,7 @@ class Exchanges:
     async def _delete(self, method: Method, exchange: bytes, flags: int) -> Method | bytes:
         if self.vhost is not None:  # another front may have deleted it, and D be a plain one now
             self.vhost.names.pop(exchange + self._suffix, None)
-        if not await self._is_ours(exchange, or_begun=True):
+        if not await self._is_ours(exchange):
             return method.frame
         answer = await self._ask(methods.delete(method.channel, exchange + self._suffix, flags))
         if answer.id == methods.DELETE_OK and self.vhost is not None:
@@ -199,7 +204,8 @@ class Exchanges:
         named = _NAMED.search(text)
         if about not in methods.BINDS or named is None or self.vhost is None:
             return method.frame
-        exchange = self.vhost.names.get(named[1].encode())
+        due = named[1].encode()
+        exchange = self.vhost.names.get(due) or self._begun.get(due)
         return method.frame if exchange is None else self._explained(method, exchange)
 
     def content(self, method: Method) -> bytes | None:

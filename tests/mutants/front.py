@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "front: a delete that meets a declare takes D alone", "delaybridge/front/exchanges.py",
-        "self._is_ours(exchange, or_begun=True)", "self._is_ours(exchange)",
+        "is_ours(exchange.decode(), True)", "is_ours(exchange.decode(), False)",
         "who declares gets 404, or D.due keeps its bindings for the next who declares",
         f"{_EXCHANGES} -k deleted_while",
     ),
