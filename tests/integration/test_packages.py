@@ -53,6 +53,8 @@ ROWS: dict[str, tuple[str, int, str]] = {
     "scan": ("--json", 0, '"lease_acquired"'),
     "ingest rabbitmq": ("--exchange a.delay --json", 0, "ingest_failed"),
     "ingest kafka": ("--topic a.delay", 2, ""),
+    "front": ("--listen 127.0.0.1:0 --json", 0, "front_started"),
+    "plugin convert": ("/dev/null", 2, ""),
     "serve": ("--port 0", 0, "http://"),
     "serve token new": ("--token-file /dev/null", 0, ""),
     "stats": ("", 0, ""),
