@@ -34,7 +34,8 @@ GIVE_UP_S = 5.0  # after pika should have said how a connection went
 GOODBYE_S = 1.0  # that the broker has to answer
 WRITE_BYTES = 128 * 1024  # at a time: pika copies whatever the socket did not take
 
-_PROXIED = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"  # PROXY protocol 2: the sender itself connects
+PROXY_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"  # of PROXY protocol 2
+_PROXIED = PROXY_SIGNATURE + b"\x20\x00\x00\x00"  # the sender itself connects
 _ACK, _NACK, _RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
 _CONFIRM = struct.Struct(">QB")
 

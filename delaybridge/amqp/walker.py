@@ -65,10 +65,10 @@ Piece = Part | Method
 class FrameReader:
     """Reads one direction of a connection, however the network cut it.
 
-    What is not watched is passed at once, the parts of a frame as well; a watched frame is kept
-    until it is whole, and taken. A method that a message follows is kept, too: it may be watched
-    for once the rest is there. Not a byte is added or lost. From the first byte that is no frame
-    of AMQP 0-9-1 on, everything is passed unseen.
+    What is not watched is passed at once, even a part of a frame. A watched frame is kept until it
+    is whole, and then taken. A method that a message follows is kept until it is whole, too: it may
+    be watched by then. No byte is added or lost. From the first byte that is no frame of AMQP 0-9-1
+    on, everything is passed unseen.
 
     passed, taken: are called in the order of the stream; `taken` with channel, id, data, and where
     in it the frame starts and ends. is_blind: a byte was no frame.

@@ -24,6 +24,7 @@ from delaybridge.ingest import fronted
 from delaybridge.ingest.routes import Route
 from delaybridge.publish import PublishOptions
 from delaybridge.publish.rabbitmq.publisher import parameters_of
+from delaybridge.settings.entrances import FrontSettings
 from delaybridge.settings.settings import Settings
 from delaybridge.settings.urls import kinds_of
 from delaybridge.store.redis.store import AsyncStore
@@ -127,7 +128,7 @@ class FrontProcess(Service):
     async def _listen(self) -> asyncio.Server:
         """Listen together with other fronts; ConfigError."""
         host, _, port = self.settings.listen.rpartition(":")
-        tls, loop = tls_of(self.all_settings), asyncio.get_running_loop()
+        tls, loop = tls_of(self.settings), asyncio.get_running_loop()
         about: dict[str, Any] = {"reuse_port": True, "backlog": _BACKLOG, "ssl": tls}
         try:
             return await loop.create_server(
@@ -203,9 +204,8 @@ def brokers_of(settings: Settings) -> tuple[Parameters, dict[str, tuple[str, Par
     return first, by_vhost | {first.virtual_host: (name, first)}
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
+def tls_of(front: FrontSettings) -> ssl.SSLContext | None:
     """TLS towards clients, if there is a certificate; ConfigError if it cannot be used."""
-    front = settings.front
     if not (front.tls_cert_file or front.tls_key_file):
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

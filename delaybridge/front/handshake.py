@@ -7,6 +7,7 @@ import socket
 import struct
 from typing import Any
 
+from delaybridge.amqp.connection import PROXY_SIGNATURE
 from delaybridge.amqp.decoding import cut, decode_table
 from delaybridge.amqp.walker import Method
 from delaybridge.errors import DecodeError
@@ -16,7 +17,7 @@ from delaybridge.settings.entrances import FrontSettings
 PROTOCOL = b"AMQP\x00\x00\x09\x01"
 _EXTERNAL = b"EXTERNAL"
 GUEST = "guest"
-_PROXY = b"\r\n\r\n\x00\r\nQUIT\n\x21"  # the signature, then version 2 and the command PROXY
+_PROXY = PROXY_SIGNATURE + b"\x21"  # version 2, and the command PROXY
 _FAMILIES = {4: b"\x11", 6: b"\x21"}  # TCP over IPv4 and IPv6
 
 

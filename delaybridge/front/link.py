@@ -22,11 +22,11 @@ from delaybridge.amqp.connection import (
     reason_of,
 )
 from delaybridge.errors import PublishUnavailable
+from delaybridge.front.methods import TEXT_BYTES
 
 T = TypeVar("T")
 Operation = Callable[[WireConnection], Awaitable[T]]
 RESOURCE_ERROR = 506
-_TEXT_BYTES = 255
 _AGAIN_S = 0.1  # between two attempts
 
 
@@ -37,9 +37,9 @@ class Refused(Exception):
     """
 
     def __init__(self, code: int, text: str, remedy: str = "") -> None:
-        most = max(_TEXT_BYTES - len(remedy.encode()), 0)
+        most = max(TEXT_BYTES - len(remedy.encode()), 0)
         said = text.encode()[:most].decode(errors="ignore") + remedy
-        self.code, self.text = code, said.encode()[:_TEXT_BYTES].decode(errors="ignore")
+        self.code, self.text = code, said.encode()[:TEXT_BYTES].decode(errors="ignore")
         super().__init__(f"{code} {self.text}")
 
 

@@ -194,7 +194,7 @@ def test_a_client_uses_tls_and_external_is_not_offered(
 def test_a_key_without_its_certificate_does_not_mean_that_there_is_no_tls() -> None:
     settings = Settings.load(overrides={"front": {"tls_key_file": "key.pem"}}, environ={})
     with pytest.raises(ConfigError, match="key.pem"):
-        tls_of(settings)
+        tls_of(settings.front)
 
 
 def test_tls_towards_the_broker_names_it_and_its_certificate_is_checked(

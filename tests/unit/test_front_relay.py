@@ -83,6 +83,18 @@ def relay() -> tuple[Relay, Socket, Socket]:
     return made, client, broker
 
 
+def refused() -> tuple[Relay, Socket, bytes]:
+    """A relay that has refused a method on channel 1, its broker's socket, and what that got."""
+    made, _, broker = relay()
+    made.channels.refuse(Method(1, methods.DECLARE, b"", b""), Refused(406, "no"))
+    return made, broker, broker.written
+
+
+def published(channel: int) -> bytes:
+    """A message of two bodies, as a client sends it."""
+    return methods.frame(channel, b"\x00\x3c\x00\x28", bytes(5)) + content(channel)
+
+
 def delivery(exchange: bytes) -> bytes:
     """A message of two bodies, as a broker sends it."""
     start = b"\x08consumer" + struct.pack(">QB", 1, 0)
@@ -129,11 +141,8 @@ def test_a_delivery_that_is_cut_before_its_exchange_is_renamed() -> None:
 
 @given(CUTS)
 def test_what_follows_on_a_refused_channel_is_dropped_until_it_is_closed(cuts: list[int]) -> None:
-    made, _, broker = relay()
-    made.channels.refuse(Method(1, methods.DECLARE, b"", b""), Refused(406, "no"))
-    asked = broker.written
-    publish = methods.frame(1, b"\x00\x3c\x00\x28", bytes(5)) + content(1)
-    other = methods.frame(2, b"\x00\x3c\x00\x28", bytes(5)) + content(2)
+    made, broker, asked = refused()
+    publish, other = published(1), published(2)
     closed = methods.frame(1, methods.CHANNEL_CLOSE_OK, b"")
     opened = methods.frame(1, methods.CHANNEL_OPEN, b"\0")
     for part in cut(publish + other + closed + opened + publish, cuts):
@@ -143,11 +152,8 @@ def test_what_follows_on_a_refused_channel_is_dropped_until_it_is_closed(cuts: l
 
 @given(CUTS)
 def test_what_the_front_inserts_comes_between_two_messages(cuts: list[int]) -> None:
-    made, _, broker = relay()
-    made.channels.refuse(Method(1, methods.DECLARE, b"", b""), Refused(406, "no"))
-    asked = broker.written
-    dropped = methods.frame(1, b"\x00\x3c\x00\x28", bytes(5)) + content(1)
-    other = methods.frame(2, b"\x00\x3c\x00\x28", bytes(5)) + content(2)
+    made, broker, asked = refused()
+    dropped, other = published(1), published(2)
     inserted = methods.frame(1, methods.CHANNEL_CLOSE_OK, b"")
     made.client.data_received(other[:100])
     made.client.inject(inserted)
@@ -194,10 +200,10 @@ async def test_a_refusal_lets_no_delivery_pass_whose_name_is_asked() -> None:
     made.broker.data_received(delivery(b"asked.due"))
     assert made.broker.is_held
 
-    async def refused() -> Method:
+    async def refusing() -> Method:
         raise Refused(406, "no")
 
-    await made.exchanges._end(Method(1, methods.DECLARE, b"", b""), b"new", refused())
+    await made.exchanges._end(Method(1, methods.DECLARE, b"", b""), b"new", refusing())
     assert made.broker.is_held and not client.written
 
 
