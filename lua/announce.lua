@@ -1,4 +1,6 @@
 -- Announce that a worker is alive (with a ttl of 0: it leaves), and return the workers that are alive.
+-- One whose announcement ran out stays for ten minutes, with its expiry below 0: it is gone, and did
+-- not say so.
 --
 -- KEYS[1]  workers      zset
 -- KEYS[2]  worker_info  hash
@@ -14,28 +16,42 @@
 --          store's clock, name, expiry ms, name, expiry ms, ...}
 -- cost     O(workers)
 local LONGEST_MS = 600000 -- the longest ttl; assumed if an entry has none (older versions)
+local KEPT_MS, MOST = 600000, 100 -- of those that are gone
 local t = redis.call('TIME')
 local now = tonumber(ARGV[1]) or t[1] * 1000 + math.floor(t[2] / 1000)
 local name, instance, ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 -- The first write cannot grow memory: on a full Redis workers still come and go.
-local past = string.format('%.0f', now)
-local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', past)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', past)
-for _, worker in ipairs(gone) do
+local kept_since = string.format('(%.0f', KEPT_MS - now)
+local forgotten = redis.call('ZRANGEBYSCORE', KEYS[1], kept_since, 0)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], kept_since, 0)
+for _, worker in ipairs(forgotten) do
   redis.call('HDEL', KEYS[2], worker)
+end
+local over = redis.call('ZRANGEBYSCORE', KEYS[1], '(0', string.format('%.0f', now), 'WITHSCORES')
+for i = 1, #over, 2 do
+  redis.call('ZADD', KEYS[1], '-' .. over[i + 1], over[i])
+end
+if #over > 0 then -- the latest come first
+  local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', 0, 'LIMIT', MOST, -1)
+  for _, worker in ipairs(gone) do
+    redis.call('ZREM', KEYS[1], worker)
+    redis.call('HDEL', KEYS[2], worker)
+  end
 end
 -- An entry that no process wrote keeps neither its name nor a share of the buckets.
 local function read(info)
   return info and (string.match(info, '^%w+ %d+') or string.match(info, '^%x+{')) and info
 end
 
-local other = read(redis.call('HGET', KEYS[2], name))
+local is_known = tonumber(redis.call('ZSCORE', KEYS[1], name) or 0) > 0
+local other = is_known and read(redis.call('HGET', KEYS[2], name))
 local mine = not other or string.sub(other, 1, #instance) == instance
 if mine and ttl > 0 then
   local expires = string.format('%.0f', now + ttl)
   redis.call('HSET', KEYS[2], name, instance .. ' ' .. ttl .. ARGV[5])
-  if redis.call('ZADD', KEYS[1], expires, name) == 1 then
+  redis.call('ZADD', KEYS[1], expires, name)
+  if not is_known then
     redis.call('PUBLISH', ARGV[6], 'fleet')
   end
 elseif mine and redis.call('ZREM', KEYS[1], name) == 1 then
@@ -43,7 +59,7 @@ elseif mine and redis.call('ZREM', KEYS[1], name) == 1 then
   redis.call('PUBLISH', ARGV[6], 'fleet')
 end
 
-local living = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+local living = redis.call('ZRANGEBYSCORE', KEYS[1], '(0', 'inf', 'WITHSCORES')
 local answer = {mine and 1 or 0, tonumber(t[1]), tonumber(t[2])}
 for i = 1, #living, 2 do
   local worker, expires = living[i], tonumber(living[i + 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import httpx
 
+from delaybridge.store.namespace import registry
 from tests.rigs.api import api
 from tests.rigs.crew import CALM, Crew
 from tests.rigs.sessions import log_in
@@ -57,12 +58,20 @@ async def test_a_worker_is_shown_while_it_lives_and_after(redis_url: str, namesp
         assert (await client.get("/buckets")).text.count('data-owner="one"') == 16
         await crew.stop("one")
 
+        async def has_left() -> bool:
+            return 'id="t-workers"' not in (await client.get("/workers")).text
+
+        await until_async(has_left, "the worker is not shown")
+        assert 'id="t-gone"' not in (await client.get("/workers")).text  # it said that it leaves
+        (now_us,) = await crew.store.run([registry.store_time()])
+        about = b'{"host": "h"}'
+        killed = registry.announce(
+            namespace, "two", "2", 1000, about, kind=registry.INGEST, now_ms=now_us // 1000 - 2000
+        )
+        await crew.store.run([killed])
+
         async def is_gone() -> bool:
             return 'id="t-gone"' in (await client.get("/workers")).text
 
-        await until_async(is_gone, "the worker is among those that vanished")
-        text = (await client.get("/workers")).text
-        assert 'id="t-workers"' not in text and 'data-owner="one"' in text
-        # A server that never saw it says nothing of it.
-        async with api(redis_url, namespace) as other:
-            assert 'id="t-gone"' not in (await other.get("/workers")).text
+        await until_async(is_gone, "the process is among those that vanished")
+        assert ">two</td><td>ingest</td>" in (await client.get("/workers")).text

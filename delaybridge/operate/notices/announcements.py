@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from delaybridge.errors import printable
-from delaybridge.store.namespace.announcements import announced, said_of, texts_of
+from delaybridge.store.namespace.announcements import announced, said_of, texts_of, vanished
 from delaybridge.store.protocol.record import WorkerTroubles
 
 UNKNOWN = "?"
@@ -169,6 +169,32 @@ class FrontInfo(NamedTuple):
     def late(self) -> list[dict[str, Any]]:
         """The clients whose frames have waited too long."""
         return [each for each in self.clients if (each["held_ms"] or 0) > _HELD_MS]
+
+
+class Gone(NamedTuple):
+    """A process that stopped announcing itself within ten minutes, and did not say that it leaves.
+
+    It was killed, or it hangs, or it does not reach Redis. kind: `worker`, `ingest` or `front`.
+    announced_ms: when it announced itself last, on Redis' clock.
+    """
+
+    kind: str
+    name: str
+    host: str
+    pid: int | None
+    version: str
+    started_ms: int | None
+    announced_ms: int
+
+
+def gone(kinds: Mapping[str, Sequence[Any]], now_ms: int) -> list[Gone]:
+    """The processes that vanished, the latest first. kinds: the replies to `registry.fleet`."""
+    found = [
+        Gone(kind, **_process(of, name), announced_ms=announced_ms)
+        for kind, replies in kinds.items()
+        for name, of, announced_ms in vanished(replies, now_ms)
+    ]
+    return sorted(found, key=lambda one: -one.announced_ms)
 
 
 def workers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from delaybridge.operate.notices import repairs
@@ -48,19 +48,18 @@ def alerts(
     stats: Stats,
     places: Places | None = None,
     memory: Fullness | None = None,
-    gone: Sequence[str] = (),
 ) -> list[Alert]:
     """Everything that is wrong, the worst first.
 
     places: adds what is wrong with the rules of destinations; it names what is paused in fewer
-    words. memory: adds that Redis is nearly full. gone: workers that vanished just now.
+    words. memory: adds that Redis is nearly full.
     """
     found = [
         *_severe(stats),
         *_errors(stats),
         *_of_memory(memory),
         *_warnings(stats),
-        *_of_gone(gone),
+        *_of_gone(stats),
         *(_of_paused(stats) if places is None else _of_rules(places)),
     ]
     return sorted(found, key=lambda each: (SEVERE, ERROR, WARNING).index(each.level))
@@ -132,10 +131,18 @@ def _warnings(stats: Stats) -> Iterator[Alert]:
         yield Alert(WARNING, "workers of different versions: {versions}", several, _FLEET)
 
 
-def _of_gone(workers: Sequence[str]) -> Iterator[Alert]:
-    if workers:
-        names = {"workers": ", ".join(workers)}
-        yield Alert(WARNING, "workers gone in the last minute: {workers}", names, _FLEET)
+def _of_gone(stats: Stats) -> Iterator[Alert]:
+    for each in stats.gone[:_NAMED]:
+        told = {
+            "kind": each.kind,
+            "name": each.name,
+            "host": each.host,
+            "time": roughly(max(0, stats.now_ms - each.announced_ms)),
+        }
+        said = Sentence(
+            "{kind} {name} on {host} stopped announcing itself {time} ago: killed, or hung", told
+        )
+        yield Alert(WARNING, *said, _FLEET)
 
 
 def failing_text(each: Retrying, found: Stats) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from delaybridge.errors import StoreError
@@ -39,7 +40,8 @@ class Stats(NamedTuple):
 
     now_ms: the time of the count, in epoch milliseconds of Redis' clock. next_due_ms, overdue_ms,
     dead_dropped: as in `BucketStats`, for all buckets. workers, ingests, fronts: the living
-    processes. fronted: the exchanges that fronts have made.
+    processes; gone: those that vanished within ten minutes. fronted: the exchanges that fronts
+    have made.
     retrying: messages whose last publish failed, about a thousand of each bucket;
     retrying_sampled: there are more. troubles: which messages the workers park, and why. damage:
     of the namespace's own keys; odd_rules: of the rules of destinations. rules: those that can be
@@ -73,6 +75,7 @@ class Stats(NamedTuple):
     redis: str = ""
     fronts: Sequence[announcements.FrontInfo] = ()
     fronted: Sequence[Route] = ()
+    gone: Sequence[announcements.Gone] = ()
 
     @property
     def unseen(self) -> list[Unseen]:
@@ -121,7 +124,8 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
     found = yield from grouped([*parts, *_of_namespace(calls)])
     *of_buckets, workers, ingests, fronts, lists, (made_for, *others) = found
     look_ms, rules_kept, went_back, now_us = others
-    needed = [*workers, *ingests, *fronts, *lists, look_ms, rules_kept, now_us]
+    fleet = workers, ingests, fronts
+    needed = [*chain(*fleet), *lists, look_ms, rules_kept, now_us]
     if error := store_wide_error(needed):
         raise error
     now_ms = now_us // 1000
@@ -141,6 +145,7 @@ def read_stats(calls: Namespace) -> Steps[Stats]:
         ingests=announcements.ingests(ingests, now_ms),
         fronts=announcements.fronts(fronts, now_ms),
         fronted=() if isinstance(made_for, StoreError) else made_for,
+        gone=announcements.gone(dict(zip(registry.KINDS, fleet, strict=True)), now_ms),
         retrying=retrying,
         retrying_sampled=is_sampled,
         troubles=troubles,

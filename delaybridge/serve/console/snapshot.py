@@ -15,7 +15,6 @@ import msgspec
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
-from delaybridge.operate.notices.announcements import WorkerInfo
 from delaybridge.operate.views.alerts import ABOUT_ONE, Alert, alerts
 from delaybridge.operate.views.described import plain, unowned
 from delaybridge.operate.views.facts import Fullness, fullest
@@ -41,21 +40,18 @@ _POINTS = 5  # seconds that a tick repeats, for one that came late
 _ALERTS = 8
 _TICKING = "now_ms delayed in_flight parked dead overdue_ms next_due_ms".split()
 _LATE_MS = 1000
-_GONE_MS = 600_000  # for how long a worker that vanished is remembered
-_GONE = 100
 _STORED_S = 2.0
 
 
 class Snapshot(NamedTuple):
-    """What was seen last. gone: workers that vanished in the last minute. error: why this is not as
-    it is now, or why nothing was seen; then the rest is None. age_s: how long ago it was seen."""
+    """What was seen last. error: why this is not as it is now, or why nothing was seen; then the
+    rest is None. age_s: how long ago it was seen."""
 
     stats: Stats | None = None
     recent: Recent | None = None
     series: Series | None = None
     minute: Horizon | None = None
     memory: Fullness | None = None
-    gone: Sequence[str] = ()
     error: str = ""
     age_s: float = 0.0
     took_ms: float = 0.0
@@ -70,7 +66,7 @@ class Snapshot(NamedTuple):
         """What is wrong, the worst first."""
         if self.stats is None:
             return []
-        return alerts(self.stats, memory=self.memory, gone=self.gone)
+        return alerts(self.stats, memory=self.memory)
 
     def tick(self, language: str) -> dict[str, Any]:
         """The numbers that change, and the alerts, for the open pages of this language."""
@@ -102,17 +98,10 @@ class Snapshot(NamedTuple):
         return {"level": alert.level, "text": text, "path": page_of(alert, self.stats)}
 
 
-class Gone(NamedTuple):
-    """A worker that was seen, and is not there any more. seen_ms: when it was seen last."""
-
-    worker: WorkerInfo
-    seen_ms: int
-
-
 class Snapshots:
     """The snapshots of one process: all who ask within a second share one. Close it at the end.
 
-    It remembers for ten minutes which workers it saw. sparks: of the fleet; store_sparks: of Redis.
+    sparks: of the fleet; store_sparks: of Redis.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -125,7 +114,6 @@ class Snapshots:
         self._running: set[asyncio.Task[Snapshot]] = set()
         self._old: Snapshot | None = None
         self._error: Exception = _SLOW  # of the last snapshot, if it failed
-        self._seen: dict[str, Gone] = {}
         self.sparks, self.store_sparks = Sparks(), Sparks(_STORED_S)
         self._ticks: dict[str, tuple[Snapshot, bytes]] = {}  # the latest, by language
 
@@ -197,17 +185,7 @@ class Snapshots:
         await end_all(self._running)
         await self.client.close()
 
-    def gone(self) -> list[Gone]:
-        """The workers that vanished lately, the latest first. Others may have vanished unseen."""
-        living = {each.name for each in self._last.stats.workers} if self._last.stats else set()
-        lost = [one for name, one in self._seen.items() if name not in living]
-        return sorted(lost, key=lambda one: -one.seen_ms)[:_GONE]
-
     def _note(self, stats: Stats) -> None:
-        for worker in stats.workers:
-            self._seen[worker.name] = Gone(worker, stats.now_ms)
-        for name in [n for n, one in self._seen.items() if one.seen_ms < stats.now_ms - _GONE_MS]:
-            del self._seen[name]
         values: dict[str, float | None] = {
             f"published {w.name}": w.pace.published_s or 0.0 for w in stats.workers
         }
@@ -230,9 +208,6 @@ class Snapshots:
             self._at_s, self._began_s, self._last = now_s, began_s, found
             if found.stats is not None:
                 self._note(found.stats)
-                lately_ms = found.stats.now_ms - _SPAN_MS
-                gone = [one.worker.name for one in self.gone() if one.seen_ms > lately_ms]
-                self._last = found = found._replace(gone=gone[:_ALERTS])
         return found
 
 

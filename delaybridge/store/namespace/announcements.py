@@ -6,6 +6,7 @@ Other versions announce fewer or more fields, and someone may have written anyth
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ from delaybridge.store.namespace.rules import Rule, Rules
 from delaybridge.store.protocol.record import WorkerTroubles
 
 DRAIN, RECONNECT = "drain", "reconnect"  # what workers are asked for, where they are woken
-_MOST = 2**53
+_MOST = 2.0**53
+_KEPT_MS = 600_000  # as lua/announce.lua keeps them
+_TTL = re.compile(rb"[0-9a-zA-Z]+ (\d{1,6})\{")
 _CHARS = 500
 
 
@@ -36,15 +39,30 @@ def obeyed(stored: Mapping[bytes, bytes] | StoreError, living: Iterable[WorkerTr
 
 def announced(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Name, announcement and expiry of each that has not expired."""
+    for name, text, expires_ms in _entries(replies):
+        if expires_ms > now_ms:
+            yield name, _read(text), expires_ms
+
+
+def vanished(replies: Sequence[Any], now_ms: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """The same of each that expired within ten minutes; and when it announced itself last.
+
+    Its expiry is below 0 once another process has seen that it is over (`lua/announce.lua`).
+    """
+    for name, text, expires_ms in _entries(replies):
+        if now_ms - _KEPT_MS <= abs(expires_ms) < _MOST and expires_ms <= now_ms:
+            ttl = _TTL.match(text)
+            yield name, _read(text), abs(expires_ms) - int(ttl[1] if ttl else 0)
+
+
+def _entries(replies: Sequence[Any]) -> Iterator[tuple[str, bytes, int]]:
     info, expiries = replies
     if isinstance(expiries, StoreError):
         return
     known = {} if isinstance(info, StoreError) else info
     for name, expires in zip(expiries[::2], expiries[1::2], strict=True):
-        expires_ms = min(float(expires), float(_MOST))
-        if expires_ms > now_ms:
-            of = _read(known.get(name, b""))
-            yield name.decode(errors="backslashreplace"), of, int(expires_ms)
+        expires_ms = max(-_MOST, min(float(expires), _MOST))
+        yield name.decode(errors="backslashreplace"), known.get(name, b""), int(expires_ms)
 
 
 def _read(text: bytes) -> dict[str, Any]:

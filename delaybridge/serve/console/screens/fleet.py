@@ -44,14 +44,14 @@ def wrongs(worker: WorkerInfo) -> Iterator[Wrong]:
 
 @pages("/workers", "Workers")
 async def workers(call: Call) -> dict[str, Any]:
-    """The living processes, and the workers that vanished."""
+    """The living processes, and those that vanished."""
     stats = await snapshots_of(call.site).stats()
     return {
         "api": "/v1/workers",
         "workers": [(each, list(wrongs(each))) for each in stats.workers],
         "ingests": stats.ingests,
         "line": snapshots_of(call.site).sparks.line,
-        "gone": snapshots_of(call.site).gone(),
+        "gone": stats.gone,
         "has_ledger": stats.ledger is not None,
     }
 
