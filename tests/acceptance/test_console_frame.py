@@ -15,7 +15,16 @@ from playwright.async_api import Browser, Page, expect
 from delaybridge import AsyncClient
 from delaybridge.serve.console import snapshot
 from tests.rigs.api import api
-from tests.rigs.browser import browser, inaccessible, log_in_by_form, opened, overlapping, ticked
+from tests.rigs.browser import (
+    PHONE,
+    browser,
+    inaccessible,
+    log_in_by_form,
+    opened,
+    overlapping,
+    ticked,
+    too_wide,
+)
 from tests.rigs.sessions import TOKENS, token_file_in
 from tests.servers.redis import RedisServer
 
@@ -204,3 +213,21 @@ async def test_big_numbers_do_not_run_into_each_other(page: Page) -> None:
         for width in (320, 390, 1280):
             await page.set_viewport_size({"width": width, "height": 800})
             assert await overlapping(page) == [], (path, width)
+
+
+async def test_on_a_phone_the_header_is_one_line_and_a_button_shows_its_tools(
+    redis_url: str, namespace: str, program: Browser
+) -> None:
+    async with (
+        api(redis_url, namespace, env_label="PRODUCTION, BERLIN 2") as http,
+        browser(program, str(http.base_url), size=PHONE) as page,
+    ):
+        await opened(page, "/settings")
+        bar, theme = page.locator(".top"), page.get_by_label("Theme").first
+        box = await bar.bounding_box()
+        assert box and box["height"] < 50 and await too_wide(page) == []
+        await expect(page.locator(".side [aria-current]")).to_be_in_viewport()
+        await expect(theme).to_be_hidden()
+        await page.get_by_role("button", name="More").click()
+        await expect(theme).to_be_visible()
+        assert await too_wide(page) == []

@@ -97,6 +97,7 @@ async def test_an_unknown_path_is_a_page_for_browsers_and_json_for_programs(
         session = await log_in(client, "admin")
         page = await client.get("/nowhere", headers={"accept": "text/html", **session})
         assert page.status_code == 404 and "there is no such page" in page.text
+        assert 'href="/settings"' in page.text
         # A page that cannot be shown leaves its reader his own navigation.
         page = await client.get("/messages?due_from=tomorrow", headers=session)
         assert page.status_code == 422 and 'href="/settings"' in page.text

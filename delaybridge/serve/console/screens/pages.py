@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from delaybridge.client.verbs import Scope
 from delaybridge.serve.console import rendering
-from delaybridge.serve.console.page import refusal
+from delaybridge.serve.console.page import ConsolePage, refusal
 from delaybridge.serve.console.screens import (
     destinations,
     fleet,
@@ -33,7 +35,8 @@ async def _no_page(call: Call) -> Reply:
     raise Problem(404, "not_found", "there is no such page")
 
 
+_LOST = ConsolePage("/{page}", "problem", "There is no such page")
 NO_PAGE = Endpoint(
-    method="GET", path="/{page}", scope=Scope.READ, handler=_no_page, refusal=refusal,
-    summary="Say that there is no such page",
+    method="GET", path=_LOST.path, scope=Scope.READ, handler=_no_page,
+    refusal=partial(refusal, page=_LOST), summary="Say that there is no such page",
 )  # fmt: skip

@@ -208,6 +208,7 @@ const page = (() => {
     const button = event.target.closest("button, a");
     if (!button) return;
     if (button.dataset.dialog) return find(`#${button.dataset.dialog}`).showModal();
+    if ("more" in button.dataset) { button.ariaExpanded = button.closest(".top").classList.toggle("open"); return; }
     if ("shut" in button.dataset) return button.closest("dialog").close();
     if (button.dataset.copy) return copy(find(button.dataset.copy)?.textContent ?? button.dataset.copy);
     if (button.dataset.copyText) return copy(button.dataset.copyText);
@@ -347,6 +348,6 @@ const page = (() => {
 
   const ready = () => { ticks(); sorted(); hideColumns(); chooser(); chosen(); clocks(); named(); document.dispatchEvent(new Event("page")); };
   document.addEventListener("htmx:after:swap", ready);
-  document.addEventListener("DOMContentLoaded", () => { ready(); later(); listen(); });
+  document.addEventListener("DOMContentLoaded", () => { ready(); later(); listen(); find(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); });
   return { colored, stream, say, refresh, ticks, number, roughly, now, link, find, each, words, fill, base };
 })();
