@@ -5,13 +5,8 @@ Only the name differs: `orders` on the page becomes a unique name.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,7 +19,9 @@ import pytest
 from delaybridge import Client
 from tests.rigs.bridge import ROOT
 from tests.rigs.crew import PATIENT_PROCESS
-from tests.rigs.waiting import DEADLINE_S, until
+from tests.rigs.pages import blocks
+from tests.rigs.terminals import Terminals
+from tests.rigs.waiting import until
 from tests.servers.process import LOOPBACK, free_port
 from tests.servers.rabbitmq import speaks_amqp
 
@@ -43,64 +40,24 @@ class Arrival(NamedTuple):
     due_ms: int  # from the header
 
 
-class Reader:
+class Reader(Terminals):
     """A reader: a folder, servers, and this page."""
 
     def __init__(self, folder: Path, redis_url: str, brokers: dict[str, str]) -> None:
-        self.folder, self.name = folder, f"t-{uuid.uuid4().hex[:12]}"
-        self.redis_url = redis_url
+        self.name, self.redis_url = f"t-{uuid.uuid4().hex[:12]}", redis_url
         self.client = Client(redis_url, namespace=self.name, brokers=brokers)
-        self._environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": str(folder),
+        named = {
             "DELAYBRIDGE_REDIS_URL": redis_url,
             "DELAYBRIDGE_NAMESPACE": self.name,
             "DELAYBRIDGE_INGEST__GROUP": f"{self.name}.ingest",
             **{f"DELAYBRIDGE_BROKERS__{kind.upper()}": url for kind, url in brokers.items()},
-            **PATIENT_PROCESS,
         }
-        self._processes: list[subprocess.Popen[bytes]] = []
+        super().__init__(folder, {**named, **PATIENT_PROCESS})
 
     def block(self, title: str, language: str = "python", number: int = 0) -> str:
         """The code of a section: its block `number` in this language."""
-        section = PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
-        found = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
-        return str(found[number]).replace("orders", self.name)
-
-    def start(self, log: str, code: str, language: str = "python") -> None:
-        """Start it; its output goes to a log, and it is ended with the test."""
-        with (self.folder / log).open("wb") as out:
-            self._processes.append(
-                subprocess.Popen(
-                    _command(code, language),
-                    stdout=out,
-                    stderr=out,
-                    env=self._environment,
-                    cwd=self.folder,
-                    start_new_session=True,
-                )
-            )
-
-    def run(self, code: str, language: str = "python") -> str:
-        """Run it; returns what it prints. It must exit with 0."""
-        ended = subprocess.run(
-            _command(code, language),
-            env=self._environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        assert not ended.stderr
-        return ended.stdout
-
-    def printed(self, log: str) -> str:
-        return (self.folder / log).read_text(errors="replace")
-
-    def wait_printed(self, log: str, text: str) -> None:
-        until(lambda: text in self.printed(log), f"{text!r} in {log}", interval_s=0.05)
+        found = blocks("docs/recipes.md", language, title)[number]
+        return found.replace("orders", self.name)
 
     def is_read(self) -> bool:
         """Whether the worker of the page reads the delay exchange and the delay topic."""
@@ -136,16 +93,8 @@ class Reader:
         until(lambda: not any(left()), f"nothing waits: {left()}", interval_s=0.05)
 
     def close(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        super().close()
         self.client.close()
-
-
-def _command(code: str, language: str) -> list[str]:
-    python = [sys.executable, "-W", "error", "-c"]
-    return [*(python if language == "python" else ["bash", "-euc"]), code]
 
 
 @pytest.fixture(scope="module")
@@ -212,28 +161,12 @@ def test_the_shell_recipe_schedules_and_cancels(reader: Reader) -> None:
         reader.check_arrives(log, "shell", began_ms)
 
 
-def blocks_of(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-
-
-def test_the_first_example_of_the_readme_delivers_its_message(reader: Reader) -> None:
-    consumer, schedule = (
-        code.replace("orders", f"{reader.name}-readme") for code in blocks_of("README.md")[:2]
-    )
-    reader.start("readme", consumer)
-    began_ms = time.time() * 1000
-    # A message that is due before its queue exists is tried again.
-    reader.run(schedule)
-    reader.wait_printed("readme", "order 42 is due")
-    assert time.time() * 1000 >= began_ms + DELAY_MS
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["front", "changed"])
 def test_a_producer_delays_its_message_unchanged_through_the_front_or_changed_as_the_page_says(
     way: str, reader: Reader
 ) -> None:
-    before, after = blocks_of("docs/leaving-the-plugin.md")
+    before, after = blocks("docs/leaving-the-plugin.md")
     port = free_port()
     if way == "front":
         command = f"delaybridge front --listen {LOOPBACK}:{port} --broker rabbitmq"
@@ -260,7 +193,7 @@ def test_a_producer_delays_its_message_unchanged_through_the_front_or_changed_as
 
 
 def test_the_example_of_the_celery_page_runs_after_the_recipe(reader: Reader) -> None:
-    *_, code = blocks_of("docs/celery.md")
+    *_, code = blocks("docs/celery.md")
     code = code.replace("orders", reader.name)
     printed = reader.run(f"python -c {shlex.quote(code)}", "sh").split()  # warnings are Celery's
     assert printed[1] == "REVOKED"
@@ -271,7 +204,7 @@ def test_every_block_of_the_python_page_runs(reader: Reader) -> None:
     local = "redis://localhost:6379/0"
     printed = [
         reader.run(code.replace("orders", reader.name).replace(local, reader.redis_url))
-        for code in blocks_of("docs/python.md")
+        for code in blocks("docs/python.md")
     ]
     assert printed[0].startswith("created")
     assert printed[-1] == "cancelled\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.rigs.fleet import ROOT
 
 
@@ -13,3 +15,11 @@ def program(page: str, title: str, changes: dict[str, str]) -> str:
         assert old in found
         found = found.replace(old, new)
     return found
+
+
+def blocks(page: str, language: str = "python", title: str = "") -> list[str]:
+    """The blocks of a page (`README.md`, `docs/...`) in a language; below a title: of it alone."""
+    text = (ROOT / page).read_text()
+    if title:
+        text = text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)

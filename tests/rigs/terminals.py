@@ -1,0 +1,78 @@
+"""A person's terminals: blocks of a page, each pasted into a shell of its own in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.rigs.fleet import ROOT
+from tests.rigs.waiting import DEADLINE_S, until
+
+
+class Terminals:
+    """Shells that know nothing but what `environment` says and the files of the folder."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, log: str, code: str, language: str = "python") -> None:
+        """Start it; its output goes to a log, and it is ended with the test."""
+        with (self.folder / log).open("wb") as out:
+            self._processes.append(
+                subprocess.Popen(
+                    _command(code, language),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env=self._environment,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            )
+
+    def run(self, code: str, language: str = "python") -> str:
+        """Run it; returns what it prints. It must exit with 0, and print no warning."""
+        ended = subprocess.run(
+            _command(code, language),
+            env=self._environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert not ended.stderr, ended.stderr
+        return ended.stdout
+
+    def printed(self, log: str) -> str:
+        return (self.folder / log).read_text(errors="replace")
+
+    def wait_printed(self, log: str, text: str) -> None:
+        until(lambda: text in self.printed(log), f"{text!r} in {log}", interval_s=0.05)
+
+    def close(self) -> None:
+        """End what was started, with all that it started."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _command(code: str, language: str) -> list[str]:
+    return [
+        *([sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euc"]),
+        code,
+    ]
