@@ -289,13 +289,14 @@ def tenant_text(record: bytes) -> str:
 
 
 Retry = MessagePlan | Mapping[str, Any] | None
+Body = bytes | str | None | msgspec.UnsetType  # unset: the body is given as `json`
 
 
 class _Addressed(msgspec.Struct, frozen=True):
     """The fields that may be positional arguments."""
 
     destination: str
-    body: bytes | str | None
+    body: Body = msgspec.UNSET
 
 
 class Message(_Addressed, frozen=True, kw_only=True):
@@ -306,6 +307,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
     Args:
         destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
         body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
+        json: instead of a body: a dict, a dataclass, a model of pydantic, ...; sent as JSON.
         delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock.
         at: an aware datetime or RFC 3339 text. A time in the past means now.
         id: at most 255 bytes; generated if omitted.
@@ -324,6 +326,7 @@ class Message(_Addressed, frozen=True, kw_only=True):
             with the id `ID`.
     """
 
+    json: Any = msgspec.UNSET
     delay: timedelta | float | str | None = None
     at: datetime | str | None = None
     id: str | None = None

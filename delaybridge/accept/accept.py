@@ -17,6 +17,7 @@ import msgspec
 from delaybridge import times
 from delaybridge.accept.destination import check_plan, parse_destination
 from delaybridge.accept.headers import NO_HEADERS, encode_headers, partition_of
+from delaybridge.accept.json_body import with_json_body
 from delaybridge.errors import DelayOutOfRange, MessageError, quoted
 from delaybridge.message import (
     MAX_PRIORITY,
@@ -67,6 +68,8 @@ def accept(
     elif owner := tenant_of_topic(destination):  # no other tenant could finish it there
         id, tenant = check_id(id_as_given(id, owner), limits, owner), owner
     key = _short_key(message.key, limits)
+    if message.json is not msgspec.UNSET:
+        message = with_json_body(message, destination.kind)
     record = Record(
         canonical,
         _body_bytes(message.body, destination, limits),
@@ -208,6 +211,8 @@ def _body_bytes(body: object, destination: Destination, limits: Limits) -> bytes
             ) from None
     elif isinstance(body, bytearray | memoryview):
         body = bytes(body)
+    elif body is msgspec.UNSET:
+        raise MessageError("body_required", "body", "neither body nor json is given; give one")
     else:
         raise MessageError("bad_body", "body", f"got {type(body).__name__}; give bytes or text")
     check_body_size(body, destination.broker, limits)
@@ -317,6 +322,7 @@ class Drafting:
                 or message.at_most_once is not False
                 or message.retry is not None
                 or message.tenant
+                or message.json is not msgspec.UNSET
                 or message.headers not in _WITHOUT_HEADERS
                 or message.properties != _NO_PROPERTIES
                 or type(body := message.body) is not bytes

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from msgspec import UNSET
+
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.annexes import DeadViews, PlaceViews, annex
 from delaybridge.client.batching import Batching, ClientStore
@@ -17,7 +19,7 @@ from delaybridge.client.requests import Key, policy_of
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Awaiting
-from delaybridge.message import Headers, Message, OnConflict, Properties, Retry
+from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict, receipts
 from delaybridge.store.messages.selection import Selected, Selection
@@ -88,8 +90,9 @@ class AsyncClient(ClientVerbs, Awaiting):
     async def schedule(
         self,
         destination: str,
-        body: bytes | str | None,
+        body: Body = UNSET,
         *,
+        json: Any = UNSET,
         delay: Delay = None,
         at: At = None,
         id: str | None = None,
@@ -103,7 +106,7 @@ class AsyncClient(ClientVerbs, Awaiting):
         on_conflict: str = OnConflict.FAIL,
     ) -> Receipt:
         message = Message(
-            destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
+            destination, body, json=json, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
             retry=retry,
         )  # fmt: skip

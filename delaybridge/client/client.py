@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from msgspec import UNSET
+
 from delaybridge.accept.accept import Accepted
 from delaybridge.client.annexes import DeadViews, PlaceViews, annex
 from delaybridge.client.destinations import DestinationVerbs
@@ -14,7 +16,7 @@ from delaybridge.client.requests import Key, policy_of
 from delaybridge.client.surface import ClientVerbs
 from delaybridge.client.topics import TopicVerbs
 from delaybridge.client.verbs import Blocking
-from delaybridge.message import Headers, Message, OnConflict, Properties, Retry
+from delaybridge.message import Body, Headers, Message, OnConflict, Properties, Retry
 from delaybridge.store.calls import Calls
 from delaybridge.store.messages.scheduling import Receipt, receipt_unless_conflict
 from delaybridge.store.messages.selection import Selected, Selection
@@ -105,8 +107,9 @@ class Client(ClientVerbs, Blocking):
     def schedule(
         self,
         destination: str,
-        body: bytes | str | None,
+        body: Body = UNSET,
         *,
+        json: Any = UNSET,
         delay: Delay = None,
         at: At = None,
         id: str | None = None,
@@ -130,6 +133,8 @@ class Client(ClientVerbs, Blocking):
         Args:
             destination: `rabbitmq:EXCHANGE/ROUTING.KEY`, `rabbitmq:/QUEUE`, `kafka:TOPIC`, ...
             body: bytes, text (sent as UTF-8), or None (Kafka only: a tombstone).
+            json: instead of a body: a dict, a dataclass, a model of pydantic, ...; sent as JSON,
+                with `content_type` if the destination knows that property.
             delay: `"1h30m"`, a timedelta, or seconds; counted by Redis' clock.
             at: an aware datetime or RFC 3339 text. A time in the past means now.
             id: at most 255 bytes; generated if omitted.
@@ -157,7 +162,7 @@ class Client(ClientVerbs, Blocking):
             StoreWiped: the namespace was deleted while this client was using it.
         """
         message = Message(
-            destination, body, delay=delay, at=at, id=id, key=key, headers=headers,
+            destination, body, json=json, delay=delay, at=at, id=id, key=key, headers=headers,
             properties=properties or {}, priority=priority, ttl=ttl, at_most_once=at_most_once,
             retry=retry,
         )  # fmt: skip
