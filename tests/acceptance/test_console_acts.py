@@ -153,7 +153,7 @@ async def test_a_count_that_comes_late_is_not_asked_of_the_next_act(
     counts: list[Route] = []
     for n in range(3):
         await schedule(http, id=f"m{n}")
-    await page.goto("/messages")
+    await page.goto("/messages?destination=memory")
     await page.route("**/v1/messages:publish", lambda route: counts.append(route))
     await page.locator("summary", has_text="All that match").click()
     await page.get_by_role("button", name="Publish all now").click()
@@ -174,7 +174,7 @@ async def test_a_job_whose_progress_is_refused_cannot_be_started_again(
 ) -> None:
     refused = {"status": 404, "code": "unknown", "detail": "no such job"}
     await schedule(http)
-    await page.goto("/messages")
+    await page.goto("/messages?destination=memory")
     await page.route("**/v1/jobs/*", lambda route: route.fulfill(status=404, json=refused))
     await page.locator("summary", has_text="All that match").click()
     await page.get_by_role("button", name="Publish all now").click()
@@ -198,7 +198,7 @@ async def test_a_job_goes_on_when_its_dialog_is_left(
     monkeypatch.setattr(jobs, "BATCH_MESSAGES", 1)  # a job that is stopped ends its batch
     await schedule(http)
     await schedule(http)
-    await page.goto("/messages")
+    await page.goto("/messages?destination=memory")
     await page.locator("summary", has_text="All that match").click()
     await page.get_by_role("button", name="Cancel all").click()
     await page.locator("#ask .typed input").fill("2")

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, expect
 
-from tests.rigs.browser import confirm
+from tests.rigs.browser import PHONE, browser, confirm
 from tests.rigs.waiting import until_async
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -100,6 +100,10 @@ async def test_all_that_match_are_cancelled_after_their_number_was_typed(
 ) -> None:
     await schedule(http, [f"gone-{number:04}" for number in range(MANY)])
     await schedule(http, ["kept-1", "kept-2"])
+    await page.goto("/messages")
+    await page.get_by_text("All that match", exact=True).click()
+    for name in ("Publish all now", "Reschedule all", "Cancel all"):
+        await expect(page.get_by_role("button", name=name)).to_be_disabled()
     await page.goto("/messages?id_prefix=gone-")
     await page.get_by_text("All that match", exact=True).click()
     await page.get_by_role("button", name="Cancel all").click()
@@ -166,6 +170,7 @@ async def test_everything_is_done_without_a_mouse(http: httpx.AsyncClient, page:
 async def test_a_filter_is_saved_and_found_again(http: httpx.AsyncClient, page: Page) -> None:
     await schedule(http, ["a-1", "b-1"])
     await page.goto("/messages")
+    await page.get_by_text("Add filter", exact=True).click()
     await page.get_by_label("Id begins with").fill("b-")
     await page.get_by_role("button", name="Filter", exact=True).click()
     await page.wait_for_url("**id_prefix=b-**")
@@ -205,3 +210,19 @@ async def test_a_long_page_shows_every_row_and_keeps_them(
         "easing",
         "composite",
     } <= {"opacity", "transform"}
+
+
+async def test_the_first_screen_of_a_phone_has_the_table_below_its_filters(
+    http: httpx.AsyncClient, program: Browser
+) -> None:
+    await schedule(http, ["a-1", "b-1"], body='{"order": 42}')
+    async with browser(program, str(http.base_url), size=PHONE) as page:
+        await page.goto("/messages?id_prefix=a-&destination=memory:q")
+        rows = page.locator("#t-messages tbody tr")
+        await expect(rows).to_have_count(1)
+        await expect(rows.first).to_be_in_viewport()
+        await page.get_by_role("link", name="Remove the filter Id begins with").click()
+        await page.wait_for_url("**/messages?destination=memory%3Aq&limit=50")
+        await expect(rows).to_have_count(2)
+        await expect(rows.last).to_be_in_viewport()
+        await expect(page.locator(".chip")).to_have_text(["Destination memory:q×"])

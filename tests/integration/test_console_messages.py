@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from tests.rigs.api import api, job_of
 from tests.rigs.crew import BUCKETS, CALM, Crew
@@ -170,15 +171,62 @@ async def test_a_viewer_sees_neither_bodies_nor_buttons(guarded: httpx.AsyncClie
     assert "data-filter=" in (await guarded.get("/messages", headers=bearer("admin"))).text
 
 
+async def test_a_list_shows_how_bodies_begin(http: httpx.AsyncClient) -> None:
+    bodies = {
+        "text": b"<b>\n one </b>" + "é".encode() * 100,
+        "long": "漢".encode() * 70_000,
+        "map": msgspec.msgpack.encode({"n": 1}),
+        "bytes": bytes(range(128, 160)),
+    }
+    for id, body in bodies.items():
+        await http.post(
+            "/v1/messages",
+            content=body,
+            headers={"delaybridge-destination": TO, "delaybridge-delay": "1h"}
+            | {"delaybridge-id": id},
+        )
+    text = (await http.get("/messages")).text
+    found = {
+        html.unescape(id): html.unescape(begun)
+        for id, begun in re.findall(
+            r'<td class="id" title="([^"]*)">.*?<td class="preview body" title="([^"]*)">', text
+        )
+    }
+    assert found == {
+        "text": "<b> one </b>" + "é" * 68 + "…",
+        "long": "漢" * 80 + "…",
+        "map": 'msgpack { "n": 1 }',
+        "bytes": f"hex {bytes(range(128, 144)).hex(' ')}…",
+    }
+
+
+async def test_all_that_match_is_refused_to_a_page_without_a_filter(
+    http: httpx.AsyncClient,
+) -> None:
+    await schedule(http, "a")
+    wanted = {"filter": {"state": "delayed"}, "dry_run": True}
+    page = {"x-delaybridge-console": "1"}
+    refused = await http.post("/v1/messages:cancel", json=wanted, headers=page)
+    assert (refused.status_code, refused.json()["code"]) == (422, "bad_selection")
+    assert (await http.post("/v1/messages:cancel", json=wanted)).json()["matched"] == 1
+    wanted["filter"] = {"destination": "memory"}
+    answer = await http.post("/v1/messages:cancel", json=wanted, headers=page)
+    assert answer.json()["matched"] == 1
+
+
 async def test_the_audit_says_who_read_a_body(guarded: httpx.AsyncClient) -> None:
     await schedule(guarded, "a", body="a secret")
     assert "a secret" in (await guarded.get("/messages/a", headers=bearer("write"))).text
     await guarded.get("/messages/a/body", headers=bearer("admin"))
     await guarded.get("/messages/a", headers=bearer("read"))
+    for scope in ("write", "write", "read"):  # a page refreshes itself
+        await guarded.get("/messages?id_prefix=a", headers=bearer(scope))
     again = (await guarded.get("/messages/a?as=none", headers=bearer("write"))).text
     assert "a secret" not in again  # as a page refreshes itself
+    listed = "/v1/messages?state=delayed&id_prefix=a"
     records = (await guarded.get("/v1/audit", headers=bearer("admin"))).json()["items"]
     assert [(each["who"], each["what"]) for each in records] == [
+        ("write", f"read the beginning of the body of each message in {listed}"),
         ("admin", "read the body of a"), ("write", "read the body of a"),
     ]  # fmt: skip
     text = (await guarded.get("/jobs", headers=bearer("admin"))).text

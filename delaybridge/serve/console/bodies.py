@@ -18,6 +18,7 @@ MOST_BYTES = 64 * 1024
 _CHANGED = re.compile(r"[\r\x00-\x08\x0b\x0c\x0e-\x1f]")
 FORMS = ("json", "text", "msgpack", "hex")
 _ROW = 16
+_CHARS, _SMALL = 80, 1024  # of a body in a list: characters; bytes, if it is to be decoded
 
 
 class BodyView(NamedTuple):
@@ -58,6 +59,19 @@ def viewed(body: bytes, form: str = "") -> BodyView:
     if form == "hex" or text is None:
         return BodyView("hex", _hex(part), is_cut)
     return BodyView("text", text, is_cut)
+
+
+def beginning(body: bytes | None) -> str:
+    """What a body begins with, on one line: text, msgpack as JSON, or its first bytes in hex."""
+    body = body or b""
+    part = body[: 4 * _CHARS]
+    is_cut = len(part) < len(body)
+    if (text := _text(part, is_cut=is_cut)) is None:
+        found = _msgpack(body, is_sure=False) if len(body) <= _SMALL else None
+        is_cut = found is None and len(body) > _ROW
+        text = f"hex {part[:_ROW].hex(' ')}" if found is None else f"msgpack {found}"
+    line = " ".join(text.split())
+    return f"{line[:_CHARS]}…" if is_cut or len(line) > _CHARS else line
 
 
 def _json(body: bytes, *, is_sure: bool) -> str | None:

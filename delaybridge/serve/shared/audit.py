@@ -7,6 +7,7 @@ outcome is unknown.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,7 @@ _CHARS = 1000  # of one field
 _NAMED = 100  # entries of an object
 _CONTENT = frozenset({"body", "body_base64", "headers", "properties"})
 _MOST = 500
+_BROWSED_S, _BROWSERS = 600.0, 1000
 _log = logging.getLogger("delaybridge")
 routes = Routes()
 
@@ -98,13 +100,25 @@ async def note(call: Call, record: Mapping[str, str], *, is_act: bool = True) ->
         _log.error("the audit lacks %s: %s", printable(str(record)), exc)
 
 
-async def note_reading(call: Call, what: str) -> None:
+async def note_browsing(call: Call, path: str) -> None:
+    """Write who sees how the bodies of a list begin. A page refreshes it: one record is for ten
+    minutes of a token with the list at this path."""
+    seen, now_s, who = call.site.browsed, time.monotonic(), (call.who, call.address, path)
+    if now_s - seen.get(who, -_BROWSED_S) >= _BROWSED_S:
+        seen.pop(who, None)
+        seen[who] = now_s
+        if len(seen) > _BROWSERS:
+            del seen[next(iter(seen))]
+        await note_reading(call, f"each message in {path}", "beginning of the body")
+
+
+async def note_reading(call: Call, what: str, part: str = "body") -> None:
     """Write who reads a body, and of what. Without tokens there is no name to note.
 
     Also an administrator's are with the others: a program that polls must push out no act.
     """
     if call.may_read_bodies and call.site.access.asks_tokens():
-        told = {"what": f"read the body of {what}", "from": call.address}
+        told = {"what": f"read the {part} of {what}", "from": call.address}
         await note(call, told, is_act=False)
 
 

@@ -71,7 +71,8 @@ class Site:
 
     is_draining: told to stop. alone_since_s: bucket -> when it was first seen without a worker, on
     the monotonic clock. traffic: what was answered. tasks: what goes on after its request was
-    answered, by id. readiness: why messages do not go out, if they do not.
+    answered, by id. readiness: why messages do not go out, if they do not. browsed: token, address
+    and path of lists with bodies -> when that was noted last, on the monotonic clock.
     """
 
     settings: Settings
@@ -87,6 +88,7 @@ class Site:
     traffic: Traffic = field(default_factory=Traffic)
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     readiness: Shared[list[str]] = field(default_factory=Shared)
+    browsed: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     @property
     def patient(self) -> AsyncClient:

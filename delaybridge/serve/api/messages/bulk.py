@@ -15,6 +15,7 @@ from delaybridge.client.surface import TABLE
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import MessageError
 from delaybridge.message import Answer, State
+from delaybridge.serve.access.sessions import GUARD
 from delaybridge.serve.api.messages.changing import body_of, changes_of
 from delaybridge.serve.api.messages.paging import Filters
 from delaybridge.serve.api.messages.shapes import ChangedMessage, NewDue
@@ -33,6 +34,8 @@ _TEXTS = {
     "dead.kick_many": "Take many messages out of the dead set, due now or spread over a span.",
     "dead.discard_many": "Delete many messages from the dead set for good.",
 }
+# What a page of the console must say of the messages that it means; the state alone is not enough.
+_CHOOSING = Filters.__struct_fields__
 routes = Routes(is_for_tenants=True)
 
 
@@ -152,7 +155,10 @@ async def _bulk(call: Call, word: str, name: str, given: Mapping[str, Any]) -> R
     else:
         if call.may is not Scope.ADMIN:
             raise Problem(403, "forbidden", "a filter needs an admin token; or give ids")
-        selection = _selection(wanted.filter or Filter(), TABLE[name].states)
+        asked = wanted.filter or Filter()
+        if GUARD in call.headers and not any(getattr(asked, each) for each in _CHOOSING):
+            raise MessageError("bad_selection", "filter", "set a filter first: all would match")
+        selection = _selection(asked, TABLE[name].states)
         counted = Counter()
         if wanted.dry_run or over_ms:
             by_state = await _count(call, selection, counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from delaybridge.client.surface import TABLE
@@ -87,8 +88,13 @@ async def listed(call: Call, state: State) -> Reply:
     return Reply(found)
 
 
-async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
-    """What fits a query, in its order. MessageError."""
+async def found_page(
+    call: Call, query: PageQuery, state: State, begun: Callable[[bytes | None], str] | None = None
+) -> MessagePage:
+    """What fits a query, in its order. begun: what is shown of a body; without it, nothing is.
+
+    MessageError.
+    """
     asked = None, query.span_ms(), query.most(), query.after(state)
     fitting, client = query.conditions(), call.client
     if isinstance(client, TenantClient):
@@ -98,6 +104,9 @@ async def found_page(call: Call, query: PageQuery, state: State) -> MessagePage:
             lambda calls: questions.page(calls, state, *asked, partial=True, conditions=fitting)
         )
     items = [shape_of(each, with_body=False) for each in page.items]
+    if begun is not None:
+        for item, each in zip(items, page.items, strict=True):
+            item.body = begun(each.body)
     unseen = sorted(number for each in page.unseen for number in each.buckets)
     return MessagePage(items, query.following(page.cursor, state), unseen)
 

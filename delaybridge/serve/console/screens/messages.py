@@ -13,11 +13,13 @@ from delaybridge.serve.api.messages.dead import summary
 from delaybridge.serve.api.messages.ledger import message_with_life
 from delaybridge.serve.api.messages.messages import found_page
 from delaybridge.serve.api.messages.paging import PageOfState, PageQuery
+from delaybridge.serve.console.bodies import beginning
 from delaybridge.serve.console.lists import SIZES, lines, message_path, pager, point_ms
 from delaybridge.serve.console.page import Pages, lead_to
 from delaybridge.serve.console.rendering import link
 from delaybridge.serve.console.snapshot import snapshots_of
 from delaybridge.serve.http.endpoint import Reply
+from delaybridge.serve.shared.audit import note_browsing
 from delaybridge.serve.shared.call import Call
 from delaybridge.times import format_time
 
@@ -48,11 +50,13 @@ async def messages(call: Call) -> dict[str, Any] | Reply:
     stats = await snapshots_of(call.site).stats()
     typed = {"due_from": query.due_from or "", "due_to": query.due_to or ""}
     _settle(query, stats.now_ms)
-    page = await found_page(call, query, query.state)
+    begun = beginning if call.may_read_bodies else None
+    page = await found_page(call, query, query.state, begun)
     filters = {name: value for name, value in _given(query).items() if name not in _VIEW}
     kept = {"state": query.state if query.state is not State.DELAYED else None, **filters}
     sized = {**kept, "limit": query.limit}
     api = link("/v1/messages", state=query.state, **filters, limit=query.limit)
+    await note_browsing(call, link("/v1/messages", state=query.state, **filters))
     return {
         "api": api,
         "export": link("/v1/messages:export", state=query.state, **filters),
@@ -63,6 +67,7 @@ async def messages(call: Call) -> dict[str, Any] | Reply:
         "bulk": {"state": query.state, **filters},
         "commands": commands(query, filters),
         "lines": lines(page.items),
+        "shows_bodies": call.may_read_bodies,
         # A refresh finds all rows there, and keeps them.
         "at_once": None if "hx-request" in call.headers else _AT_ONCE,
         "unseen_buckets": page.unseen,
@@ -180,8 +185,10 @@ async def dead(call: Call) -> dict[str, Any]:
     """Groups by reason, and a page of messages."""
     query: DeadPageQuery = call.query
     asked = {name: value for name, value in msgspec.structs.asdict(query).items() if value}
-    page = await found_page(call, msgspec.convert(asked, PageQuery), State.DEAD)
+    begun = beginning if call.may_read_bodies else None
+    page = await found_page(call, msgspec.convert(asked, PageQuery), State.DEAD, begun)
     chosen = {n: asked[n] for n in ("reason", "destination", "id_prefix") if n in asked}
+    await note_browsing(call, link("/v1/dead", **chosen))
     following = page.next_cursor and link("", **{**asked, "cursor": page.next_cursor})
     return {
         "api": link("/v1/dead", **asked),
@@ -192,4 +199,5 @@ async def dead(call: Call) -> dict[str, Any]:
         "found": page,
         "following": following,
         "filter": chosen,
+        "shows_bodies": call.may_read_bodies,
     }
