@@ -14,11 +14,11 @@ import pytest
 
 from delaybridge import AsyncClient, Stats
 from delaybridge.front.front import FrontProcess
-from delaybridge.operate.doctor.finding import FAIL, Finding
-from delaybridge.operate.doctor.fronts import front_faults, fronts
 from delaybridge.operate.metrics import health
 from delaybridge.operate.metrics.reader import Reading
 from delaybridge.operate.notices.announcements import FrontInfo
+from delaybridge.operate.troubles.finding import FAIL, Finding
+from delaybridge.operate.troubles.fronts import front_faults, fronts
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.service import Identity
 from tests.rigs.api import api

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from delaybridge.operate.doctor import brokers, findings
-from delaybridge.operate.doctor.finding import OK, Finding
+from delaybridge.operate.troubles.finding import OK, Finding
 from delaybridge.serve.shared import doctor
 from delaybridge.settings.settings import Settings
 from tests.rigs.api import api

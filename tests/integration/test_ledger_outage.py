@@ -22,8 +22,7 @@ from delaybridge.ledger.reconciling import reconciling
 from delaybridge.ledger.reconciling.reconciling import Reconciling
 from delaybridge.ledger.sql.opening import open_ledger
 from delaybridge.ledger.sql.records import Records
-from delaybridge.operate.doctor.checks import problems
-from delaybridge.settings.settings import Settings
+from delaybridge.operate.troubles.found import Thresholds, troubles
 from delaybridge.store.protocol.recorder import Ledger
 from delaybridge.store.protocol.verbs import Work, bucket_of
 from delaybridge.worker import history_check
@@ -132,7 +131,7 @@ async def test_workers_wait_for_both_and_go_on(
         flush(server)
         await waiting_are(crew, BUCKETS)
     assert len(crew.heard(LeaseAcquired)) == known, "none is claimed, also if Redis refused it"
-    found = list(problems(await crew.client.stats(), Settings(), alone=(), max_overdue_ms=0))
+    found = troubles(await crew.client.stats(), thresholds=Thresholds(0))
     told = [each.what for each in found if each.about == "ledger"]
     assert [each.partition(", ")[0] for each in told] == [
         "16 buckets wait to be compared with the ledger"

@@ -15,7 +15,7 @@ import redis
 
 from delaybridge.errors import MessageError
 from delaybridge.operate.notices.announcements import WorkerInfo, WorkerPace
-from delaybridge.operate.views.alerts import alerts
+from delaybridge.operate.troubles.found import troubles
 from delaybridge.operate.views.remote_control import ask_to_drain, ask_to_reconnect
 from delaybridge.store.namespace import registry
 from delaybridge.store.protocol import keys
@@ -228,7 +228,7 @@ async def test_a_pace_that_makes_no_sense_is_none(crew: Crew, said: object) -> N
 async def test_a_clock_that_differs_is_an_alert(crew: Crew) -> None:
     for name, ahead_ms in (("fast", 51), ("slow", -1200), ("right", 50)):
         await announce(crew, name, pace={"ahead_ms": ahead_ms})
-    texts = [each.text for each in alerts(await crew.client.stats())]
+    texts = [each.text for each in troubles(await crew.client.stats())]
     assert [text for text in texts if "fast is 51 ms" in text]
     assert [text for text in texts if "slow is 1200 ms" in text]
     assert not any("right" in text for text in texts)

@@ -9,10 +9,11 @@ import pytest
 
 from delaybridge.errors import StoreError
 from delaybridge.operate.cli.watching import health
-from delaybridge.operate.doctor import findings, servers, sources
-from delaybridge.operate.doctor.checks import problems
+from delaybridge.operate.doctor import findings, servers
 from delaybridge.operate.notices.announcements import IngestInfo, SourceInfo
 from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.troubles import sources
+from delaybridge.operate.troubles.found import Thresholds, troubles
 from delaybridge.operate.views.bucket_counts import BucketStats, confirmed
 from delaybridge.operate.views.stats import Stats
 from delaybridge.settings.settings import Settings
@@ -41,8 +42,8 @@ class FakeStats:
     def stats(self) -> Stats:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
-    def run(self, call: object) -> list[Any]:
-        return []
+    def run(self, call: object) -> Any:
+        return [], None  # nothing is lacking, no memory is limited
 
     def __enter__(self) -> FakeStats:
         return self
@@ -132,7 +133,7 @@ def test_health_and_doctor_check_that_sources_are_read(
     faults = result.objects[0]["faults"]
     assert (result.code, len(faults)) == ((0, 0) if level == "ok" else (1, 1))
     assert all("rabbitmq:orders.delay" in fault for fault in faults)
-    listed = problems(found, Settings.load(), alone=(), max_overdue_ms=0)
+    listed = troubles(found, settings=Settings.load(), thresholds=Thresholds(0))
     levels = {finding.level for finding in [*listed, *sources.reading(found)]}
     assert levels & {"FAIL", "WARN"} == {level} - {"ok"}
 

@@ -15,7 +15,6 @@ from delaybridge.events import Event, FrontTrouble
 from delaybridge.front.announcing import probe
 from delaybridge.front.counts import MOST_SHOWN, FrontCounts
 from delaybridge.front.opening import Node
-from delaybridge.operate.doctor.fronts import front_faults, fronts
 from delaybridge.operate.metrics import health
 from delaybridge.operate.metrics.catalog import METRICS
 from delaybridge.operate.metrics.gauges import gauges_of
@@ -23,7 +22,8 @@ from delaybridge.operate.metrics.reader import Reading
 from delaybridge.operate.metrics.reports import ProcessReports
 from delaybridge.operate.notices import announcements
 from delaybridge.operate.notices.announcements import FrontInfo
-from delaybridge.operate.views.alerts import alerts
+from delaybridge.operate.troubles.found import troubles
+from delaybridge.operate.troubles.fronts import front_faults, fronts
 from delaybridge.settings.settings import Settings
 from delaybridge.worker.service import ProcessReport
 from tests.rigs.waiting import until_async
@@ -146,9 +146,9 @@ def test_a_front_without_its_broker_is_not_ready_and_one_without_redis_is(
     assert obstacles(counts) == ["broker node a:5672: refused", "broker node b:5672: no answer"]
     assert announced(counts).is_cut_off
     told = NOTHING._replace(fronts=[announced(counts)])
-    (alert,) = [each for each in alerts(told) if each.about == "connections"]
+    (alert,) = [each for each in troubles(told) if each.code.startswith("front_")]
     (fault,) = front_faults(told)
-    assert alert.text in fault.what and "a:5672: refused; b:5672: no answer" in alert.text
+    assert alert.what in fault.what and "a:5672: refused; b:5672: no answer" in alert.text
     other = FrontCounts(heard.append)
     other.reached("b:5672")
     assert obstacles(counts, other) == []

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delaybridge import errors
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
-from delaybridge.operate.doctor.sources import sources_of
+from delaybridge.operate.troubles.finding import Finding, ok
+from delaybridge.operate.troubles.listed import trouble
+from delaybridge.operate.troubles.sources import sources_of
+from delaybridge.store.protocol.record import first_word
 
 if TYPE_CHECKING:
     from delaybridge.ingest.rabbitmq.watch import Survey
@@ -31,42 +33,46 @@ async def brokers(settings: Settings) -> list[Finding]:
 async def _broker(name: str, url: str, settings: Settings) -> list[Finding]:
     from delaybridge import publish
 
-    options, about = (
-        publish.PublishOptions.from_settings(settings.publish, settings.http),
-        f"broker {name}",
-    )
+    options = publish.PublishOptions.from_settings(settings.publish, settings.http)
     nothing: Any = lambda *_: None  # noqa: E731
     try:
         publisher = publish.connect(name, url, report=nothing, on_change=nothing, options=options)
     except errors.ConfigError as exc:
-        return [Finding(FAIL, about, str(exc).removeprefix(f"brokers.{name}: "))]
+        why = str(exc).removeprefix(f"brokers.{name}: ")
+        return [trouble("broker_misconfigured", why, broker=name)]
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await publisher.connect()
             asked = getattr(publisher, "limits", None)  # not every kind of broker has limits
             limits = {} if asked is None else await asked()
-        return [Finding(OK, about, publisher.describe()), *_too_small(limits, settings, about)]
+        fact = ok(f"broker {name}", publisher.describe())
+        return [fact, *_too_small(limits, settings, name)]
     except TimeoutError:
-        what = f"no answer within {CONNECT_TIMEOUT_S:.0f} s ({url})"
-        return [Finding(FAIL, about, what, "Check host, port and firewall")]
+        why = f"no answer within {CONNECT_TIMEOUT_S:.0f} s"
+        return [trouble("broker_unreachable", broker=name, why=why, url=url)]
     except errors.PublishError as exc:
-        return [Finding(FAIL, about, f"{str(exc).removeprefix(f'{name}: ')} ({url})")]
+        why = str(exc).removeprefix(f"{name}: ")
+        if first_word(why) == "login_refused":
+            return [trouble("broker_refuses_login", f"{why} ({url})", broker=name)]
+        return [trouble("broker_unreachable", broker=name, why=why, url=url)]
     finally:
         await publisher.close(_CLOSE_TIMEOUT_S)
 
 
-def _too_small(limits: Mapping[str, int], settings: Settings, about: str) -> Iterator[Finding]:
+def _too_small(limits: Mapping[str, int], settings: Settings, name: str) -> Iterator[Finding]:
     """A broker's limits below ours: it would refuse messages that we accept, when they are due."""
     ours = settings.limits
     whole, headers = ours.body_bytes + ours.headers_bytes, ours.headers_bytes + _PROPERTIES_BYTES
     if limits.get("record", whole) < whole:
         what = f"it takes records of up to {limits['record']:,} bytes, limits.body_bytes and "
         what += f"headers_bytes allow {whole:,}"
-        yield Finding(WARN, about, what, "Lower them, or raise message.max.bytes")
+        remedy = "Lower them, or raise message.max.bytes of the topic"
+        yield trouble("broker_limit_low", what, remedy=remedy, broker=name)
     if 0 < limits.get("frame", 0) < headers:
         what = f"its frame_max is {limits['frame']:,} bytes, headers and properties may take "
         what += f"{headers:,}"
-        yield Finding(WARN, about, what, "Raise frame_max, or lower limits.headers_bytes")
+        remedy = "Raise frame_max at the broker, or lower limits.headers_bytes"
+        yield trouble("broker_limit_low", what, remedy=remedy, broker=name)
 
 
 def delay_exchanges(settings: Settings, found: Stats | None) -> Iterator[Finding]:
@@ -79,7 +85,7 @@ def delay_exchanges(settings: Settings, found: Stats | None) -> Iterator[Finding
     try:
         routes = _exchange_routes(settings, announced, getattr(found, "fronted", ()))
     except errors.ConfigError as exc:
-        yield Finding(FAIL, "ingest", str(exc))
+        yield trouble("ingest_misconfigured", str(exc))
         return
     if not routes:
         return
@@ -88,9 +94,10 @@ def delay_exchanges(settings: Settings, found: Stats | None) -> Iterator[Finding
 
     told = {f"{source.source}: {fault}" for source in announced for fault in source.faults}
     for look in asyncio.run(surveyed(options_of(settings, routes).values())):
-        faults = [f"{look.route}: {fault}" for fault in look.faults]
-        yield from (Finding(FAIL, "ingest", fault) for fault in faults if fault not in told)
-        if not faults:
+        for fault in look.faults:
+            if f"{look.route}: {fault}" not in told:
+                yield trouble("source_fault", source=look.route, fault=fault)
+        if not look.faults:
             yield _without_faults(look)
 
 
@@ -103,11 +110,11 @@ def _without_faults(look: Survey) -> Finding:
         remedy = "Set ingest.management. Or forbid bindings, which need `read` on the exchange: "
         remedy += "give that to ingest alone, as a user of its own, with these "
         remedy += f"rights and no others: {look.rights}"
-        return Finding(WARN, "ingest", what, remedy)
+        return trouble("source_unguarded", what, remedy=remedy)
     if look.left:
-        return Finding(WARN, "ingest", f"{route}: {look.left}")
+        return trouble("source_left", f"{route}: {look.left}")
     what = f"{route}: nothing else is bound to {route.source}, no policy deletes its queues"
-    return Finding(OK, "ingest", what)
+    return ok("ingest", what)
 
 
 def _exchange_routes(

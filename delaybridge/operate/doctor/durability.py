@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from delaybridge.errors import StoreError
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.operate.troubles.finding import Finding, ok
+from delaybridge.operate.troubles.listed import trouble
 from delaybridge.store.namespace.gate import Shortfall
 from delaybridge.store.protocol.verbs import Each, Steps, plain
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings
     from delaybridge.store.redis.store import Store
 
-ABOUT = "durability"
 _LEAST_FREE = 0.1  # of the disk
 
 
@@ -27,10 +27,11 @@ def durability(found: Sequence[Shortfall], settings: Settings) -> Iterator[Findi
     for each in found:
         servers.setdefault(each._replace(server=""), []).append(each.server)
     for each, named in servers.items():
-        level, what = WARN if each.is_mild else FAIL, each._replace(server=", ".join(named))
-        yield Finding(level, ABOUT, str(what), each.remedy)
+        code = "durability_at_risk" if each.is_mild else "durability_lacking"
+        what = str(each._replace(server=", ".join(named)))
+        yield trouble(code, what, remedy=each.remedy, durability=settings.durability)
     if all(each.is_mild for each in found):
-        yield Finding(OK, ABOUT, settings.durability)
+        yield ok("durability", settings.durability)
 
 
 def disk(store: Store, settings: Settings) -> Iterator[Finding]:
@@ -39,16 +40,14 @@ def disk(store: Store, settings: Settings) -> Iterator[Finding]:
         return
     where = store.complete(_folder())
     if where is None:
-        what = "CONFIG GET is refused: the disk of Redis was not checked"
-        yield Finding(WARN, "redis", what, "Allow +config|get, or watch it yourself")
+        yield trouble("store_disk_unseen")
         return
     try:
         total, _, free = shutil.disk_usage(where)
     except OSError:  # its folder is in a container, or not readable
         return
     if free < _LEAST_FREE * total:
-        what = f"the disk of Redis has {free / total:.0%} left"
-        yield Finding(WARN, "redis", what, "Make room: without it Redis refuses every write")
+        yield trouble("store_disk_full", left=f"{free / total:.0%}", folder=where)
 
 
 def _folder() -> Steps[str | None]:

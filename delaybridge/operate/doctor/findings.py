@@ -14,9 +14,10 @@ from delaybridge import errors
 from delaybridge.operate.doctor.brokers import brokers, delay_exchanges
 from delaybridge.operate.doctor.checks import measured
 from delaybridge.operate.doctor.durability import disk, durability
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding, check
 from delaybridge.operate.doctor.namespace import namespace
 from delaybridge.operate.doctor.servers import servers
+from delaybridge.operate.troubles.finding import Finding, ok
+from delaybridge.operate.troubles.listed import trouble
 from delaybridge.settings.durability import Keeping
 from delaybridge.store.namespace import gate, registry
 from delaybridge.store.protocol import keys
@@ -36,7 +37,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     from delaybridge.store.redis.store import Store
 
     for caution in settings.cautions():
-        yield Finding(WARN, "settings", caution)
+        yield trouble("settings_risky", caution)
     found = None
     with closing(Store(settings.redis.url, timeout_s=settings.redis.timeout_s)) as store:
         try:
@@ -51,13 +52,12 @@ def findings(settings: Settings) -> Iterator[Finding]:
                 yield from _rights(store, settings)
                 found = yield from namespace(store, settings)
         except errors.DelayBridgeError as exc:
-            yield Finding(FAIL, "redis", f"{_reason(exc)} ({settings.redis.url})")
+            yield trouble("store_unreachable", why=_reason(exc), url=settings.redis.url)
     yield from _ledger(settings)
     if settings.brokers:
         yield from asyncio.run(brokers(settings))
     else:
-        remedy = "Add --broker amqp://HOST or [brokers]"
-        yield Finding(WARN, "brokers", "none is configured: workers serve pull topics only", remedy)
+        yield trouble("brokers_missing")
     yield from delay_exchanges(settings, found)
 
 
@@ -67,8 +67,7 @@ def _without_home(store: Store, settings: Settings) -> Finding | None:
     if not isinstance(record, errors.StoreUnavailable):
         return None
     node = store.node_of(keys.birth(settings.namespace)) or "redis"
-    what = f"{node} has the record of {settings.namespace} and does not answer"
-    return Finding(FAIL, "namespace", what, "Start it again; running workers serve the rest")
+    return trouble("namespace_unseen", node=node, namespace=settings.namespace)
 
 
 def _reason(exc: errors.DelayBridgeError) -> str:
@@ -78,13 +77,13 @@ def _reason(exc: errors.DelayBridgeError) -> str:
 def clock(store: Store) -> Iterator[Finding]:
     """Latency, and the difference between the clocks."""
     trip_ms, ahead_ms = measured(store)
-    fact, is_near = f"latency {trip_ms:.2f} ms", trip_ms <= _MAX_LATENCY_MS
-    fault = "every due message waits for it. Bring workers and Redis closer together"
-    yield check("redis", is_near, fact, fault, level=WARN)
+    fact = f"latency {trip_ms:.2f} ms"
+    is_far = trip_ms > _MAX_LATENCY_MS
+    yield trouble("store_far", latency=f"{trip_ms:.2f} ms") if is_far else ok("redis", fact)
     side = "ahead of" if ahead_ms > 0 else "behind"
     fact = f"this host's clock is {abs(ahead_ms):.0f} ms {side} that of Redis"
-    fault = "times given by --at are wrong by as much. Fix NTP"
-    yield check("clock", abs(ahead_ms) <= MOST_SKEW_MS, fact, fault, level=WARN)
+    is_off = abs(ahead_ms) > MOST_SKEW_MS
+    yield trouble("host_clock_off", fact) if is_off else ok("clock", fact)
 
 
 def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
@@ -96,20 +95,20 @@ def _rights(store: Store, settings: Settings) -> Iterator[Finding]:
     for name, missing in lacking.items():
         if missing:
             what = f"the user lacks rights of the role {name}: {', '.join(missing)}"
-            level = FAIL if all(lacking.values()) else WARN
-            yield Finding(level, "rights", what, "See docs/security.md")
+            code = "rights_missing" if all(lacking.values()) else "rights_few"
+            yield trouble(code, what)
     if able := [name for name, missing in lacking.items() if not missing]:
-        yield Finding(OK, "rights", f"the user has the rights of: {', '.join(able)}")
+        yield ok("rights", f"the user has the rights of: {', '.join(able)}")
     if lacking["operator"]:
         return
     try:
-        yield Finding(OK, "redis", f"all {run_scripts(store, settings.namespace)} scripts run")
+        yield ok("redis", f"all {run_scripts(store, settings.namespace)} scripts run")
     except errors.StoreUnavailable:
         raise
     except errors.StoreFull as exc:
-        yield Finding(FAIL, "redis", _reason(exc))
+        yield trouble("store_refuses", why=_reason(exc))
     except errors.StoreError as exc:
-        yield Finding(FAIL, "redis", _reason(exc), "Check the version and the user's rights")
+        yield trouble("scripts_fail", why=_reason(exc))
 
 
 def _ledger(settings: Settings) -> Iterator[Finding]:
@@ -124,9 +123,8 @@ def _ledger(settings: Settings) -> Iterator[Finding]:
         ledger.run(Work(lambda on: None))
         ledger.close()
     except (errors.ConfigError, errors.StoreError) as exc:
-        yield Finding(FAIL, "ledger", str(exc).removeprefix("ledger: "))
+        yield trouble("ledger_unreachable", why=str(exc).removeprefix("ledger: "))
         return
-    yield Finding(OK, "ledger", f"{settings.ledger.url} answers, and has the tables it needs")
+    yield ok("ledger", f"{settings.ledger.url} answers, and has the tables it needs")
     if settings.durability != Keeping.LEDGER:
-        what = f"durability is {settings.durability}: messages are not recorded"
-        yield Finding(WARN, "ledger", what, "Set: durability = ledger")
+        yield trouble("ledger_unused", durability=settings.durability)

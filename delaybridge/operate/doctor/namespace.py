@@ -9,17 +9,17 @@ import delaybridge
 from delaybridge import errors
 from delaybridge.message import PULL
 from delaybridge.operate.doctor.checks import (
-    clocks,
     definitions_of,
-    problems,
     recurring_definitions,
 )
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
-from delaybridge.operate.doctor.fronts import fronts
-from delaybridge.operate.doctor.sources import reading
 from delaybridge.operate.notices.silent_buckets import numbers
-from delaybridge.operate.views.alerts import paused_text
+from delaybridge.operate.troubles.finding import Finding, ok
+from delaybridge.operate.troubles.found import Thresholds, damaged, troubles
+from delaybridge.operate.troubles.fronts import fronts
+from delaybridge.operate.troubles.listed import trouble
+from delaybridge.operate.troubles.sources import reading
 from delaybridge.operate.views.described import unowned
+from delaybridge.operate.views.facts import fullest
 from delaybridge.store.namespace import damage, history_alarm, registry
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from delaybridge.store.redis.store import Store
 
 _MAX_OVERDUE_MS = 2000
-_DAY_MS = 86_400_000
 
 
 def namespace(
@@ -37,70 +36,54 @@ def namespace(
     (record,) = store.run_each([registry.read_birth(settings.namespace)])
     if isinstance(record, errors.StoreError):
         broken = damage.of_birth(settings.namespace)
-        yield Finding(FAIL, "damage", str(broken), f"Repair it to resume: {broken.remedy}")
+        yield damaged("key_damaged", broken)
         return None
     if record is None:
         noticed = history_alarm.kept(store.run_each([history_alarm.read(settings.namespace)])[0])
         if noticed:
-            remedy = "Restore a backup of Redis, or go on: delaybridge alarm clear"
-            yield Finding(FAIL, "store", history_alarm.setbacks_text(noticed), remedy)
-        yield Finding(OK, "namespace", f"{settings.namespace} is new: it has not been used yet")
+            yield trouble("store_went_back", history_alarm.setbacks_text(noticed))
+        yield ok("namespace", f"{settings.namespace} is new: it has not been used yet")
         return None
     count = record[0]
     if count != settings.buckets:
-        what = f"{settings.namespace} was created with {count} buckets"
-        yield Finding(FAIL, "namespace", what, f"Set: buckets = {count}")
+        yield trouble("bucket_count_differs", namespace=settings.namespace, count=count)
         return None
     # Not with the durability that is asked for: what contradicts it is another finding.
     with delaybridge.Client.from_settings(settings.reading()) as client:
         found = client.stats()
         definitions = definitions_of(client) or []
+        memory = client.run(lambda calls: fullest(calls.placement))
     alone = unowned(found.buckets)
     if not alone:
         seen = count - len(numbers(found.unseen))
         what = f"{seen} buckets are owned by {len(found.workers)} workers"
-        yield Finding(OK, "workers", what)
-    yield from problems(found, settings, alone=alone, max_overdue_ms=_MAX_OVERDUE_MS)
-    yield from clocks(found)
+        yield ok("workers", what)
+    thresholds = Thresholds(overdue_ms=_MAX_OVERDUE_MS)
+    yield from troubles(found, memory, settings=settings, thresholds=thresholds)
     yield from _unserved(found, settings)
     yield from _rules(found, settings)
     yield from recurring_definitions(definitions)
     yield from reading(found)
     yield from fronts(found)
     if found.dead:
-        remedy = "See: delaybridge dead ls --by-reason"
-        yield Finding(WARN, "dead", f"{found.dead} messages are dead", remedy)
+        yield trouble("messages_dead", count=f"{found.dead:,}")
     return found
 
 
 def _unserved(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
-    """Brokers that no worker serves; FAIL if messages are parked for it."""
+    """Brokers of the settings that no worker serves; those with messages are told as such."""
     from delaybridge.store.protocol.record import LACKING, first_word
 
     serving = [each.said.brokers for each in found.workers if each.said.brokers is not None]
     served = {name for brokers in serving for name in brokers}
     lacking = {t.destination.rstrip(":") for t in found.troubles if first_word(t.reason) == LACKING}
-    for name in sorted(lacking - served):
-        what = f"no worker serves broker {name}, its messages are parked"
-        yield Finding(FAIL, "workers", what, "Add it to their [brokers]")
     for name in sorted(settings.brokers.keys() - served - lacking) if serving else ():
-        yield Finding(
-            WARN, "workers", f"no worker serves broker {name}", "Add it to their [brokers]"
-        )
+        yield trouble("broker_unserved", broker=name)
 
 
 def _rules(found: delaybridge.Stats, settings: Settings) -> Iterator[Finding]:
-    """Destinations paused for over a day, rules for unknown brokers, workers that ignore rules."""
-    for each in found.paused:
-        if each.since_ms is None or found.now_ms - each.since_ms > _DAY_MS:
-            remedy = f"Resume it: delaybridge destination resume {each.place}"
-            yield Finding(WARN, "destinations", paused_text(each, found.now_ms), remedy)
+    """Rules for brokers that are not known here."""
     served = {name for each in found.workers for name in each.said.brokers or {}}
     for place in found.rules.by_place:
         if (name := place.partition(":")[0]) not in served.union(settings.brokers, (PULL,)):
-            what = f"there is a rule for {place}, but no broker named {name} is configured"
-            remedy = "See: delaybridge destination show"
-            yield Finding(WARN, "destinations", what, f"{remedy} {place}")
-    if found.rules.by_place and found.ignoring:
-        what = f"the rules are ignored by workers of an older version: {', '.join(found.ignoring)}"
-        yield Finding(FAIL, "destinations", what, "Upgrade them")
+            yield trouble("rule_for_unknown_broker", place=place, broker=name)

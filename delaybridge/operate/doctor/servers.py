@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delaybridge import errors
 from delaybridge.operate.doctor.checks import server_name
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding, check
 from delaybridge.operate.notices.silent_buckets import why_unseen
+from delaybridge.operate.troubles.finding import Finding, ok
+from delaybridge.operate.troubles.listed import trouble
 from delaybridge.settings.redis_servers import Mode, RedisServers, name_of
 from delaybridge.store.namespace import registry
 from delaybridge.store.namespace.placement import at
@@ -59,7 +60,7 @@ def servers(store: Store, settings: Settings) -> Iterator[Finding]:
     _refuse_other_mode(of.mode, said.get("redis_mode", ""))
     found = inspect_masters(store)
     if of.mode is not Mode.SINGLE:
-        yield Finding(OK, "redis", store.describe())
+        yield ok("redis", store.describe())
     if of.mode is Mode.SENTINEL:
         yield from _sentinels(of)
     if of.mode is Mode.CLUSTER:
@@ -111,18 +112,18 @@ def _refuse_other_mode(mode: Mode, said: str) -> None:
 
 def _told_once(findings: Sequence[Finding], masters: int) -> Iterator[Finding]:
     """The same findings; those that several masters share, once."""
-    shared: dict[tuple[str, str, str], list[str]] = {}
-    for level, about, what, remedy in findings:
-        shared.setdefault((level, what, remedy), []).append(about)
-    for (level, what, remedy), abouts in shared.items():
-        names = [about.removeprefix("redis ") for about in abouts]
-        about = abouts[0] if len(names) == 1 else f"redis {', '.join(names)}"
-        yield Finding(level, "redis" if len(names) == masters else about, what, remedy)
+    shared: dict[tuple[str, str], list[Finding]] = {}
+    for each in findings:
+        shared.setdefault((each.what, each.remedy), []).append(each)
+    for same in shared.values():
+        names = [each.about.removeprefix("redis ") for each in same]
+        about = same[0].about if len(names) == 1 else f"redis {', '.join(names)}"
+        yield same[0]._replace(about="redis" if len(names) == masters else about)
 
 
 def _silent(each: Inspected) -> Iterator[Finding]:
     what = f"does not answer, its buckets wait: {each.error}"
-    yield Finding(FAIL, each.label, what, "Start it again; a replica would have taken its place")
+    yield trouble("store_silent", what, about=each.label)
 
 
 def _one(each: Inspected, is_alone: bool) -> Iterator[Finding]:
@@ -131,19 +132,20 @@ def _one(each: Inspected, is_alone: bool) -> Iterator[Finding]:
     name, version = server_name(info), info.get("redis_version", "").split(".")[:2]
     is_new = tuple(int(part) for part in version if part.isdigit()) >= _OLDEST_REDIS
     fact = name if is_alone else f"{name}, {_memory(info)}"
-    yield check(about, is_new, fact, "too old; 6.2 or newer is needed")
+    yield ok(about, fact) if is_new else trouble("store_old", about=about, version=fact)
     if (fixed := lua_fixed_in(name)) is not None:
-        what = "this release has known vulnerabilities in Lua (CVE-2025-49844)"
-        what += ", unless your distribution has fixed them"
-        yield Finding(WARN, about, what, f"Upgrade: {fixed}")
+        yield trouble("store_vulnerable", about=about, remedy=f"Upgrade: {fixed}")
     policy = info.get("maxmemory_policy", "?")
-    fault = "a full Redis would drop messages. Set: noeviction"
-    yield check(about, policy == "noeviction", f"maxmemory-policy {policy}", fault)
-    aof = "yes" if info.get("aof_enabled") == "1" else "no"
-    fault = "a restart loses delayed messages. Set: appendonly yes"
-    yield check(about, aof == "yes", f"appendonly {aof}", fault, level=WARN)
+    if policy == "noeviction":
+        yield ok(about, f"maxmemory-policy {policy}")
+    else:
+        yield trouble("store_evicts", about=about, policy=policy)
+    if info.get("aof_enabled") == "1":
+        yield ok(about, "appendonly yes")
+    else:
+        yield trouble("store_not_persistent", about=about)
     if not is_alone and info.get("connected_slaves") == "0":
-        yield Finding(WARN, about, "has no replica: nothing takes its place", "Start a replica")
+        yield trouble("store_without_replica", about=about)
 
 
 def _memory(info: Mapping[str, str]) -> str:
@@ -159,11 +161,10 @@ def clocks(found: Sequence[Inspected]) -> Iterator[Finding]:
     for node, us in off.items():
         side = "ahead of" if us > 0 else "behind"
         what = f"the clock of {node} is {abs(us) / 1e6:.1f} s {side} those of the others"
-        effect = "messages of its buckets are due by it"
-        yield Finding(WARN, "clock", f"{what}: {effect}", "Fix NTP there")
+        yield trouble("store_clocks_differ", f"{what}: messages of its buckets are due by it")
     if not off and len(found) > 1:
         most_ms = max(map(abs, apart.values())) / 1000
-        yield Finding(OK, "clock", f"the masters' clocks are within {most_ms:.0f} ms")
+        yield ok("clock", f"the masters' clocks are within {most_ms:.0f} ms")
 
 
 def _whole(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
@@ -176,12 +177,10 @@ def _whole(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
         (int(each.get("cluster_slots_assigned", SLOTS)) for each in known), default=SLOTS
     )
     if assigned < SLOTS:
-        what = f"{SLOTS - assigned} slots have no server: their buckets wait"
-        yield Finding(FAIL, "cluster", what, f"Assign them: redis-cli --cluster fix {nodes[0]}")
+        yield trouble("cluster_slots_unassigned", count=SLOTS - assigned, node=nodes[0])
     refusing = [n for n, each in zip(nodes, infos, strict=True) if b"state:fail" in _bytes(each)]
     if refusing:
-        what = f"{', '.join(refusing[:_SHOWN])} refuse commands: cluster_state is fail"
-        yield Finding(FAIL, "cluster", what, "Start the servers that are down")
+        yield trouble("cluster_down", nodes=", ".join(refusing[:_SHOWN]), node=nodes[0])
     yield from _moving(store, nodes)
     yield from _coverage(store, nodes)
 
@@ -189,29 +188,23 @@ def _whole(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
 def _moving(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
     replies = store.run_each([plain("CLUSTER NODES", near=at(node)) for node in nodes])
     if any(isinstance(each, errors.StoreError) for each in replies):
-        what = "CLUSTER NODES is refused: slots that are half-moved cannot be seen"
-        yield Finding(WARN, "cluster", what, "Allow +cluster|nodes, or watch it yourself")
+        yield trouble("cluster_slots_unseen")
     slots = {int(slot) for each in replies for slot in _OPEN.findall(_bytes(each).decode())}
     if slots:
         shown = ", ".join(map(str, sorted(slots)[:_SHOWN])) + (
             ", ..." if len(slots) > _SHOWN else ""
         )
-        what = f"{len(slots)} slots are half-moved ({shown}): their buckets may wait"
-        remedy = f"If nobody moves slots now: redis-cli --cluster fix {nodes[0]}"
-        yield Finding(WARN, "cluster", what, remedy)
+        yield trouble("cluster_slots_moving", count=len(slots), slots=shown, node=nodes[0])
 
 
 def _coverage(store: Store, nodes: Sequence[str]) -> Iterator[Finding]:
     replies = store.run_each([plain("CONFIG GET", _COVERAGE, near=at(node)) for node in nodes])
     said = {each[1] for each in replies if isinstance(each, list) and len(each) > 1}
     if b"yes" in said:
-        what = f"{_COVERAGE} yes: one server down without a replica stops all buckets"
-        yield Finding(WARN, "cluster", what, f"Set: {_COVERAGE} no")
+        yield trouble("cluster_needs_all")
     elif not said:
-        what = f"CONFIG GET is refused: {_COVERAGE} cannot be seen"
-        yield Finding(
-            OK, "cluster", what, "Its default, yes, lets one server down stop all buckets"
-        )
+        what = f"CONFIG GET is refused: {_COVERAGE} cannot be seen. "
+        yield ok("cluster", what + "Its default, yes, lets one server down stop all buckets")
 
 
 def _fields_of(reply: bytes) -> dict[str, str]:
@@ -230,7 +223,7 @@ def _sentinels(of: RedisServers) -> Iterator[Finding]:
     asked.close()
     for name, each in found.items():
         if not isinstance(each, Seen):
-            yield Finding(WARN, "sentinel", f"{name} does not answer: {each}", "Start it again")
+            yield trouble("sentinel_silent", name=name, why=each)
     answers = {name: each for name, each in found.items() if isinstance(each, Seen)}
     if not answers:
         return
@@ -244,10 +237,9 @@ def _agreement(service: str, answers: Mapping[str, Seen]) -> Iterator[Finding]:
         named.setdefault(name_of(each.address), []).append(name)
     if len(named) > 1:
         said = "; ".join(f"{', '.join(who)} say {master}" for master, who in named.items())
-        what = f"Sentinels disagree on the master of {service}: {said}"
-        yield Finding(FAIL, "sentinel", what, "Are some cut off from the others?")
+        yield trouble("sentinels_disagree", service=service, said=said)
     if any("down" in each.flags for each in answers.values()):
-        yield Finding(FAIL, "sentinel", f"the master of {service} is down, say Sentinels")
+        yield trouble("sentinel_master_down", service=service)
 
 
 def _quorum(asked: int, answers: Sequence[Seen]) -> Iterator[Finding]:
@@ -256,16 +248,13 @@ def _quorum(asked: int, answers: Sequence[Seen]) -> Iterator[Finding]:
     quorum = max(each.quorum for each in answers)
     needed, fact = max(quorum, all_of_them // 2 + 1), f"{len(answers)} of {asked} answer"
     if asked < all_of_them:
-        what = f"the URL names {asked} of {all_of_them} Sentinels"
-        yield Finding(WARN, "sentinel", what, "Name them all: any of them may be down")
+        yield trouble("sentinels_unnamed", asked=asked, all=all_of_them)
     elif len(answers) < needed:
-        what = f"{fact}, {needed} are needed: no replica would take over from the master"
-        yield Finding(FAIL, "sentinel", what, "Start them again")
+        yield trouble("sentinels_few_answer", fact=fact, needed=needed)
     else:
-        yield Finding(OK, "sentinel", f"{fact}, quorum {quorum}")
+        yield ok("sentinel", f"{fact}, quorum {quorum}")
     if all_of_them < 3:
-        what = f"there are {all_of_them} Sentinels: none may be down"
-        yield Finding(WARN, "sentinel", what, "Run three, on three hosts")
+        yield trouble("sentinels_too_few", all=all_of_them)
 
 
 def lua_fixed_in(name: str) -> str | None:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import click
 
 from delaybridge.errors import printable
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN
 from delaybridge.operate.terminal.streams import drop_stdout
+from delaybridge.operate.troubles.finding import FAIL, OK, WARN
 from delaybridge.operate.views.described import moment, plain
 
 T = TypeVar("T")

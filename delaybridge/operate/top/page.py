@@ -15,7 +15,8 @@ from delaybridge.operate.terminal.streams import is_utf
 from delaybridge.operate.top.controls import HELP, TABS, View
 from delaybridge.operate.top.lists import listed
 from delaybridge.operate.top.picture import Picture
-from delaybridge.operate.views.alerts import ERROR, SEVERE, WARNING, alerts
+from delaybridge.operate.troubles.finding import ERROR, SEVERE, WARNING
+from delaybridge.operate.troubles.found import troubles
 from delaybridge.operate.views.described import moment, unowned, window_text
 from delaybridge.times import in_time, roughly
 
@@ -114,9 +115,10 @@ def _away(picture: Picture, about: str) -> Iterator[Text]:
 
 def _troubles(picture: Picture, stats: Stats) -> Iterator[Text]:
     """The alerts, the worst first; of the rest only their number."""
-    found = alerts(stats, picture.places)
+    found = troubles(stats, picture.memory, places=picture.places)
     for each in found[:_TROUBLES]:
-        yield Text(f"! {printable(each.text)}", style=_STYLES[each.level])
+        if each.trouble:
+            yield Text(f"! {printable(each.what)}", style=_STYLES[each.trouble.severity])
     if len(found) > _TROUBLES:
         yield Text(f"! and {len(found) - _TROUBLES} more: delaybridge health", style="red")
     if not found:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from delaybridge.errors import StoreError, StoreUnavailable
 from delaybridge.operate.views.destinations import list_destinations
+from delaybridge.operate.views.facts import Fullness, fullest
 from delaybridge.operate.views.horizon import read_horizon
 from delaybridge.operate.views.series import read_rates
 from delaybridge.operate.views.stats import read_stats
@@ -38,6 +39,7 @@ class Picture:
     horizon: Horizon | None = None
     recent: Recent | None = None
     places: Places | None = None
+    memory: Fullness | None = None
     error: str = ""
     took_ms: float = 0.0
     away_s: float | None = None
@@ -53,9 +55,10 @@ def read_picture(calls: Calls, before: Picture, *, counting: bool) -> Steps[Pict
         read_stats(calls),
         read_horizon(calls, _SPAN_MS, _STEP_MS, None),
         read_rates(calls),
+        fullest(calls.placement),
         *([list_destinations(calls)] if counting else []),
     ]
-    stats, horizon, recent, *places = yield from together(parts)
+    stats, horizon, recent, memory, *places = yield from together(parts)
     if isinstance(stats, Exception):
         raise stats
     failed = [each for each in (horizon, recent, *places) if isinstance(each, Exception)]
@@ -64,6 +67,7 @@ def read_picture(calls: Calls, before: Picture, *, counting: bool) -> Steps[Pict
         horizon=before.horizon if isinstance(horizon, Exception) else horizon,
         recent=before.recent if isinstance(recent, Exception) else recent,
         places=before.places if not places or isinstance(places[0], Exception) else places[0],
+        memory=None if isinstance(memory, Exception) else memory,
         error=str(failed[0]) if failed else "",
     )
 

@@ -26,6 +26,7 @@ from delaybridge.operate.views.described import size_text
 from delaybridge.serve.http.endpoint import Reply, Routes
 from delaybridge.serve.http.problems import Problem
 from delaybridge.serve.shared.call import Call
+from delaybridge.store.namespace.translatable import Sentence
 from delaybridge.times import format_time, roughly
 
 SAFE_HEADERS = {
@@ -151,6 +152,13 @@ def said(language: str, text: str, /, **values: object) -> str:
     """A sentence in this language, with its values."""
     found = words(language).get(text, text)
     return found.format(**values) if values else found
+
+
+def in_words(language: str, sentence: Sentence | str) -> str:
+    """What was found, in this language if it is a sentence."""
+    if isinstance(sentence, Sentence):
+        return said(language, sentence.template, **sentence.values)
+    return sentence
 
 
 def _weight(text: str) -> float:

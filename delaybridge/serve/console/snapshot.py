@@ -15,13 +15,14 @@ import msgspec
 
 from delaybridge.client.async_client import AsyncClient
 from delaybridge.errors import DelayBridgeError, StoreUnavailable, printable
-from delaybridge.operate.views.alerts import ABOUT_ONE, Alert, alerts
+from delaybridge.operate.troubles.finding import Finding
+from delaybridge.operate.troubles.found import troubles
 from delaybridge.operate.views.described import plain, unowned
 from delaybridge.operate.views.facts import Fullness, fullest
 from delaybridge.operate.views.horizon import Horizon, read_horizon
 from delaybridge.operate.views.series import Point, Recent, Series, read_rates, read_series
 from delaybridge.operate.views.stats import Stats, read_stats
-from delaybridge.serve.console.rendering import said, segment, spark
+from delaybridge.serve.console.rendering import in_words, segment, spark
 from delaybridge.serve.http.disconnect import end_all
 from delaybridge.serve.shared.site import Site
 from delaybridge.settings.urls import redact_text
@@ -62,11 +63,11 @@ class Snapshot(NamedTuple):
         return self.age_s > _OLD_S
 
     @property
-    def alerts(self) -> list[Alert]:
+    def alerts(self) -> list[Finding]:
         """What is wrong, the worst first."""
         if self.stats is None:
             return []
-        return alerts(self.stats, memory=self.memory)
+        return troubles(self.stats, self.memory)
 
     def tick(self, language: str) -> dict[str, Any]:
         """The numbers that change, and the alerts, for the open pages of this language."""
@@ -89,13 +90,23 @@ class Snapshot(NamedTuple):
             "sizes": [each.delayed + each.in_flight + each.parked for each in s.buckets],
             "late": [each.bucket for each in s.buckets if each.overdue_ms > _LATE_MS],
             "points": plain(_latest(self.series)) if self.series else [],
-            "alerts": [self._said(each, language) for each in self.alerts[:_ALERTS]],
+            "alerts": self.banners(language),
             "took_ms": round(self.took_ms, 1),
         }
 
-    def _said(self, alert: Alert, language: str) -> dict[str, str]:
-        text = printable(said(language, alert.template, **alert.values))
-        return {"level": alert.level, "text": text, "path": page_of(alert, self.stats)}
+    def banners(self, language: str) -> list[dict[str, str]]:
+        """The worst of what is wrong: its level, its text, the first command of its remedy, and the
+        page that shows it."""
+        return [
+            {
+                "level": alert.trouble.severity if alert.trouble else "",
+                "code": alert.code,
+                "text": printable(redact_text(in_words(language, alert.said))),
+                "command": printable(redact_text(next(iter(alert.commands), ""))),
+                "path": page_of(alert, self.stats),
+            }
+            for alert in self.alerts[:_ALERTS]
+        ]
 
 
 class Snapshots:
@@ -224,14 +235,15 @@ def confirms(stats: Stats, broker: str) -> tuple[int, float | None]:
     return sum(pace.unconfirmed.get(broker, 0) for pace in paces), max(took_ms, default=None)
 
 
-def page_of(alert: Alert, stats: Stats | None) -> str:
+def page_of(alert: Finding, stats: Stats | None) -> str:
     """The path of the page that shows what an alert is about."""
-    if alert.about == ABOUT_ONE:
-        place = str(alert.values.get("destination") or alert.values["place"])
-        return f"/destinations/{segment(place.removesuffix(':'))}"
-    if alert.about == "late" and stats is not None:
+    page = alert.trouble.page if alert.trouble else ""
+    if page == "late" and stats is not None:
         return where_late(stats)
-    return f"/{alert.about}"
+    if page in ("{destination}", "{place}"):
+        place = str(alert.values.get(page[1:-1], ""))
+        return f"/destinations/{segment(place.removesuffix(':'))}" if place else "/destinations"
+    return f"/{page}"
 
 
 def where_late(stats: Stats) -> str:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import threading
 
-from delaybridge.operate.doctor.finding import FAIL, Finding
 from delaybridge.operate.doctor.findings import findings
+from delaybridge.operate.troubles.finding import Finding
+from delaybridge.operate.troubles.listed import trouble
 from delaybridge.settings.settings import Settings
 
 _DEADLINE_S = 30.0
@@ -35,8 +36,7 @@ class Doctor:
             async with asyncio.timeout(within_s):
                 await asyncio.shield(over)
         except TimeoutError:
-            what = f"not everything was checked within {within_s:g} s"
-            return [*found, Finding(FAIL, "checks", what, "Ask again, or run: delaybridge doctor")]
+            return [*found, trouble("checks_unfinished", within=f"{within_s:g}")]
         return found
 
 

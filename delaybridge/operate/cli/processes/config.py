@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaybridge.operate.doctor.finding import OK, WARN
 from delaybridge.operate.terminal.grammar import Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
+from delaybridge.operate.troubles.finding import OK, WARN
 
 if TYPE_CHECKING:
     from delaybridge.settings.settings import Settings

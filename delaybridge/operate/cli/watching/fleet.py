@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delaybridge.operate.doctor.sources import number_text, sources_of
 from delaybridge.operate.terminal.failure import Exit, Failure
 from delaybridge.operate.terminal.grammar import DURATION, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
 from delaybridge.operate.terminal.output import Row
 from delaybridge.operate.terminal.rows import bucket_row
+from delaybridge.operate.troubles.sources import number_text, sources_of
 from delaybridge.times import format_duration, in_time, roughly
 
 if TYPE_CHECKING:

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from functools import partial
 
 import click
 
 import delaybridge
-from delaybridge.operate.doctor.checks import (
-    RULES,
-    STORE,
-    clocks,
-    definitions_of,
-    problems,
-    recurring_definitions,
-)
+from delaybridge.operate.doctor.checks import definitions_of, recurring_definitions
 from delaybridge.operate.doctor.durability import durability
-from delaybridge.operate.doctor.finding import FAIL, OK, Finding
 from delaybridge.operate.notices import alarms
 from delaybridge.operate.notices.silent_buckets import numbers
 from delaybridge.operate.terminal.failure import Exit
 from delaybridge.operate.terminal.grammar import DURATION, Command, Group, option, pass_call
 from delaybridge.operate.terminal.invocation import Invocation
-from delaybridge.operate.views.alerts import failing_text, paused_text
+from delaybridge.operate.troubles.finding import FAIL, OK
+from delaybridge.operate.troubles.found import Thresholds, troubles
 from delaybridge.operate.views.described import unowned
+from delaybridge.operate.views.facts import Fullness, fullest
+from delaybridge.settings.durability import Durability
 from delaybridge.store.namespace import gate
+from delaybridge.store.namespace.gate import Shortfall
+from delaybridge.store.namespace.namespace import Namespace
+from delaybridge.store.protocol.verbs import Steps
+from delaybridge.times import roughly
 
 LOOK_AGAIN_S = 0.5
-_NAMED = 3  # failing destinations
+_NAMED = 10  # troubles; doctor has them all
 _OVERDUE = "How late the oldest waiting message may be."
 _UNOWNED = "How long a bucket may lack a worker; the check waits up to this long."
 _RETRYING = "How long a message may have been failing and retried."
@@ -39,79 +37,59 @@ _RETRYING = "How long a message may have been failing and retried."
 @click.command("health", cls=Command)
 @option("--max-overdue", _OVERDUE, to="overdue_ms", type=DURATION, default="5s")
 @option("--max-unowned", _UNOWNED, to="unowned_ms", type=DURATION, default="0s")
-@option("--max-retrying-age", _RETRYING, to="retrying_ms", type=DURATION, default="1m")
+@option("--max-retrying-age", _RETRYING, to="retrying_ms", type=DURATION, default="15s")
 @pass_call
 def health(call: Invocation, overdue_ms: int, unowned_ms: int, retrying_ms: int) -> int:
     """Check that messages go out on time; exits with 0 or 1.
 
-    Exits with 1 if messages are late or keep failing, if a bucket has no worker, if a key is
-    damaged or has lost messages, if recurring messages are not made or rates not recorded, if a
-    delay exchange or delay topic is not read, or its messages go elsewhere, or if Redis lacks what
-    `durability` asks for; with 5 if Redis is unreachable.
-    What an operator has paused or limited is not late. The text also says what is paused, which
-    rules are not obeyed, and which recurring definitions fail: a restart of workers mends none of
-    these.
+    Exits with 1 if messages are late or keep failing, if a broker or a bucket's worker is missing,
+    if Redis is nearly full, damaged or has lost messages, if a source is not read, or if Redis
+    lacks what `durability` asks for; with 5 if Redis is unreachable.
+    What an operator has paused or limited is not late. Notes follow: what is paused, rules that are
+    not obeyed, workers that vanished. `delaybridge doctor` has the remedy of each.
     """
     with call.client(reads=True) as client:
         found, alone = _watch(client, unowned_ms)
         definitions = definitions_of(client) or []
-        lacking = client.run(
-            lambda calls: gate.find_shortfalls(call.settings.kept, calls.placement)
-        )
+        lacking, memory = client.run(partial(_of_servers, call.settings.kept))
     kept = list(durability(lacking, call.settings))
-    ages_ms = [found.now_ms - each.since_ms for each in found.retrying]
-    failing = [r for r, ms in zip(found.retrying, ages_ms, strict=True) if ms > retrying_ms]
-    troubles = found.troubles if found.overdue_ms > overdue_ms else ()
-    relevant = found._replace(retrying=failing[:_NAMED], troubles=troubles[:_NAMED])
-    listed = list(problems(relevant, call.settings, alone=alone, max_overdue_ms=overdue_ms))
-    faults = [finding.what for finding in listed if not _is_note(finding)]
-    faults += [f"durability {call.settings.durability}: {f.what}" for f in kept if f.level == FAIL]
-    notes = list(_notes(found, listed, definitions))
+    thresholds = Thresholds(overdue_ms, retrying_ms, alone)
+    listed = troubles(found, memory, settings=call.settings, thresholds=thresholds)
+    wrong = [*listed, *kept, *recurring_definitions(definitions)]
+    red = [each for each in wrong if each.is_red]
+    notes = [each for each in wrong if each.trouble and not each.is_red]
     data = {
-        "healthy": not faults,
+        "healthy": not red,
         "overdue_ms": found.overdue_ms,
         "buckets": len(found.buckets),
         "redis": found.redis,
         "durability": call.settings.durability,
-        "is_durable": all(finding.level != FAIL for finding in kept),
+        "is_durable": all(each.level != FAIL for each in kept),
         "unseen": numbers(found.unseen),
         "unowned": sorted(alone),
-        "retrying_age_ms": max(ages_ms, default=0),
+        "retrying_age_ms": max((found.now_ms - r.since_ms for r in found.retrying), default=0),
         "paused": [each.place for each in found.paused],
-        "faults": faults,
-        "notes": notes,
+        "faults": [each.what for each in red],
+        "notes": [each.what for each in notes],
+        "troubles": [each.data for each in (*red, *notes)],
     }
-    well = ["every bucket has its worker, nothing is late"]
-    well += [failing_text(each, found) for each in found.retrying[:_NAMED]]
-    text = "; ".join([*(faults or well), *notes])
+    late = f"nothing is over {roughly(overdue_ms)} late" if found.overdue_ms else "nothing is late"
+    well = [] if red else [f"every bucket has its worker, {late}"]
+    said = [*well, *(each.what for each in (*red, *notes))]
+    if (more := len(said) - _NAMED) > 0:
+        said[_NAMED:] = [f"and {more} more: delaybridge doctor"]
+    text = "; ".join(said)
     text = f"{found.redis}: {text}" if found.redis else text
-    call.output.verdict(data, FAIL if faults else OK, text)
-    return Exit.FAILED if faults else Exit.DONE
+    call.output.verdict(data, FAIL if red else OK, text)
+    return Exit.FAILED if red else Exit.DONE
 
 
-def _is_note(finding: Finding) -> bool:
-    """Whether it is no reason to fail (any more)."""
-    return finding.about == RULES or (finding.about == STORE and finding.level != FAIL)
-
-
-def _notes(
-    found: delaybridge.Stats,
-    listed: Sequence[Finding],
-    definitions: Sequence[delaybridge.Recurring],
-) -> Iterator[str]:
-    """Further oddities, which no restart of a worker mends."""
-    for each in found.paused[:_NAMED]:
-        yield paused_text(each, found.now_ms)
-    for finding in listed:
-        if _is_note(finding):
-            yield finding.what
-    if found.rules.by_place and (ignoring := found.ignoring[:_NAMED]):
-        yield f"workers of an older version ignore rules: {', '.join(ignoring)}"
-    for finding in islice(clocks(found), _NAMED):
-        yield finding.what
-    wrong = [one for one in recurring_definitions(definitions) if one.level != OK]
-    for finding in wrong[:_NAMED]:
-        yield f"recurring {finding.what}"
+def _of_servers(
+    kept: Durability, calls: Namespace
+) -> Steps[tuple[list[Shortfall], Fullness | None]]:
+    """What the Redis servers lack of the durability, and the fullest of them."""
+    lacking = yield from gate.find_shortfalls(kept, calls.placement)
+    return lacking, (yield from fullest(calls.placement))
 
 
 def _watch(client: delaybridge.Client, patience_ms: int) -> tuple[delaybridge.Stats, set[int]]:
@@ -143,8 +121,7 @@ def doctor(call: Invocation) -> int:
     has_failed = False
     for finding in findings(settings):
         has_failed |= finding.level == FAIL
-        data = {"level": finding.level.lower(), "about": finding.about, "text": finding.text}
-        call.output.verdict(data, finding.level, f"{finding.about}: {finding.text}")
+        call.output.verdict(finding.data, finding.level, f"{finding.about}: {finding.text}")
     return Exit.FAILED if has_failed else Exit.DONE
 
 

@@ -12,7 +12,7 @@ import msgspec
 from delaybridge import __version__
 from delaybridge.client.verbs import Scope
 from delaybridge.errors import printable
-from delaybridge.operate.doctor.finding import FAIL, Finding
+from delaybridge.operate.troubles.finding import FAIL, Finding
 from delaybridge.operate.views.described import plain
 from delaybridge.operate.views.facts import StoreFacts, read_facts
 from delaybridge.serve.api.description.openapi import object_of
@@ -81,13 +81,14 @@ async def settings(call: Call) -> SettingList:
 class CheckedItem(msgspec.Struct):
     """level: ok, warn or fail. about: what was checked, as `redis`. text: the fact or the fault.
 
-    remedy: what to change; may be empty.
+    remedy: what to change; may be empty. code: of docs/troubleshooting.md; empty: all is well.
     """
 
     level: str
     about: str
     text: str
     remedy: str
+    code: str = ""
 
 
 class CheckedList(msgspec.Struct):
@@ -99,7 +100,16 @@ class CheckedList(msgspec.Struct):
 
 def checked(found: Sequence[Finding]) -> CheckedList:
     """The findings as they are shown, without secrets."""
-    items = [CheckedItem(each.level.lower(), *map(_shown, each[1:])) for each in found]
+    items = [
+        CheckedItem(
+            each.level.lower(),
+            each.about,
+            _shown(each.what),
+            _shown(each.remedy),
+            each.code,
+        )
+        for each in found
+    ]
     return CheckedList(items, sum(each.level == FAIL for each in found))
 
 

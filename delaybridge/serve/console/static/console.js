@@ -83,6 +83,8 @@ const page = (() => {
         const link = line.firstElementChild ?? line.appendChild(document.createElement("a"));
         line.className = alert.level;
         Object.assign(link, { href: base + alert.path, textContent: alert.text });
+        const code = link.nextElementSibling ?? line.appendChild(document.createElement("code"));
+        code.textContent = alert.command;
       });
       while (alerts.children.length > data.alerts.length) alerts.lastChild.remove();
     }

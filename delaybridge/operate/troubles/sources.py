@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from delaybridge.operate.doctor.finding import FAIL, OK, WARN, Finding
+from delaybridge.operate.troubles.finding import Finding, ok
+from delaybridge.operate.troubles.listed import trouble
 
 if TYPE_CHECKING:
     from delaybridge import Stats
@@ -55,24 +56,21 @@ def unread(found: Stats, settings: Settings) -> list[str]:
     return [route for route in routes if route not in announced]
 
 
-def ingest_faults(found: Stats, settings: Settings) -> Iterator[Finding]:
+def ingest_faults(found: Stats, settings: Settings | None) -> Iterator[Finding]:
     """Sources that are not read, and what loses messages of those that are."""
     read = {source.source for source, _ in sources_of(found)}
     for route in found.fronted:
         if str(route) not in read:
-            what = f"no ingest process reads {route.queue}, the intake of {route}"
-            remedy = "Start: delaybridge front without --no-ingest, or ingest rabbitmq --front"
-            yield Finding(FAIL, "ingest", what, remedy)
-    for name in unread(found, settings):
-        remedy = "Start: delaybridge ingest, or scan --with-ingest"
-        yield Finding(WARN, "ingest", f"no ingest process reads {name}", remedy)
-    told: dict[str, None] = {}  # once, though all processes that read a source find the same
+            yield trouble("intake_unread", queue=route.queue, source=route)
+    for name in unread(found, settings) if settings else ():
+        yield trouble("source_unread", source=name)
+    told: dict[tuple[str, str], None] = {}  # once, though all that read a source find the same
     for source, process in sources_of(found):
         if is_stalled(source, process, found.now_ms):
-            yield Finding(FAIL, "ingest", f"{source.source} is not read: {source.state}")
-        told |= dict.fromkeys(f"{source.source}: {fault}" for fault in source.faults)
-    for fault in told:
-        yield Finding(FAIL, "ingest", fault)
+            yield trouble("source_stalled", source=source.source, state=source.state)
+        told |= dict.fromkeys((source.source, fault) for fault in source.faults)
+    for name, fault in told:
+        yield trouble("source_fault", source=name, fault=fault)
 
 
 def reading(found: Stats) -> Iterator[Finding]:
@@ -80,16 +78,14 @@ def reading(found: Stats) -> Iterator[Finding]:
     for each, process in sources_of(found):
         what = f"{each.source} -> {each.target}: {each.state}, {ingest_numbers(each)}"
         if each.quarantined:
-            yield Finding(WARN, "ingest", what, "See: delaybridge dead ls --by-reason")
+            yield trouble("source_quarantines", what)
         elif not is_stalled(each, process, found.now_ms):
-            yield Finding(OK, "ingest", what)
-        for count, fault in (
-            (each.near_misses, "with a misspelt header, as X-Delay for x-delay, were not delayed"),
-            (each.without_id, "without an id may arrive twice after a crash. Set message_id"),
-        ):
+            yield ok("ingest", what)
+        counts = {
+            "source_misspelt": each.near_misses,
+            "source_without_id": each.without_id,
+            "source_refuses": each.refused,
+        }
+        for code, count in counts.items():
             if count:
-                yield Finding(WARN, "ingest", f"{each.source}: {count} messages {fault}")
-        if each.refused:
-            what = f"{each.source}: {each.refused} cancels or reschedules of messages to other "
-            what += "destinations were refused"
-            yield Finding(WARN, "ingest", what, "See: ingest.trust")
+                yield trouble(code, source=each.source, count=count)
