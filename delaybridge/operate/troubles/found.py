@@ -232,8 +232,8 @@ def _of_workers(stats: Stats) -> Iterator[Finding]:
             yield trouble("worker_clock_off", said)
     for each in stats.gone[:_NAMED]:
         age = roughly(max(0, stats.now_ms - each.announced_ms))
-        values = {"kind": each.kind, "name": each.name, "host": each.host, "time": age}
-        yield trouble("worker_silent", None, **values)
+        values: dict[str, Any] = {"kind": each.kind, "name": each.name, "host": each.host}
+        yield trouble("worker_silent", **values, time=age)
     if len(versions := {each.version for each in stats.workers}) > 1:
         yield trouble("worker_versions_differ", versions=", ".join(sorted(versions)))
 
