@@ -7,39 +7,15 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.rigs.bridge import ROOT
-from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.pages import blocks
-from tests.rigs.terminals import Terminals
+from tests.rigs.terminals import NewUser
 from tests.rigs.waiting import until
-
-PATIENT = [
-    f"{name.removeprefix('DELAYBRIDGE_').lower().replace('__', '.')} = {value}\n"
-    for name, value in PATIENT_PROCESS.items()
-]
-
-
-class NewUser(Terminals):
-    """Knows the README, and has no variable of delaybridge."""
-
-    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str) -> None:
-        super().__init__(folder, {})
-        self.name = f"t-{uuid.uuid4().hex[:12]}"
-        self._redis_url, self._rabbitmq_url = redis_url, rabbitmq_url
-
-    def here(self, text: str) -> str:
-        """What the README says, for the servers of this test."""
-        rest = [f'namespace = "{self.name}"\n', *PATIENT]
-        text = text.replace('redis.url = "', "".join(rest) + 'redis.url = "')
-        text = text.replace("redis://localhost:6379/0", self._redis_url)
-        text = text.replace("amqp://guest:guest@localhost/", self._rabbitmq_url)
-        return text.replace("orders", self.name)
 
 
 @pytest.fixture

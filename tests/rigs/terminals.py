@@ -7,11 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.rigs.crew import PATIENT_PROCESS
 from tests.rigs.fleet import ROOT
 from tests.rigs.waiting import DEADLINE_S, until
+
+LOCAL_REDIS, LOCAL_RABBITMQ = "redis://localhost:6379/0", "amqp://guest:guest@localhost/"
+_PATIENT = "".join(
+    f"{name.removeprefix('DELAYBRIDGE_').lower().replace('__', '.')} = {value}\n"
+    for name, value in PATIENT_PROCESS.items()
+)
 
 
 class Terminals:
@@ -76,3 +84,18 @@ def _command(code: str, language: str) -> list[str]:
         *([sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euc"]),
         code,
     ]
+
+
+class NewUser(Terminals):
+    """Knows pages that write a `delaybridge.toml`, and has no variable of delaybridge."""
+
+    def __init__(self, folder: Path, redis_url: str, rabbitmq_url: str) -> None:
+        super().__init__(folder, {})
+        self.name = f"t_{uuid.uuid4().hex[:12]}"
+        self.redis_url, self.rabbitmq_url = redis_url, rabbitmq_url
+
+    def here(self, text: str) -> str:
+        """What a page says, for the servers of this test, and with a name for `orders`."""
+        settings = f'namespace = "{self.name}"\n{_PATIENT}redis.url = "'
+        text = text.replace('redis.url = "', settings).replace(LOCAL_REDIS, self.redis_url)
+        return text.replace(LOCAL_RABBITMQ, self.rabbitmq_url).replace("orders", self.name)
