@@ -62,7 +62,7 @@ def _schema(kind: type) -> dict[str, Any]:
 
 def _value(schema: dict[str, Any], defs: dict[str, Any], text: str) -> Any:
     if "$ref" in schema:
-        return _value(defs[schema["$ref"].rpartition("/")[2]], defs, text)
+        return _value(defs.get(schema["$ref"].rpartition("/")[2], {}), defs, text)
     if "anyOf" in schema:
         kinds = [each for each in schema["anyOf"] if each != {"type": "null"}]
         return _value(kinds[0], defs, text)

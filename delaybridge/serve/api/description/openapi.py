@@ -19,11 +19,14 @@ from delaybridge.serve.http.problems import MEDIA, ProblemAnswer
 
 _encode = msgspec.json.encode
 _REF = "#/components/schemas/{name}"
+_NULL = {"type": "null"}
+_ARTICLE = re.compile(r"\b(?:an?|the) ")
 _PARAMETER = re.compile(r"{([a-z_]+)}")
 _ABOUT = """Publish a message now, have it arrive on a RabbitMQ exchange or a Kafka topic later.
 
 Every error is `application/problem+json` (RFC 9457): `code` is a word for programs, `at` the place
-in the request. In a path write `/` as `%2F`, and a colon before a verb's name as `%3A`."""
+in the request. In a path write `/` as `%2F`, and a colon before a verb's name as `%3A`.
+With `format=csv` a list of messages is CSV."""
 
 
 def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -36,16 +39,52 @@ def description(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     for endpoint in listed:
         operation = _operation(endpoint, schema_of, components)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    queries = {schema_of[id(each.query)]["$ref"] for each in listed if each.query is not None}
+    models = {
+        name: _plain(kind)
+        for name, kind in components.items()
+        if _REF.format(name=name) not in queries
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "delaybridge", "version": __version__, "description": _ABOUT},
         "servers": _servers("/"),
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": models,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _plain(schema: Any) -> Any:
+    """The same schema in words that generators of clients know.
+
+    No field has a default: some generators would have every request give such a field.
+    """
+    if isinstance(schema, list | tuple):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _plain(value) for name, value in schema.items() if name != "properties"}
+    if fields := schema.get("properties"):
+        made["properties"] = {
+            name: {word: value for word, value in _plain(field).items() if word != "default"}
+            for name, field in fields.items()
+        }
+    kinds = [kind for kind in made.get("anyOf", ()) if kind != _NULL]
+    if len(kinds) == 1 and "type" in kinds[0]:  # it may be null
+        made |= kinds[0] | {"type": [kinds[0]["type"], "null"]}
+        del made["anyOf"]
+    if made.get("items") is False:  # `maxItems` says so, too
+        del made["items"]
+    if "enum" in made:
+        made["type"] = "string"
+    if made.get("type") == "object" and not {"properties", "additionalProperties"} & {*made}:
+        made["additionalProperties"] = True
+    if made.get("type") in ("integer", "number"):  # else 32 bits: too few for a time in ms
+        made["format"] = "int64" if made["type"] == "integer" else "double"
+    return made
 
 
 def with_base(document: bytes, base: str) -> bytes:
@@ -80,7 +119,7 @@ def _operation(
     found: dict[str, Any] = {
         "summary": endpoint.summary,
         "description": description_of(endpoint),
-        "operationId": endpoint.summary.lower().replace(" ", "_"),
+        "operationId": _operation_id(endpoint.summary),
         "tags": [_tag(endpoint)],
         "responses": dict(_responses(endpoint, schema_of)),
         "security": [] if endpoint.scope is Scope.OPEN else [{"token": []}],
@@ -92,6 +131,11 @@ def _operation(
         content = {media_of(endpoint.body): {"schema": schema_of[id(endpoint.body)]}}
         found["requestBody"] = {"required": True, "content": content}
     return found
+
+
+def _operation_id(summary: str) -> str:
+    """`schedule_message` of `Schedule a message`: generators make a function's name of it."""
+    return re.sub("[^a-z]+", "_", _ARTICLE.sub("", summary.lower()))
 
 
 def _tag(endpoint: Endpoint) -> str:
@@ -108,8 +152,6 @@ def _responses(
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if kind is not None:
             response["content"] = {"application/json": {"schema": schema_of[id(kind)]}}
-            if "format" in getattr(endpoint.query, "__struct_fields__", ()):
-                response["content"]["text/csv"] = {"schema": {"type": "string"}}
         elif status >= HTTPStatus.BAD_REQUEST:
             response["content"] = problem
         yield str(status), response
@@ -132,17 +174,19 @@ def _in_query(
         return
     struct = components[schema_of[id(endpoint.query)]["$ref"].rpartition("/")[2]]
     for name, schema in struct["properties"].items():
+        if name == "format":  # CSV is for people: a client would get text or an object
+            continue
         yield {
             "name": name,
             "in": "query",
             "required": name in struct.get("required", ()),
-            "schema": _without_null(schema),
+            "schema": _plain(_without_null(schema)),
         }
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A query has no null: the parameter is missing."""
-    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != _NULL]
     if not kinds:
         return schema
     kept = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}

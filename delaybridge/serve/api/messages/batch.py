@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import msgspec
 
@@ -19,6 +20,7 @@ _MOST = 1000
 _AT_ONCE = 256 * 1024  # the longest text that is read as a whole
 _GROUP_BYTES = 2**20  # of the texts of messages that are stored together
 _AWAY = 503
+_AS_ONE = {"$ref": "#/components/schemas/NewMessage"}
 
 routes = Routes(is_for_tenants=True)
 
@@ -26,7 +28,7 @@ routes = Routes(is_for_tenants=True)
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
     """1 to 1000 messages, each as for `POST /v1/messages`."""
 
-    messages: list[msgspec.Raw]
+    messages: list[Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_AS_ONE)]]
 
 
 class BatchItem(msgspec.Struct, omit_defaults=True):
